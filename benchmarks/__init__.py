@@ -1,0 +1,1 @@
+"""Benchmark scripts, and the models they run on (`benchmarks.zoo`)."""

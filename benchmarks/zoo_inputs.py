@@ -1,0 +1,55 @@
+"""Random inputs for models of the zoo."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from benchmarks.zoo_entries import Entry
+
+
+def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """Reads `name:2x3,other:4` as {"name": (2, 3), "other": (4,)}.
+
+    Raises:
+        ValueError: a part is not NAME:DIMxDIM... with positive dimensions.
+    """
+    shapes = {}
+    for part in filter(None, text.split(",")):
+        name, _, dims = part.rpartition(":")
+        if not name or not all(dim.isdecimal() and int(dim) > 0 for dim in dims.split("x")):
+            raise ValueError(
+                f"Input shapes must read NAME:DIMxDIM with positive dimensions, but got {part!r}; "
+                "write for example image:1x3x224x224."
+            )
+        shapes[name] = tuple(int(dim) for dim in dims.split("x"))
+    return shapes
+
+
+def random_inputs(entry: Entry, model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
+    """Returns an array for every input of `model`: N(0, 1), or uniform in the entry's ranges.
+
+    Raises:
+        ValueError: an input is dynamic or integer, and the entry does not say what to feed.
+    """
+    shapes, random = parse_shapes(entry.input_shapes), np.random.default_rng(seed)
+    ranges = {name: (low, high) for name, low, high in entry.integer_ranges}
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    arrays = {}
+    for value in model.graph.input:
+        if value.name in initialized:
+            continue
+        tensor = value.type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        shape = shapes.get(value.name, tuple(dim.dim_value for dim in tensor.shape.dim))
+        if 0 in shape or (dtype.kind in "iu" and value.name not in ranges):
+            raise ValueError(
+                f"Inputs of {entry.name} must have a fixed shape and, when integer, a range, but "
+                f"{value.name!r} is {dtype} {shape}; complete its entry in zoo_entries.py."
+            )
+        if value.name in ranges:
+            low, high = ranges[value.name]
+            arrays[value.name] = random.integers(low, high, shape, endpoint=True).astype(dtype)
+        else:
+            arrays[value.name] = random.standard_normal(shape).astype(dtype)
+    return arrays

@@ -1,0 +1,39 @@
+"""What a CPU can do: the facts a schedule is chosen from, probed or built from a name."""
+
+from __future__ import annotations
+
+import dataclasses
+
+_LANE_BITS = {"int8": 8, "uint8": 8, "float16": 16, "bfloat16": 16, "int16": 16}
+
+
+@dataclasses.dataclass(frozen=True)
+class CpuArch:
+    """Descriptor of one CPU target.
+
+    Attributes:
+        mcpu: LLVM's name of the micro-architecture, e.g. ``"sapphirerapids"``.
+        isa: Instruction-set family, ``"x86_64"``, ``"aarch64"``, ...
+        cores: Threads that a kernel may use.
+        simd_bits: Width in bits of the vector registers that kernels should use.
+        vector_registers: Architectural vector registers of that width.
+        l1_bytes: L1 data cache of one core, in bytes.
+        l2_bytes: L2 cache of one core, in bytes.
+        l3_bytes: Last-level cache shared by the cores, in bytes.
+    """
+
+    mcpu: str
+    isa: str
+    cores: int
+    simd_bits: int
+    vector_registers: int
+    l1_bytes: int = 32 * 1024
+    l2_bytes: int = 1024 * 1024
+    l3_bytes: int = 16 * 1024 * 1024
+
+    def lanes(self, dtype: str) -> int:
+        """Elements of ``dtype`` in one vector register (at least 1)."""
+        bits = _LANE_BITS.get(dtype)
+        if bits is None:
+            bits = 64 if dtype.endswith("64") else 32
+        return max(1, self.simd_bits // bits)

@@ -1,0 +1,206 @@
+"""The target a user asks for, resolved to one exact CPU, its features and its threads."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from typing import Any
+
+from tvmopt import host
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.features import required_cpu_flags
+from tvmopt.errors import ConfigError
+
+# Newest first: the host is the first of these whose every feature it has. LLVM's own detection
+# goes by family and model number, which hypervisors change, and then names too small a CPU.
+_X86_BY_CAPABILITY = (
+    "diamondrapids", "graniterapids", "sapphirerapids", "znver5", "znver4", "cooperlake",
+    "icelake-server", "cascadelake", "skylake-avx512", "alderlake", "znver3", "haswell",
+    "nehalem", "x86-64",
+)  # fmt: skip
+_RULE = "target must be 'host', an LLVM CPU name such as 'skylake-avx512', or a JSON object"
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetSpec:
+    """One exact CPU target.
+
+    Attributes:
+        mcpu: LLVM's name of the CPU.
+        isa: Instruction-set family, ``"x86_64"`` or ``"aarch64"``.
+        threads: Threads that compiled code may use, at least 1.
+        mattr: Features added or removed, in LLVM's notation (``"+avx2"``, ``"-avx512f"``).
+        cpu_flags: Features the code may use, in Linux's names; checked when a library is loaded.
+    """
+
+    mcpu: str
+    isa: str
+    threads: int
+    mattr: tuple[str, ...] = ()
+    cpu_flags: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form; :meth:`from_dict` reverses it."""
+        return {
+            "kind": "llvm",
+            "mcpu": self.mcpu,
+            "isa": self.isa,
+            "threads": self.threads,
+            "mattr": list(self.mattr),
+            "cpu_flags": list(self.cpu_flags),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TargetSpec:
+        """Rebuild a target from :meth:`to_dict`."""
+        return cls(
+            mcpu=data["mcpu"],
+            isa=data["isa"],
+            threads=data["threads"],
+            mattr=tuple(data["mattr"]),
+            cpu_flags=tuple(data["cpu_flags"]),
+        )
+
+    @property
+    def label(self) -> str:
+        """Short name for tags and aliases, e.g. ``"sapphirerapids-2t"``."""
+        return f"{self.mcpu}-{self.threads}t"
+
+    def to_tvm(self) -> Any:
+        """The ``tvm.target.Target`` that compiles for this CPU."""
+        return _llvm_target(self.mcpu, self.mattr, self.threads)
+
+    def arch(self) -> CpuArch:
+        """Descriptor for scheduling; cache sizes are the host's when it is the same CPU."""
+        flags = set(self.cpu_flags)
+        if self.isa == "x86_64":
+            bits = 512 if "avx512f" in flags else 256 if "avx2" in flags else 128
+            registers = 32 if bits == 512 else 16
+        else:
+            bits, registers = 128, 32
+        caches = host.cache_bytes() if not self.missing_on_host() else {}
+        return CpuArch(
+            mcpu=self.mcpu,
+            isa=self.isa,
+            cores=self.threads,
+            simd_bits=bits,
+            vector_registers=registers,
+            **{f"{level}_bytes": size for level, size in caches.items()},
+        )
+
+    def missing_on_host(self) -> tuple[str, ...]:
+        """Features that this target may use and this machine lacks; empty when it can run here."""
+        if self.isa != host.isa():
+            return (self.isa,)
+        return tuple(sorted(set(self.cpu_flags) - host.cpu_flags()))
+
+
+def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:
+    """Turn what a user wrote into a :class:`TargetSpec`.
+
+    Args:
+        text: ``"host"``, an LLVM CPU name, or a JSON object with ``mcpu`` and optionally
+            ``mattr``, ``num-cores``.
+        threads: Threads to compile for; 0 means every core of this machine.
+
+    Raises:
+        ConfigError: When the text names no CPU that LLVM knows.
+    """
+    text = text.strip()
+    if text in ("", "host", "auto", "cpu"):
+        return _spec(_host_cpu(), (), threads)
+    if text.startswith("{"):
+        return _from_json(text, threads)
+    if text.split(",")[0].split("/")[0] in ("cuda", "nvidia", "rocm", "metal", "vulkan"):
+        raise ConfigError(f"{_RULE}, but got {text!r}: GPU targets are not supported yet")
+    if text.startswith("llvm"):
+        raise ConfigError(
+            f"{_RULE}, but got {text!r}: target strings are gone from TVM; "
+            "give the value of -mcpu alone"
+        )
+    return _spec(text, (), threads)
+
+
+def _from_json(text: str, threads: int) -> TargetSpec:
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{_RULE}, but got {text!r}: {error}") from error
+    unknown = sorted(set(data) - {"kind", "mcpu", "mattr", "num-cores"})
+    if unknown or data.get("kind", "llvm") != "llvm" or not isinstance(data.get("mcpu"), str):
+        raise ConfigError(
+            f"{_RULE} with keys kind='llvm', mcpu, mattr, num-cores (mcpu is needed), "
+            f"but got {text!r}"
+        )
+    mattr = data.get("mattr", [])
+    if not isinstance(mattr, list) or not all(
+        isinstance(m, str) and m[:1] in ("+", "-") for m in mattr
+    ):
+        raise ConfigError(f"mattr must be a list like ['+avx2'], but got {mattr!r}")
+    return _spec(data["mcpu"], tuple(mattr), threads or int(data.get("num-cores", 0)))
+
+
+def _spec(mcpu: str, mattr: tuple[str, ...], threads: int) -> TargetSpec:
+    target = _checked(mcpu, mattr)
+    isa = str(target.attrs["mtriple"]).split("-")[0] if "mtriple" in target.attrs else host.isa()
+    features = set(_llvm_features(mcpu, mattr))
+    features |= {m[1:] for m in mattr if m[0] == "+"}
+    features -= {m[1:] for m in mattr if m[0] == "-"}
+    return TargetSpec(
+        mcpu=mcpu,
+        isa=isa,
+        threads=threads or host.usable_cores(),
+        mattr=mattr,
+        cpu_flags=required_cpu_flags(isa, features),
+    )
+
+
+def _checked(mcpu: str, mattr: tuple[str, ...]) -> Any:
+    from tvm.target.codegen import llvm_get_cpu_archlist
+
+    names = {str(name) for name in llvm_get_cpu_archlist(_llvm_target("x86-64", (), 1))}
+    if mcpu not in names:
+        import difflib
+
+        close = difflib.get_close_matches(mcpu, sorted(names), n=3, cutoff=0.6)
+        hint = f"; did you mean {', '.join(close)}?" if close else ""
+        raise ConfigError(f"{_RULE}, but got {mcpu!r}{hint}")
+    return _llvm_target(mcpu, mattr, 1)
+
+
+@functools.cache
+def _llvm_target(mcpu: str, mattr: tuple[str, ...], threads: int) -> Any:
+    import tvm
+
+    config: dict[str, Any] = {"kind": "llvm", "mcpu": mcpu, "num-cores": threads}
+    if mattr:
+        config["mattr"] = list(mattr)
+    return tvm.target.Target(config)
+
+
+@functools.cache
+def _llvm_features(mcpu: str, mattr: tuple[str, ...]) -> tuple[str, ...]:
+    from tvm.target.codegen import llvm_get_cpu_features
+
+    return tuple(sorted(str(f) for f in llvm_get_cpu_features(_llvm_target(mcpu, mattr, 1))))
+
+
+def _host_cpu() -> str:
+    if host.isa() == "x86_64":
+        for mcpu in _X86_BY_CAPABILITY:
+            if set(required_cpu_flags("x86_64", _llvm_features(mcpu, ()))) <= host.cpu_flags():
+                return mcpu
+    from tvm.target.codegen import llvm_get_system_cpu
+
+    with _llvm_target("generic", (), 1):
+        return str(llvm_get_system_cpu())
+
+
+def set_thread_environment(threads: int) -> None:
+    """Make TVM's pool use ``threads`` threads; must run before TVM's pool starts.
+
+    TVM assumes hyper-threading and would otherwise use half the CPUs.
+    """
+    os.environ["TVM_NUM_THREADS"] = str(threads)

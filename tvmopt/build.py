@@ -1,0 +1,114 @@
+"""Lowered module and tuning database -> one shared library, the same bytes every time."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from pathlib import Path
+
+import tvm
+
+from tvmopt.arch.target import TargetSpec
+from tvmopt.errors import BuildError, EnvironmentSetupError
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltLibrary:
+    """What a build gave.
+
+    Attributes:
+        path: The shared library.
+        sources: What scheduled each function: ``"database"``, ``"default:<rule>"`` or
+            ``"none:<reason>"``.
+        compile_s: Seconds of code generation and linking.
+    """
+
+    path: Path
+    sources: dict[str, str]
+    compile_s: float
+
+
+def cxx_compiler() -> str:
+    """Path of the C++ compiler that links libraries.
+
+    Raises:
+        EnvironmentSetupError: When there is none; TVM's own message would be a TypeError.
+    """
+    from tvm.support import cc
+
+    found = cc.get_cc()
+    if not found or not shutil.which(found):
+        raise EnvironmentSetupError(
+            "a C++ compiler must be installed to link the library, but none was found; "
+            "install g++ (Debian: apt-get install g++) or set CXX to one"
+        )
+    return str(found)
+
+
+def build_library(
+    mod: tvm.IRModule,
+    target: TargetSpec,
+    path: Path,
+    *,
+    database_dir: Path | None = None,
+    schedule: str = "default",
+) -> BuiltLibrary:
+    """Schedule every function of a lowered module and compile it to ``path``.
+
+    Functions with a database record get that schedule; with ``schedule="default"`` the others get
+    the default rules'; with ``schedule="none"`` they stay as TVM's own pipeline has them.
+
+    Raises:
+        DatabaseMismatchError: When the database is another target's.
+        BuildError: When code generation or linking fails.
+        EnvironmentSetupError: When there is no C++ compiler.
+    """
+    from tvmopt.schedule import schedule_module
+    from tvmopt.tune.database import DatabaseKey, apply_database, canonical_target
+
+    cxx_compiler()
+    start = time.perf_counter()
+    functions = [v.name_hint for v, f in mod.functions_items() if _is_tensor_ir(f)]
+    sources = dict.fromkeys(functions, "none:baseline")
+    llvm = target.to_tvm()
+    if database_dir is not None:
+        key = DatabaseKey(canonical_target(llvm), target.threads)
+        mod, served = apply_database(mod, database_dir, key, llvm)
+        sources.update(dict.fromkeys(served, "database"))
+    if schedule == "default":
+        mod, rules = schedule_module(mod, target.arch())
+        for name, rule in rules.items():
+            if sources.get(name) != "database":
+                none = rule.startswith("unscheduled")
+                sources[name] = f"none:{rule}" if none else f"default:{rule}"
+    try:
+        with tvm.transform.PassContext(opt_level=3):
+            executable = tvm.compile(mod, llvm, relax_pipeline=_finish_pipeline(llvm))
+        executable.export_library(str(path))
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise BuildError(
+            f"code generation for {target.mcpu} failed: {lines[-1][:300] if lines else error!r}"
+        ) from error
+    return BuiltLibrary(path, sources, time.perf_counter() - start)
+
+
+def _is_tensor_ir(func: object) -> bool:
+    return isinstance(func, tvm.tirx.PrimFunc)
+
+
+def _finish_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
+    from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
+
+    @tvm.transform.module_pass(opt_level=0, name="FinishCpuPipeline")
+    def finish(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        with target:
+            passes = [
+                *cpu_generic.dataflow_lower_passes(target),
+                *cpu_generic.finalize_passes(target),
+            ]
+            return tvm.transform.Sequential(passes)(mod)
+
+    return finish
+

@@ -1,0 +1,133 @@
+"""What each stage is asked: frozen dataclasses that check every value they are given."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+from tvmopt.errors import ConfigError
+
+STRATEGIES = ("default", "metaschedule", "none")
+GRANULARITIES = ("subgraph",)
+METRICS = ("auto", "top1", "fidelity")
+
+_C = TypeVar("_C", bound="StageConfig")
+
+
+@dataclasses.dataclass(frozen=True)
+class StageConfig:
+    """Base of the stage configurations."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form; :meth:`from_dict` reverses it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls: type[_C], data: dict[str, Any]) -> _C:
+        """Rebuild a configuration from :meth:`to_dict`."""
+        return cls(**data)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertConfig(StageConfig):
+    """ONNX -> Relax.
+
+    Attributes:
+        input_shapes: ``"image:1x3x224x224,mask:1x16"``; inputs that are static may be left out.
+        target: ``TargetSpec.to_dict()``; the check of the import is compiled for it.
+    """
+
+    input_shapes: str
+    target: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        from tvmopt.frontend.shapes import parse_input_shapes
+
+        parse_input_shapes(self.input_shapes)
+
+
+@dataclasses.dataclass(frozen=True)
+class TuneConfig(StageConfig):
+    """Find schedules.
+
+    Attributes:
+        target: ``TargetSpec.to_dict()``.
+        strategy: One of ``STRATEGIES``.
+        granularity: One of ``GRANULARITIES``.
+        trials: Most candidates to measure; only ``metaschedule`` measures.
+        time_budget_s: Most seconds to tune for; 0 for no limit.
+        seed: Seed of every random choice.
+    """
+
+    target: dict[str, Any]
+    strategy: str = "default"
+    granularity: str = "subgraph"
+    trials: int = 0
+    time_budget_s: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        one_of("strategy", self.strategy, STRATEGIES)
+        one_of("granularity", self.granularity, GRANULARITIES)
+        at_least("trials", self.trials, 0)
+        at_least("time_budget", self.time_budget_s, 0)
+        if self.strategy == "metaschedule" and self.trials < 1:
+            raise ConfigError(
+                f"trials must be at least 1 for strategy 'metaschedule', but got {self.trials}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildConfig(StageConfig):
+    """Scheduled module -> shared library.
+
+    Attributes:
+        name: Name of the model, written into its metadata.
+        target: ``TargetSpec.to_dict()``.
+        schedule: ``"default"`` schedules what the tuning database does not; ``"none"`` leaves
+            everything as TVM's own pipeline has it, the baseline.
+    """
+
+    name: str
+    target: dict[str, Any]
+    schedule: str = "default"
+
+    def __post_init__(self) -> None:
+        one_of("schedule", self.schedule, ("default", "none"))
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateConfig(StageConfig):
+    """Measure accuracy and latency.
+
+    Attributes:
+        threads: Threads of every contender, ONNX Runtime included.
+        metric: ``"top1"`` needs labels; ``"fidelity"`` compares with the float model; ``"auto"``
+            takes top-1 when there are labels.
+        repeats: Latency samples of each contender, taken in interleaved rounds.
+        time_limit_s: Most seconds for the latency of one contender; slow ones get fewer samples.
+        max_samples: Most data samples to evaluate accuracy on.
+    """
+
+    threads: int
+    metric: str = "auto"
+    repeats: int = 200
+    time_limit_s: float = 10.0
+    max_samples: int = 2000
+
+    def __post_init__(self) -> None:
+        one_of("metric", self.metric, METRICS)
+        at_least("repeats", self.repeats, 5)
+        at_least("time_limit", self.time_limit_s, 0.1)
+
+
+def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raise :class:`ConfigError` unless ``value`` is one of ``allowed``."""
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, but got {value!r}")
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Raise :class:`ConfigError` unless ``value`` is a number of at least ``least``."""
+    if not value >= least:
+        raise ConfigError(f"{name} must be at least {least:g}, but got {value:g}")

@@ -1,0 +1,80 @@
+"""Errors that users see. Each message is one line: the rule, the value got, what to do."""
+
+from __future__ import annotations
+
+
+class TvmoptError(Exception):
+    """Base of every error that is raised on purpose.
+
+    ``failure_class`` is the value of the run tag ``tvmopt.failure_class``.
+    """
+
+    failure_class = "error"
+
+
+class ConfigError(TvmoptError):
+    """A parameter breaks its rule. Entry points exit with code 2."""
+
+    failure_class = "config"
+
+
+class ModelError(TvmoptError):
+    """The ONNX model is unreadable, dynamic without shapes, or otherwise not usable."""
+
+    failure_class = "model"
+
+
+class UnsupportedOperatorError(ModelError):
+    """The model holds operators that cannot be imported; all are listed at once."""
+
+    failure_class = "unsupported_operator"
+
+
+class AccuracyError(TvmoptError):
+    """Numbers differ from the reference beyond the stated tolerance."""
+
+    failure_class = "accuracy"
+
+
+class DatabaseMismatchError(TvmoptError):
+    """A tuning database was written for another target, thread count or TVM version."""
+
+    failure_class = "database_mismatch"
+
+
+class TuneError(TvmoptError):
+    """Tuning could not produce a usable result."""
+
+    failure_class = "tune"
+
+
+class BuildError(TvmoptError):
+    """Code generation or linking failed."""
+
+    failure_class = "build"
+
+
+class ArtifactError(TvmoptError):
+    """A compiled artifact is damaged, or was made for another machine or TVM version."""
+
+    failure_class = "artifact"
+
+
+class EnvironmentSetupError(TvmoptError):
+    """Something is missing from, or wrong with, the installation."""
+
+    failure_class = "environment"
+
+
+class StageFailedError(TvmoptError):
+    """A stage's child process failed; carries the class of the failure and its log."""
+
+    def __init__(self, message: str, failure_class: str = "crash") -> None:
+        super().__init__(message)
+        self.failure_class = failure_class
+
+
+class PromotionRefusedError(TvmoptError):
+    """A candidate does not meet the conditions for the alias it was proposed for."""
+
+    failure_class = "promotion_refused"

@@ -1,0 +1,1 @@
+"""Accuracy and latency of compiled models, with confidence."""

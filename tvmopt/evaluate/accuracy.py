@@ -1,0 +1,130 @@
+"""Accuracy of a compiled model: against labels, or against the float model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from tvmopt.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Accuracy:
+    """What was found.
+
+    Attributes:
+        metric: ``"top1"`` or ``"fidelity"``.
+        accuracy: Top-1 against labels; for fidelity, top-1 agreement with the float model when its
+            first output is a table of scores, else the cosine.
+        reference: The float model's own accuracy on the same samples (1 for fidelity).
+        agreement: Share of rows whose top-1 is the float model's; None when the first output is no
+            table of scores.
+        cosine: Smallest cosine similarity of an output with the float model's over all batches.
+        max_abs_error: Largest absolute difference from the float model over all outputs.
+        samples: Samples evaluated.
+    """
+
+    metric: str
+    accuracy: float
+    reference: float
+    agreement: float | None
+    cosine: float
+    max_abs_error: float
+    samples: int
+
+    @property
+    def drop(self) -> float:
+        """Accuracy lost against the float model; negative when it gained."""
+        return self.reference - self.accuracy
+
+
+class AccuracyMeter:
+    """Accumulates batches; :meth:`result` says what they come to."""
+
+    def __init__(self, metric: str, has_labels: bool) -> None:
+        if metric == "top1" and not has_labels:
+            raise ConfigError(
+                "metric 'top1' needs labels, but the data holds none; add an integer array "
+                "'labels' or use metric=fidelity"
+            )
+        self.metric = "top1" if has_labels and metric != "fidelity" else "fidelity"
+        self._right = self._reference_right = self._agreed = self._rows = self._samples = 0
+        self._scores = True
+        self._cosine = 1.0
+        self._max_abs_error = 0.0
+
+    def add(
+        self,
+        actual: Sequence[np.ndarray],
+        expected: Sequence[np.ndarray],
+        labels: np.ndarray | None,
+        valid: int,
+    ) -> None:
+        """Add one batch: outputs of the model and of the float model, labels, valid rows."""
+        self._samples += valid
+        for got, want in zip(actual, expected, strict=True):
+            self._compare(np.asarray(got), np.asarray(want))
+        first, wanted = np.asarray(actual[0]), np.asarray(expected[0])
+        if self.metric == "top1":
+            self._top1(first, wanted, labels, valid)
+        if first.dtype.kind == "f" and first.ndim >= 2 and first.shape[-1] > 1:
+            got, want = first.argmax(-1).ravel(), wanted.argmax(-1).ravel()
+            self._agreed += int((got == want).sum())
+            self._rows += got.size
+        else:
+            self._scores = False
+
+    def result(self) -> Accuracy:
+        """Accuracy over everything added so far."""
+        agreement = self._agreed / self._rows if self._scores and self._rows else None
+        if self.metric == "top1":
+            accuracy = self._right / self._samples
+            reference = self._reference_right / self._samples
+        else:
+            accuracy = agreement if agreement is not None else self._cosine
+            reference = 1.0
+        return Accuracy(
+            self.metric,
+            accuracy,
+            reference,
+            agreement,
+            self._cosine,
+            self._max_abs_error,
+            self._samples,
+        )
+
+    def _top1(
+        self, actual: np.ndarray, expected: np.ndarray, labels: np.ndarray | None, valid: int
+    ) -> None:
+        if labels is None or actual.ndim < 2 or len(actual) < valid or len(labels) < valid:
+            raise ConfigError(
+                "metric 'top1' needs a first output of shape (batch, classes) and one label a row, "
+                f"but got output {actual.shape} and {0 if labels is None else len(labels)} labels; "
+                "use metric=fidelity"
+            )
+        rows = slice(0, valid)
+        labels = labels[rows]
+        self._right += int((actual[rows].reshape(valid, -1).argmax(1) == labels).sum())
+        self._reference_right += int((expected[rows].reshape(valid, -1).argmax(1) == labels).sum())
+
+    def _compare(self, got: np.ndarray, want: np.ndarray) -> None:
+        if got.shape != want.shape:
+            raise ConfigError(f"outputs must have shape {want.shape}, but got {got.shape}")
+        if want.size == 0:
+            return
+        g, w = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
+        finite = np.isfinite(w)
+        if not np.array_equal(finite, np.isfinite(g)):
+            self._cosine, self._max_abs_error = 0.0, float(np.finfo(np.float32).max)
+            return
+        g, w = g[finite], w[finite]
+        if not w.size:
+            return
+        self._max_abs_error = max(self._max_abs_error, float(np.abs(g - w).max()))
+        norms = float(np.linalg.norm(g) * np.linalg.norm(w))
+        if norms > 0:
+            self._cosine = min(self._cosine, float(g @ w) / norms)
+        elif not np.allclose(g, w):
+            self._cosine = 0.0

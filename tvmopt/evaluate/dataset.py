@@ -1,0 +1,196 @@
+"""Evaluation data: ``.npz`` or ``.npy`` files cut into batches of the compiled shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tvmopt.errors import ConfigError
+from tvmopt.runtime.metadata import TensorSpec
+
+LABEL_KEYS = ("labels", "label", "y", "targets", "target")
+_MIN_TO_SPLIT = 20
+_HELDOUT_SHARE = 0.3
+_SPLIT_SEED = 20261121
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """One call of the model.
+
+    Attributes:
+        inputs: Arrays of exactly the compiled shapes, by input name.
+        labels: Class indices of the first ``valid`` rows; None without labels.
+        valid: Rows that are data; the rest of the last batch repeats its last row.
+    """
+
+    inputs: dict[str, np.ndarray]
+    labels: np.ndarray | None
+    valid: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """Samples for a model with static shapes.
+
+    Attributes:
+        specs: The model's inputs.
+        arrays: Samples by input name, the first axis counts samples. With ``stacked`` each sample
+            is a whole input of shape ``spec.shape``; else it is one row of the batch axis.
+        labels: Class indices, one a sample (``(N,)``); None without labels.
+        stacked: Whether a sample is a whole input.
+    """
+
+    specs: tuple[TensorSpec, ...]
+    arrays: dict[str, np.ndarray]
+    labels: np.ndarray | None
+    stacked: bool
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return len(next(iter(self.arrays.values())))
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one call of the model."""
+        return 1 if self.stacked else self.specs[0].shape[0]
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return math.ceil(self.samples / self.batch_size)
+
+    def batch(self, index: int) -> Batch:
+        """Batch number ``index``."""
+        if self.stacked:
+            inputs = {s.name: self.arrays[s.name][index] for s in self.specs}
+            labels = None if self.labels is None else np.atleast_1d(self.labels[index])
+            rows = len(labels) if labels is not None else 1
+            return Batch(inputs, labels, rows)
+        size = self.batch_size
+        rows = np.arange(index * size, min((index + 1) * size, self.samples))
+        padded = np.concatenate([rows, np.repeat(rows[-1:], size - len(rows))])
+        inputs = {s.name: self.arrays[s.name][padded] for s in self.specs}
+        labels = None if self.labels is None else self.labels[rows]
+        return Batch(inputs, labels, len(rows))
+
+    def batches(self) -> Iterator[Batch]:
+        """All batches in order."""
+        return (self.batch(i) for i in range(len(self)))
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> Dataset:
+        """The samples at ``indices``."""
+        indices = np.asarray(indices, dtype=np.int64)
+        return dataclasses.replace(
+            self,
+            arrays={name: array[indices] for name, array in self.arrays.items()},
+            labels=None if self.labels is None else self.labels[indices],
+        )
+
+    def split(self, part: str) -> Dataset:
+        """A fixed part: ``"evaluate"`` (70%) or ``"heldout"`` (30%), which share no sample.
+
+        Fewer than 20 samples are not split: both parts are the whole.
+        """
+        if self.samples < _MIN_TO_SPLIT:
+            return self
+        order = np.random.default_rng(_SPLIT_SEED).permutation(self.samples)
+        cut = round(self.samples * (1 - _HELDOUT_SHARE))
+        chosen = {"evaluate": order[:cut], "heldout": order[cut:]}[part]
+        return self.take(np.sort(chosen))
+
+
+def load_dataset(path: Path, specs: Sequence[TensorSpec]) -> Dataset:
+    """Read data for a model with the inputs ``specs``.
+
+    A ``.npz`` holds one array an input, by input name (any name for a single input), and optionally
+    ``labels``; a ``.npy`` holds the array of a single input. The first axis counts samples.
+
+    Raises:
+        ConfigError: When the file is unreadable or an array does not fit its input.
+    """
+    arrays = _read(path)
+    label_key = next((k for k in LABEL_KEYS if k in arrays and _is_no_input(k, specs)), None)
+    labels = arrays.pop(label_key) if label_key else None
+    if len(specs) == 1 and len(arrays) == 1:
+        arrays = {specs[0].name: next(iter(arrays.values()))}
+    missing = [s.name for s in specs if s.name not in arrays]
+    if missing:
+        raise ConfigError(
+            f"data must hold an array for every input ({', '.join(s.name for s in specs)}), but "
+            f"'{path}' holds {', '.join(arrays) or 'none'}"
+        )
+    chosen = {s.name: arrays[s.name] for s in specs}
+    stacked = _stacked(path, chosen, specs)
+    chosen = {s.name: _typed(path, chosen[s.name], s) for s in specs}
+    counts = {len(a) for a in chosen.values()}
+    if labels is not None:
+        labels = np.asarray(labels).reshape(len(labels), -1).squeeze(1) if (
+            labels.ndim > 1 and labels.size == len(labels)
+        ) else labels
+        if labels.dtype.kind not in "iu":
+            raise ConfigError(
+                f"labels must be integer class indices, but '{path}' holds {labels.dtype}"
+            )
+        counts.add(len(labels))
+    if len(counts) != 1 or 0 in counts:
+        raise ConfigError(
+            f"every array of data must hold the same number of samples, at least 1, but '{path}' "
+            f"holds {sorted(counts)}"
+        )
+    return Dataset(tuple(specs), chosen, labels, stacked)
+
+
+def _is_no_input(key: str, specs: Sequence[TensorSpec]) -> bool:
+    return all(spec.name != key for spec in specs)
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise ConfigError(f"data must be an existing .npz or .npy file, but there is none at '{path}'")
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"data": loaded}
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ConfigError(
+            f"data must be a .npz or .npy file of plain arrays, but '{path}' is not: {error}"
+        ) from error
+
+
+def _stacked(path: Path, arrays: dict[str, np.ndarray], specs: Sequence[TensorSpec]) -> bool:
+    def fits(stacked: bool) -> bool:
+        for spec in specs:
+            shape = arrays[spec.name].shape[1:] if arrays[spec.name].ndim else None
+            if shape != (spec.shape if stacked else spec.shape[1:]):
+                return False
+        return stacked or len({s.shape[:1] for s in specs}) == 1
+
+    if fits(False) and all(spec.shape for spec in specs):
+        return False
+    if fits(True):
+        return True
+    got = ", ".join(f"{n}: {a.shape}" for n, a in arrays.items())
+    rows = ", ".join(f"{s.name}: (N, {', '.join(map(str, s.shape[1:]))})" for s in specs)
+    whole = ", ".join(f"{s.name}: (N, {', '.join(map(str, s.shape))})" for s in specs)
+    raise ConfigError(
+        f"data must hold N samples as rows ({rows}) or as whole inputs ({whole}), "
+        f"but '{path}' holds {got}"
+    )
+
+
+def _typed(path: Path, array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    dtype = np.dtype(spec.dtype)
+    same_kind = array.dtype.kind == dtype.kind or (dtype.kind in "iu" and array.dtype.kind in "iu")
+    if not same_kind and not (dtype.kind == "f" and array.dtype.kind in "iu"):
+        raise ConfigError(
+            f"data for input {spec.name!r} must be {spec.dtype}, but '{path}' holds {array.dtype}"
+        )
+    return array.astype(dtype)

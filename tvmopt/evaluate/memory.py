@@ -1,0 +1,49 @@
+"""Peak memory of a process that does nothing but load one compiled model and call it.
+
+Run as ``python -m tvmopt.evaluate.memory FOLDER``; prints megabytes (10^6 bytes).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+_CALLS = 3
+_TIMEOUT_S = 600
+
+
+def peak_memory_mb(bundle: Path) -> float:
+    """Peak resident memory in megabytes of a process that runs the golden inputs of ``bundle``."""
+    env = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tvmopt.evaluate.memory", str(bundle)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_TIMEOUT_S,
+    )
+    return float(done.stdout.split()[-1])
+
+
+def _main(folder: str) -> None:
+    from tvmopt.runtime import load
+    from tvmopt.runtime.model import read_golden
+
+    model = load(folder)
+    inputs, _ = read_golden(Path(folder), model.metadata)
+    for _ in range(_CALLS):
+        model(inputs)
+    # Not getrusage: its maximum survives exec, and would be that of the parent's image.
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    if found is None:
+        raise OSError("this system does not report peak memory in /proc/self/status")
+    print(int(found.group(1)) * 1024 / 1e6)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

@@ -1,0 +1,60 @@
+"""What can be said of latency samples without assuming their distribution."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class LatencySummary:
+    """Latency in milliseconds; ``ci_low`` to ``ci_high`` is a 95% interval of the median."""
+
+    mean: float
+    std: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    ci_low: float
+    ci_high: float
+    samples: int
+
+    def metrics(self) -> dict[str, float]:
+        """As run metrics, ``latency_ms_p50`` and so on."""
+        values = dataclasses.asdict(self)
+        values.pop("samples")
+        return {f"latency_ms_{name}": value for name, value in values.items()}
+
+
+def summarise(seconds: Sequence[float]) -> LatencySummary:
+    """Summarise latency samples given in seconds."""
+    ms = np.sort(np.asarray(seconds, dtype=np.float64)) * 1e3
+    low, high = median_interval(len(ms))
+    p50, p90, p95, p99 = (float(p) for p in np.percentile(ms, [50, 90, 95, 99]))
+    return LatencySummary(
+        mean=float(ms.mean()),
+        std=float(ms.std(ddof=1)) if len(ms) > 1 else 0.0,
+        p50=p50,
+        p90=p90,
+        p95=p95,
+        p99=p99,
+        ci_low=float(ms[low]),
+        ci_high=float(ms[high]),
+        samples=len(ms),
+    )
+
+
+def median_interval(samples: int, confidence: float = 0.95) -> tuple[int, int]:
+    """Positions (from 0) of the order statistics that bound the median.
+
+    The number of samples below the median is binomial(n, 1/2); the narrowest symmetric pair with
+    at least ``confidence`` is taken, the extremes when there are too few samples for that.
+    """
+    from scipy.stats import binom
+
+    low = int(binom.ppf((1 - confidence) / 2, samples, 0.5)) - 1
+    low = max(low, 0)
+    return low, samples - 1 - low

@@ -1,0 +1,19 @@
+"""ONNX -> Relax: read, prepare, import, and say what cannot come along."""
+
+from tvmopt.frontend.importer import import_onnx
+from tvmopt.frontend.layers import Layer, layer_table
+from tvmopt.frontend.load import load_onnx, model_digest
+from tvmopt.frontend.prepare import Prepared, prepare
+from tvmopt.frontend.shapes import format_input_shapes, parse_input_shapes
+
+__all__ = [
+    "Layer",
+    "Prepared",
+    "format_input_shapes",
+    "import_onnx",
+    "layer_table",
+    "load_onnx",
+    "model_digest",
+    "parse_input_shapes",
+    "prepare",
+]

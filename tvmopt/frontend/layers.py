@@ -1,0 +1,125 @@
+"""The layer table: anchor operators of a prepared model in topological order."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import onnx
+
+from tvmopt.frontend.shapes import declared_dims
+
+ANCHORS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Einsum")
+_DTYPES = {
+    onnx.TensorProto.FLOAT: "float32",
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.BFLOAT16: "bfloat16",
+    onnx.TensorProto.DOUBLE: "float64",
+    onnx.TensorProto.INT8: "int8",
+    onnx.TensorProto.UINT8: "uint8",
+    onnx.TensorProto.INT32: "int32",
+    onnx.TensorProto.INT64: "int64",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """One anchor operator.
+
+    Attributes:
+        index: Position among the anchors, from 0.
+        name: Name of the ONNX node.
+        op: ONNX operator type.
+        shape: Output shape as text, ``"1x64x112x112"``; empty when it is not known.
+        weight: Weight shape as text; empty when both operands are activations.
+        flops: Multiplications and additions of one run; None when a shape is not known.
+        dtype: Element type of the output.
+        layout: Layout of the activation, ``"NCHW"`` for a convolution in ONNX.
+        skipped: Whether conversion left this layer alone.
+    """
+
+    index: int
+    name: str
+    op: str
+    shape: str
+    weight: str
+    flops: int | None
+    dtype: str
+    layout: str
+    skipped: bool = False
+
+
+def layer_table(model: onnx.ModelProto) -> list[Layer]:
+    """List the anchors of a prepared model, those in branches of an If included."""
+    shapes: dict[str, list[int] | None] = {
+        i.name: list(i.dims) for i in model.graph.initializer
+    }
+    dtypes = {i.name: i.data_type for i in model.graph.initializer}
+    weights = set(shapes)
+    graphs = list(_graphs(model.graph))
+    for sub in graphs[1:]:
+        shapes.update((i.name, list(i.dims)) for i in sub.initializer)
+        dtypes.update((i.name, i.data_type) for i in sub.initializer)
+        weights.update(i.name for i in sub.initializer)
+    for value in [v for g in graphs for v in (*g.value_info, *g.input, *g.output)]:
+        dims = declared_dims(value)
+        static = dims is not None and all(isinstance(d, int) for d in dims)
+        shapes[value.name] = [int(d) for d in dims] if dims is not None and static else None
+        dtypes[value.name] = value.type.tensor_type.elem_type
+    layers = []
+    for node in (n for g in graphs for n in g.node):
+        if node.op_type not in ANCHORS:
+            continue
+        out = shapes.get(node.output[0])
+        weight = node.input[1] if len(node.input) > 1 and node.input[1] in weights else None
+        layers.append(
+            Layer(
+                index=len(layers),
+                name=node.name or node.output[0],
+                op=node.op_type,
+                shape=_text(out),
+                weight=_text(shapes.get(weight)) if weight else "",
+                flops=_flops(node, out, shapes),
+                dtype=_DTYPES.get(dtypes.get(node.output[0], 0), ""),
+                layout=_layout(node, out),
+            )
+        )
+    return layers
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for sub in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                yield from _graphs(sub)
+
+
+def _flops(
+    node: onnx.NodeProto, out: list[int] | None, shapes: dict[str, list[int] | None]
+) -> int | None:
+    operands = [shapes.get(name) for name in node.input[:2]]
+    if out is None or len(operands) < 2 or operands[0] is None or operands[1] is None:
+        return None
+    first, second = operands
+    if node.op_type == "Conv":
+        return 2 * math.prod(out) * math.prod(second[1:])
+    if node.op_type == "ConvTranspose":
+        return 2 * math.prod(first) * math.prod(second[1:])
+    if node.op_type == "MatMul":
+        return 2 * math.prod(out) * first[-1]
+    if node.op_type == "Gemm":
+        trans_a = any(a.name == "transA" and a.i for a in node.attribute)
+        return 2 * math.prod(out) * (first[0] if trans_a else first[-1])
+    return None
+
+
+def _layout(node: onnx.NodeProto, out: list[int] | None) -> str:
+    if node.op_type in ("Conv", "ConvTranspose") and out is not None:
+        return {3: "NCW", 4: "NCHW", 5: "NCDHW"}.get(len(out), "")
+    return ""
+
+
+def _text(shape: list[int] | None) -> str:
+    return "x".join(map(str, shape)) if shape else ""

@@ -1,0 +1,86 @@
+"""Bring an ONNX model into the form that imports: static shapes, constants folded.
+
+before -> after: dynamic dimensions -> fixed ones; shape arithmetic, BatchNormalization after Conv
+and the like -> constants, by ONNX Runtime's basic optimiser, which stays in the default domain.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+
+from tvmopt.errors import ModelError
+from tvmopt.frontend.shapes import Shapes, fix_input_shapes
+
+_PROTOBUF_LIMIT = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A model ready to import.
+
+    Attributes:
+        reference: The user's model with its input dimensions fixed and nothing else changed; the
+            float reference that everything is compared with.
+        model: The same, folded and with shapes inferred.
+        input_shapes: Static shape of every input, by name, in the order of the graph.
+    """
+
+    reference: onnx.ModelProto
+    model: onnx.ModelProto
+    input_shapes: Shapes
+
+
+def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
+    """Fix dimensions, fold constants and infer shapes; ``model`` itself is not changed.
+
+    Raises:
+        ConfigError, ModelError: As :func:`tvmopt.frontend.shapes.fix_input_shapes`.
+        ModelError: When ONNX Runtime cannot load the model.
+    """
+    reference = onnx.ModelProto()
+    reference.CopyFrom(model)
+    fixed = fix_input_shapes(reference, shapes)
+    if reference.ByteSize() > _PROTOBUF_LIMIT:
+        raise ModelError(
+            "model must be under 2 GiB with its weights, "
+            f"but got {reference.ByteSize() / 2**30:.1f} GiB"
+        )
+    folded = _fold(reference)
+    try:
+        folded = onnx.shape_inference.infer_shapes(folded, data_prop=True)
+    except Exception:  # noqa: BLE001 - shapes are for reports only; the importer infers its own
+        pass
+    return Prepared(reference, folded, fixed)
+
+
+def session_options(threads: int = 0) -> ort.SessionOptions:
+    """Options for a quiet ONNX Runtime session with ``threads`` threads (0: its default)."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    if threads:
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+    return options
+
+
+def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
+    with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
+        path = Path(folder) / "folded.onnx"
+        options = session_options()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(path)
+        try:
+            ort.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            reason = " ".join(str(error).split())[:400]
+            raise ModelError(
+                f"model must load in ONNX Runtime, the reference, but it does not: {reason}"
+            ) from error
+        return onnx.load_model(str(path))

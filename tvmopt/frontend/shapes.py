@@ -1,0 +1,132 @@
+"""Input shapes: what a user writes, what a model declares, and fixing one by the other."""
+
+from __future__ import annotations
+
+import re
+
+import onnx
+
+from tvmopt.errors import ConfigError, ModelError
+
+Shapes = dict[str, tuple[int, ...]]
+_EXAMPLE = "for example input_shapes=image:1x3x224x224,mask:1x16"
+
+
+def parse_input_shapes(text: str) -> Shapes:
+    """Parse ``"image:1x3x224x224,mask:1x16"``; a scalar is written ``"rate:"``.
+
+    Raises:
+        ConfigError: When an entry is not ``name:AxBxC`` with positive integers.
+    """
+    shapes: Shapes = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, dims = entry.rpartition(":")
+        if not colon or not name or not re.fullmatch(r"(\d+(x\d+)*)?", dims):
+            raise ConfigError(
+                f"input_shapes must be name:AxBxC[,name:AxB...], {_EXAMPLE}; but got {entry!r}"
+            )
+        shape = tuple(int(d) for d in dims.split("x")) if dims else ()
+        if 0 in shape:
+            raise ConfigError(f"input_shapes must hold positive dimensions, but got {entry!r}")
+        if name in shapes:
+            raise ConfigError(f"input_shapes must name each input once, but got {name!r} twice")
+        shapes[name] = shape
+    return shapes
+
+
+def format_input_shapes(shapes: Shapes) -> str:
+    """Inverse of :func:`parse_input_shapes`."""
+    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Inputs that a caller must give: those of the graph that are no initializers."""
+    constants = {i.name for i in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in constants]
+
+
+def declared_dims(value: onnx.ValueInfoProto) -> list[int | str] | None:
+    """Dimensions as declared: integers, names for dynamic ones; None when there is no shape."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return [
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else (dim.dim_param or "?")
+        for dim in tensor.shape.dim
+    ]
+
+
+def fix_input_shapes(model: onnx.ModelProto, shapes: Shapes) -> Shapes:
+    """Replace every dynamic input dimension of ``model`` in place; returns all input shapes.
+
+    Args:
+        model: The model to change.
+        shapes: Shapes by input name; inputs that are already static may be left out.
+
+    Raises:
+        ConfigError: When a name is no input, or a shape contradicts the model's.
+        ModelError: When an input stays dynamic, or is no tensor.
+    """
+    inputs = graph_inputs(model)
+    names = [value.name for value in inputs]
+    unknown = sorted(set(shapes) - set(names))
+    if unknown:
+        raise ConfigError(
+            f"input_shapes must name inputs of the model ({', '.join(names)}), "
+            f"but got {', '.join(map(repr, unknown))}"
+        )
+    fixed: Shapes = {}
+    dynamic: list[str] = []
+    for value in inputs:
+        if not value.type.HasField("tensor_type"):
+            raise ModelError(
+                f"model inputs must be tensors, but {value.name!r} is a "
+                f"{value.type.WhichOneof('value')}"
+            )
+        dims = declared_dims(value)
+        wanted = shapes.get(value.name)
+        if wanted is not None:
+            _check_agrees(value.name, dims, wanted)
+            fixed[value.name] = wanted
+        elif dims is None or any(isinstance(d, str) for d in dims):
+            text = "unknown rank" if dims is None else "x".join(map(str, dims))
+            dynamic.append(f"{value.name} ({text})")
+        else:
+            fixed[value.name] = tuple(int(d) for d in dims)
+    if dynamic:
+        raise ModelError(
+            f"every input must have a static shape, but these are dynamic: {', '.join(dynamic)}; "
+            f"give input_shapes, {_EXAMPLE}"
+        )
+    for value in inputs:
+        shape = value.type.tensor_type.shape
+        del shape.dim[:]
+        for size in fixed[value.name]:
+            shape.dim.add().dim_value = size
+        value.type.tensor_type.shape.SetInParent()
+    _forget_stale_shapes(model)
+    return fixed
+
+
+def _check_agrees(name: str, dims: list[int | str] | None, wanted: tuple[int, ...]) -> None:
+    if dims is None:
+        return
+    declared = "x".join(map(str, dims)) or "scalar"
+    got = "x".join(map(str, wanted)) or "scalar"
+    if len(dims) != len(wanted):
+        raise ConfigError(
+            f"input_shapes must have the model's rank: {name!r} is {declared}, but got {got}"
+        )
+    if any(isinstance(d, int) and d != w for d, w in zip(dims, wanted, strict=True)):
+        raise ConfigError(
+            f"input_shapes may only fix dynamic dimensions: {name!r} is {declared}, but got {got}"
+        )
+
+
+def _forget_stale_shapes(model: onnx.ModelProto) -> None:
+    # Shapes written down for the dynamic model may contradict the fixed ones; ONNX Runtime and
+    # shape inference find them again.
+    del model.graph.value_info[:]
+    for output in model.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")

@@ -1,0 +1,119 @@
+"""Which operators of a model TVM's importer cannot take, found before and after it fails."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import onnx
+from onnx import helper
+
+_DIRECTLY_HANDLED = {"If", "Constant"}
+_NAMES_SHOWN = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Unsupported:
+    """One node that cannot be imported: its operator, its name, and why."""
+
+    op: str
+    node: str
+    reason: str
+
+
+def unknown_operators(model: onnx.ModelProto) -> list[Unsupported]:
+    """Nodes, those in subgraphs included, whose operator the importer has no converter for."""
+    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+
+    known = set(_get_convert_map()) | _DIRECTLY_HANDLED
+    found = []
+    for node, index in _walk(model.graph):
+        if node.domain not in ("", "ai.onnx", "com.microsoft"):
+            found.append(Unsupported(f"{node.domain}.{node.op_type}", _name(node, index), "domain"))
+        elif node.op_type not in known:
+            found.append(Unsupported(node.op_type, _name(node, index), "no converter"))
+    return found
+
+
+def failing_nodes(
+    model: onnx.ModelProto, importer: Callable[[onnx.ModelProto], object]
+) -> list[Unsupported]:
+    """Import every node of ``model`` on its own and return those that fail.
+
+    Needs the shapes that :func:`tvmopt.frontend.prepare.prepare` inferred; a node with an input of
+    unknown shape is skipped, since its failure alone would prove nothing.
+    """
+    values = {
+        v.name: v
+        for v in [*model.graph.value_info, *model.graph.input, *model.graph.output]
+    }
+    constants = {i.name: i for i in model.graph.initializer}
+    found = []
+    for index, node in enumerate(model.graph.node):
+        single = _single_node_model(model, node, values, constants)
+        if single is None:
+            continue
+        try:
+            importer(single)
+        except Exception as error:  # noqa: BLE001 - any failure of a converter is the finding
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = lines[-1][:160] if lines else type(error).__name__
+            found.append(Unsupported(node.op_type, _name(node, index), reason))
+    return found
+
+
+def describe(found: list[Unsupported]) -> str:
+    """One line that lists every operator once, how often it occurs, its nodes and the reason."""
+    by_op: dict[str, list[Unsupported]] = {}
+    for item in found:
+        by_op.setdefault(item.op, []).append(item)
+    parts = []
+    for op in sorted(by_op):
+        items = by_op[op]
+        names = [i.node for i in items if i.node]
+        shown = ", ".join(names[:_NAMES_SHOWN])
+        more = f", +{len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        where = f" at {shown}{more}" if shown else ""
+        parts.append(f"{op} x{len(items)}{where} ({items[0].reason})")
+    return (
+        f"{len(by_op)} operator type(s) of the model cannot be imported: {'; '.join(parts)}; "
+        "replace them in the model or export it with another opset"
+    )
+
+
+def _walk(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, int]]:
+    for index, node in enumerate(graph.node):
+        yield node, index
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _walk(attribute.g)
+            for sub in attribute.graphs:
+                yield from _walk(sub)
+
+
+def _name(node: onnx.NodeProto, index: int) -> str:
+    return node.name or f"#{index}->{node.output[0] if node.output else ''}"
+
+
+def _single_node_model(
+    model: onnx.ModelProto,
+    node: onnx.NodeProto,
+    values: dict[str, onnx.ValueInfoProto],
+    constants: dict[str, onnx.TensorProto],
+) -> onnx.ModelProto | None:
+    if any(a.HasField("g") or a.graphs for a in node.attribute):
+        return None  # a subgraph may reach outside the node
+    inputs, initializers = [], []
+    for name in dict.fromkeys(filter(None, node.input)):
+        if name in constants:
+            initializers.append(constants[name])
+        elif name in values and values[name].type.tensor_type.HasField("shape"):
+            inputs.append(values[name])
+        else:
+            return None
+    outputs = [values.get(name) or helper.make_empty_tensor_value_info(name)
+               for name in node.output if name]
+    graph = helper.make_graph([node], "node", inputs, outputs, initializers)
+    return helper.make_model(
+        graph, opset_imports=list(model.opset_import), ir_version=model.ir_version
+    )

@@ -1,0 +1,97 @@
+"""Facts about the machine this process runs on, from the operating system alone.
+
+The runtime uses this page to refuse a library that was built for another CPU, so it must import
+nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+from pathlib import Path
+
+_CPUINFO = Path("/proc/cpuinfo")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+@functools.cache
+def isa() -> str:
+    """Instruction-set family: ``"x86_64"``, ``"aarch64"``, ..."""
+    machine = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """CPU features as Linux names them in /proc/cpuinfo; empty where that page does not exist."""
+    if not _CPUINFO.exists():
+        return frozenset()
+    text = _CPUINFO.read_text(errors="replace")
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
+    return frozenset(found.group(1).split()) if found else frozenset()
+
+
+@functools.cache
+def cpu_model() -> str:
+    """Marketing name of the CPU, or the instruction-set family where there is none."""
+    if _CPUINFO.exists():
+        text = _CPUINFO.read_text(errors="replace")
+        found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+        if found:
+            return found.group(1).strip()
+    return platform.processor() or isa()
+
+
+@functools.cache
+def usable_cores() -> int:
+    """Cores that this process may run on: its affinity, further cut by a cgroup v2 CPU quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    if quota.exists():
+        limit, _, period = quota.read_text().strip().partition(" ")
+        if limit.isdigit() and period.isdigit():
+            cores = min(cores or 1, max(1, int(limit) // int(period)))
+    return cores or 1
+
+
+@functools.cache
+def cache_bytes() -> dict[str, int]:
+    """Sizes in bytes of the caches that core 0 sees: keys ``l1``, ``l2``, ``l3`` where known."""
+    sizes: dict[str, int] = {}
+    for index in sorted(_CACHES.glob("index*")):
+        try:
+            level = (index / "level").read_text().strip()
+            kind = (index / "type").read_text().strip()
+            size = (index / "size").read_text().strip()
+        except OSError:
+            continue
+        scale = {"K": 1024, "M": 1024**2, "G": 1024**3}.get(size[-1:], 1)
+        if kind != "Instruction" and size.rstrip("KMG").isdigit():
+            sizes[f"l{level}"] = int(size.rstrip("KMG")) * scale
+    return sizes
+
+
+@functools.cache
+def fingerprint() -> str:
+    """Short digest of what makes a timing on this machine comparable: CPU, features, cores."""
+    facts = "|".join([isa(), cpu_model(), str(usable_cores()), *sorted(cpu_flags())])
+    return hashlib.sha256(facts.encode()).hexdigest()[:12]
+
+
+def boot_id() -> str:
+    """Identity of this boot; with a process id it names one process for good."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else platform.node()
+
+
+def process_start(pid: int) -> str | None:
+    """Start time of process ``pid`` in clock ticks since boot; None when no such process lives."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else fields[19]

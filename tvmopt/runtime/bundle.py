@@ -1,0 +1,21 @@
+"""Write the folder that :func:`tvmopt.runtime.load` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tvmopt.runtime.metadata import GOLDEN_FILE
+
+
+def write_golden(
+    folder: Path, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]
+) -> Path:
+    """Write inputs and expected outputs by position, since ONNX names may hold slashes."""
+    path = folder / GOLDEN_FILE
+    arrays = {f"input_{i}": a for i, a in enumerate(inputs.values())}
+    arrays |= {f"output_{i}": np.asarray(a) for i, a in enumerate(outputs)}
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path

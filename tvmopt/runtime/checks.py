@@ -1,0 +1,59 @@
+"""The gate before a library is opened: hash, TVM version, CPU. Opening one runs its code."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from tvmopt import host
+from tvmopt.errors import ArtifactError
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
+from tvmopt.versions import installed
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file, hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_bundle(folder: Path, metadata: ModelMetadata) -> None:
+    """Refuse a compiled model that is damaged or cannot run here.
+
+    Raises:
+        ArtifactError: Saying which check failed, the value got, and what to do.
+    """
+    _check_hash(folder / LIBRARY_FILE, metadata.library_sha256)
+    _check_hash(folder / GOLDEN_FILE, metadata.golden_sha256)
+    version = installed("apache-tvm")
+    if version != metadata.tvm_version:
+        raise ArtifactError(
+            f"the model must run on the apache-tvm that built it, {metadata.tvm_version}, "
+            f'but got {version}; run: pip install "apache-tvm=={metadata.tvm_version}", '
+            "or build the model again"
+        )
+    if metadata.target["isa"] != host.isa():
+        raise ArtifactError(
+            f"the model was built for {metadata.target['isa']} ({metadata.target['mcpu']}), but "
+            f"this machine is {host.isa()}; build it again with target=host on this machine"
+        )
+    missing = sorted(set(metadata.target["cpu_flags"]) - host.cpu_flags())
+    if missing:
+        raise ArtifactError(
+            f"the model was built for {metadata.target['mcpu']}, and this CPU ({host.cpu_model()}) "
+            f"lacks {', '.join(missing)}; build it again with target=host on this machine"
+        )
+
+
+def _check_hash(path: Path, expected: str) -> None:
+    if not path.is_file():
+        raise ArtifactError(
+            f"a compiled model must hold {path.name}, but '{path.parent}' does not; "
+            "fetch or build the model again"
+        )
+    actual = file_sha256(path)
+    if actual != expected:
+        raise ArtifactError(
+            f"{path.name} must have sha256 {expected[:16]}..., but got {actual[:16]}...: the file "
+            "was changed or damaged after it was built; fetch or build the model again"
+        )

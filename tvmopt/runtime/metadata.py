@@ -1,0 +1,90 @@
+"""What a compiled model says of itself; stored as ``model.json`` beside its library."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from tvmopt.errors import ArtifactError
+
+FORMAT = 1
+METADATA_FILE = "model.json"
+LIBRARY_FILE = "model.so"
+GOLDEN_FILE = "golden.npz"
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape and element type (NumPy's name) of one input or output."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelMetadata:
+    """Everything that loading must check and that calling needs.
+
+    Attributes:
+        name: Name of the model.
+        inputs: Inputs in the order of the ONNX graph.
+        outputs: Outputs in the order of the ONNX graph.
+        target: ``TargetSpec.to_dict()`` of the target it was built for.
+        host_cpu: Marketing name of the CPU it was built on.
+        threads: Threads that it was scheduled for and runs with.
+        tvm_version: Version of apache-tvm that built it; the runtime must be the same.
+        tvmopt_version: Version of this package that built it.
+        library_sha256: Hash of the shared library, hex.
+        golden_sha256: Hash of the golden inputs and outputs, hex.
+        digest: Digest of the build stage; empty when it was built outside the workflow.
+        tolerance: Largest deviation allowed from the golden outputs, relative to the largest value.
+    """
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    target: dict[str, Any]
+    host_cpu: str
+    threads: int
+    tvm_version: str
+    tvmopt_version: str
+    library_sha256: str
+    golden_sha256: str
+    digest: str
+    tolerance: float
+
+    def write(self, folder: Path) -> None:
+        """Write ``model.json`` into ``folder``."""
+        data = {"format": FORMAT, **dataclasses.asdict(self)}
+        (folder / METADATA_FILE).write_text(json.dumps(data, indent=2, sort_keys=True) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> ModelMetadata:
+        """Read ``model.json`` of ``folder``.
+
+        Raises:
+            ArtifactError: When it is missing, damaged, or of another format.
+        """
+        path = folder / METADATA_FILE
+        if not path.is_file():
+            raise ArtifactError(
+                f"a compiled model must be a folder with {METADATA_FILE}, but '{folder}' has none; "
+                "give the folder that save_model or pull wrote"
+            )
+        try:
+            data = json.loads(path.read_text())
+            if data.pop("format") != FORMAT:
+                raise ValueError(f"format must be {FORMAT}")
+            for side in ("inputs", "outputs"):
+                data[side] = tuple(
+                    TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in data[side]
+                )
+            return cls(**data)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ArtifactError(
+                f"'{path}' must be the metadata of a compiled model, but it is damaged ({error}); "
+                "fetch or build the model again"
+            ) from error

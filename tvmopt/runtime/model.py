@@ -1,0 +1,169 @@
+"""Load and call a compiled model. Needs TVM's runtime and NumPy only."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tvmopt.compare import deviation
+from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
+from tvmopt.runtime.checks import check_bundle
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
+from tvmopt.runtime.outputs import Outputs
+from tvmopt.versions import require_tvm
+
+
+class CompiledModel:
+    """A compiled model, ready to call; made by :func:`load`.
+
+    Safe under threads: TVM's virtual machine is not, so calls take turns. Input buffers are
+    allocated once, aligned as the kernels expect, and reused.
+    """
+
+    def __init__(self, folder: Path, metadata: ModelMetadata) -> None:
+        require_tvm()
+        # Only the first user of TVM's pool in a process can set its size by the environment.
+        os.environ.setdefault("TVM_NUM_THREADS", str(metadata.threads))
+        import tvm
+        import tvm_ffi
+        from tvm.runtime.vm import VirtualMachine
+
+        self.metadata = metadata
+        self._module = tvm.runtime.load_module(str(folder / LIBRARY_FILE))
+        device = tvm.cpu()
+        self._machine = VirtualMachine(self._module, device)
+        self._main = self._machine["main"]
+        self._buffers = [
+            tvm.runtime.empty(spec.shape, spec.dtype, device) for spec in metadata.inputs
+        ]
+        self._dtypes = [np.dtype(spec.dtype) for spec in metadata.inputs]
+        self._single = metadata.inputs[0].name if len(metadata.inputs) == 1 else None
+        self._output_names = tuple(spec.name for spec in metadata.outputs)
+        self._set_threads = tvm_ffi.get_global_func("runtime.config_threadpool")
+        self._pool = threading.local()
+        self._lock = threading.Lock()
+
+    def __call__(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> Outputs:
+        """Run the model.
+
+        Args:
+            inputs: One array when the model has a single input, else a dict by input name. Shapes
+                must be the compiled ones; element types are cast when no value can be lost.
+
+        Returns:
+            The outputs in the order of the ONNX graph, each a fresh array.
+
+        Raises:
+            ConfigError: When names, shapes or types do not fit.
+        """
+        arrays = self._arrays(inputs)
+        with self._lock:
+            if not hasattr(self._pool, "ready"):  # TVM keeps one pool a thread
+                self._set_threads(1, self.metadata.threads)
+                self._pool.ready = True
+            for buffer, array in zip(self._buffers, arrays, strict=True):
+                buffer.copyfrom(array)
+            result = self._main(*self._buffers)
+            if len(self._output_names) == 1 and hasattr(result, "numpy"):
+                values = [result.numpy()]
+            else:
+                values = [item.numpy() for item in result]
+        return Outputs(values, self._output_names)
+
+    def run_bare(self) -> object:
+        """Call the virtual machine on the buffers as they are: the latency without any copy."""
+        return self._main(*self._buffers)
+
+    def check_golden(self, folder: Path) -> float:
+        """Run the golden inputs of ``folder`` and compare; returns the largest deviation.
+
+        Raises:
+            AccuracyError: When an output deviates by more than the model's tolerance.
+        """
+        inputs, expected = read_golden(folder, self.metadata)
+        worst = 0.0
+        for name, got, want in zip(self._output_names, self(inputs), expected, strict=True):
+            error = deviation(got, want)
+            if not error <= self.metadata.tolerance:
+                raise AccuracyError(
+                    f"output {name!r} must equal the golden output within "
+                    f"{self.metadata.tolerance:g}, but deviates by {error:.3g}; do not deploy this "
+                    "model on this machine"
+                )
+            worst = max(worst, error)
+        return worst
+
+    def _arrays(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        if not isinstance(inputs, Mapping):
+            if self._single is None:
+                names = ", ".join(spec.name for spec in self.metadata.inputs)
+                raise ConfigError(
+                    f"a model with several inputs must be given a dict by input name ({names}), "
+                    f"but got {type(inputs).__name__}"
+                )
+            inputs = {self._single: inputs}
+        arrays = []
+        for spec, dtype in zip(self.metadata.inputs, self._dtypes, strict=True):
+            if spec.name not in inputs:
+                raise ConfigError(
+                    f"inputs must hold {spec.name!r}, but got {', '.join(map(repr, inputs))}"
+                )
+            array = np.asarray(inputs[spec.name])
+            if array.dtype != dtype:
+                array = _cast(array, dtype, spec.name)
+            if array.shape != spec.shape:
+                raise ConfigError(
+                    f"input {spec.name!r} must have shape {spec.shape}, but got {array.shape}; "
+                    "the model was compiled for that shape"
+                )
+            arrays.append(np.ascontiguousarray(array).reshape(spec.shape))
+        if len(inputs) != len(arrays):
+            unknown = sorted(set(inputs) - {spec.name for spec in self.metadata.inputs})
+            raise ConfigError(f"inputs must be those of the model, but got also {unknown}")
+        return arrays
+
+
+def load(folder: str | Path) -> CompiledModel:
+    """Load the compiled model of ``folder`` after every check of :mod:`tvmopt.runtime.checks`.
+
+    Raises:
+        ArtifactError: When a check fails; the library is not opened then.
+    """
+    folder = Path(folder)
+    metadata = ModelMetadata.read(folder)
+    check_bundle(folder, metadata)
+    return CompiledModel(folder, metadata)
+
+
+def read_golden(
+    folder: Path, metadata: ModelMetadata
+) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    """Golden inputs by name and golden outputs in order."""
+    try:
+        with np.load(folder / GOLDEN_FILE, allow_pickle=False) as data:
+            inputs = {s.name: data[f"input_{i}"] for i, s in enumerate(metadata.inputs)}
+            outputs = [data[f"output_{i}"] for i in range(len(metadata.outputs))]
+    except (OSError, KeyError, ValueError) as error:
+        raise ArtifactError(
+            f"{GOLDEN_FILE} must hold every input and output, but it is damaged ({error})"
+        ) from error
+    return inputs, outputs
+
+
+def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
+    # JSON knows neither float32 nor int32: what arrives is float64 or int64, and may be cast to
+    # the same kind; anything else must be exact.
+    if dtype.kind == "f" and array.dtype.kind in "fiu":
+        return array.astype(dtype)
+    if dtype.kind in "iu" and array.dtype.kind in "iub":
+        cast = array.astype(dtype)
+        if np.array_equal(cast, array):
+            return cast
+    if dtype.kind == "b" and array.dtype.kind == "b":
+        return array
+    raise ConfigError(f"input {name!r} must hold {dtype} values, but got {array.dtype}")
+

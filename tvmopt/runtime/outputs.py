@@ -1,0 +1,31 @@
+"""Outputs of one call: a list in the order of the ONNX graph that also answers to names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+
+class Outputs(list[np.ndarray]):
+    """A list of arrays; ``outputs[0]`` and ``outputs["logits"]`` both work, and so does ``dict``."""
+
+    def __init__(self, values: Iterable[np.ndarray], names: Sequence[str]) -> None:
+        super().__init__(values)
+        self._names = tuple(names)
+
+    def __getitem__(self, key):  # type: ignore[no-untyped-def]
+        """Output by position, slice or name."""
+        if isinstance(key, str):
+            if key not in self._names:
+                raise KeyError(f"output must be one of {', '.join(self._names)}, but got {key!r}")
+            key = self._names.index(key)
+        return super().__getitem__(key)
+
+    def keys(self) -> tuple[str, ...]:
+        """Names in order."""
+        return self._names
+
+    def items(self) -> list[tuple[str, np.ndarray]]:
+        """Pairs of name and array in order."""
+        return list(zip(self._names, self, strict=True))

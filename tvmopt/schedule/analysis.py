@@ -1,0 +1,215 @@
+"""Facts about the blocks of a PrimFunc: axes, access strides, and what stands in the way.
+
+Everything here only reads. A *block* is a leaf ``SBlock`` as LegalizeOps makes them: one store (or
+a few, for tuple reductions such as argmax) under a perfect nest with one loop an axis.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.schedule import SBlockRV
+
+_DATA_PARALLEL, _REDUCE = 0, 2  # tirx.IterVar.iter_type
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One block iterator: its variable, its extent, and whether it is reduced over."""
+
+    var: tirx.Var
+    extent: int
+    reduce: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """One read or write of a buffer, seen as a flat row-major offset.
+
+    Attributes:
+        buffer: The buffer touched.
+        strides: Elements the offset moves when an axis steps by one, axis by axis; None where the
+            step is not a constant (gather, division that does not simplify, ...).
+    """
+
+    buffer: tirx.Buffer
+    strides: tuple[int | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockFacts:
+    """What a rule needs to know about one block.
+
+    Attributes:
+        name: The block's name hint.
+        axes: Its iterators, outermost loop first.
+        reads: Its loads, without those of the buffers that it writes.
+        write: Its (first) store.
+        conditional: For each axis, whether the condition of an ``if_then_else`` uses it: TVM turns
+            a vectorised loop over such an axis back into a scalar one. (``Select`` is harmless.)
+        calls: Names of the calls in the body (``tirx.exp``, ...).
+        stores: How many stores the body holds (more than one: tuple reduction).
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    reads: tuple[Access, ...]
+    write: Access
+    conditional: tuple[bool, ...]
+    calls: frozenset[str]
+    stores: int
+
+    @property
+    def spatial(self) -> list[int]:
+        """Indices of the data-parallel axes."""
+        return [i for i, a in enumerate(self.axes) if not a.reduce]
+
+    @property
+    def reduction(self) -> list[int]:
+        """Indices of the reduction axes."""
+        return [i for i, a in enumerate(self.axes) if a.reduce]
+
+    @property
+    def work(self) -> int:
+        """Iterations of the block."""
+        return math.prod(a.extent for a in self.axes)
+
+    @property
+    def outputs(self) -> int:
+        """Iterations of the data-parallel axes."""
+        return math.prod(a.extent for a in self.axes if not a.reduce)
+
+
+def leaf_blocks(sch: s_tir.Schedule) -> list[SBlockRV]:
+    """The blocks under the root of ``main``, in program order."""
+    return sch.get_child_blocks(sch.get_sblock("root"))
+
+
+def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
+    """Read the facts of one block off its body."""
+    block = sch.get(block_rv)
+    axes = tuple(
+        Axis(iv.var, int(iv.dom.extent), iv.iter_type == _REDUCE) for iv in block.iter_vars
+    )
+    stores: list[tirx.BufferStore] = []
+    loads: list[ir.TensorLoad] = []
+    conditions: list[ir.Expr] = []
+    calls: set[str] = set()
+
+    def on_call(call: ir.Call) -> None:
+        name = getattr(call.op, "name", "")
+        calls.add(name)
+        if name == "tirx.if_then_else":
+            conditions.append(call.args[0])
+
+    tvm_ffi.structural_walk(
+        block.body,
+        [
+            (tirx.BufferStore, stores.append),
+            (ir.TensorLoad, loads.append),
+            (ir.Call, on_call),
+        ],
+        order="post",
+    )
+    analyzer = sym.Analyzer()
+    for iv in block.iter_vars:
+        analyzer.bind(iv.var, iv.dom)
+    written = [s.buffer for s in stores]
+    in_condition = set().union(*(variables(c) for c in conditions)) if conditions else set()
+    return BlockFacts(
+        name=block.name_hint,
+        axes=axes,
+        reads=tuple(
+            _access(load.source, load.indices, axes, analyzer)
+            for load in loads
+            if not any(load.source.same_as(buffer) for buffer in written)
+        ),
+        write=_access(stores[0].buffer, stores[0].indices, axes, analyzer),
+        conditional=tuple(a.var in in_condition for a in axes),
+        calls=frozenset(calls),
+        stores=len(stores),
+    )
+
+
+def variables(expr: ir.Expr) -> set[tirx.Var]:
+    """The variables that ``expr`` uses."""
+    found: set[tirx.Var] = set()
+    tvm_ffi.structural_walk(expr, (tirx.Var, lambda var: found.add(var)), order="post")
+    return found
+
+
+def _access(buffer, indices, axes: tuple[Axis, ...], analyzer: sym.Analyzer) -> Access:
+    offset = None
+    for index, extent in zip(indices, buffer.shape):
+        offset = index if offset is None else offset * extent + index
+    if offset is None:  # a 0-d buffer: every axis broadcasts it
+        return Access(buffer, (0,) * len(axes))
+    offset = analyzer.simplify(offset)
+    used = variables(offset)
+    strides: list[int | None] = []
+    for axis in axes:
+        if axis.var not in used:
+            strides.append(0)
+            continue
+        step = analyzer.simplify(_shift(offset, axis.var) - offset)
+        strides.append(int(step) if isinstance(step, tirx.IntImm) else None)
+    return Access(buffer, tuple(strides))
+
+
+def _shift(expr: ir.Expr, var: tirx.Var) -> ir.Expr:
+    """``expr`` with ``var + 1`` for ``var``."""
+    return tvm_ffi.structural_map(
+        expr, (tirx.Var, lambda v: v + 1 if v.same_as(var) else v), order="post"
+    )
+
+
+def why_not_schedulable(func: tirx.PrimFunc) -> str | None:
+    """Why no rule can take ``func``; None when it is a plain sequence of leaf blocks.
+
+    Plain means: static shapes without zeros, and under the root block only perfect loop nests, one
+    loop a block axis, around blocks that store elements (no calls to the outside, no ``while``).
+    """
+    for param in func.params:
+        if not tirx.is_buffer_var(param):
+            return "takes a scalar parameter (symbolic shape)"
+    if not isinstance(func.body, s_tir.SBlockRealize):
+        return "no root block"
+    root = func.body.block
+    buffers = [*func.params, *root.alloc_buffers]
+    for buffer in buffers:
+        if not all(isinstance(extent, tirx.IntImm) for extent in buffer.shape):
+            return "symbolic shape"
+        if any(int(extent) == 0 for extent in buffer.shape):
+            return "zero-sized dimension"
+    body = root.body
+    for stmt in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
+        reason = _why_not_leaf(stmt)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _why_not_leaf(stmt: tirx.Stmt) -> str | None:
+    loops: list[tirx.Var] = []
+    while isinstance(stmt, tirx.For):
+        if stmt.kind != tirx.ForKind.SERIAL or not isinstance(stmt.extent, tirx.IntImm):
+            return "a loop that is not serial or whose extent is not constant"
+        loops.append(stmt.loop_var)
+        stmt = stmt.body
+    if not isinstance(stmt, s_tir.SBlockRealize):
+        return f"a {type(stmt).__name__} outside of any block"
+    block = stmt.block
+    if not loops:
+        return f"block {block.name_hint!r} has no loop (scalar)"
+    values = list(stmt.iter_values)
+    if len(values) != len(loops) or not all(v.same_as(x) for v, x in zip(values, loops)):
+        return f"block {block.name_hint!r} does not have one loop an axis"
+    if any(iv.iter_type not in (_DATA_PARALLEL, _REDUCE) for iv in block.iter_vars):
+        return f"block {block.name_hint!r} has an opaque axis"
+    stores = block.body.seq if isinstance(block.body, tirx.SeqStmt) else [block.body]
+    if not all(isinstance(store, tirx.BufferStore) for store in stores):
+        return f"block {block.name_hint!r} is not made of element stores"
+    return None

@@ -1,0 +1,31 @@
+"""Functions without reduction: elementwise chains and data movement.
+
+Transpose, concat, pad, resize, slice, gather, cast and chains of arithmetic become one pass over
+the output: everything is inlined into the last block, whose contiguous inner axes are vectorised
+and whose outer axes are shared out over the cores.
+"""
+
+from __future__ import annotations
+
+from tvm import IRModule, s_tir, tirx
+
+from tvmopt.arch.cpu import CpuArch
+
+from .analysis import block_facts, leaf_blocks
+from .base import ScheduleRule
+from .stage import inline_injective, schedule_injective
+
+
+class Elementwise(ScheduleRule):
+    """Inline all, then parallelise and vectorise what is left."""
+
+    name = "elementwise"
+
+    def apply(self, func: tirx.PrimFunc, arch: CpuArch) -> s_tir.Schedule | None:
+        sch = s_tir.Schedule(IRModule({"main": func}))
+        if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
+            return None
+        inline_injective(sch)
+        for block in leaf_blocks(sch):
+            schedule_injective(sch, block, arch)
+        return sch

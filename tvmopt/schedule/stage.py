@@ -1,0 +1,193 @@
+"""Steps that several rules share: pick a vector length, vectorise, parallelise, inline.
+
+A *stage* is a block with a loop nest of its own under the root. "Work" counts iterations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tvm import s_tir, tirx
+from tvm.s_tir import ScheduleError
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmopt.arch.cpu import CpuArch
+
+from .analysis import BlockFacts, block_facts, leaf_blocks
+
+# Below this much work a parallel launch (2 to 10 us) costs more than it saves.
+PARALLEL_WORK = 16 * 1024
+# Parallel tasks a core, at least: the pool hands every thread one contiguous share of the tasks,
+# so a remainder of one task must be small next to a share.
+TASKS_PER_CORE = 8
+# Longest vectorised loop, in registers. LLVM cuts it into registers; longer ones only spill.
+MAX_VECTOR_REGISTERS = 4
+# Calls worth computing once a row rather than once an element.
+_COSTLY = frozenset({"tirx.exp", "tirx.erf", "tirx.tanh", "tirx.sqrt", "tirx.rsqrt", "tirx.log",
+                     "tirx.pow", "tirx.sigmoid", "tirx.sin", "tirx.cos"})
+
+
+def divisors(extent: int, limit: int) -> list[int]:
+    """The divisors of ``extent`` up to ``limit``, ascending: splits by others need predicates."""
+    return [d for d in range(1, min(extent, limit) + 1) if extent % d == 0]
+
+
+def vector_length(extent: int, lanes: int, registers: int = MAX_VECTOR_REGISTERS) -> int:
+    """The divisor of ``extent`` to vectorise by, at most ``registers`` vectors of ``lanes`` long.
+
+    A split that does not divide puts a predicate into the vectorised loop, and TVM then makes it
+    scalar; so only divisors count. Among them the one that wastes the fewest lanes wins, then the
+    longest: 3136 -> 64, 49 -> 49 (4 registers of 16, 77 % used), 14 -> 14, 1009 -> 1.
+    """
+    best, best_score = 1, (0.0, 0)
+    for length in divisors(extent, registers * lanes):
+        score = (length / (math.ceil(length / lanes) * lanes), length)
+        if score > best_score:
+            best, best_score = length, score
+    return best
+
+
+def contiguous_suffix(facts: BlockFacts, order: Sequence[int]) -> list[int]:
+    """The longest tail of the axes ``order`` that is one contiguous axis in every access.
+
+    A tail qualifies when in each access it either walks consecutive elements or is broadcast, and
+    no condition depends on it; then fusing it costs no division. Axes of extent 1 are left out.
+    """
+    accesses = [facts.write, *facts.reads]
+    tail: list[int] = []
+    inner_extent = 1
+    for i in reversed(order):
+        axis = facts.axes[i]
+        if axis.extent == 1:
+            continue
+        if facts.conditional[i]:
+            break
+        if tail:
+            inner = tail[0]
+            if not all(
+                a.strides[i] is not None
+                and a.strides[inner] is not None
+                and a.strides[i] == a.strides[inner] * facts.axes[inner].extent
+                for a in accesses
+            ):
+                break
+        tail.insert(0, i)
+        inner_extent *= axis.extent
+    return tail
+
+
+def vectorizes_well(facts: BlockFacts, axis: int) -> bool:
+    """Whether vectorising ``axis`` gives vector loads and stores rather than gathers."""
+    if facts.conditional[axis] or facts.write.strides[axis] != 1:
+        return False
+    return all(a.strides[axis] in (0, 1) for a in facts.reads)
+
+
+def collapse_map(facts: BlockFacts, axes: Sequence[int], arity: int) -> tirx.IndexMap:
+    """The index map of ``arity`` indices that makes the adjacent ``axes`` one, row-major."""
+    first, last = axes[0], axes[-1]
+    extents = [axis.extent for axis in facts.axes]
+
+    def collapse(*indices: tirx.Var) -> list:
+        flat = indices[first]
+        for i in range(first + 1, last + 1):
+            flat = flat * extents[i] + indices[i]
+        return [*indices[:first], flat, *indices[last + 1 :]]
+
+    return tirx.IndexMap.from_func(collapse, ndim=arity)
+
+
+def collapse_axes(sch: s_tir.Schedule, block: SBlockRV, axes: Sequence[int]) -> None:
+    """Make adjacent axes of ``block`` one axis; the buffers stay as they are.
+
+    Before -> after::
+
+        for c, y, x: B[c, y, x] = A[c, y, x]
+        for c, yx: B[c, yx // X, yx % X] = A[c, yx // X, yx % X]
+    """
+    if len(axes) > 1:
+        facts = block_facts(sch, block)
+        sch.transform_block_layout(block, collapse_map(facts, axes, len(facts.axes)))
+
+
+def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], arch: CpuArch, work: int) -> None:
+    """Make the head of ``loops`` parallel when there is enough work.
+
+    Before -> after, for 2 cores and loops of 3, 32 and 7::
+
+        for a, b, c: ...   ->   for ab in T.parallel(96): for c: ...
+
+    Only as many loops are fused as tasks are needed: each further one adds divisions.
+    """
+    if work < PARALLEL_WORK or arch.cores < 2:
+        return
+    wanted = arch.cores * TASKS_PER_CORE
+    head: list[LoopRV] = []
+    tasks = 1
+    for loop in loops:
+        extent = int(sch.get(loop).extent)
+        if tasks * extent > wanted and extent > 1:
+            # The smallest divisor that gives enough tasks; the rest stays a serial loop.
+            part = min(d for d in range(1, extent + 1) if extent % d == 0 and tasks * d >= wanted)
+            if part < extent:
+                loop, _ = sch.split(loop, [part, extent // part])
+            head.append(loop)
+            tasks *= part
+            break
+        head.append(loop)
+        tasks *= extent
+        if tasks >= wanted:
+            break
+    if tasks > 1:
+        sch.parallel(sch.fuse(*head) if len(head) > 1 else head[0])
+
+
+def schedule_injective(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> None:
+    """Schedule a root-level stage without reduction: parallel outside, vector inside.
+
+    Before -> after, for ``B[c, y, x] = max(A[c, y, x], 0)`` of 64 x 28 x 28::
+
+        for c, y, x: B[c, y, x] = ...
+        for c in T.parallel(64): for yx in range(12): for v in T.vectorized(64): ...
+    """
+    facts = block_facts(sch, block)
+    loops = sch.get_loops(block)
+    order = list(range(len(loops)))
+    tail = contiguous_suffix(facts, order)
+    outer = list(loops)
+    if tail and vectorizes_well(facts, tail[-1]):
+        first = tail[0]
+        extent = math.prod(facts.axes[i].extent for i in tail)
+        fused = sch.fuse(*loops[first:]) if len(loops) - first > 1 else loops[first]
+        length = vector_length(extent, arch.lanes(str(facts.write.buffer.dtype)))
+        outer = [*loops[:first], fused]
+        if length > 1:
+            rest, vector = sch.split(fused, [extent // length, length])
+            sch.vectorize(vector)
+            outer = [*loops[:first], rest]
+    parallelize(sch, outer, arch, facts.work)
+
+
+def inline_injective(sch: s_tir.Schedule, keep: Sequence[str] = ()) -> None:
+    """Inline every block without reduction into its consumers, where that repeats little work.
+
+    A block stays when its name is in ``keep``, when it writes an output, when its consumer is a
+    reduction, or when it is costly and read much more often than it is computed.
+    """
+    outputs = {sch.get(b).name_hint for b in sch.get_output_blocks("root")}
+    for block in leaf_blocks(sch):
+        name = sch.get(block).name_hint
+        if name in outputs or name in keep:
+            continue
+        facts = block_facts(sch, block)
+        consumers = [block_facts(sch, c) for c in sch.get_consumers(block)]
+        if facts.reduction or not consumers or any(c.reduction for c in consumers):
+            continue
+        repeated = sum(c.work for c in consumers) >= 4 * facts.work
+        if repeated and facts.calls & _COSTLY:
+            continue
+        try:
+            sch.compute_inline(block)
+        except ScheduleError:
+            continue  # then it is a stage of its own

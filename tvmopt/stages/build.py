@@ -1,0 +1,103 @@
+"""Stage 3: compile the module with its schedules to one checked library."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+from tvmopt import host
+from tvmopt.arch.target import TargetSpec
+from tvmopt.build import build_library
+from tvmopt.compare import TOLERANCE
+from tvmopt.config import BuildConfig
+from tvmopt.digest import sha256_file
+from tvmopt.runtime import ModelMetadata, load
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE
+from tvmopt.stages.convert import read_signature
+from tvmopt.stages.module_files import read_module
+from tvmopt.stages.result import Progress, StageResult
+from tvmopt.stages.tune import DATABASE_DIR
+from tvmopt.transform.lower import lower
+from tvmopt.versions import TVM_VERSION, VERSION
+
+BUNDLE_DIR = "bundle"
+SOURCES_FILE = "schedules.csv"
+
+
+def build(
+    config: BuildConfig,
+    convert_dir: Path,
+    tune_dir: Path,
+    digest: str,
+    out_dir: Path,
+    progress: Progress,
+) -> StageResult:
+    """Compile a tuned model into a bundle: library, metadata, golden inputs and outputs.
+
+    Raises:
+        BuildError, EnvironmentSetupError, DatabaseMismatchError: As :func:`build_library`.
+        AccuracyError: When the library does not reproduce the golden outputs.
+    """
+    target = TargetSpec.from_dict(config.target)
+    bundle = out_dir / BUNDLE_DIR
+    bundle.mkdir()
+    progress(0, 3, "lower")
+    lowered = lower(read_module(convert_dir), target.to_tvm())
+    progress(1, 3, "compile")
+    database = tune_dir / DATABASE_DIR
+    built = build_library(
+        lowered,
+        target,
+        bundle / LIBRARY_FILE,
+        database_dir=database if database.is_dir() else None,
+        schedule=config.schedule,
+    )
+    shutil.copyfile(convert_dir / GOLDEN_FILE, bundle / GOLDEN_FILE)
+    signature = read_signature(convert_dir)
+    metadata = ModelMetadata(
+        name=config.name,
+        inputs=signature["inputs"],
+        outputs=signature["outputs"],
+        target=target.to_dict(),
+        host_cpu=host.cpu_model(),
+        threads=target.threads,
+        tvm_version=TVM_VERSION,
+        tvmopt_version=VERSION,
+        library_sha256=sha256_file(bundle / LIBRARY_FILE),
+        golden_sha256=sha256_file(bundle / GOLDEN_FILE),
+        digest=digest,
+        tolerance=TOLERANCE,
+    )
+    metadata.write(bundle)
+    _write_sources(out_dir / SOURCES_FILE, built.sources)
+
+    progress(2, 3, "check")
+    metrics = {
+        "compile_s": built.compile_s,
+        "library_bytes": float((bundle / LIBRARY_FILE).stat().st_size),
+    }
+    tags = {"tvmopt.sha256": metadata.library_sha256}
+    missing = target.missing_on_host()
+    if missing:
+        tags["tvmopt.unchecked"] = f"this machine lacks {', '.join(missing)} of {target.mcpu}"
+    else:
+        metrics["golden_max_deviation"] = load(bundle).check_golden(bundle)
+    progress(3, 3, "done")
+    kinds = [source.split(":")[0] for source in built.sources.values()]
+    counts = ", ".join(f"{kinds.count(k)} {k}" for k in ("database", "default", "none"))
+    return StageResult(
+        metrics,
+        tags,
+        [
+            f"{len(kinds)} functions scheduled by: {counts}",
+            f"library {metrics['library_bytes'] / 1e6:.2f} MB in {built.compile_s:.1f} s",
+        ],
+    )
+
+
+def _write_sources(path: Path, sources: dict[str, str]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["function", "schedule"])
+        writer.writerows(sorted(sources.items()))

@@ -1,0 +1,163 @@
+"""Stage 1: an ONNX model becomes a Relax module that computes the same numbers."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+
+from tvmopt.arch.target import TargetSpec, set_thread_environment
+from tvmopt.build import build_library
+from tvmopt.config import ConvertConfig
+from tvmopt.errors import AccuracyError
+from tvmopt.evaluate.dataset import load_dataset
+from tvmopt.frontend import import_onnx, layer_table, load_onnx, parse_input_shapes, prepare
+from tvmopt.frontend.layers import Layer
+from tvmopt.frontend.reference import Reference, check_outputs, working_random_inputs
+from tvmopt.runtime.bundle import write_golden
+from tvmopt.runtime.metadata import TensorSpec
+from tvmopt.stages.module_files import REFERENCE_FILE, write_module
+from tvmopt.stages.result import Progress, StageResult
+from tvmopt.transform.lower import lower
+
+SIGNATURE_FILE = "signature.json"
+LAYERS_FILE = "layers.csv"
+
+
+def convert(
+    config: ConvertConfig,
+    model: Path,
+    out_dir: Path,
+    progress: Progress,
+    data: Path | None = None,
+) -> StageResult:
+    """Read, prepare, import and check a model.
+
+    Writes the module and its weights, the float reference with fixed shapes, the layer table, the
+    signature, and golden inputs and outputs (of the data's first batch when there is data).
+
+    Raises:
+        ConfigError, ModelError, UnsupportedOperatorError: The model cannot be converted as asked.
+        AccuracyError: The module computes other numbers than ONNX Runtime.
+    """
+    start = time.perf_counter()
+    target = TargetSpec.from_dict(config.target)
+    progress(0, 4, "read")
+    prepared = prepare(load_onnx(model), parse_input_shapes(config.input_shapes))
+    reference = Reference(prepared.reference)
+    inputs, outputs = working_random_inputs(reference, prepared.reference, seed=0)
+    signature = _signature(inputs, outputs, reference.output_names)
+    trials = [("random inputs", inputs, outputs)]
+    if data is not None:
+        dataset = load_dataset(data, signature["inputs"])
+        batch = dataset.batch(0).inputs
+        trials.append(("given inputs", batch, reference(batch)))
+
+    progress(1, 4, "import")
+    module = import_onnx(prepared.model)
+    params_bytes = write_module(out_dir, module)
+    layers = layer_table(prepared.model)
+    _write_layers(out_dir / LAYERS_FILE, layers)
+    onnx.save_model(prepared.reference, str(out_dir / REFERENCE_FILE))
+    _write_signature(out_dir / SIGNATURE_FILE, signature)
+    write_golden(out_dir, *trials[-1][1:])
+
+    progress(2, 4, "compile check")
+    lowered = lower(module, target.to_tvm())
+    worst = 0.0
+    checked_on = []
+    if target.missing_on_host():
+        tags = {"tvmopt.unchecked": f"target {target.mcpu} does not run on this machine"}
+    else:
+        tags = {}
+        run = _compiled(lowered, target)
+        progress(3, 4, "check")
+        for what, batch, expected in trials:
+            got = run(list(batch.values()))
+            names = reference.output_names
+            worst = max(worst, check_outputs(got, expected, names, f"the import on {what}"))
+            checked_on.append(what)
+    progress(4, 4, "done")
+
+    flops = [layer.flops for layer in layers]
+    metrics = {
+        "convert_s": time.perf_counter() - start,
+        "params_bytes": float(params_bytes),
+        "layers": float(len(layers)),
+    }
+    if checked_on:
+        metrics["import_max_deviation"] = worst
+    if flops and all(f is not None for f in flops):
+        metrics["flops"] = float(sum(f for f in flops if f is not None))
+    nodes = len(prepared.reference.graph.node), len(prepared.model.graph.node)
+    return StageResult(
+        metrics,
+        tags,
+        [
+            f"prepared: {nodes[0]} -> {nodes[1]} ONNX nodes",
+            f"imported: {len(layers)} layers, {params_bytes / 1e6:.1f} MB of weights",
+            f"checked on {' and '.join(checked_on)}: largest deviation {worst:.2g}"
+            if checked_on
+            else "not checked: the target does not run on this machine",
+        ],
+    )
+
+
+def read_signature(folder: Path) -> dict[str, tuple[TensorSpec, ...]]:
+    """Inputs and outputs of a converted model, in ONNX order."""
+    data = json.loads((folder / SIGNATURE_FILE).read_text())
+    return {
+        side: tuple(TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in data[side])
+        for side in ("inputs", "outputs")
+    }
+
+
+def _signature(
+    inputs: dict[str, np.ndarray], outputs: list[np.ndarray], names: list[str]
+) -> dict[str, tuple[TensorSpec, ...]]:
+    def specs(pairs: list[tuple[str, np.ndarray]]) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(n, tuple(a.shape), str(a.dtype)) for n, a in pairs)
+
+    return {
+        "inputs": specs(list(inputs.items())),
+        "outputs": specs([(n, np.asarray(o)) for n, o in zip(names, outputs, strict=True)]),
+    }
+
+
+def _write_signature(path: Path, signature: dict[str, tuple[TensorSpec, ...]]) -> None:
+    data = {side: [dataclasses.asdict(t) for t in specs] for side, specs in signature.items()}
+    path.write_text(json.dumps(data, indent=2))
+
+
+def _write_layers(path: Path, layers: list[Layer]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [f.name for f in dataclasses.fields(Layer)])
+        writer.writeheader()
+        writer.writerows(dataclasses.asdict(layer) for layer in layers)
+
+
+def _compiled(lowered: tvm.IRModule, target: TargetSpec):  # type: ignore[no-untyped-def]
+    """Compile with the default schedules and return a function from arrays to arrays."""
+    set_thread_environment(target.threads)
+    with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
+        path = Path(folder) / "check.so"
+        build_library(lowered, target, path)
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+
+    def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        try:
+            result = machine["main"](*(tvm.runtime.tensor(a) for a in arrays))
+        except Exception as error:
+            raise AccuracyError(f"the import must run, but it failed: {error}") from error
+        items = [result] if hasattr(result, "numpy") else list(result)
+        return [item.numpy() for item in items]
+
+    return run

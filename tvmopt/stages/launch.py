@@ -1,0 +1,128 @@
+"""Start a stage in a process of its own and bring back its result, its log and its failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tvmopt import errors
+from tvmopt.errors import StageFailedError, TvmoptError
+from tvmopt.stages.child import ERROR_FILE, PROGRESS_MARK, RESULT_FILE
+from tvmopt.stages.result import Progress, StageResult
+
+_LOG_TAIL = 5
+
+
+def launch(
+    stage: str,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, Path],
+    out_dir: Path,
+    log: Path,
+    progress: Progress,
+    *,
+    threads: int,
+    digest: str = "",
+) -> StageResult:
+    """Run one stage in a child process.
+
+    Args:
+        stage: ``"convert"``, ``"tune"``, ``"build"`` or ``"evaluate"``.
+        config: ``to_dict()`` of the stage's configuration.
+        inputs: Files and folders it reads, by role.
+        out_dir: Empty folder for its files.
+        log: File that gets everything the child prints.
+        progress: Called as the child reports.
+        threads: Threads of TVM's pool in the child.
+        digest: Digest of the stage, written into what it builds.
+
+    Raises:
+        TvmoptError: What the stage raised, with its class and message.
+        StageFailedError: When the child crashed or was killed; names the signal and the log.
+    """
+    with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
+        control = Path(folder)
+        request = {
+            "stage": stage,
+            "config": dict(config),
+            "inputs": {name: str(path) for name, path in inputs.items()},
+            "out_dir": str(out_dir),
+            "digest": digest,
+            "parent": os.getpid(),
+        }
+        (control / "request.json").write_text(json.dumps(request))
+        code = _run(control / "request.json", log, progress, threads)
+        if (control / ERROR_FILE).exists():
+            raise _rebuilt(json.loads((control / ERROR_FILE).read_text()), stage, log)
+        if code != 0 or not (control / RESULT_FILE).exists():
+            raise StageFailedError(*_crash(stage, code, log))
+        return StageResult.read(control / RESULT_FILE)
+
+
+def _run(request: Path, log: Path, progress: Progress, threads: int) -> int:
+    env = {
+        **os.environ,
+        "TVM_NUM_THREADS": str(threads),
+        "PYTHONUNBUFFERED": "1",
+        # The package may run from a source tree that is not installed.
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
+        ),
+    }
+    # A worker that saw this would resume, rename and finish the run of the stage itself.
+    env.pop("MLFLOW_RUN_ID", None)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tvmopt.stages.child", str(request)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=env,
+    )
+    try:
+        with log.open("a") as file:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith(PROGRESS_MARK):
+                    progress(*json.loads(line.removeprefix(PROGRESS_MARK)))
+                else:
+                    file.write(line)
+                    file.flush()
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _rebuilt(data: dict[str, Any], stage: str, log: Path) -> TvmoptError:
+    if data["known"]:
+        kind = getattr(errors, data["type"], None)
+        if isinstance(kind, type) and issubclass(kind, TvmoptError):
+            if kind is StageFailedError:
+                return StageFailedError(data["message"], data["class"])
+            return kind(data["message"])
+    return StageFailedError(
+        f"{stage} failed with an unexpected error: {data['message'].splitlines()[-1][:300]}; "
+        f"the log of the run has the details",
+        data["class"],
+    )
+
+
+def _crash(stage: str, code: int, log: Path) -> tuple[str, str]:
+    if code < 0:
+        name = signal.Signals(-code).name
+        what, kind = f"was ended by {name}", "killed" if name == "SIGKILL" else "crash"
+    else:
+        what, kind = f"ended with exit code {code} and no result", "crash"
+    lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL:] if log.exists() else []
+    tail = f"; last lines of its log: {' | '.join(lines)[:400]}" if lines else ""
+    return f"the {stage} process {what}{tail}", kind

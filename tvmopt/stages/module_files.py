@@ -1,0 +1,31 @@
+"""The files of a converted model: readable IR, the module itself, its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tvm
+
+from tvmopt.transform.constants import bind_constants, split_constants
+
+MODULE_FILE = "module.json"
+PARAMS_FILE = "params.bin"
+SCRIPT_FILE = "module.py"
+REFERENCE_FILE = "reference.onnx"
+
+
+def write_module(folder: Path, mod: tvm.IRModule) -> int:
+    """Write ``mod`` with its weights beside it; returns the bytes of the weights."""
+    without, params = split_constants(mod)
+    (folder / MODULE_FILE).write_text(tvm.ir.save_json(without))
+    (folder / SCRIPT_FILE).write_text(without.script(show_meta=False))
+    data = tvm.runtime.save_param_dict(params)
+    (folder / PARAMS_FILE).write_bytes(data)
+    return len(data)
+
+
+def read_module(folder: Path) -> tvm.IRModule:
+    """Read what :func:`write_module` wrote, weights bound."""
+    mod = tvm.ir.load_json((folder / MODULE_FILE).read_text())
+    params = tvm.runtime.load_param_dict((folder / PARAMS_FILE).read_bytes())
+    return bind_constants(mod, dict(params.items()))

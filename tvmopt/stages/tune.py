@@ -1,0 +1,82 @@
+"""Stage 2: find schedules for every fused function of the module."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tvmopt.arch.target import TargetSpec
+from tvmopt.config import TuneConfig
+from tvmopt.errors import ConfigError
+from tvmopt.stages.module_files import read_module
+from tvmopt.stages.result import Progress, StageResult
+from tvmopt.transform.lower import lower
+
+DATABASE_DIR = "database"
+LOG_FILE = "tuning_log.jsonl"
+TASKS_FILE = "tasks.csv"
+
+
+def tune(
+    config: TuneConfig,
+    convert_dir: Path,
+    out_dir: Path,
+    progress: Progress,
+    warm_start: Path | None = None,
+) -> StageResult:
+    """Run a strategy over the tasks of a converted model.
+
+    Writes the tuning database (when the strategy keeps one), the per-task table, the tuning log,
+    the convergence plot (when something was measured) and the lowered IR.
+
+    Raises:
+        ConfigError: When the target cannot be measured on this machine but the strategy measures.
+        DatabaseMismatchError: When ``warm_start`` was written for another target.
+    """
+    from tvmopt.tune import TuneOptions, create_strategy
+    from tvmopt.tune.convergence import plot_convergence
+    from tvmopt.tune.report import write_task_table
+
+    target = TargetSpec.from_dict(config.target)
+    missing = target.missing_on_host()
+    if missing and config.strategy == "metaschedule":
+        raise ConfigError(
+            f"strategy 'metaschedule' must measure on the target, but this machine lacks "
+            f"{', '.join(missing)} of {target.mcpu}; use strategy=default or target=host"
+        )
+    llvm = target.to_tvm()
+    lowered = lower(read_module(convert_dir), llvm)
+    (out_dir / "lowered.py").write_text(lowered.script(show_meta=False))
+    options = TuneOptions(
+        trials=config.trials,
+        time_budget_s=config.time_budget_s,
+        threads=target.threads,
+        seed=config.seed,
+        warm_start=warm_start,
+    )
+    strategy = create_strategy(config.strategy)
+    result = strategy.tune(lowered, llvm, target.arch(), options, out_dir, progress)
+    write_task_table(out_dir / TASKS_FILE, result.tasks)
+    with (out_dir / LOG_FILE).open("w") as file:
+        file.writelines(json.dumps(record) + "\n" for record in result.log)
+    if any(record.get("latency_us") is not None for record in result.log):
+        plot_convergence(result.log, out_dir / "convergence.png")
+
+    failures = sum(task.failures for task in result.tasks)
+    served = sum(task.source == "database" for task in result.tasks)
+    metrics = {
+        "tune_s": result.seconds,
+        "tune_trials": float(result.trials),
+        "tune_failures": float(failures),
+        "tasks": float(len(result.tasks)),
+        "tasks_from_database": float(served),
+    }
+    return StageResult(
+        metrics,
+        {},
+        [
+            f"{len(result.tasks)} tasks, {result.trials} candidates measured, {failures} failed, "
+            f"{result.seconds:.1f} s",
+            f"{served} tasks have a measured schedule, the rest the default or none",
+        ],
+    )

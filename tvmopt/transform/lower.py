@@ -1,0 +1,86 @@
+"""Relax operators -> fused TensorIR functions: the form that is tuned, scheduled and built.
+
+Tuning and building call the same pipeline, so that a workload has the same structural hash in
+both and a database record is found again.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.transform.fold_numpy import FoldConstantNumpy
+
+
+def lower_passes() -> list[tvm.transform.Pass]:
+    """The phases of :func:`lower`, in order."""
+    return [
+        # 1. Graph clean-up on Relax operators.
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+        FoldConstantNumpy(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.FoldConstant(),
+        relax.transform.EliminateCommonSubexpr(),
+        relax.transform.DeadCodeElimination(["main"]),
+        # 2. Operators with a library implementation of their own.
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
+        # 3. Everything else to TensorIR, constants folded again, then fused.
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(["main"]),
+    ]
+
+
+def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Lower ``mod`` (weights bound) to calls of fused TensorIR functions.
+
+    Raises:
+        UnsupportedOperatorError: When an operator has no TensorIR form and would fail later in
+            code generation; all of them are listed.
+    """
+    with target, tvm.transform.PassContext(opt_level=3):
+        lowered = tvm.transform.Sequential(lower_passes())(mod)
+    left = remaining_operators(lowered)
+    if left:
+        listed = ", ".join(f"{name} x{count}" for name, count in sorted(left.items()))
+        raise UnsupportedOperatorError(
+            f"every operator must lower to TensorIR, but these did not: {listed}; "
+            "replace them in the model or fix more input dimensions"
+        )
+    return lowered
+
+
+def remaining_operators(mod: tvm.IRModule) -> dict[str, int]:
+    """Relax operators still called by ``mod`` that code generation cannot emit, with counts."""
+    counts: dict[str, int] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            name = expr.op.name
+            if not _emittable(name):
+                counts[name] = counts.get(name, 0) + 1
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    return counts
+
+
+_EMITTABLE = {
+    "relax.call_tir", "relax.call_dps_packed", "relax.call_pure_packed", "relax.call_tir_inplace",
+    "relax.null_value", "relax.reshape", "relax.shape_of", "relax.tensor_to_shape",
+    "relax.to_vdevice", "relax.hint_on_device", "relax.invoke_closure", "relax.make_closure",
+    "relax.assert_op", "relax.print", "relax.call_inplace_packed", "relax.call_builtin_with_ctx",
+}  # fmt: skip
+
+
+def _emittable(name: str) -> bool:
+    return name in _EMITTABLE or name.startswith(
+        ("relax.vm.", "relax.builtin.", "relax.memory.", "relax.inspect.")
+    )

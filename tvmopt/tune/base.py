@@ -1,0 +1,108 @@
+"""The interface between the workflow and a tuning strategy.
+
+A strategy takes a lowered Relax module (every operator legalised and fused into TensorIR) and
+leaves what it learnt in a :class:`TuneResult`. Building is a separate stage: it replays the
+strategy's database, and gives every function without a record the default schedule.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from tvm.ir import IRModule
+from tvm.target import Target
+
+from tvmopt.arch.cpu import CpuArch
+
+Progress = Callable[[int, int, str], None]
+"""Called as ``progress(done, total, text)`` while a strategy works."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TuneOptions:
+    """What a strategy may spend.
+
+    Attributes:
+        trials: Most candidates to measure over all tasks.
+        time_budget_s: Most seconds to tune for; 0 means no limit.
+        threads: Threads a measured kernel runs with.
+        seed: Seed of every random choice.
+        warm_start: Directory of an earlier tuning database to begin from, or None.
+    """
+
+    trials: int
+    time_budget_s: float
+    threads: int
+    seed: int = 0
+    warm_start: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskResult:
+    """One row of the per-task table.
+
+    Attributes:
+        name: Name of the fused function.
+        shape: Shapes and types of its arguments, as text.
+        weight: How often the network calls it.
+        flops: Arithmetic operations of one call, as TVM estimates them.
+        source: What serves the task: ``"database"``, ``"default:<rule>"`` or ``"none:<reason>"``.
+        latency_us: Best measured latency of one call in microseconds; None when not measured.
+        gflops: Arithmetic rate at that latency in GFLOP/s; None when not measured.
+        trials: Candidates measured for this task, failures included.
+        failures: Candidates that did not build, run or finish.
+    """
+
+    name: str
+    shape: str
+    weight: int
+    flops: float
+    source: str
+    latency_us: float | None
+    gflops: float | None
+    trials: int
+    failures: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TuneResult:
+    """What a strategy did.
+
+    Attributes:
+        strategy: Name of the strategy.
+        database_dir: Directory of the tuning database; None when the strategy keeps none.
+        tasks: One row a task.
+        trials: Candidates measured over all tasks, failures included.
+        seconds: Wall time spent.
+        log: One JSON-able record a measured candidate: ``elapsed_s``, ``task``, ``trial``,
+            ``latency_us`` or None, ``error`` or None, ``best_total_us`` (weighted sum of the best of
+            every task so far, None until every task has one).
+    """
+
+    strategy: str
+    database_dir: Path | None
+    tasks: tuple[TaskResult, ...]
+    trials: int
+    seconds: float
+    log: tuple[dict, ...]
+
+
+class TuneStrategy(abc.ABC):
+    """One way to find schedules. The tune stage calls :meth:`tune` once a run."""
+
+    name: str
+
+    @abc.abstractmethod
+    def tune(
+        self,
+        mod: IRModule,
+        target: Target,
+        arch: CpuArch,
+        options: TuneOptions,
+        work_dir: Path,
+        progress: Progress,
+    ) -> TuneResult:
+        """Tune every task of ``mod``, writing only under ``work_dir``."""

@@ -1,0 +1,192 @@
+"""A cost model that learns to rank candidates from the ones already measured.
+
+TVM's feature extractor gives one vector for each buffer store of a candidate. Trees need a fixed
+length, so the vectors of a candidate are reduced to their sum, maximum and mean. The target is the
+best latency of the task divided by the candidate's: 1 is the best known, 0 is a failure, and tasks
+of any size share one scale. Extremely randomised trees fit a few hundred samples in a fraction of
+a second and do not need tuning.
+
+After P. Geurts et al., "Extremely randomized trees" (2006); features and normalised throughput
+after L. Zheng et al., "Ansor" (OSDI 2020).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvmopt.errors import EnvironmentSetupError, TuneError
+
+_TREES = 60
+_FILE_FORMAT = 1
+
+
+class RankingModel:
+    """Scores candidates of known feature vectors; knows nothing of TVM.
+
+    Args:
+        seed: Seed of the trees and of the random scores.
+        warmup: Samples below which scores are random.
+    """
+
+    def __init__(self, seed: int = 0, warmup: int = 24) -> None:
+        self._seed = seed
+        self._warmup = warmup
+        self._random = np.random.default_rng(seed)
+        self._features = np.zeros((0, 0), np.float32)
+        self._groups: list[str] = []
+        self._latency_us = np.zeros(0)
+        self._trees: Any = None
+        self._fitted = 0
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether there are enough samples for scores that mean something."""
+        return len(self) >= self._warmup
+
+    def add(self, group: str, features: np.ndarray, latency_us: np.ndarray) -> None:
+        """Add measured candidates of one task.
+
+        Args:
+            group: The task.
+            features: Shape ``(candidates, length)``.
+            latency_us: Shape ``(candidates,)``; infinite for a failure.
+        """
+        features = features.astype(np.float32)
+        self._features = features if not len(self) else np.vstack([self._features, features])
+        self._groups += [group] * len(features)
+        self._latency_us = np.concatenate([self._latency_us, latency_us])
+
+    def targets(self) -> np.ndarray:
+        """Normalised throughput of every sample, between 0 and 1; shape ``(samples,)``."""
+        groups = np.array(self._groups)
+        best = np.zeros(len(groups))
+        for group in np.unique(groups):
+            best[groups == group] = self._latency_us[groups == group].min()
+        known = np.isfinite(self._latency_us)
+        return np.divide(best, self._latency_us, out=np.zeros(len(groups)), where=known)
+
+    def score(self, features: np.ndarray) -> np.ndarray:
+        """Scores of candidates, higher is faster; random until trained.
+
+        Args:
+            features: Shape ``(candidates, length)``.
+        """
+        if not self.is_trained:
+            return self._random.random(len(features))
+        self._fit()
+        return self._trees.predict(features.astype(np.float32))
+
+    def save(self, path: Path) -> None:
+        """Write the samples as a NumPy archive. Trees are grown again from them after loading:
+        that takes less than a second, and no pickle has to be trusted."""
+        np.savez_compressed(
+            path,
+            format=np.array(_FILE_FORMAT),
+            features=self._features,
+            groups=np.array(self._groups, dtype=np.str_),
+            latency_us=self._latency_us,
+        )
+
+    def load(self, path: Path) -> None:
+        """Add the samples of a file that :meth:`save` wrote.
+
+        Raises:
+            TuneError: When the file is something else.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                features, latency_us = file["features"], file["latency_us"]
+                groups = [str(group) for group in file["groups"]]
+        except Exception as error:
+            raise TuneError(
+                f"{path} must hold the samples of a cost model, but reading it gave: {error}; "
+                "delete it to start without"
+            ) from error
+        if len(self) and len(groups) and features.shape[1] != self._features.shape[1]:
+            return  # written with other features; of no use here
+        for group in dict.fromkeys(groups):
+            rows = np.array([g == group for g in groups])
+            self.add(group, features[rows], latency_us[rows])
+
+    def _fit(self) -> None:
+        if self._fitted == len(self):
+            return
+        from sklearn.ensemble import ExtraTreesRegressor
+
+        self._trees = ExtraTreesRegressor(
+            n_estimators=_TREES, max_features=0.5, random_state=self._seed, n_jobs=1
+        )
+        self._trees.fit(self._features, self.targets())
+        self._fitted = len(self)
+
+
+def reduce_stores(stores: np.ndarray) -> np.ndarray:
+    """Feature vector of a candidate from those of its stores.
+
+    Args:
+        stores: Shape ``(stores, length)``.
+
+    Returns:
+        Shape ``(3 * length + 1,)``: sum, maximum and mean over the stores, and their number.
+    """
+    return np.concatenate(
+        [stores.sum(axis=0), stores.max(axis=0), stores.mean(axis=0), [len(stores)]]
+    ).astype(np.float32)
+
+
+def make_cost_model(model: RankingModel) -> Any:
+    """Wrap a :class:`RankingModel` as the ``CostModel`` that TVM's search asks for scores.
+
+    Raises:
+        EnvironmentSetupError: When scikit-learn is missing.
+    """
+    import importlib.util
+
+    if importlib.util.find_spec("sklearn") is None:
+        raise EnvironmentSetupError(
+            "strategy 'metaschedule' needs scikit-learn, but it is not installed; "
+            "run: pip install scikit-learn"
+        )
+    from tvm.ir.utils import derived_object
+    from tvm.s_tir import meta_schedule as ms
+
+    extractor = ms.feature_extractor.PerStoreFeature()
+
+    def features_of(context: Any, candidates: list[Any]) -> np.ndarray:
+        found = extractor.extract_from(context, candidates)
+        return np.stack([reduce_stores(tensor.numpy()) for tensor in found])
+
+    @derived_object
+    class TreeCostModel(ms.cost_model.PyCostModel):  # type: ignore[misc]  # tvm is untyped
+        def load(self, path: str) -> None:
+            model.load(Path(path))
+
+        def save(self, path: str) -> None:
+            model.save(Path(path))
+
+        def update(self, context: Any, candidates: list[Any], results: list[Any]) -> None:
+            from tvmopt.tune.database import workload_hash
+
+            if len(candidates):
+                seconds = [
+                    float(np.mean([float(s) for s in r.run_secs])) if r.run_secs else np.inf
+                    for r in results
+                ]
+                model.add(
+                    workload_hash(context.mod),
+                    features_of(context, candidates),
+                    np.array(seconds) * 1e6,
+                )
+
+        def predict(self, context: Any, candidates: list[Any]) -> np.ndarray:
+            if not model.is_trained:  # spare the features
+                return model.score(np.zeros((len(candidates), 1)))
+            return model.score(features_of(context, candidates))
+
+    return TreeCostModel()

@@ -1,0 +1,303 @@
+"""The tuning database: a directory that holds schedules and says what they are good for.
+
+``database_workload.json`` and ``database_tuning_record.json`` are MetaSchedule's own JSONDatabase.
+TVM looks a schedule up by the function alone: a record tuned for another CPU or another number of
+threads would be applied without a word. ``meta.json`` holds what the records were measured under,
+and opening a database compares it; that comparison is the only guard.
+
+``meta.json`` also holds, for each workload that was compared, the latency of the best record and
+of the schedule that it would replace. A record that lost is kept, since a later search can start
+from it, but it is not applied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.ir import IRModule
+from tvm.target import Target
+
+from tvmopt.errors import DatabaseMismatchError, TuneError
+
+WORKLOAD_FILE = "database_workload.json"
+RECORD_FILE = "database_tuning_record.json"
+META_FILE = "meta.json"
+_FORMAT = 1
+_SCHEDULED = "tirx.is_scheduled"
+
+
+@dataclasses.dataclass(frozen=True)
+class DatabaseKey:
+    """What a tuning database is good for; two that differ must never share records.
+
+    Attributes:
+        target: Canonical JSON of the target; see :func:`canonical_target`.
+        threads: Threads the candidates were measured with.
+        tvm_version: Version of TVM that wrote the traces.
+        granularity: What one record schedules.
+    """
+
+    target: str
+    threads: int
+    tvm_version: str = tvm.__version__
+    granularity: str = "subgraph"
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Measured latencies of one workload, in microseconds; None when not measured.
+
+    Attributes:
+        rule: What the default schedule was.
+        default_us: Latency under the default schedule.
+        tuned_us: Latency under the best record.
+    """
+
+    rule: str
+    default_us: float | None
+    tuned_us: float | None
+
+    @property
+    def record_wins(self) -> bool:
+        """Whether the record is worth applying. Without a measured default, it is."""
+        if self.default_us is None or self.tuned_us is None:
+            return True
+        return self.tuned_us < self.default_us
+
+
+def canonical_target(target: Target) -> str:
+    """JSON of ``target`` with sorted keys: equal text if and only if equal targets."""
+    return json.dumps(json.loads(str(target)), sort_keys=True, separators=(",", ":"))
+
+
+def create_database(directory: Path, key: DatabaseKey) -> Any:
+    """Create a database, or open the one that is already there.
+
+    Raises:
+        DatabaseMismatchError: When the directory holds a database with another key.
+    """
+    meta = directory / META_FILE
+    if meta.exists() or (directory / RECORD_FILE).exists():
+        return open_database(directory, key)
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_meta(directory, {"format": _FORMAT, "key": dataclasses.asdict(key), "compared": {}})
+    return _json_database(directory)
+
+
+def open_database(directory: Path, key: DatabaseKey) -> Any:
+    """Open a database that was written under the same key, for reading and appending.
+
+    A last line that is cut short, as a kill leaves it, is dropped.
+
+    Returns:
+        A ``tvm.s_tir.meta_schedule.database.JSONDatabase``.
+
+    Raises:
+        DatabaseMismatchError: When ``meta.json`` is missing or a field of the key differs.
+        TuneError: When a line other than the last one is damaged.
+    """
+    check_key(directory, key)
+    repair_database(directory)
+    return _json_database(directory)
+
+
+def check_key(directory: Path, key: DatabaseKey) -> None:
+    """Raise :class:`DatabaseMismatchError` unless the database has exactly this key."""
+    stored = read_meta(directory)["key"]
+    for field in dataclasses.fields(DatabaseKey):
+        theirs, ours = stored.get(field.name), getattr(key, field.name)
+        if theirs != ours:
+            raise DatabaseMismatchError(
+                f"{field.name} of the tuning database {directory} must be {ours!r}, but got "
+                f"{theirs!r}; tune again for this {field.name}, or pass the matching database"
+            )
+
+
+def read_meta(directory: Path) -> dict[str, Any]:
+    """Content of ``meta.json``.
+
+    Raises:
+        DatabaseMismatchError: When it is missing or unreadable, so nobody knows what the records
+            are good for.
+    """
+    path = directory / META_FILE
+    unknown = "so what it was tuned for is unknown; tune again, or pass a database made by tvmopt"
+    if not path.exists():
+        raise DatabaseMismatchError(
+            f"a tuning database must hold {META_FILE}, but {directory} does not, {unknown}"
+        )
+    try:
+        meta = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise DatabaseMismatchError(f"{path} must be JSON, but got {error}, {unknown}") from error
+    if not isinstance(meta, dict) or not isinstance(meta.get("key"), dict):
+        raise DatabaseMismatchError(f"{path} must hold an object 'key', but does not, {unknown}")
+    return meta
+
+
+def read_comparisons(directory: Path) -> dict[str, Comparison]:
+    """The measured comparisons, by :func:`workload_hash`."""
+    compared = read_meta(directory).get("compared", {})
+    return {key: Comparison(**fields) for key, fields in compared.items()}
+
+
+def write_comparisons(directory: Path, comparisons: dict[str, Comparison]) -> None:
+    """Replace the measured comparisons."""
+    meta = read_meta(directory)
+    meta["compared"] = {k: dataclasses.asdict(v) for k, v in sorted(comparisons.items())}
+    _write_meta(directory, meta)
+
+
+def workload_hash(mod: IRModule) -> str:
+    """Structural hash of a task's module, as text; the same in every process."""
+    from tvm.s_tir.meta_schedule.utils import shash2hex
+
+    return shash2hex(mod)
+
+
+def repair_database(directory: Path) -> int:
+    """Drop a last line that was cut short by a kill; returns how many lines were dropped.
+
+    Raises:
+        TuneError: When another line is damaged, which no kill explains.
+    """
+    workloads, dropped = _repair_file(directory / WORKLOAD_FILE, _is_workload)
+    _, dropped_records = _repair_file(
+        directory / RECORD_FILE, lambda row: _is_record(row, workloads)
+    )
+    return dropped + dropped_records
+
+
+def apply_database(
+    mod: IRModule, directory: Path, key: DatabaseKey, target: Target
+) -> tuple[IRModule, set[str]]:
+    """Replace every function that has a record by its tuned form.
+
+    Before -> after: a function with a record gets the record's schedule and the attribute
+    ``tirx.is_scheduled``; functions without one, and Relax functions, stay as they are.
+
+    Args:
+        mod: Lowered module, from the same passes as the one that was tuned.
+        directory: The tuning database.
+        key: What it must have been tuned for.
+        target: Target that the module is compiled for.
+
+    Returns:
+        The module, and the names of the functions that a record serves.
+
+    Raises:
+        DatabaseMismatchError: When the database is for something else.
+        TuneError: When a record cannot be replayed.
+    """
+    from tvm import relax
+
+    if canonical_target(target) != key.target:
+        raise DatabaseMismatchError(
+            f"target of the key must be {canonical_target(target)!r}, but got {key.target!r}; "
+            "open the database with the target that is compiled for"
+        )
+    best = best_records(open_database(directory, key), read_comparisons(directory))
+    before = _scheduled_names(mod)
+    try:
+        with target, best, tvm.transform.PassContext(opt_level=3):
+            applied = relax.transform.MetaScheduleApplyDatabase()(mod)
+    except Exception as error:  # TVM raises its own types, per failing instruction
+        raise TuneError(
+            f"every record of {directory} must replay, but one failed: "
+            f"{str(error).strip().splitlines()[-1]}; tune again into a new database"
+        ) from error
+    return applied, _scheduled_names(applied) - before
+
+
+def best_records(database: Any, comparisons: dict[str, Comparison]) -> Any:
+    """In-memory database with the best record of each workload that a record should serve."""
+    from tvm.s_tir import meta_schedule as ms
+
+    best: dict[str, Any] = {}
+    for record in database.get_all_tuning_records():
+        name = workload_hash(record.workload.mod)
+        if record.run_secs and (name not in best or _seconds(record) < _seconds(best[name])):
+            best[name] = record
+    chosen = ms.database.MemoryDatabase()
+    for name, record in best.items():
+        if name not in comparisons or comparisons[name].record_wins:
+            chosen.commit_workload(record.workload.mod)
+            chosen.commit_tuning_record(record)
+    return chosen
+
+
+def _seconds(record: Any) -> float:
+    seconds = [float(s) for s in record.run_secs]
+    return sum(seconds) / len(seconds)
+
+
+def _scheduled_names(mod: IRModule) -> set[str]:
+    return {
+        var.name_hint
+        for var, func in mod.functions_items()
+        if isinstance(func, tvm.tirx.PrimFunc) and func.attrs and func.attrs.get(_SCHEDULED, 0)
+    }
+
+
+def _json_database(directory: Path) -> Any:
+    from tvm.s_tir import meta_schedule as ms
+
+    return ms.database.JSONDatabase(work_dir=str(directory), module_equality="structural")
+
+
+def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
+    _replace_file(directory / META_FILE, json.dumps(meta, indent=2, sort_keys=True) + "\n")
+
+
+def _replace_file(path: Path, text: str) -> None:
+    # A rename is atomic, so a kill leaves the old file or the new one, never a part.
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+def _is_workload(row: Any) -> bool:
+    return isinstance(row, list) and len(row) == 2 and all(isinstance(item, str) for item in row)
+
+
+def _is_record(row: Any, workloads: int) -> bool:
+    return (
+        isinstance(row, list)
+        and len(row) == 2
+        and isinstance(row[0], int)
+        and 0 <= row[0] < workloads
+    )
+
+
+def _repair_file(path: Path, valid: Any) -> tuple[int, int]:
+    """Drop a damaged last line; returns (lines kept, lines dropped)."""
+    if not path.exists():
+        return 0, 0
+    text = path.read_text(errors="replace")
+    lines = text.splitlines()
+    kept: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if _parses(line, valid):
+            kept.append(line)
+        elif number < len(lines):
+            raise TuneError(
+                f"every line of {path} must be one record, but line {number} of {len(lines)} is "
+                "damaged; restore the file, or tune again into a new database"
+            )
+    # TVM appends its next record right after the last byte, so the last line must end.
+    whole = "".join(line + "\n" for line in kept)
+    if whole != text:
+        _replace_file(path, whole)
+    return len(kept), len(lines) - len(kept)
+
+
+def _parses(line: str, valid: Any) -> bool:
+    try:
+        return bool(valid(json.loads(line)))
+    except json.JSONDecodeError:
+        return False

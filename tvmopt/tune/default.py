@@ -1,0 +1,73 @@
+"""Strategy ``default``: no search; every function gets the schedule that its shape calls for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tvm.ir import IRModule
+from tvm.target import Target
+
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
+from tvmopt.tune.tasks import Task, extract_tasks
+
+
+class DefaultStrategy(TuneStrategy):
+    """Measures nothing and keeps no database; takes as long as listing the tasks."""
+
+    name = "default"
+
+    def tune(
+        self,
+        mod: IRModule,
+        target: Target,
+        arch: CpuArch,
+        options: TuneOptions,
+        work_dir: Path,
+        progress: Progress,
+    ) -> TuneResult:
+        """Name the default schedule of every task."""
+        start = time.perf_counter()
+        tasks = extract_tasks(mod, target)
+        rows = []
+        for done, task in enumerate(tasks, start=1):
+            _, rule = schedule_task(task, arch)
+            rows.append(untuned(task, default_source(rule)))
+            progress(done, len(tasks), task.name)
+        return TuneResult(
+            strategy=self.name,
+            database_dir=None,
+            tasks=tuple(rows),
+            trials=0,
+            seconds=time.perf_counter() - start,
+            log=(),
+        )
+
+
+def schedule_task(task: Task, arch: CpuArch) -> tuple[IRModule, str]:
+    """A task's module under its default schedule, and the name of the rule that gave it."""
+    from tvmopt.schedule import schedule_function
+
+    scheduled = schedule_function(task.mod["main"], arch)
+    return IRModule({"main": scheduled.func}), str(scheduled.rule)
+
+
+def default_source(rule: str) -> str:
+    """Source of a task that the default schedule serves; a rule that did nothing serves none."""
+    return f"none:{rule}" if rule.startswith("unscheduled") else f"default:{rule}"
+
+
+def untuned(task: Task, source: str) -> TaskResult:
+    """Table row of a task that was not measured."""
+    return TaskResult(
+        name=task.name,
+        shape=task.shape,
+        weight=task.weight,
+        flops=task.flops,
+        source=source,
+        latency_us=None,
+        gflops=None,
+        trials=0,
+        failures=0,
+    )

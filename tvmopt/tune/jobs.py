@@ -1,0 +1,171 @@
+"""What a worker process does to a candidate: build it, check it against the reference, time it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import time
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.target import Target
+
+from tvmopt.errors import TvmoptError
+
+# Largest difference allowed, relative to the largest reference value: reordering a sum of n terms
+# changes it by about sqrt(n) roundings of the accumulator, storing it by one of the output type.
+_TOLERANCE = {"float64": 1e-9, "float32": 2e-4, "float16": 1e-2, "bfloat16": 4e-2}
+_REPEAT_MS = 20.0
+_REPEATS = 3
+# A candidate this much slower than the best so far is not worth a careful timing.
+_HOPELESS = 3.0
+
+
+class WrongResultError(TvmoptError):
+    """A candidate's output differs from the reference."""
+
+
+def build(module: str, target: str, path: str) -> None:
+    """Compile a module and export a shared library.
+
+    Args:
+        module: The module, as :func:`tvm.ir.save_json` writes it.
+        target: JSON of the target.
+        path: Library to write.
+    """
+    built = tvm.tirx.build(
+        tvm.ir.load_json(module), target=Target(json.loads(target)), pipeline="s_tir"
+    )
+    built.export_library(path)
+
+
+def reference(library: str, arguments: list[list[Any]], seed: int) -> float:
+    """Run the unscheduled function once and keep its results for :func:`run`.
+
+    Returns:
+        Seconds that the run took.
+    """
+    start = time.perf_counter()
+    _reference(library, json.dumps(arguments), seed)
+    return time.perf_counter() - start
+
+
+def run(
+    library: str,
+    reference_library: str,
+    arguments: list[list[Any]],
+    seed: int,
+    best_us: float | None = None,
+) -> float:
+    """Check a candidate on random inputs, then time it.
+
+    Args:
+        library: The candidate.
+        reference_library: The unscheduled function.
+        arguments: Shape and type of each argument: ``[[shape, dtype], ...]``.
+        seed: Seed of the inputs.
+        best_us: Best latency so far; a candidate far from it is timed only roughly.
+
+    Returns:
+        Latency of one call in microseconds: the median of three means.
+
+    Raises:
+        WrongResultError: When an argument holds other values than after the reference.
+    """
+    inputs, expected = _reference(reference_library, json.dumps(arguments), seed)
+    module = tvm.runtime.load_module(library)
+    tensors = [tvm.runtime.tensor(array) for array in inputs]
+    kernel = module["main"]
+    kernel(*tensors)
+    for index, (tensor, wanted) in enumerate(zip(tensors, expected, strict=True)):
+        _compare(index, tensor.numpy(), wanted)
+
+    rough_s = min(_timed(kernel, tensors) for _ in range(2))
+    if best_us is not None and rough_s * 1e6 > _HOPELESS * best_us:
+        return rough_s * 1e6
+    number = max(1, math.ceil(_REPEAT_MS * 1e-3 / max(rough_s, 1e-8)))
+    timer = module.time_evaluator("main", tvm.cpu(), number=number, repeat=_REPEATS)
+    return float(np.median(timer(*tensors).results)) * 1e6
+
+
+# A few tasks' worth: switching between tasks must not run a slow reference again each time.
+@functools.lru_cache(maxsize=4)
+def _reference(
+    library: str, arguments: str, seed: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Inputs, and what every argument holds after the reference ran on them."""
+    kernel = tvm.runtime.load_module(library)["main"]
+    inputs: list[np.ndarray] = []
+    outputs: list[np.ndarray] = []
+    # Signed inputs exercise both sides of an activation, but a square root or logarithm of them is
+    # no number, which equals any other; positive ones make those meaningful.
+    for positive in (False, True):
+        rng = np.random.default_rng(seed)
+        inputs = [random_array(rng, shape, dtype, positive) for shape, dtype in _parse(arguments)]
+        tensors = [tvm.runtime.tensor(array) for array in inputs]
+        kernel(*tensors)
+        outputs = [tensor.numpy() for tensor in tensors]
+        if all(_is_finite(array) for array in outputs):
+            break
+    return inputs, outputs
+
+
+def _parse(arguments: str) -> list[tuple[tuple[int, ...], str]]:
+    return [(tuple(shape), dtype) for shape, dtype in json.loads(arguments)]
+
+
+def random_array(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: str, positive: bool
+) -> np.ndarray:
+    """Random array of ``shape`` whose values are safe for any operator.
+
+    Wide integers are 0 or 1, since they may index another argument.
+    """
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype in ("int8", "uint8"):
+        low, high = (0, 256) if dtype == "uint8" else (-128, 128)
+        return rng.integers(low, high, shape).astype(dtype)
+    if "int" in dtype:
+        return rng.integers(0, 2, shape).astype(dtype)
+    values = rng.uniform(0.1, 1.0, shape) if positive else rng.standard_normal(shape)
+    return values.astype(_numpy_dtype(dtype))
+
+
+def _numpy_dtype(dtype: str) -> Any:
+    if dtype.startswith(("bfloat", "float8", "float6", "float4")):
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, dtype))
+    return np.dtype(dtype)
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    return array.dtype.kind in "biu" or bool(np.isfinite(array.astype(np.float64)).all())
+
+
+def _compare(index: int, got: np.ndarray, wanted: np.ndarray) -> None:
+    tolerance = _TOLERANCE.get(wanted.dtype.name, 0.0)
+    if not tolerance:
+        wrong = np.count_nonzero(got != wanted)
+        if wrong:
+            raise WrongResultError(f"wrong result: argument {index} differs at {wrong} elements")
+        return
+    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    finite = np.isfinite(wanted)
+    scale = float(np.abs(wanted[finite]).max(initial=1e-6))
+    error = float(np.abs(got[finite] - wanted[finite]).max(initial=0.0))
+    same_specials = np.array_equal(got[~finite], wanted[~finite], equal_nan=True)
+    # Written so that a NaN fails.
+    if not (error <= tolerance * scale and same_specials):
+        raise WrongResultError(
+            f"wrong result: argument {index} is off by {error:.3g}, allowed {tolerance * scale:.3g}"
+        )
+
+
+def _timed(kernel: Any, tensors: list[Any]) -> float:
+    start = time.perf_counter()
+    kernel(*tensors)
+    return time.perf_counter() - start

@@ -1,0 +1,176 @@
+"""Measure candidates of a task: build them side by side, then check and time them one by one.
+
+Timing never overlaps building, or the builds would show in the latencies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tvm
+from tvm.ir import IRModule
+from tvm.target import Target
+
+from tvmopt import host
+from tvmopt.tune.tasks import Task
+from tvmopt.tune.workers import Job, Outcome, WorkerPool
+
+_MOST_BUILDERS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeouts:
+    """Seconds after which a step of one candidate is given up.
+
+    Attributes:
+        build_s: Code generation and linking.
+        run_s: Checking and timing.
+        reference_s: One run of the unscheduled function, which nothing has made fast.
+    """
+
+    build_s: float = 30.0
+    run_s: float = 20.0
+    reference_s: float = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One measured candidate.
+
+    Attributes:
+        latency_us: Latency of one call in microseconds; None when it failed.
+        error: Why it failed, in one line; None when it did not.
+        library: Its shared library; None when it did not build.
+    """
+
+    latency_us: float | None
+    error: str | None
+    library: Path | None
+
+
+class Measurer:
+    """Builds and times candidates in worker processes.
+
+    Args:
+        target: Target to build for.
+        threads: Threads a candidate runs with.
+        scratch: Directory for libraries, logs and temporary files.
+        seed: Seed of the random inputs.
+        timeouts: Limits of one candidate.
+    """
+
+    def __init__(
+        self, target: Target, threads: int, scratch: Path, seed: int, timeouts: Timeouts
+    ) -> None:
+        self._target = str(target)
+        self._scratch = scratch
+        self._seed = seed
+        self._timeouts = timeouts
+        self._names = itertools.count()
+        self._references: dict[str, Path | str] = {}  # by task: library, or the reason for none
+        self._builders = WorkerPool(min(_MOST_BUILDERS, host.usable_cores()), 1, scratch, "build")
+        self._runner = WorkerPool(1, threads, scratch, "run")
+
+    def __enter__(self) -> Measurer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._builders.close()
+        self._runner.close()
+
+    def measure(
+        self,
+        task: Task,
+        modules: Sequence[IRModule],
+        best_us: float | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> list[Measurement]:
+        """Measure candidates of one task.
+
+        Args:
+            task: The task.
+            modules: Candidates: the task's module under different schedules.
+            best_us: Best latency so far, to spare candidates that are far from it.
+            stop: Asked between candidates; once true, the rest is left out.
+
+        Returns:
+            Measurements in order; fewer than ``modules`` when stopped.
+        """
+        first = task.name not in self._references
+        built = self._build([task.mod, *modules] if first else modules)
+        if first:
+            self._references[task.name] = self._check_reference(task, *built.pop(0))
+        reference = self._references[task.name]
+        if isinstance(reference, str):
+            return [Measurement(None, reference, None) for _ in modules]
+
+        measurements: list[Measurement] = []
+        for library, error in built:
+            if stop() and measurements:
+                break
+            if error is not None:
+                measurements.append(Measurement(None, error, None))
+                continue
+            measurement = self.run(task, library, best_us)
+            if measurement.latency_us is not None:
+                best_us = min(best_us or measurement.latency_us, measurement.latency_us)
+            measurements.append(measurement)
+        return measurements
+
+    def run(self, task: Task, library: Path, best_us: float | None = None) -> Measurement:
+        """Check and time a library that was built for ``task``."""
+        arguments = {
+            "library": str(library),
+            "reference_library": str(self._references[task.name]),
+            "arguments": _arguments(task),
+            "seed": self._seed,
+            "best_us": best_us,
+        }
+        outcome = self._one("run", arguments, self._timeouts.run_s)
+        if outcome.error is not None:
+            return Measurement(None, f"run: {outcome.error}", library)
+        return Measurement(float(outcome.value), None, library)
+
+    def _check_reference(self, task: Task, library: Path, error: str | None) -> Path | str:
+        """The library of the unscheduled function once it ran, or why there is none."""
+        if error is not None:
+            return f"reference {error}"
+        arguments = {
+            "library": str(library),
+            "arguments": _arguments(task),
+            "seed": self._seed,
+        }
+        outcome = self._one("reference", arguments, self._timeouts.reference_s)
+        return library if outcome.error is None else f"reference run: {outcome.error}"
+
+    def _build(self, modules: Sequence[IRModule]) -> list[tuple[Path, str | None]]:
+        """Build modules; returns each library and None, or why there is none."""
+        libraries = [self._scratch / f"candidate{next(self._names)}.so" for _ in modules]
+        jobs = [
+            Job(
+                "tvmopt.tune.jobs:build",
+                {
+                    "module": tvm.ir.save_json(module),
+                    "target": self._target,
+                    "path": str(library),
+                },
+                self._timeouts.build_s,
+            )
+            for module, library in zip(modules, libraries, strict=True)
+        ]
+        outcomes = self._builders.run(jobs)
+        return [
+            (library, f"build: {outcome.error}" if outcome.error else None)
+            for library, outcome in zip(libraries, outcomes, strict=True)
+        ]
+
+    def _one(self, function: str, arguments: dict, timeout_s: float) -> Outcome:
+        [outcome] = self._runner.run([Job(f"tvmopt.tune.jobs:{function}", arguments, timeout_s)])
+        return outcome
+
+
+def _arguments(task: Task) -> list[list]:
+    return [[list(argument.shape or ()), argument.dtype] for argument in task.arguments]

@@ -1,0 +1,380 @@
+"""Strategy ``metaschedule``: TVM's evolutionary search over schedules, measured on this machine.
+
+The loop is ours, built on TVM's search space, search and database, so that it can keep to a time
+budget, compare with the default schedule, check every candidate's numbers, and say what it did:
+
+1. copy the records of an earlier database (warm start),
+2. measure the default schedule of every task,
+3. give batches of candidates to the tasks where most time can be won,
+4. measure the best record against the default once more, side by side, and note which one serves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tvm.ir import IRModule
+from tvm.target import Target
+
+from tvmopt import host
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.errors import ConfigError, EnvironmentSetupError
+from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
+from tvmopt.tune.budget import Deadline, SearchEffort, plan_effort
+from tvmopt.tune.cost_model import RankingModel, make_cost_model
+from tvmopt.tune.database import (
+    DatabaseKey,
+    canonical_target,
+    create_database,
+    read_comparisons,
+    workload_hash,
+    write_comparisons,
+)
+from tvmopt.tune.default import schedule_task
+from tvmopt.tune.history import SearchLog, TaskState
+from tvmopt.tune.measure import Measurement, Measurer, Timeouts
+from tvmopt.tune.space import make_context
+from tvmopt.tune.tasks import extract_tasks
+from tvmopt.tune.warm_start import MODEL_FILE, copy_database
+
+# Part of the time budget that measuring the default schedules may take.
+_DEFAULTS_SHARE = 0.3
+_MOST_TRIALS_OF_A_TASK = 1_000_000
+
+
+class MetaScheduleStrategy(TuneStrategy):
+    """TVM's evolutionary search with a cost model of our own.
+
+    Args:
+        timeouts: Limits of one candidate.
+    """
+
+    name = "metaschedule"
+
+    def __init__(self, timeouts: Timeouts | None = None) -> None:
+        self._timeouts = timeouts or Timeouts()
+
+    def tune(
+        self,
+        mod: IRModule,
+        target: Target,
+        arch: CpuArch,
+        options: TuneOptions,
+        work_dir: Path,
+        progress: Progress,
+    ) -> TuneResult:
+        """Search until the trials or the time are spent.
+
+        The database is ``work_dir/database``. An interrupt leaves it usable, with every record
+        measured so far.
+
+        Raises:
+            ConfigError: When the options or the target cannot be tuned for.
+            DatabaseMismatchError: When the warm start is for something else.
+            EnvironmentSetupError: When a package or the C++ compiler is missing.
+        """
+        check_request(target, options)
+        start = time.perf_counter()
+        work_dir = work_dir.resolve()
+        work_dir.mkdir(parents=True, exist_ok=True)
+        directory = work_dir / "database"
+        key = DatabaseKey(target=canonical_target(target), threads=options.threads)
+        database = create_database(directory, key)
+        model = RankingModel(seed=options.seed)
+        if options.warm_start is not None:
+            copy_database(options.warm_start, database, directory, key)
+        if (directory / MODEL_FILE).exists():
+            model.load(directory / MODEL_FILE)
+        states = _initial_states(mod, target, arch, database, directory)
+        with _scratch(work_dir) as scratch, _file_logger(work_dir / "search.log") as logger:
+            with Measurer(
+                target, options.threads, scratch, options.seed, self._timeouts
+            ) as measurer:
+                search = _Search(
+                    states, database, model, measurer, target, arch, options, logger, progress
+                )
+                try:
+                    search.run()
+                finally:
+                    known = read_comparisons(directory)
+                    known |= {state.key: state.comparison() for state in states}
+                    write_comparisons(directory, known)
+                    if len(model):
+                        model.save(directory / MODEL_FILE)
+        return TuneResult(
+            strategy=self.name,
+            database_dir=directory,
+            tasks=tuple(state.result() for state in states),
+            trials=sum(state.trials for state in states),
+            seconds=time.perf_counter() - start,
+            log=tuple(search.log.records),
+        )
+
+
+class _Search:
+    """One search: its collaborators, and the loop over batches."""
+
+    def __init__(
+        self,
+        states: list[TaskState],
+        database: Any,
+        model: RankingModel,
+        measurer: Measurer,
+        target: Target,
+        arch: CpuArch,
+        options: TuneOptions,
+        logger: logging.Logger,
+        progress: Progress,
+    ) -> None:
+        self.log = SearchLog(states)
+        self._states = states
+        self._database = database
+        self._cost_model = make_cost_model(model)
+        self._measurer = measurer
+        self._target = target
+        self._arch = arch
+        self._options = options
+        self._logger = logger
+        self._progress = progress
+        self._deadline = Deadline(options.time_budget_s)
+        self._effort: SearchEffort = plan_effort(options.trials, len(states))
+        self._contexts: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """Spend the trials and the time."""
+        if self._options.trials == 0:
+            return
+        self._measure_defaults()
+        left = self._options.trials
+        while left > 0 and not self._deadline.expired:
+            open_states = [state for state in self._states if state.closed is None]
+            if not open_states:
+                break
+            left -= self._measure_batch(max(open_states, key=lambda s: s.priority), left)
+        self._confirm()
+
+    def _measure_defaults(self) -> None:
+        """Measure the default schedule of every task that time allows, the heaviest first."""
+        waiting = [s for s in self._states if s.closed is None and s.default_us is None]
+        for state in sorted(waiting, key=lambda s: -s.priority):
+            if self._deadline.used(_DEFAULTS_SHARE):
+                return
+            scheduled, _ = schedule_task(state.task, self._arch)
+            [measured] = self._measurer.measure(state.task, [scheduled])
+            state.default_us, state.default_library = measured.latency_us, measured.library
+            self.log.add(state, 0, measured, self._deadline.elapsed_s)
+            text = f"{state.task.name}: {_outcome(measured)} by default ({state.rule})"
+            self._report(text)
+
+    def _measure_batch(self, state: TaskState, left: int) -> int:
+        """Measure one batch of a task; returns the trials it took."""
+        candidates = self._candidates(state)[:left]
+        if not candidates:
+            return 0
+        measured = self._measurer.measure(
+            state.task,
+            [candidate.sch.mod for candidate in candidates],
+            state.best_us,
+            lambda: self._deadline.expired,
+        )
+        candidates = candidates[: len(measured)]
+        first_trial = state.trials + 1
+        state.add(measured)
+        for offset, (candidate, result) in enumerate(zip(candidates, measured, strict=True)):
+            if result.latency_us is not None:
+                self._commit(state, candidate, result.latency_us)
+            self.log.add(state, first_trial + offset, result, self._deadline.elapsed_s)
+        self._learn(state, candidates, measured)
+        failed = sum(result.latency_us is None for result in measured)
+        self._report(
+            f"{state.task.name}: best {_us(state.tuned_us)}, default {_us(state.default_us)}"
+            + (f", {failed} of {len(measured)} failed" if failed else "")
+        )
+        return len(measured)
+
+    def _candidates(self, state: TaskState) -> list[Any]:
+        """Next candidates of a task; none, and the task closed, when the search has no more."""
+        try:
+            found = self._context(state).generate_measure_candidates()
+        except Exception as error:  # TVM's rules do not fit every function
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            state.closed = f"the search failed: {lines[-1]}"
+            self._logger.warning("%s: %s", state.task.name, state.closed)
+            return []
+        if not found:
+            state.closed = "the search has no more candidates"
+        return list(found or [])
+
+    def _context(self, state: TaskState) -> Any:
+        if state.task.name not in self._contexts:
+            context = make_context(
+                state.task,
+                self._target,
+                self._effort,
+                seed=(self._options.seed * 9973 + len(self._contexts)) % (2**30) + 1,
+                threads=host.usable_cores(),
+                logger=self._logger,
+            )
+            context.pre_tuning(
+                _MOST_TRIALS_OF_A_TASK,
+                self._effort.batch,
+                context.generate_design_space(),
+                self._database,
+                self._cost_model,
+            )
+            self._contexts[state.task.name] = context
+        return self._contexts[state.task.name]
+
+    def _commit(self, state: TaskState, candidate: Any, latency_us: float) -> None:
+        from tvm.s_tir import meta_schedule as ms
+
+        record = ms.database.TuningRecord(
+            candidate.sch.trace,
+            self._database.commit_workload(state.task.mod),
+            [latency_us * 1e-6],
+            self._target,
+            candidate.args_info,
+        )
+        self._database.commit_tuning_record(record)
+
+    def _learn(self, state: TaskState, candidates: list[Any], measured: list[Measurement]) -> None:
+        """Tell the cost model and the search how the batch did."""
+        from tvm.s_tir import meta_schedule as ms
+
+        results = [
+            ms.runner.RunnerResult([m.latency_us * 1e-6], None)
+            if m.latency_us is not None
+            else ms.runner.RunnerResult(None, m.error)
+            for m in measured
+        ]
+        context = self._contexts[state.task.name]
+        self._cost_model.update(context, candidates, results)
+        context.notify_runner_results(candidates, results)
+
+    def _confirm(self) -> None:
+        """Measure best and default of every task that has both once more, in turns.
+
+        The best of many noisy timings is too good on average, and the machine may have been
+        busier when the default was measured.
+        """
+        for state in self._states:
+            if self._deadline.expired:
+                return
+            if state.tuned_library is None or state.default_library is None:
+                continue
+            tuned, default = [], []
+            for _ in range(2):
+                tuned.append(self._measurer.run(state.task, state.tuned_library).latency_us)
+                default.append(self._measurer.run(state.task, state.default_library).latency_us)
+            state.tuned_us = min((us for us in tuned if us is not None), default=state.tuned_us)
+            state.default_us = min(
+                (us for us in default if us is not None), default=state.default_us
+            )
+
+    def _report(self, text: str) -> None:
+        self._progress(sum(s.trials for s in self._states), self._options.trials, text)
+
+
+def check_request(target: Target, options: TuneOptions) -> None:
+    """Raise unless the search can run here; see :meth:`MetaScheduleStrategy.tune`."""
+    if target.kind.name != "llvm":
+        raise ConfigError(
+            "strategy 'metaschedule' measures on this machine's CPU, so the target's kind must be "
+            f"'llvm', but got {target.kind.name!r}; choose another strategy"
+        )
+    if "num-cores" not in target.attrs:
+        raise ConfigError(
+            "target of strategy 'metaschedule' must have num-cores, but got "
+            f"{target}; add it, e.g. 'num-cores': {host.usable_cores()}"
+        )
+    for name, value, least in (
+        ("trials", options.trials, 0),
+        ("time_budget_s", options.time_budget_s, 0),
+        ("threads", options.threads, 1),
+        ("seed", options.seed, 0),
+    ):
+        if value < least:
+            raise ConfigError(f"{name} must be at least {least}, but got {value}")
+    if importlib.util.find_spec("sklearn") is None:
+        raise EnvironmentSetupError(
+            "strategy 'metaschedule' needs scikit-learn, but it is not installed; "
+            "run: pip install scikit-learn"
+        )
+    from tvm.support import cc
+
+    if not cc.get_cc():
+        raise EnvironmentSetupError(
+            "strategy 'metaschedule' links each candidate, but no C++ compiler was found; "
+            "install g++, or set CXX to a compiler"
+        )
+
+
+def _initial_states(
+    mod: IRModule, target: Target, arch: CpuArch, database: Any, directory: Path
+) -> list[TaskState]:
+    """State of every task, with what the database already knows of it."""
+    counts: dict[str, int] = {}
+    best_us: dict[str, float] = {}
+    for record in database.get_all_tuning_records():
+        name = workload_hash(record.workload.mod)
+        seconds = [float(s) for s in record.run_secs or []]
+        if seconds:
+            latency_us = 1e6 * sum(seconds) / len(seconds)
+            counts[name] = counts.get(name, 0) + 1
+            best_us[name] = min(latency_us, best_us.get(name, latency_us))
+    compared = read_comparisons(directory)
+    states = []
+    for task in extract_tasks(mod, target):
+        name = workload_hash(task.mod)
+        _, rule = schedule_task(task, arch)
+        state = TaskState(task=task, rule=rule, key=name, tuned_us=best_us.get(name))
+        known = compared.get(name)
+        if known is not None:
+            state.tuned_us = known.tuned_us if known.tuned_us is not None else state.tuned_us
+            state.default_us = known.default_us if known.rule == rule else None
+        # A task with many records has had its share; others come first.
+        state.rounds = counts.get(name, 0) // 4
+        if not task.is_static:
+            state.closed = "an extent is symbolic"
+        states.append(state)
+    return states
+
+
+@contextlib.contextmanager
+def _scratch(work_dir: Path) -> Iterator[Path]:
+    """Directory for candidates' libraries, gone afterwards whatever happens."""
+    path = Path(tempfile.mkdtemp(prefix="candidates-", dir=work_dir))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _file_logger(path: Path) -> Iterator[logging.Logger]:
+    """A logger that writes to ``path`` and nowhere else."""
+    logger = logging.Logger("tvmopt.tune.metaschedule", logging.INFO)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    try:
+        yield logger
+    finally:
+        handler.close()
+
+
+def _us(latency_us: float | None) -> str:
+    return "not measured" if latency_us is None else f"{latency_us:.4g} us"
+
+
+def _outcome(measured: Measurement) -> str:
+    return measured.error or _us(measured.latency_us)

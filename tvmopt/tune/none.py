@@ -1,0 +1,42 @@
+"""Strategy ``none``: TVM's own pipeline untouched, the baseline that others are compared with."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tvm.ir import IRModule
+from tvm.target import Target
+
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
+from tvmopt.tune.default import untuned
+from tvmopt.tune.tasks import extract_tasks
+
+
+class NoneStrategy(TuneStrategy):
+    """Schedules nothing, measures nothing, and keeps no database."""
+
+    name = "none"
+
+    def tune(
+        self,
+        mod: IRModule,
+        target: Target,
+        arch: CpuArch,
+        options: TuneOptions,
+        work_dir: Path,
+        progress: Progress,
+    ) -> TuneResult:
+        """List the tasks, each left to TVM."""
+        start = time.perf_counter()
+        rows = tuple(untuned(task, "none:baseline") for task in extract_tasks(mod, target))
+        progress(len(rows), len(rows), "left to TVM's own pipeline")
+        return TuneResult(
+            strategy=self.name,
+            database_dir=None,
+            tasks=rows,
+            trials=0,
+            seconds=time.perf_counter() - start,
+            log=(),
+        )

@@ -1,0 +1,158 @@
+"""The tunable functions of a lowered module: one task for each distinct fused function.
+
+Functions that are structurally equal are one task whose weight is the number of calls, so a block
+that a network repeats twelve times is tuned once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from tvm.ir import IRModule
+from tvm.target import Target
+
+_SHORT_DTYPE = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint64": "u64",
+    "uint32": "u32",
+    "uint16": "u16",
+    "uint8": "u8",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """One argument of a task.
+
+    Attributes:
+        name: Name of the buffer.
+        shape: Extents; None when one is symbolic, or the argument is no tensor.
+        dtype: Element type as TVM spells it.
+        written: Whether the function writes it.
+    """
+
+    name: str
+    shape: tuple[int, ...] | None
+    dtype: str
+    written: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One function to tune.
+
+    Attributes:
+        name: Name of one of the functions that the task stands for.
+        mod: Module with that function alone, as ``main``; the key of the tuning database.
+        weight: Calls that the network makes to it.
+        flops: Arithmetic operations of one call, as TVM estimates them.
+        shape: Shapes and types of the arguments, as text.
+        arguments: The arguments, in calling order.
+    """
+
+    name: str
+    mod: IRModule
+    weight: int
+    flops: float
+    shape: str
+    arguments: tuple[Argument, ...]
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every extent is known, so that the task can be measured."""
+        return all(argument.shape is not None for argument in self.arguments)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that one call reads and writes at least; 0 when an extent is symbolic."""
+        if not self.is_static:
+            return 0
+        return sum(math.prod(a.shape or ()) * _item_bytes(a.dtype) for a in self.arguments)
+
+
+def extract_tasks(mod: IRModule, target: Target) -> tuple[Task, ...]:
+    """List the tasks of a lowered module.
+
+    The order depends on the module alone: most arithmetic first, then by name.
+
+    Args:
+        mod: Lowered Relax module: Relax functions that call TensorIR functions.
+        target: Target that the tasks are tuned for.
+    """
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.s_tir.analysis import estimate_tir_flops
+
+    found = []
+    for extracted in ms.relax_integration.extract_tasks(mod, target, module_equality="structural"):
+        module = extracted.dispatched[0]
+        arguments = function_arguments(module["main"])
+        found.append(
+            Task(
+                name=str(extracted.task_name),
+                mod=module,
+                weight=int(extracted.weight),
+                flops=float(estimate_tir_flops(module)) if _is_static(arguments) else 0.0,
+                shape=shape_text(arguments),
+                arguments=arguments,
+            )
+        )
+    found.sort(key=lambda task: (-task.weight * task.flops, task.name))
+    return tuple(found)
+
+
+def function_arguments(func: Any) -> tuple[Argument, ...]:
+    """Describe the arguments of a TensorIR function ``func``."""
+    import tvm_ffi
+    from tvm.tirx.stmt import BufferStore
+
+    stores: list[Any] = []
+    tvm_ffi.structural_walk(func.body, (BufferStore, lambda store: stores.append(store.buffer)))
+    return tuple(
+        Argument(
+            name=str(param.name),
+            shape=_static_shape(param),
+            dtype=str(getattr(param, "dtype", "handle")),
+            written=any(param.same_as(buffer) for buffer in stores),
+        )
+        for param in func.params
+    )
+
+
+def shape_text(arguments: tuple[Argument, ...]) -> str:
+    """``x:1x64x56x56 f32, w:64x64x3x3 f32 -> 1x64x56x56 f32``; a symbolic shape is ``?``."""
+    inputs = [f"{a.name}:{_extents(a)}" for a in arguments if not a.written]
+    outputs = [_extents(a) for a in arguments if a.written]
+    return f"{', '.join(inputs)} -> {', '.join(outputs)}"
+
+
+def _extents(argument: Argument) -> str:
+    if argument.shape is None:
+        extents = "?"
+    else:
+        extents = "x".join(str(extent) for extent in argument.shape) or "scalar"
+    return f"{extents} {_SHORT_DTYPE.get(argument.dtype, argument.dtype)}"
+
+
+def _static_shape(param: Any) -> tuple[int, ...] | None:
+    try:
+        return tuple(int(extent) for extent in param.shape)
+    except (AttributeError, TypeError, ValueError):  # a scalar, or a symbolic extent
+        return None
+
+
+def _is_static(arguments: tuple[Argument, ...]) -> bool:
+    return all(argument.shape is not None for argument in arguments)
+
+
+def _item_bytes(dtype: str) -> int:
+    digits = "".join(c for c in dtype.split("_")[0] if c.isdigit())
+    return max(1, int(digits) // 8) if digits else 1

@@ -1,0 +1,65 @@
+"""Begin from an earlier tuning database: copy what it knows into the new one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tvmopt.errors import ConfigError
+from tvmopt.tune.database import (
+    META_FILE,
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    DatabaseKey,
+    check_key,
+    open_database,
+    read_comparisons,
+    write_comparisons,
+)
+
+MODEL_FILE = "cost_model.npz"
+
+
+def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey) -> int:
+    """Copy records, comparisons and cost-model samples of ``source`` into an open database.
+
+    Args:
+        source: Directory of the earlier database; it is only read.
+        database: The database to copy into.
+        directory: Its directory.
+        key: The key that both must have.
+
+    Returns:
+        Number of records copied.
+
+    Raises:
+        ConfigError: When ``source`` is no directory.
+        DatabaseMismatchError: When ``source`` has another key.
+    """
+    from tvm.s_tir import meta_schedule as ms
+
+    if not source.is_dir():
+        raise ConfigError(f"warm_start must be a tuning database directory, but got {source}")
+    if source.resolve() == directory.resolve():
+        return 0
+    check_key(source, key)
+    copied = 0
+    with tempfile.TemporaryDirectory(prefix="warm-", dir=directory) as temporary:
+        copy = Path(temporary)  # opening repairs a cut line, and the source is not ours to repair
+        for name in (META_FILE, WORKLOAD_FILE, RECORD_FILE):
+            if (source / name).exists():
+                shutil.copyfile(source / name, copy / name)
+        for record in open_database(copy, key).get_all_tuning_records():
+            workload = database.commit_workload(record.workload.mod)
+            database.commit_tuning_record(
+                ms.database.TuningRecord(
+                    record.trace, workload, record.run_secs, record.target, record.args_info
+                )
+            )
+            copied += 1
+        write_comparisons(directory, read_comparisons(copy) | read_comparisons(directory))
+    if (source / MODEL_FILE).exists() and not (directory / MODEL_FILE).exists():
+        shutil.copyfile(source / MODEL_FILE, directory / MODEL_FILE)
+    return copied

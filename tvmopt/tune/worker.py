@@ -1,0 +1,60 @@
+"""The child's end of :mod:`tvmopt.tune.workers`: read a job, call it, answer, repeat.
+
+Started as ``python -m tvmopt.tune.worker``. The pipe for answers is moved away from standard
+output first, since LLVM and candidates may print.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import IO, Any
+
+
+def main() -> None:
+    """Serve jobs until the parent closes the pipe or dies."""
+    # Ctrl-C reaches the whole process group; the parent decides when its workers end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
+
+    import tvm  # noqa: F401  # before the first job, whose time must not include it
+
+    _answer(answers, {"value": "ready"})
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            module, _, name = request["function"].partition(":")
+            value = getattr(importlib.import_module(module), name)(**request["arguments"])
+        except Exception as error:  # whatever a candidate does wrong is an answer, not an end
+            _answer(answers, {"error": one_line(error)})
+        else:
+            _answer(answers, {"value": value})
+
+
+def one_line(error: Exception) -> str:
+    """Class and last line of an error, which is where TVM and LLVM say what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1]}"[:300] if lines else type(error).__name__
+
+
+def _answer(pipe: IO[str], message: dict[str, Any]) -> None:
+    pipe.write(json.dumps(message) + "\n")
+    pipe.flush()
+
+
+def _exit_with_parent(parent: int) -> None:
+    """A killed parent closes no job that is still running, so watch for its death."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
