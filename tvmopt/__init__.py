@@ -1,0 +1,32 @@
+"""tvmopt: from an ONNX model to the fastest compiled artifact that keeps its accuracy.
+
+Importing this package is cheap. The entry points are functions of :mod:`tvmopt.workflow`, which
+needs MLflow; the compiler half (``frontend``, ``transform``, ``schedule``, ``tune``, ``build``,
+``runtime``) needs neither MLflow nor Optuna.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from tvmopt.errors import EnvironmentSetupError, TvmoptError
+from tvmopt.versions import VERSION as __version__
+from tvmopt.versions import tvm_problem
+
+__all__ = ["CompiledModel", "TvmoptError", "__version__", "load"]
+
+# A wrong pair of wheels would crash much later, with nothing said. The doctor must still run.
+if (_problem := tvm_problem()) and sys.orig_argv[1:3] != ["-m", "tvmopt"]:
+    raise EnvironmentSetupError(_problem)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("CompiledModel", "load"):
+        return getattr(importlib.import_module("tvmopt.runtime"), name)
+    raise AttributeError(f"module 'tvmopt' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

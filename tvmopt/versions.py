@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 
 from tvmopt.errors import EnvironmentSetupError
 
 VERSION = "0.1.0"
 TVM_VERSION = "0.27.0.post1"
 TVM_FFI_VERSION = "0.1.14.post1"
+_MODULES = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}
+_CURE = f'run: pip install "apache-tvm=={TVM_VERSION}" "apache-tvm-ffi=={TVM_FFI_VERSION}"'
 
 
 def installed(distribution: str) -> str | None:
@@ -20,22 +23,32 @@ def installed(distribution: str) -> str | None:
 
 
 def tvm_problem() -> str | None:
-    """What is wrong with the installed TVM pair, as one line with its cure; None when right."""
-    cure = (
-        f'run: pip install "apache-tvm=={TVM_VERSION}" "apache-tvm-ffi=={TVM_FFI_VERSION}"'
-    )
+    """What is wrong with the installed TVM pair, as one line with its cure; None when right.
+
+    A TVM without package metadata, as a copied tree has none, is taken as it is.
+    """
     tvm, ffi = installed("apache-tvm"), installed("apache-tvm-ffi")
-    if tvm is None or ffi is None:
-        missing = "apache-tvm" if tvm is None else "apache-tvm-ffi"
-        return f"{missing} must be installed, but it is not; {cure}"
-    if tvm != TVM_VERSION:
-        return f"apache-tvm must be {TVM_VERSION}, but got {tvm}; {cure}"
-    if ffi != TVM_FFI_VERSION:
+    for name, version in (("apache-tvm", tvm), ("apache-tvm-ffi", ffi)):
+        if version is None and importlib.util.find_spec(_MODULES[name]) is None:
+            return f"{name} must be installed, but it is not; {_CURE}"
+    if tvm not in (None, TVM_VERSION):
+        return f"apache-tvm must be {TVM_VERSION}, but got {tvm}; {_CURE}"
+    if ffi not in (None, TVM_FFI_VERSION):
         return (
             f"apache-tvm-ffi must be {TVM_FFI_VERSION} (0.1.15 crashes on every IR serialisation), "
-            f"but got {ffi}; {cure}"
+            f"but got {ffi}; {_CURE}"
         )
     return None
+
+
+def tvm_version() -> str:
+    """Version of the TVM that this process uses."""
+    version = installed("apache-tvm")
+    if version is None:
+        import tvm
+
+        version = str(tvm.__version__)
+    return version
 
 
 def require_tvm() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tvmopt import host
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
-from tvmopt.versions import installed
+from tvmopt.versions import tvm_version
 
 
 def file_sha256(path: Path) -> str:
@@ -25,7 +25,7 @@ def check_bundle(folder: Path, metadata: ModelMetadata) -> None:
     """
     _check_hash(folder / LIBRARY_FILE, metadata.library_sha256)
     _check_hash(folder / GOLDEN_FILE, metadata.golden_sha256)
-    version = installed("apache-tvm")
+    version = tvm_version()
     if version != metadata.tvm_version:
         raise ArtifactError(
             f"the model must run on the apache-tvm that built it, {metadata.tvm_version}, "

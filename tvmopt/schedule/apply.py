@@ -15,6 +15,7 @@ from .contraction import Contraction
 from .elementwise import Elementwise
 from .fallback import Fallback
 from .row_reduction import RowReduction
+from .vector_math import rewrite_math
 
 #: The policy: rules are asked in this order, and the first schedule is taken.
 DEFAULT_RULES: tuple[ScheduleRule, ...] = (
@@ -38,8 +39,9 @@ def schedule_function(
         rules: Rules in order of preference.
 
     Returns:
-        The function with its attributes kept and ``tirx.is_scheduled`` set, and the name of the
-        rule that served. A function that no rule takes comes back as it was, with the reason.
+        The function with its attributes kept and ``tirx.is_scheduled`` set, its exp, tanh, erf and
+        sigmoid rewritten by :func:`.vector_math.rewrite_math`, and the name of the rule that
+        served. A function that no rule takes comes back as it was, with the reason.
     """
     reason = why_not_schedulable(func)
     if reason is not None:
@@ -52,7 +54,7 @@ def schedule_function(
             refusals.append(f"{rule.name} refused: {_first_line(error)}")
             continue
         if schedule is not None:
-            scheduled = schedule.mod["main"]
+            scheduled = rewrite_math(schedule.mod["main"])
             for key, value in (func.attrs or {}).items():
                 scheduled = scheduled.with_attr(key, value)
             return Scheduled(scheduled.with_attr(SCHEDULED_ATTR, True), rule.name)

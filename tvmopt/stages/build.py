@@ -28,7 +28,7 @@ SOURCES_FILE = "schedules.csv"
 def build(
     config: BuildConfig,
     convert_dir: Path,
-    tune_dir: Path,
+    tune_dir: Path | None,
     digest: str,
     out_dir: Path,
     progress: Progress,
@@ -45,12 +45,12 @@ def build(
     progress(0, 3, "lower")
     lowered = lower(read_module(convert_dir), target.to_tvm())
     progress(1, 3, "compile")
-    database = tune_dir / DATABASE_DIR
+    database = tune_dir / DATABASE_DIR if tune_dir else None
     built = build_library(
         lowered,
         target,
         bundle / LIBRARY_FILE,
-        database_dir=database if database.is_dir() else None,
+        database_dir=database if database and database.is_dir() else None,
         schedule=config.schedule,
     )
     shutil.copyfile(convert_dir / GOLDEN_FILE, bundle / GOLDEN_FILE)

@@ -68,7 +68,7 @@ def run_stage(request: dict[str, Any], out_dir: Path, progress: Progress) -> Sta
         return build(
             configs.BuildConfig.from_dict(request["config"]),
             inputs["convert"],
-            inputs["tune"],
+            inputs.get("tune"),
             request["digest"],
             out_dir,
             progress,

@@ -35,7 +35,7 @@ def tune(
     """
     from tvmopt.tune import TuneOptions, create_strategy
     from tvmopt.tune.convergence import plot_convergence
-    from tvmopt.tune.report import write_task_table
+    from tvmopt.tune.report import write_task_csv, write_task_markdown
 
     target = TargetSpec.from_dict(config.target)
     missing = target.missing_on_host()
@@ -56,11 +56,11 @@ def tune(
     )
     strategy = create_strategy(config.strategy)
     result = strategy.tune(lowered, llvm, target.arch(), options, out_dir, progress)
-    write_task_table(out_dir / TASKS_FILE, result.tasks)
+    write_task_csv(result.tasks, out_dir / TASKS_FILE)
+    write_task_markdown(result.tasks, out_dir / "tasks.md")
     with (out_dir / LOG_FILE).open("w") as file:
         file.writelines(json.dumps(record) + "\n" for record in result.log)
-    if any(record.get("latency_us") is not None for record in result.log):
-        plot_convergence(result.log, out_dir / "convergence.png")
+    plot_convergence(result, out_dir / "convergence.png")
 
     failures = sum(task.failures for task in result.tasks)
     served = sum(task.source == "database" for task in result.tasks)

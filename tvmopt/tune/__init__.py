@@ -1,0 +1,64 @@
+"""Strategies that find schedules for the functions of a lowered module, and what they leave.
+
+Every strategy takes a lowered Relax module and gives a :class:`TuneResult`; the ones that measure
+also leave a tuning database, which :func:`apply_database` replays when the module is built.
+"""
+
+from __future__ import annotations
+
+from tvmopt.errors import ConfigError
+from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
+from tvmopt.tune.convergence import plot_convergence
+from tvmopt.tune.database import (
+    DatabaseKey,
+    apply_database,
+    canonical_target,
+    create_database,
+    open_database,
+)
+from tvmopt.tune.default import DefaultStrategy
+from tvmopt.tune.metaschedule import MetaScheduleStrategy
+from tvmopt.tune.none import NoneStrategy
+from tvmopt.tune.report import task_rows, write_task_csv, write_task_markdown
+from tvmopt.tune.tasks import Task, extract_tasks
+
+__all__ = [
+    "STRATEGIES",
+    "DatabaseKey",
+    "DefaultStrategy",
+    "MetaScheduleStrategy",
+    "NoneStrategy",
+    "Progress",
+    "Task",
+    "TaskResult",
+    "TuneOptions",
+    "TuneResult",
+    "TuneStrategy",
+    "apply_database",
+    "canonical_target",
+    "create_database",
+    "create_strategy",
+    "extract_tasks",
+    "open_database",
+    "plot_convergence",
+    "task_rows",
+    "write_task_csv",
+    "write_task_markdown",
+]
+
+STRATEGIES: dict[str, type[TuneStrategy]] = {
+    "none": NoneStrategy,
+    "default": DefaultStrategy,
+    "metaschedule": MetaScheduleStrategy,
+}
+
+
+def create_strategy(name: str) -> TuneStrategy:
+    """A strategy by name.
+
+    Raises:
+        ConfigError: When there is none of that name.
+    """
+    if name not in STRATEGIES:
+        raise ConfigError(f"strategy must be one of {', '.join(STRATEGIES)}, but got {name!r}")
+    return STRATEGIES[name]()

@@ -8,6 +8,8 @@ import time
 # A task without a measured latency is taken to run at this rate, with this balance.
 _ASSUMED_FLOPS_PER_US = 10_000.0
 _ASSUMED_FLOPS_PER_BYTE = 10.0
+# A search with little effort measures about this many candidates a second.
+_TRIALS_PER_S = 2.0
 _SMALLEST_BATCH = 4
 _LARGEST_BATCH = 32
 
@@ -56,8 +58,16 @@ class SearchEffort:
     generations: int
 
 
-def plan_effort(trials: int, tasks: int) -> SearchEffort:
-    """Effort for ``trials`` over ``tasks``: small budgets get small batches over more tasks."""
+def plan_effort(trials: int, time_budget_s: float, tasks: int) -> SearchEffort:
+    """Effort for a budget over ``tasks``: small budgets get small batches over more tasks.
+
+    Args:
+        trials: Most candidates to measure.
+        time_budget_s: Seconds to do it in; 0 means no limit.
+        tasks: Tasks that share them.
+    """
+    if time_budget_s > 0:
+        trials = min(trials, int(time_budget_s * _TRIALS_PER_S))
     share = trials / max(1, tasks)
     batch = max(_SMALLEST_BATCH, min(_LARGEST_BATCH, int(share / 2)))
     if share < 32:
@@ -77,16 +87,37 @@ def estimated_us(flops: float, size: float) -> float:
     return (flops + _ASSUMED_FLOPS_PER_BYTE * size) / _ASSUMED_FLOPS_PER_US
 
 
-def priority(weight: int, latency_us: float, rounds: int, stale_rounds: int) -> float:
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+    """Best rates seen on this machine: what a task could reach if it were as good as the best.
+
+    Attributes:
+        flops_per_us: Arithmetic operations a microsecond.
+        bytes_per_us: Bytes of arguments a microsecond.
+    """
+
+    flops_per_us: float = _ASSUMED_FLOPS_PER_US
+    bytes_per_us: float = _ASSUMED_FLOPS_PER_US / _ASSUMED_FLOPS_PER_BYTE
+
+    def attainable_us(self, flops: float, size: float) -> float:
+        """Latency at these rates, in microseconds, of ``flops`` operations on ``size`` bytes."""
+        return max(flops / self.flops_per_us, size / self.bytes_per_us)
+
+
+def priority(
+    weight: int, latency_us: float, attainable_us: float, rounds: int, stale_rounds: int
+) -> float:
     """How much the next batch of a task is worth; the task with the highest goes next.
 
-    The network's time that a task takes bounds what can be won. Each batch makes the next one
-    less likely to win, one that brought nothing much less.
+    What can be won is the time between a task's latency and the roofline, over all its calls.
+    Each batch makes the next one less likely to win, one that brought nothing much less.
 
     Args:
         weight: Calls of the task.
         latency_us: Its best latency so far, or a guess.
+        attainable_us: Its latency at the roofline.
         rounds: Batches measured.
         stale_rounds: Batches since the last improvement.
     """
-    return weight * latency_us * 0.6**stale_rounds / (1.0 + 0.5 * rounds)
+    headroom_us = max(latency_us - attainable_us, 0.05 * latency_us)
+    return weight * headroom_us * 0.6**stale_rounds / (1.0 + 0.5 * rounds)

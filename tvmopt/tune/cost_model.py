@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tvmopt.errors import EnvironmentSetupError, TuneError
+from tvmopt.errors import TuneError
+from tvmopt.tune.database import workload_hash
 
 _TREES = 60
 _FILE_FORMAT = 1
@@ -141,18 +142,7 @@ def reduce_stores(stores: np.ndarray) -> np.ndarray:
 
 
 def make_cost_model(model: RankingModel) -> Any:
-    """Wrap a :class:`RankingModel` as the ``CostModel`` that TVM's search asks for scores.
-
-    Raises:
-        EnvironmentSetupError: When scikit-learn is missing.
-    """
-    import importlib.util
-
-    if importlib.util.find_spec("sklearn") is None:
-        raise EnvironmentSetupError(
-            "strategy 'metaschedule' needs scikit-learn, but it is not installed; "
-            "run: pip install scikit-learn"
-        )
+    """Wrap a :class:`RankingModel` as the ``CostModel`` that TVM's search asks for scores."""
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
 
@@ -171,8 +161,6 @@ def make_cost_model(model: RankingModel) -> Any:
             model.save(Path(path))
 
         def update(self, context: Any, candidates: list[Any], results: list[Any]) -> None:
-            from tvmopt.tune.database import workload_hash
-
             if len(candidates):
                 seconds = [
                     float(np.mean([float(s) for s in r.run_secs])) if r.run_secs else np.inf

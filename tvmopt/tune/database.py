@@ -114,7 +114,7 @@ def check_key(directory: Path, key: DatabaseKey) -> None:
         if theirs != ours:
             raise DatabaseMismatchError(
                 f"{field.name} of the tuning database {directory} must be {ours!r}, but got "
-                f"{theirs!r}; tune again for this {field.name}, or pass the matching database"
+                f"{theirs!r}; tune again, or pass the database that matches"
             )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,12 +27,13 @@ class Timeouts:
     """Seconds after which a step of one candidate is given up.
 
     Attributes:
-        build_s: Code generation and linking.
+        build_s: Code generation and linking. Most take 0.1 s; LLVM takes 10 s and more only for
+            a candidate that was unrolled too far to be good.
         run_s: Checking and timing.
         reference_s: One run of the unscheduled function, which nothing has made fast.
     """
 
-    build_s: float = 30.0
+    build_s: float = 10.0
     run_s: float = 20.0
     reference_s: float = 60.0
 
@@ -44,11 +46,13 @@ class Measurement:
         latency_us: Latency of one call in microseconds; None when it failed.
         error: Why it failed, in one line; None when it did not.
         library: Its shared library; None when it did not build.
+        at: When it was measured, by :func:`time.monotonic`.
     """
 
     latency_us: float | None
     error: str | None
     library: Path | None
+    at: float = dataclasses.field(default_factory=time.monotonic)
 
 
 class Measurer:
@@ -94,22 +98,22 @@ class Measurer:
             task: The task.
             modules: Candidates: the task's module under different schedules.
             best_us: Best latency so far, to spare candidates that are far from it.
-            stop: Asked between candidates; once true, the rest is left out.
+            stop: Asked between steps; once true, the rest is left out.
 
         Returns:
             Measurements in order; fewer than ``modules`` when stopped.
         """
         first = task.name not in self._references
-        built = self._build([task.mod, *modules] if first else modules)
-        if first:
+        built = self._build([task.mod, *modules] if first else modules, stop)
+        if first and built:
             self._references[task.name] = self._check_reference(task, *built.pop(0))
-        reference = self._references[task.name]
+        reference = self._references.get(task.name, "not built")
         if isinstance(reference, str):
-            return [Measurement(None, reference, None) for _ in modules]
+            return [Measurement(None, reference, None) for _ in built]
 
         measurements: list[Measurement] = []
         for library, error in built:
-            if stop() and measurements:
+            if stop():
                 break
             if error is not None:
                 measurements.append(Measurement(None, error, None))
@@ -146,7 +150,9 @@ class Measurer:
         outcome = self._one("reference", arguments, self._timeouts.reference_s)
         return library if outcome.error is None else f"reference run: {outcome.error}"
 
-    def _build(self, modules: Sequence[IRModule]) -> list[tuple[Path, str | None]]:
+    def _build(
+        self, modules: Sequence[IRModule], stop: Callable[[], bool]
+    ) -> list[tuple[Path, str | None]]:
         """Build modules; returns each library and None, or why there is none."""
         libraries = [self._scratch / f"candidate{next(self._names)}.so" for _ in modules]
         jobs = [
@@ -161,10 +167,10 @@ class Measurer:
             )
             for module, library in zip(modules, libraries, strict=True)
         ]
-        outcomes = self._builders.run(jobs)
+        outcomes = self._builders.run(jobs, stop)
         return [
             (library, f"build: {outcome.error}" if outcome.error else None)
-            for library, outcome in zip(libraries, outcomes, strict=True)
+            for library, outcome in zip(libraries, outcomes, strict=False)  # fewer when stopped
         ]
 
     def _one(self, function: str, arguments: dict, timeout_s: float) -> Outcome:

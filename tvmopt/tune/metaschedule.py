@@ -12,7 +12,6 @@ budget, compare with the default schedule, check every candidate's numbers, and 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import logging
 import shutil
@@ -29,7 +28,7 @@ from tvmopt import host
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.errors import ConfigError, EnvironmentSetupError
 from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
-from tvmopt.tune.budget import Deadline, SearchEffort, plan_effort
+from tvmopt.tune.budget import Deadline, Roofline, SearchEffort, plan_effort
 from tvmopt.tune.cost_model import RankingModel, make_cost_model
 from tvmopt.tune.database import (
     DatabaseKey,
@@ -40,11 +39,11 @@ from tvmopt.tune.database import (
     write_comparisons,
 )
 from tvmopt.tune.default import schedule_task
-from tvmopt.tune.history import SearchLog, TaskState
+from tvmopt.tune.history import SearchLog, TaskState, observed_roofline
 from tvmopt.tune.measure import Measurement, Measurer, Timeouts
 from tvmopt.tune.space import make_context
 from tvmopt.tune.tasks import extract_tasks
-from tvmopt.tune.warm_start import MODEL_FILE, copy_database
+from tvmopt.tune.warm_start import MODEL_FILE, check_source, copy_database
 
 # Part of the time budget that measuring the default schedules may take.
 _DEFAULTS_SHARE = 0.3
@@ -88,6 +87,8 @@ class MetaScheduleStrategy(TuneStrategy):
         work_dir.mkdir(parents=True, exist_ok=True)
         directory = work_dir / "database"
         key = DatabaseKey(target=canonical_target(target), threads=options.threads)
+        if options.warm_start is not None:
+            check_source(options.warm_start, key)
         database = create_database(directory, key)
         model = RankingModel(seed=options.seed)
         if options.warm_start is not None:
@@ -95,21 +96,22 @@ class MetaScheduleStrategy(TuneStrategy):
         if (directory / MODEL_FILE).exists():
             model.load(directory / MODEL_FILE)
         states = _initial_states(mod, target, arch, database, directory)
-        with _scratch(work_dir) as scratch, _file_logger(work_dir / "search.log") as logger:
-            with Measurer(
-                target, options.threads, scratch, options.seed, self._timeouts
-            ) as measurer:
-                search = _Search(
-                    states, database, model, measurer, target, arch, options, logger, progress
-                )
-                try:
-                    search.run()
-                finally:
-                    known = read_comparisons(directory)
-                    known |= {state.key: state.comparison() for state in states}
-                    write_comparisons(directory, known)
-                    if len(model):
-                        model.save(directory / MODEL_FILE)
+        with contextlib.ExitStack() as stack:
+            scratch = stack.enter_context(_scratch(work_dir))
+            logger = stack.enter_context(_file_logger(work_dir / "search.log"))
+            measurer = stack.enter_context(
+                Measurer(target, options.threads, scratch, options.seed, self._timeouts)
+            )
+            search = _Search(
+                states, database, model, measurer, target, arch, options, logger, progress
+            )
+            try:
+                search.run()
+            finally:
+                measured = {s.key: s.comparison() for s in states if s.best_us is not None}
+                write_comparisons(directory, read_comparisons(directory) | measured)
+                if len(model):
+                    model.save(directory / MODEL_FILE)
         return TuneResult(
             strategy=self.name,
             database_dir=directory,
@@ -146,7 +148,9 @@ class _Search:
         self._logger = logger
         self._progress = progress
         self._deadline = Deadline(options.time_budget_s)
-        self._effort: SearchEffort = plan_effort(options.trials, len(states))
+        self._effort: SearchEffort = plan_effort(
+            options.trials, options.time_budget_s, len(states)
+        )
         self._contexts: dict[str, Any] = {}
 
     def run(self) -> None:
@@ -159,19 +163,20 @@ class _Search:
             open_states = [state for state in self._states if state.closed is None]
             if not open_states:
                 break
-            left -= self._measure_batch(max(open_states, key=lambda s: s.priority), left)
+            roofline = observed_roofline(self._states)
+            left -= self._measure_batch(max(open_states, key=lambda s: s.priority(roofline)), left)
         self._confirm()
 
     def _measure_defaults(self) -> None:
         """Measure the default schedule of every task that time allows, the heaviest first."""
         waiting = [s for s in self._states if s.closed is None and s.default_us is None]
-        for state in sorted(waiting, key=lambda s: -s.priority):
+        for state in sorted(waiting, key=lambda s: -s.priority(Roofline())):
             if self._deadline.used(_DEFAULTS_SHARE):
                 return
             scheduled, _ = schedule_task(state.task, self._arch)
             [measured] = self._measurer.measure(state.task, [scheduled])
-            state.default_us, state.default_library = measured.latency_us, measured.library
-            self.log.add(state, 0, measured, self._deadline.elapsed_s)
+            state.add_default(measured)
+            self.log.add(state, 0, measured)
             text = f"{state.task.name}: {_outcome(measured)} by default ({state.rule})"
             self._report(text)
 
@@ -187,12 +192,13 @@ class _Search:
             lambda: self._deadline.expired,
         )
         candidates = candidates[: len(measured)]
-        first_trial = state.trials + 1
-        state.add(measured)
-        for offset, (candidate, result) in enumerate(zip(candidates, measured, strict=True)):
+        best_before_us = state.tuned_us
+        for candidate, result in zip(candidates, measured, strict=True):
             if result.latency_us is not None:
                 self._commit(state, candidate, result.latency_us)
-            self.log.add(state, first_trial + offset, result, self._deadline.elapsed_s)
+            state.add(result)
+            self.log.add(state, state.trials, result)
+        state.end_batch(best_before_us)
         self._learn(state, candidates, measured)
         failed = sum(result.latency_us is None for result in measured)
         self._report(

@@ -22,6 +22,18 @@ from tvmopt.tune.database import (
 MODEL_FILE = "cost_model.npz"
 
 
+def check_source(source: Path, key: DatabaseKey) -> None:
+    """Refuse an earlier database that cannot be begun from.
+
+    Raises:
+        ConfigError: When ``source`` is no directory.
+        DatabaseMismatchError: When ``source`` has another key.
+    """
+    if not source.is_dir():
+        raise ConfigError(f"warm_start must be a tuning database directory, but got {source}")
+    check_key(source, key)
+
+
 def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey) -> int:
     """Copy records, comparisons and cost-model samples of ``source`` into an open database.
 
@@ -33,18 +45,11 @@ def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey
 
     Returns:
         Number of records copied.
-
-    Raises:
-        ConfigError: When ``source`` is no directory.
-        DatabaseMismatchError: When ``source`` has another key.
     """
     from tvm.s_tir import meta_schedule as ms
 
-    if not source.is_dir():
-        raise ConfigError(f"warm_start must be a tuning database directory, but got {source}")
     if source.resolve() == directory.resolve():
         return 0
-    check_key(source, key)
     copied = 0
     with tempfile.TemporaryDirectory(prefix="warm-", dir=directory) as temporary:
         copy = Path(temporary)  # opening repairs a cut line, and the source is not ours to repair

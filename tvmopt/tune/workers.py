@@ -12,6 +12,7 @@ Requests and answers are one JSON object a line. See :mod:`tvmopt.tune.worker` f
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -86,20 +87,31 @@ class WorkerPool:
             worker.kill()
         self._workers.clear()
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Run all jobs and return their outcomes in order."""
-        outcomes = dict(self.run_as_completed(jobs))
-        return [outcomes[index] for index in range(len(jobs))]
+    def run(
+        self, jobs: Sequence[Job], stop: Callable[[], bool] = lambda: False
+    ) -> list[Outcome]:
+        """Run jobs on all workers.
 
-    def run_as_completed(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Outcome]]:
-        """Run jobs on all workers, yielding ``(index, outcome)`` as they end.
+        Args:
+            jobs: What to run.
+            stop: Asked before each start; once true, no further job is started.
 
-        A caller that stops iterating leaves the workers busy; it must :meth:`close` the pool.
+        Returns:
+            Outcomes in the order of ``jobs``; fewer when stopped, since jobs start in order.
         """
+        outcomes = dict(self._run_as_completed(jobs, stop))
+        return [outcomes[index] for index in sorted(outcomes)]
+
+    def _run_as_completed(
+        self, jobs: Sequence[Job], stop: Callable[[], bool]
+    ) -> Iterator[tuple[int, Outcome]]:
         waiting = deque(enumerate(jobs))
         busy: dict[_Worker, tuple[int, float]] = {}
         with selectors.DefaultSelector() as selector:
             while waiting or busy:
+                if waiting and stop():
+                    waiting.clear()
+                    continue
                 for worker in self._idle(busy, len(waiting)):
                     index, job = waiting.popleft()
                     if not worker.send(job):
@@ -218,10 +230,8 @@ class _Worker:
         self._process.kill()
         self._process.wait()
         for pipe in (self._requests, self.answers):
-            try:
+            with contextlib.suppress(OSError):
                 pipe.close()
-            except OSError:
-                pass
 
     def _log_tail(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()

@@ -1,0 +1,1 @@
+"""Entry points of the MLflow project: each parses parameters, calls tvmopt and says what happened."""

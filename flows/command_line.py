@@ -1,0 +1,77 @@
+"""From a command line to a call: parse, check, run, and end with one clear line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, TvmoptError
+from tvmopt.parameters import ENTRY_POINTS
+
+WRONG_INPUT = 2
+FAILED = 1
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"error: {message} (see --help)", file=sys.stderr)
+        sys.exit(WRONG_INPUT)
+
+
+def parse(entry: str, argv: Sequence[str] | None, description: str | None) -> dict[str, Any]:
+    """Parameters of ``entry`` from the command line; an empty value means the default.
+
+    Raises:
+        ConfigError: When a value is not of its type or a needed one is missing.
+    """
+    parser = _Parser(
+        prog=f"python -m flows.{entry}", description=description, allow_abbrev=False
+    )
+    for parameter in ENTRY_POINTS[entry]:
+        shown = "needed" if parameter.default is None else f"default: {parameter.default!r}"
+        parser.add_argument(
+            f"--{parameter.name}",
+            default="",
+            metavar=parameter.kind.__name__.upper(),
+            help=f"{parameter.help} ({shown})".replace("%", "%%"),
+        )
+    given = vars(parser.parse_args(argv))
+    values = {}
+    for parameter in ENTRY_POINTS[entry]:
+        text = given[parameter.name]
+        if text.strip():
+            values[parameter.name] = parameter.parse(text)
+        elif parameter.default is None:
+            raise ConfigError(f"{parameter.name} must be given: {parameter.help}")
+        else:
+            values[parameter.name] = parameter.default
+    return values
+
+
+def run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
+    """Run an entry point and exit: 0 done, 1 failed, 2 wrong input, 130 interrupted.
+
+    Args:
+        entry: Name of the entry point.
+        find: Gives its function; called after parsing, so that ``--help`` and a wrong parameter
+            answer at once, without importing the compiler.
+    """
+    try:
+        values = parse(entry, None, sys.modules["__main__"].__doc__)
+        find()(**values)
+    except (ConfigError, ModelError) as error:
+        _say(error)
+        sys.exit(WRONG_INPUT)
+    except (TvmoptError, EnvironmentSetupError) as error:
+        _say(error)
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(0)
+
+
+def _say(error: Exception) -> None:
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)

@@ -1,0 +1,91 @@
+"""Tests of the worker processes: isolation, environment, timeouts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tvmopt.host import usable_cores
+from tvmopt.tune.workers import Job, WorkerPool, worker_environment
+
+
+def call(function: str, timeout_s: float = 30.0, **arguments) -> Job:
+    return Job(function, arguments, timeout_s)
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
+    monkeypatch.setenv("MLFLOW_RUN_ID", "a-run")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+    with WorkerPool(count=1, threads=1, scratch=tmp_path, name="test") as pool:
+        yield pool
+
+
+def test_a_worker_outlives_what_a_job_does_to_it(pool: WorkerPool) -> None:
+    threads, run_id, first_pid = pool.run(
+        [
+            call("tvm.runtime:num_threads"),
+            call("os:getenv", key="MLFLOW_RUN_ID"),
+            call("os:getpid"),
+        ]
+    )
+    assert threads.value == 1
+    assert run_id.value is None
+
+    started = time.monotonic()
+    crashed, raised, late, after = pool.run(
+        [
+            call("os:abort"),
+            call("os:listdir", path="/nowhere"),
+            call("signal:pause", timeout_s=0.5),
+            call("os:getpid"),
+        ]
+    )
+    assert crashed.error == "worker crashed: SIGABRT"
+    assert raised.error is not None
+    assert raised.error.startswith("FileNotFoundError: ")
+    assert late.error == "timeout after 0.5 s"
+    assert after.error is None
+    assert after.value != first_pid.value
+    assert time.monotonic() - started < 25
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="TVM caps the threads at the cores there are")
+def test_kernels_get_the_threads_that_were_asked_for(tmp_path: Path) -> None:
+    with WorkerPool(count=1, threads=2, scratch=tmp_path, name="test") as pool:
+        [outcome] = pool.run([call("tvm.runtime:num_threads")])
+    assert outcome.value == 2
+
+
+def test_outcomes_keep_the_order_of_jobs(tmp_path: Path) -> None:
+    names = ["a", "b", "c", "d", "e"]
+    with WorkerPool(count=2, threads=1, scratch=tmp_path, name="test") as pool:
+        outcomes = pool.run([call("os:fsencode", filename=name) for name in names])
+        # bytes are no JSON: the answer fails, and the worker with it, for that job alone
+        assert all(outcome.error for outcome in outcomes)
+        outcomes = pool.run([call("os:fspath", path=name) for name in names])
+        assert [outcome.value for outcome in outcomes] == names
+        assert pool.run([call("os:getpid")] * 3, stop=lambda: True) == []
+
+
+def test_environment_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_RUN_ID", "a-run")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "somewhere")
+    env = worker_environment(5, tmp_path)
+    assert env["TVM_NUM_THREADS"] == "5"
+    assert env["TMPDIR"] == str(tmp_path)
+    assert not [name for name in env if name.startswith("MLFLOW_")]
+
+
+def test_importing_the_package_is_cheap() -> None:
+    heavy = ("sklearn", "matplotlib", "mlflow", "optuna", "tvm.s_tir.tensor_intrin")
+    code = f"import sys, tvmopt.tune; print([m for m in {heavy!r} if m in sys.modules])"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert found.strip() == "[]"

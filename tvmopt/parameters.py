@@ -1,0 +1,106 @@
+"""Every parameter of every entry point, once: name, type, default, meaning.
+
+The command lines, the MLproject file and the documentation follow this table; a test compares it
+with the signatures of the functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tvmopt.config import METRICS, STRATEGIES
+from tvmopt.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One parameter.
+
+    Attributes:
+        name: Its name, the same on the command line, in MLproject and in Python.
+        kind: ``str``, ``int``, ``float`` or ``bool``.
+        default: Its default; None when it must be given.
+        help: What it means, with units.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+
+    def parse(self, text: str) -> Any:
+        """Value of ``text``.
+
+        Raises:
+            ConfigError: When it is no value of the parameter's type.
+        """
+        text = text.strip()
+        if self.kind is str:
+            return text
+        if self.kind is bool:
+            if text.lower() in ("true", "1", "yes"):
+                return True
+            if text.lower() in ("false", "0", "no"):
+                return False
+            raise ConfigError(f"{self.name} must be true or false, but got {text!r}")
+        word = {int: "a whole number", float: "a number"}[self.kind]
+        try:
+            value = self.kind(text)
+        except ValueError as error:
+            raise ConfigError(f"{self.name} must be {word}, but got {text!r}") from error
+        if value != value or value in (float("inf"), float("-inf")):
+            raise ConfigError(f"{self.name} must be a finite number, but got {text!r}")
+        return value
+
+
+_ALL = (
+    Parameter("model", str, None, "ONNX file, or MLflow URI (runs:/..., models:/...) of an ONNX model"),
+    Parameter("name", str, "", "name of the experiment and the registered model; default: the file's"),
+    Parameter("input_shapes", str, "",
+              "shapes of dynamic inputs, e.g. image:1x3x224x224,mask:1x16"),
+    Parameter("data", str, "",
+              ".npz with an array an input and optionally integer 'labels', or .npy; 70% evaluate, "
+              "30% are held out for promotion"),
+    Parameter("target", str, "host",
+              "'host', an LLVM CPU name (skylake-avx512), or JSON with mcpu and mattr"),
+    Parameter("threads", int, 0, "threads to compile for and measure with; 0: all usable cores"),
+    Parameter("strategy", str, "default", f"tuning strategy: {', '.join(STRATEGIES)}"),
+    Parameter("trials", int, 64, "most candidates that metaschedule measures"),
+    Parameter("time_budget", float, 0.0, "most seconds to tune for; 0: no limit"),
+    Parameter("max_accuracy_drop", float, 0.01,
+              "largest accuracy drop against the float model that may be promoted"),
+    Parameter("metric", str, "auto", f"accuracy metric: {', '.join(METRICS)}"),
+    Parameter("repeats", int, 200, "latency samples of each contender"),
+    Parameter("warm_start", str, "", "run id of an earlier tune run to begin from"),
+    Parameter("no_cache", bool, False, "true: do every stage again, reuse none"),
+    Parameter("version", str, "", "version number or alias of the registered model"),
+    Parameter("alias", str, "champion", "alias to give"),
+    Parameter("output", str, "", "folder to create; default: <name>-<version>"),
+)  # fmt: skip
+_BY_NAME = {p.name: p for p in _ALL}
+_MODEL = ("model", "name", "input_shapes", "data", "target", "threads")
+_TUNING = ("strategy", "trials", "time_budget")
+
+
+def _table(*names: str, **defaults: Any) -> tuple[Parameter, ...]:
+    return tuple(
+        dataclasses.replace(_BY_NAME[n], default=defaults.get(n, _BY_NAME[n].default))
+        for n in names
+    )
+
+
+ENTRY_POINTS: dict[str, tuple[Parameter, ...]] = {
+    "main": _table(
+        *_MODEL, *_TUNING, "max_accuracy_drop", "metric", "repeats", "no_cache", model=""
+    ),
+    "convert": _table(*_MODEL, "no_cache"),
+    "tune": _table(*_MODEL, *_TUNING, "warm_start", "no_cache"),
+    "build": _table(*_MODEL, *_TUNING, "no_cache"),
+    "evaluate": _table(*_MODEL, *_TUNING, "metric", "repeats", "no_cache"),
+    "promote": _table(
+        "name", "version", "alias", "data", "max_accuracy_drop", name=None, version="candidate"
+    ),
+    "pull": _table("name", "version", "output", name=None, version="champion"),
+}
+"""Parameters of each entry point, in the order of its function."""

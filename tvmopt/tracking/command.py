@@ -1,0 +1,56 @@
+"""One command of a user: store opened, dead runs closed, a run of its own, a folder to work in."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from mlflow import MlflowClient
+
+from tvmopt.tracking.runs import close_orphans, open_run
+from tvmopt.tracking.stage_run import Session
+from tvmopt.tracking.store import experiment_id, open_store
+
+
+@contextmanager
+def command(
+    entry: str,
+    model_name: str,
+    params: Mapping[str, object],
+    *,
+    use_cache: bool = True,
+    threads: int = 1,
+) -> Iterator[Session]:
+    """Open the run of one command.
+
+    The run is the one that ``mlflow run`` opened (``MLFLOW_RUN_ID``), or a new one in the experiment
+    that the environment names, else in the experiment of the model.
+    """
+    client = open_store()
+    close_orphans(client)
+    run_id = os.environ.pop("MLFLOW_RUN_ID", None)
+    experiment = _experiment(client, run_id, model_name)
+    shown = {k: v for k, v in params.items() if v not in ("", None)}
+    with (
+        tempfile.TemporaryDirectory(prefix="tvmopt-") as folder,
+        open_run(
+            client,
+            experiment,
+            f"{entry}-{model_name}",
+            shown,
+            {"tvmopt.entry_point": entry, "tvmopt.model_name": model_name},
+            run_id=run_id,
+        ) as own,
+    ):
+        yield Session(client, experiment, own, shown, use_cache, Path(folder), threads)
+
+
+def _experiment(client: MlflowClient, run_id: str | None, model_name: str) -> str:
+    if run_id:
+        return str(client.get_run(run_id).info.experiment_id)
+    if os.environ.get("MLFLOW_EXPERIMENT_ID"):
+        return os.environ["MLFLOW_EXPERIMENT_ID"]
+    return experiment_id(client, os.environ.get("MLFLOW_EXPERIMENT_NAME") or model_name)

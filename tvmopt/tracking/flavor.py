@@ -1,0 +1,275 @@
+"""The ``tvmopt`` MLflow flavor: compiled models saved, logged, loaded and served.
+
+Two flavors are written: ``tvmopt`` (native), loaded as :class:`tvmopt.runtime.CompiledModel`, and
+``python_function`` for MLflow's generic tools. The model carries the code that loads it, so that it
+can be used where this package is not installed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from mlflow import pyfunc
+from mlflow.models import Model, ModelSignature
+from mlflow.models.model import MLMODEL_FILE_NAME, ModelInfo
+from mlflow.models.utils import ModelInputExample, _save_example
+from mlflow.tracking.artifact_utils import _download_artifact_from_uri
+from mlflow.types import Schema
+from mlflow.types import TensorSpec as MlflowTensorSpec
+from mlflow.utils.environment import (
+    _CONDA_ENV_FILE_NAME,
+    _CONSTRAINTS_FILE_NAME,
+    _PYTHON_ENV_FILE_NAME,
+    _REQUIREMENTS_FILE_NAME,
+    _mlflow_conda_env,
+    _process_conda_env,
+    _process_pip_requirements,
+    _PythonEnv,
+    _validate_env_arguments,
+)
+from mlflow.utils.file_utils import write_to
+from mlflow.utils.model_utils import (
+    _add_code_from_conf_to_system_path,
+    _get_flavor_configuration,
+    _validate_and_copy_code_paths,
+    _validate_and_prepare_target_save_path,
+)
+
+from tvmopt.runtime import CompiledModel, ModelMetadata, Outputs, load
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
+from tvmopt.runtime.model import read_golden
+from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
+
+FLAVOR_NAME = "tvmopt"
+_DATA = "compiled"
+_EXAMPLE_LIMIT = 100_000
+
+
+def get_default_pip_requirements() -> list[str]:
+    """Packages that a saved model needs: TVM's pinned pair and NumPy, beside MLflow itself."""
+    return [
+        f"apache-tvm=={TVM_VERSION}",
+        f"apache-tvm-ffi=={TVM_FFI_VERSION}",
+        f"numpy=={np.__version__}",
+    ]
+
+
+def get_default_conda_env() -> dict[str, Any]:
+    """Conda environment with :func:`get_default_pip_requirements`."""
+    env: dict[str, Any] = _mlflow_conda_env(additional_pip_deps=get_default_pip_requirements())
+    return env
+
+
+def save_model(
+    tvmopt_model: str | Path,
+    path: str | Path,
+    conda_env: Any = None,
+    code_paths: list[str] | None = None,
+    mlflow_model: Model | None = None,
+    signature: ModelSignature | None = None,
+    input_example: ModelInputExample | None = None,
+    pip_requirements: list[str] | None = None,
+    extra_pip_requirements: list[str] | None = None,
+    metadata: dict[str, Any] | None = None,
+    validate_serving_input: bool = True,  # noqa: ARG001 - read by Model.log
+) -> None:
+    """Save a compiled model as an MLflow model.
+
+    Args:
+        tvmopt_model: Folder with library, metadata and golden file, as the build stage wrote it.
+        path: Folder to create.
+        conda_env: See MLflow; by default the pinned requirements.
+        code_paths: Code to ship; by default this package.
+        mlflow_model: The :class:`mlflow.models.Model` this flavor is added to.
+        signature: By default the signature of the compiled model.
+        input_example: By default the golden input, when it is small.
+        pip_requirements: See MLflow.
+        extra_pip_requirements: See MLflow.
+        metadata: Free metadata for the MLmodel file.
+        validate_serving_input: Whether MLflow tries the input example when the model is logged.
+    """
+    _validate_env_arguments(conda_env, pip_requirements, extra_pip_requirements)
+    bundle = Path(tvmopt_model)
+    model = ModelMetadata.read(bundle)
+    path = Path(path).resolve()
+    _validate_and_prepare_target_save_path(str(path))
+    package = Path(__file__).parents[1]
+    code = _validate_and_copy_code_paths(code_paths or [str(package)], str(path))
+    for cache in (path / str(code)).rglob("__pycache__"):
+        shutil.rmtree(cache, ignore_errors=True)
+    (path / _DATA).mkdir()
+    for name in (LIBRARY_FILE, METADATA_FILE, GOLDEN_FILE):
+        shutil.copyfile(bundle / name, path / _DATA / name)
+
+    mlflow_model = mlflow_model or Model()
+    mlflow_model.signature = signature or model_signature(model)
+    example = input_example if input_example is not None else _small_example(bundle, model)
+    if example is not None:
+        _save_example(mlflow_model, example, str(path))
+    if metadata is not None:
+        mlflow_model.metadata = metadata
+    pyfunc.add_to_model(
+        mlflow_model,
+        loader_module="tvmopt.tracking.flavor",
+        data=_DATA,
+        conda_env=_CONDA_ENV_FILE_NAME,
+        python_env=_PYTHON_ENV_FILE_NAME,
+        code=code,
+    )
+    mlflow_model.add_flavor(
+        FLAVOR_NAME,
+        data=_DATA,
+        code=code,
+        tvm_version=model.tvm_version,
+        target=model.target,
+        host_cpu=model.host_cpu,
+        threads=model.threads,
+        library_sha256=model.library_sha256,
+        golden_sha256=model.golden_sha256,
+        digest=model.digest,
+    )
+    mlflow_model.model_size_bytes = sum(
+        f.stat().st_size for f in path.rglob("*") if f.is_file()
+    )
+    mlflow_model.save(str(path / MLMODEL_FILE_NAME))
+    _write_environment(path, conda_env, pip_requirements, extra_pip_requirements)
+
+
+def log_model(
+    tvmopt_model: str | Path,
+    name: str = "model",
+    registered_model_name: str | None = None,
+    run_id: str | None = None,
+    **kwargs: Any,
+) -> ModelInfo:
+    """Log a compiled model to a run; other arguments as :func:`save_model`."""
+    import tvmopt.tracking.flavor as flavor
+
+    return Model.log(
+        artifact_path=None,
+        name=name,
+        flavor=flavor,
+        registered_model_name=registered_model_name,
+        run_id=run_id,
+        tvmopt_model=tvmopt_model,
+        # Checked by the build stage already, on the same file.
+        validate_serving_input=False,
+        **kwargs,
+    )
+
+
+def load_model(model_uri: str, dst_path: str | None = None) -> CompiledModel:
+    """Load the native flavor from any MLflow model URI.
+
+    Raises:
+        ArtifactError: When hash, TVM version or CPU do not fit; the library is not opened then.
+    """
+    local = _download_artifact_from_uri(artifact_uri=model_uri, output_path=dst_path)
+    flavor = _get_flavor_configuration(model_path=local, flavor_name=FLAVOR_NAME)
+    _add_code_from_conf_to_system_path(local, flavor)
+    return _load_checked(Path(local), flavor)
+
+
+def download(model_uri: str, download_to: Path) -> Path:
+    """Folder of a saved model, fetched when it is not on this disk."""
+    return Path(_download_artifact_from_uri(model_uri, output_path=str(download_to)))
+
+
+def compiled_folder(saved: Path) -> Path:
+    """Folder with library, metadata and golden file of a saved model."""
+    flavor = _get_flavor_configuration(model_path=str(saved), flavor_name=FLAVOR_NAME)
+    folder: Path = saved / flavor["data"]
+    return folder
+
+
+def model_signature(model: ModelMetadata) -> ModelSignature:
+    """Inputs and outputs of a compiled model as MLflow names them, with exact shapes."""
+
+    def schema(side: Any) -> Schema:
+        return Schema(
+            [MlflowTensorSpec(np.dtype(t.dtype), tuple(t.shape), name=t.name) for t in side]
+        )
+
+    return ModelSignature(inputs=schema(model.inputs), outputs=schema(model.outputs))
+
+
+class _PyFuncModel:
+    """What :func:`mlflow.pyfunc.load_model` wraps."""
+
+    def __init__(self, model: CompiledModel) -> None:
+        self._model = model
+        self._single = len(model.metadata.outputs) == 1
+
+    def predict(
+        self, data: np.ndarray | Mapping[str, np.ndarray]
+    ) -> np.ndarray | Outputs:
+        """Outputs in the order of the ONNX graph; the array itself when there is one output."""
+        outputs = self._model(_plain(data))
+        return outputs[0] if self._single else outputs
+
+    def get_raw_model(self) -> CompiledModel:
+        """The model without MLflow's wrapping."""
+        return self._model
+
+
+def _load_pyfunc(path: str) -> _PyFuncModel:
+    folder = Path(path)
+    flavor = _get_flavor_configuration(model_path=str(folder.parent), flavor_name=FLAVOR_NAME)
+    return _PyFuncModel(_load_checked(folder.parent, flavor))
+
+
+def _load_checked(local: Path, flavor: Mapping[str, Any]) -> CompiledModel:
+    from tvmopt.errors import ArtifactError
+
+    folder = local / flavor["data"]
+    model = ModelMetadata.read(folder)
+    for name in ("library_sha256", "golden_sha256"):
+        if flavor[name] != getattr(model, name):
+            raise ArtifactError(
+                f"{name} of {METADATA_FILE} must be the one of the MLmodel file, "
+                f"{flavor[name][:16]}..., but got {getattr(model, name)[:16]}...: the model was "
+                "changed after it was saved; fetch or build it again"
+            )
+    return load(folder)
+
+
+def _plain(data: Any) -> np.ndarray | Mapping[str, np.ndarray]:
+    if isinstance(data, np.ndarray | Mapping):
+        return data
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas, from MLflow's tools
+        if len(data.columns) == 1:
+            return np.asarray(data.iloc[:, 0].tolist())
+        return {str(name): np.asarray(data[name].tolist()) for name in data.columns}
+    return np.asarray(data)
+
+
+def _small_example(bundle: Path, model: ModelMetadata) -> ModelInputExample | None:
+    # An example is stored as JSON; for an image of a megabyte the golden file serves as well.
+    inputs, _ = read_golden(bundle, model)
+    if sum(a.size for a in inputs.values()) > _EXAMPLE_LIMIT:
+        return None
+    return inputs if len(inputs) > 1 else next(iter(inputs.values()))
+
+
+def _write_environment(
+    path: Path, conda_env: Any, pip_requirements: Any, extra_pip_requirements: Any
+) -> None:
+    if conda_env is None:
+        default = get_default_pip_requirements() if pip_requirements is None else None
+        conda_env, requirements, constraints = _process_pip_requirements(
+            default, pip_requirements, extra_pip_requirements
+        )
+    else:
+        conda_env, requirements, constraints = _process_conda_env(conda_env)
+    with (path / _CONDA_ENV_FILE_NAME).open("w") as file:
+        yaml.safe_dump(conda_env, stream=file, default_flow_style=False)
+    if constraints:
+        write_to(str(path / _CONSTRAINTS_FILE_NAME), "\n".join(constraints))
+    write_to(str(path / _REQUIREMENTS_FILE_NAME), "\n".join(requirements))
+    _PythonEnv.current().to_yaml(str(path / _PYTHON_ENV_FILE_NAME))
+

@@ -1,0 +1,64 @@
+"""The entry point promote: move an alias to a version that earns it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tvmopt.config import at_least
+from tvmopt.errors import ConfigError
+from tvmopt.tracking.command import command
+from tvmopt.tracking.console import say
+from tvmopt.tracking.promotion import Promotion, promote_version
+from tvmopt.tracking.registry import CANDIDATE, CHAMPION, check_name, find_version
+from tvmopt.tracking.runs import log_tags
+from tvmopt.tracking.store import open_store
+
+_ALIAS = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
+
+
+def promote(
+    name: str,
+    version: str = CANDIDATE,
+    alias: str = CHAMPION,
+    data: str = "",
+    max_accuracy_drop: float = 0.01,
+) -> Promotion:
+    """Re-check a version on held-out data and give it the alias; refuse with the reason.
+
+    Args:
+        name: Registered model.
+        version: Version number, or an alias of the version to promote.
+        alias: Alias to give.
+        data: ``.npz`` or ``.npy`` file; its held-out 30% is used. Without it, random inputs.
+        max_accuracy_drop: Largest accuracy drop against the float model.
+
+    Raises:
+        ConfigError: A parameter breaks its rule.
+        PromotionRefusedError: The version does not earn the alias.
+    """
+    params = dict(locals())
+    check_name(name)
+    at_least("max_accuracy_drop", max_accuracy_drop, 0)
+    if not _ALIAS.fullmatch(alias) or re.fullmatch(r"v\d+|latest", alias):
+        raise ConfigError(
+            "alias must start with a letter, hold letters, digits, _ and - only, and be neither "
+            f"'latest' nor like 'v1', but got {alias!r}"
+        )
+    path = Path(data).expanduser().resolve() if data else None
+    if path is not None and not path.is_file():
+        raise ConfigError(f"data must be an existing .npz or .npy file, but got {data!r}")
+    find_version(open_store(), name, version)
+    with command("promote", name, params) as session:
+        promotion = promote_version(
+            session.client,
+            name,
+            version,
+            data=path,
+            max_accuracy_drop=max_accuracy_drop,
+            work_dir=session.work_dir,
+            alias=alias,
+        )
+        log_tags(session.client, session.run_id, {"mlflow.note.content": promotion.reason})
+        say(promotion.reason)
+        return promotion

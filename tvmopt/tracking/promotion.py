@@ -1,0 +1,183 @@
+"""Promotion: a version earns ``champion`` on samples that evaluation has not seen."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+
+from tvmopt.errors import ConfigError, PromotionRefusedError, TvmoptError
+from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
+from tvmopt.evaluate.dataset import Dataset, load_dataset
+from tvmopt.frontend.reference import Reference
+from tvmopt.runtime import CompiledModel
+from tvmopt.stages.module_files import REFERENCE_FILE
+from tvmopt.tracking import flavor
+from tvmopt.tracking.artifacts import is_intact, local_artifacts
+from tvmopt.tracking.registry import CHAMPION, Registered, champion_alias, find_version
+
+_RANDOM_BATCHES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Promotion:
+    """Whether a version is the champion now, and why."""
+
+    done: bool
+    reason: str
+
+
+def promote_version(
+    client: MlflowClient,
+    name: str,
+    version: str,
+    *,
+    data: Path | None,
+    max_accuracy_drop: float,
+    work_dir: Path,
+    alias: str = CHAMPION,
+) -> Promotion:
+    """Re-check a version and give it ``alias`` and ``<alias>-<target>``.
+
+    It must load (hash, TVM version, CPU), reproduce its golden output, and lose at most
+    ``max_accuracy_drop`` on the held-out split of the data; without data, on random inputs against
+    the float model. The alias's former holder gets ``previous-<alias>``.
+
+    Raises:
+        ConfigError: There is no such model or version.
+        PromotionRefusedError: With the reason; no alias is moved then.
+    """
+    found = find_version(client, name, version)
+    accuracy = _check(client, found, data, max_accuracy_drop, work_dir)
+    number = str(found.version)
+    former = client.get_registered_model(name).aliases.get(alias)
+    if former is not None and str(former) != number:
+        client.set_registered_model_alias(name, f"previous-{alias}", former)
+    client.set_registered_model_alias(name, alias, number)
+    if alias == CHAMPION:
+        client.set_registered_model_alias(
+            name, champion_alias(found.tags.get("target", "unknown")), number
+        )
+    client.set_model_version_tag(name, number, "heldout_accuracy", f"{accuracy.accuracy:.6g}")
+    split = f"{accuracy.samples} held-out samples" if data else "random inputs (no data was given)"
+    return Promotion(
+        True,
+        f"version {number} has alias {alias}: {accuracy.metric} accuracy "
+        f"{accuracy.accuracy:.4f} on {split}, drop {accuracy.drop:+.4f} of at most "
+        f"{max_accuracy_drop:g}",
+    )
+
+
+def promote_if_better(
+    client: MlflowClient,
+    registered: Registered,
+    *,
+    data: Path | None,
+    max_accuracy_drop: float,
+    work_dir: Path,
+) -> Promotion:
+    """Promote, unless the champion is the same model on the same target and faster.
+
+    Raises:
+        PromotionRefusedError: When the version may not be champion at all.
+    """
+    current = _champion(client, registered.name)
+    mine = client.get_model_version(registered.name, registered.version)
+    if current is not None and str(current.version) != registered.version:
+        same = all(
+            current.tags.get(key) == mine.tags.get(key)
+            for key in ("model_sha256", "input_shapes", "target", "threads")
+        )
+        theirs, ours = (float(v.tags.get("latency_ms_p50", "inf")) for v in (current, mine))
+        if same and theirs < ours:
+            return Promotion(
+                False,
+                f"version {current.version} stays champion: its p50 was {theirs:.4g} ms, "
+                f"version {registered.version} has {ours:.4g} ms (promote it by hand with "
+                f"-e promote -P name={registered.name} -P version={registered.version})",
+            )
+    return promote_version(
+        client,
+        registered.name,
+        registered.version,
+        data=data,
+        max_accuracy_drop=max_accuracy_drop,
+        work_dir=work_dir,
+    )
+
+
+def _champion(client: MlflowClient, name: str) -> ModelVersion | None:
+    try:
+        return client.get_model_version_by_alias(name, CHAMPION)
+    except MlflowException:
+        return None
+
+
+def _check(
+    client: MlflowClient,
+    version: ModelVersion,
+    data: Path | None,
+    max_accuracy_drop: float,
+    work_dir: Path,
+) -> Accuracy:
+    what = f"version {version.version} of {version.name!r}"
+    try:
+        folder = flavor.download(f"models:/{version.name}/{version.version}", work_dir)
+        model = flavor.load_model(str(folder))
+        model.check_golden(flavor.compiled_folder(folder))
+        dataset = _heldout(data, model)
+        accuracy = _accuracy(model, _reference(client, version, work_dir), dataset)
+    except ConfigError:
+        raise
+    except TvmoptError as error:
+        raise PromotionRefusedError(f"{what} is not promoted: {error}") from error
+    if not accuracy.drop <= max_accuracy_drop:
+        raise PromotionRefusedError(
+            f"{what} is not promoted: accuracy drop must be at most {max_accuracy_drop:g} on "
+            f"held-out samples, but it is {accuracy.drop:.4f} ({accuracy.metric} "
+            f"{accuracy.accuracy:.4f} against {accuracy.reference:.4f}, {accuracy.samples} samples)"
+        )
+    return accuracy
+
+
+def _reference(client: MlflowClient, version: ModelVersion, work_dir: Path) -> Reference:
+    run_id = version.tags.get("convert_run", "")
+    try:
+        folder = local_artifacts(client, run_id, work_dir)
+    except MlflowException as error:
+        raise PromotionRefusedError(
+            f"the float reference of the model is needed, but its convert run {run_id!r} is gone; "
+            "run main again"
+        ) from error
+    if not is_intact(folder):
+        raise PromotionRefusedError(
+            f"the float reference of the model must be intact, but artifacts of run {run_id!r} are "
+            "damaged or gone; run main again"
+        )
+    return Reference(str(folder / REFERENCE_FILE))
+
+
+def _heldout(data: Path | None, model: CompiledModel) -> Dataset:
+    specs = model.metadata.inputs
+    if data is not None:
+        return load_dataset(data, specs).split("heldout")
+    rng = np.random.default_rng(2)
+    arrays = {}
+    for spec in specs:
+        shape = (_RANDOM_BATCHES, *spec.shape)
+        floating = np.dtype(spec.dtype).kind == "f"
+        values = rng.standard_normal(shape) if floating else rng.integers(0, 2, shape)
+        arrays[spec.name] = values.astype(spec.dtype)
+    return Dataset(specs, arrays, None, stacked=True)
+
+
+def _accuracy(model: CompiledModel, reference: Reference, dataset: Dataset) -> Accuracy:
+    meter = AccuracyMeter("auto", dataset.labels is not None)
+    for batch in dataset.batches():
+        meter.add(model(batch.inputs), reference(batch.inputs), batch.labels, batch.valid)
+    return meter.result()
+

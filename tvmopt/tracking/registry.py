@@ -1,0 +1,124 @@
+"""The model registry: a version for each compiled model, and aliases that are earned."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+
+from tvmopt.errors import ConfigError
+from tvmopt.runtime import ModelMetadata
+from tvmopt.tracking import flavor
+
+CANDIDATE = "candidate"
+CHAMPION = "champion"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,199}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Registered:
+    """A version of a registered model, and whether it was there before."""
+
+    name: str
+    version: str
+    existed: bool
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if it may be a registered model's, else raise :class:`ConfigError`."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            "name must start with a letter or digit and hold only letters, digits, spaces and "
+            f"._- (at most 200), but got {name!r}"
+        )
+    return name
+
+
+def register(
+    client: MlflowClient,
+    name: str,
+    bundle: Path,
+    run_id: str,
+    tags: Mapping[str, str],
+) -> Registered:
+    """Make a compiled model a version of ``name``, once: the same digest gives the same version.
+
+    The new version gets the alias ``candidate``.
+    """
+    model = ModelMetadata.read(bundle)
+    tags = {
+        "target": model.target["mcpu"],
+        "threads": str(model.threads),
+        "tvm": model.tvm_version,
+        "sha256": model.library_sha256,
+        "digest": model.digest,
+        **tags,
+    }
+    for version in versions(client, name):
+        if version.tags.get("digest") == model.digest and _is_there(version):
+            for key, value in tags.items():
+                client.set_model_version_tag(name, version.version, key, value)
+            client.set_registered_model_alias(name, CANDIDATE, version.version)
+            return Registered(name, str(version.version), existed=True)
+    info = flavor.log_model(
+        bundle, name="model", registered_model_name=name, run_id=run_id, tags=dict(tags)
+    )
+    version_number = str(info.registered_model_version)
+    for key, value in tags.items():
+        client.set_model_version_tag(name, version_number, key, value)
+    client.set_registered_model_alias(name, CANDIDATE, version_number)
+    return Registered(name, version_number, existed=False)
+
+
+def versions(client: MlflowClient, name: str) -> list[ModelVersion]:
+    """All versions of a registered model, newest first; empty when there is no such model."""
+    quoted = name.replace("'", "\\'")
+    found = client.search_model_versions(f"name='{quoted}'")
+    return sorted(found, key=lambda v: int(v.version), reverse=True)
+
+
+def find_version(client: MlflowClient, name: str, which: str) -> ModelVersion:
+    """Version by number or alias.
+
+    Raises:
+        ConfigError: When there is no such model, version or alias; says what there is.
+    """
+    try:
+        if which.isdigit():
+            return client.get_model_version(name, which)
+        return client.get_model_version_by_alias(name, which)
+    except MlflowException as error:
+        known = versions(client, name)
+        if not known:
+            models = ", ".join(m.name for m in client.search_registered_models()) or "none"
+            raise ConfigError(
+                f"name must be a registered model ({models}), but got {name!r}"
+            ) from error
+        aliases = sorted(client.get_registered_model(name).aliases)
+        numbers = ", ".join(str(v.version) for v in known)
+        raise ConfigError(
+            f"version must be a version ({numbers}) or an alias ({', '.join(aliases) or 'none'}) "
+            f"of {name!r}, but got {which!r}"
+        ) from error
+
+
+def champion_alias(target: str) -> str:
+    """Alias of the champion for one target: ``champion-<target>``."""
+    return f"{CHAMPION}-{re.sub(r'[^A-Za-z0-9_-]', '-', target)}"
+
+
+def _is_there(version: ModelVersion) -> bool:
+    from mlflow.artifacts import list_artifacts
+
+    try:
+        return any(
+            item.path.endswith("MLmodel")
+            for item in list_artifacts(f"models:/{version.name}/{version.version}")
+        )
+    except (MlflowException, OSError):
+        return False

@@ -1,0 +1,57 @@
+"""The comparison table and the words around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_HEADERS = (
+    "variant",
+    "p50 ms",
+    "95% interval",
+    "accuracy",
+    "size MB",
+    "vs ONNX Runtime",
+    "vs untuned TVM",
+)
+
+
+def comparison(rows: Sequence[dict[str, str]], names: dict[str, str]) -> list[list[str]]:
+    """Cells of the comparison table, header first.
+
+    Args:
+        rows: Rows of the evaluate stage's table.
+        names: What to call each variant.
+    """
+    table = [list(_HEADERS)]
+    for row in rows:
+        untuned = row["speedup_vs_untuned"]
+        table.append(
+            [
+                names.get(row["variant"], row["variant"]),
+                _number(row["latency_ms_p50"]),
+                f"{_number(row['latency_ms_ci_low'])} - {_number(row['latency_ms_ci_high'])}",
+                f"{float(row['accuracy']):.4f}" if row["accuracy"] else "-",
+                f"{float(row['bytes']) / 1e6:.2f}",
+                f"{_number(row['speedup_vs_onnxruntime'])}x",
+                f"{_number(untuned)}x" if untuned else "-",
+            ]
+        )
+    return table
+
+
+def as_text(table: Sequence[Sequence[str]]) -> str:
+    """Columns padded for a terminal."""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)) for r in table]
+    lines.insert(1, "  ".join("-" * w for w in widths))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def as_markdown(table: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    head, *body = ["| " + " | ".join(row) + " |" for row in table]
+    return "\n".join([head, "|" + " --- |" * len(table[0]), *body]) + "\n"
+
+
+def _number(text: str) -> str:
+    return f"{float(text):.3g}" if float(text) < 1000 else f"{float(text):.0f}"

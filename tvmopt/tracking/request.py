@@ -1,0 +1,114 @@
+"""What a user asked for, checked as far as it can be before any run is opened."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+from tvmopt.arch.target import TargetSpec, resolve_target
+from tvmopt.config import BuildConfig, ConvertConfig, EvaluateConfig, TuneConfig, at_least
+from tvmopt.digest import sha256_file
+from tvmopt.errors import ConfigError
+from tvmopt.frontend.load import load_onnx, model_digest
+from tvmopt.frontend.shapes import fix_input_shapes, format_input_shapes, parse_input_shapes
+from tvmopt.tracking.registry import check_name
+
+EXAMPLE = {
+    "model": "examples/digits_cnn.onnx",
+    "data": "examples/digits_eval.npz",
+    "input_shapes": "image:1x1x8x8",
+    "name": "digits-cnn",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A model and what to do with it, resolved to exact values.
+
+    Attributes:
+        name: Name of the model: of its experiment and its registered model.
+        model: Path of the ONNX file.
+        model_digest: sha256 of the model with its external data.
+        data: Path of the evaluation data, or None.
+        data_digest: sha256 of the data; empty without data.
+        target: The exact target.
+        convert: Configuration of the convert stage.
+        tune: Configuration of the tune stage.
+        build: Configuration of the build stage.
+        evaluate: Configuration of the evaluate stage.
+        max_accuracy_drop: Largest accuracy drop that may be promoted.
+    """
+
+    name: str
+    model: Path
+    model_digest: str
+    data: Path | None
+    data_digest: str
+    target: TargetSpec
+    convert: ConvertConfig
+    tune: TuneConfig
+    build: BuildConfig
+    evaluate: EvaluateConfig
+    max_accuracy_drop: float
+
+
+def make_request(
+    model: Path,
+    *,
+    name: str = "",
+    input_shapes: str = "",
+    data: str = "",
+    target: str = "host",
+    threads: int = 0,
+    strategy: str = "default",
+    trials: int = 64,
+    time_budget: float = 0.0,
+    max_accuracy_drop: float = 0.01,
+    metric: str = "auto",
+    repeats: int = 200,
+) -> Request:
+    """Check every value and the model itself.
+
+    Raises:
+        ConfigError, ModelError: One line: the rule, the value got, what to do.
+    """
+    at_least("threads", threads, 0)
+    at_least("max_accuracy_drop", max_accuracy_drop, 0)
+    shapes = parse_input_shapes(input_shapes)
+    name = check_name(name) if name else _name_from(model)
+    spec = resolve_target(target, threads)
+    described = spec.to_dict()
+    data_path = Path(data).expanduser().resolve() if data else None
+    if data_path is not None and not data_path.is_file():
+        raise ConfigError(
+            f"data must be an existing .npz or .npy file, but there is none at '{data}'"
+        )
+    tune = TuneConfig(described, strategy, "subgraph", *_budget(strategy, trials, time_budget))
+    evaluate = EvaluateConfig(threads=spec.threads, metric=metric, repeats=repeats)
+    fixed = fix_input_shapes(load_onnx(model), shapes)
+    return Request(
+        name=name,
+        model=model,
+        model_digest=model_digest(model),
+        data=data_path,
+        data_digest=sha256_file(data_path) if data_path else "",
+        target=spec,
+        convert=ConvertConfig(format_input_shapes(fixed), described),
+        tune=tune,
+        build=BuildConfig(name, described),
+        evaluate=evaluate,
+        max_accuracy_drop=max_accuracy_drop,
+    )
+
+
+def _budget(strategy: str, trials: int, time_budget: float) -> tuple[int, float]:
+    # A budget that the strategy does not use must not change the digest of its result.
+    at_least("trials", trials, 0)
+    at_least("time_budget", time_budget, 0)
+    return (trials, float(time_budget)) if strategy == "metaschedule" else (0, 0.0)
+
+
+def _name_from(model: Path) -> str:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-._") or "model"
+    return check_name(name[:200])

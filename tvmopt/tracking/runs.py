@@ -1,0 +1,119 @@
+"""The life of a run: opened, kept true, closed; and the runs of dead processes put right."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
+
+from tvmopt import host
+from tvmopt.errors import TvmoptError
+from tvmopt.tracking.store import all_experiment_ids
+from tvmopt.versions import VERSION
+
+_PARAM_LIMIT = 6000
+_TAG_LIMIT = 5000
+
+
+@contextmanager
+def open_run(
+    client: MlflowClient,
+    experiment: str,
+    name: str,
+    params: Mapping[str, object],
+    tags: Mapping[str, str],
+    *,
+    parent: str | None = None,
+    run_id: str | None = None,
+) -> Iterator[str]:
+    """Open a run, or take over the one that ``mlflow run`` opened, and close it truly.
+
+    FINISHED when the body ends, FAILED with the failure class as a tag when it raises, KILLED when
+    it is interrupted.
+
+    Yields:
+        The run id.
+    """
+    all_tags = {**tags, **_process_tags()}
+    if parent:
+        all_tags[MLFLOW_PARENT_RUN_ID] = parent
+    if run_id is None:
+        run = client.create_run(experiment, tags=all_tags, run_name=name)
+        run_id = run.info.run_id
+    else:
+        log_tags(client, run_id, {**all_tags, MLFLOW_RUN_NAME: name})
+    log_params(client, run_id, params)
+    try:
+        yield run_id
+    except (KeyboardInterrupt, SystemExit):
+        client.set_terminated(run_id, "KILLED")
+        raise
+    except BaseException as error:
+        kind = error.failure_class if isinstance(error, TvmoptError) else "crash"
+        message = " ".join(str(error).split()) or type(error).__name__
+        log_tags(client, run_id, {"tvmopt.failure_class": kind, "tvmopt.error": message})
+        client.set_terminated(run_id, "FAILED")
+        raise
+    client.set_terminated(run_id, "FINISHED")
+
+
+def log_params(client: MlflowClient, run_id: str, params: Mapping[str, object]) -> None:
+    """Log parameters; those that ``mlflow run`` has logged already stay as they are."""
+    known = client.get_run(run_id).data.params
+    new = [Param(k, str(v)[:_PARAM_LIMIT]) for k, v in params.items() if k not in known]
+    client.log_batch(run_id, params=new)
+
+
+def log_metrics(client: MlflowClient, run_id: str, metrics: Mapping[str, float]) -> None:
+    """Log metrics; all must be finite."""
+    now = int(time.time() * 1000)
+    client.log_batch(run_id, [Metric(k, float(v), now, 0) for k, v in metrics.items()])
+
+
+def log_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:
+    """Set tags, cut to the length that every store takes."""
+    client.log_batch(run_id, tags=[RunTag(k, str(v)[:_TAG_LIMIT]) for k, v in tags.items()])
+
+
+def close_orphans(client: MlflowClient) -> list[str]:
+    """Mark runs KILLED that a process of this machine left RUNNING when it died; returns their ids.
+
+    A process is known by host, boot, process id and start time, so that a process id that was given
+    to another program is not mistaken for it.
+    """
+    query = f"attributes.status = 'RUNNING' and tags.`tvmopt.host` = '{platform.node()}'"
+    closed = []
+    for run in client.search_runs(all_experiment_ids(client), query):
+        tags = run.data.tags
+        pid = tags.get("tvmopt.pid", "")
+        alive = (
+            pid.isdigit()
+            and tags.get("tvmopt.boot") == host.boot_id()
+            and tags.get("tvmopt.pid_start") == host.process_start(int(pid))
+        )
+        if not alive:
+            try:
+                log_tags(client, run.info.run_id, {"tvmopt.failure_class": "killed"})
+                client.set_terminated(run.info.run_id, "KILLED")
+            except MlflowException:
+                continue  # deleted meanwhile by someone else
+            closed.append(run.info.run_id)
+    return closed
+
+
+def _process_tags() -> dict[str, str]:
+    return {
+        "tvmopt.version": VERSION,
+        "tvmopt.host": platform.node(),
+        "tvmopt.boot": host.boot_id(),
+        "tvmopt.pid": str(os.getpid()),
+        "tvmopt.pid_start": host.process_start(os.getpid()) or "",
+        "mlflow.user": os.environ.get("USER") or os.environ.get("LOGNAME") or "unknown",
+    }

@@ -1,0 +1,204 @@
+"""One stage as one run: found again by its digest, or done in a child process and logged."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from mlflow import MlflowClient
+
+from tvmopt.config import StageConfig
+from tvmopt.digest import stage_digest
+from tvmopt.stages.launch import launch
+from tvmopt.stages.result import StageResult
+from tvmopt.tracking.artifacts import is_intact, local_artifacts, write_manifest
+from tvmopt.tracking.console import StageBar, say
+from tvmopt.tracking.runs import log_metrics, log_tags, open_run
+from tvmopt.tracking.store import all_experiment_ids
+
+LOG_FILE = "log.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """What all stages of one command share.
+
+    Attributes:
+        client: Client of the tracking store.
+        experiment: Id of the experiment that new runs go to.
+        run_id: The command's own run; stage runs are its children.
+        params: Parameters of the command, repeated on every stage run.
+        use_cache: Whether a finished stage of the same digest is linked instead of done again.
+        work_dir: Folder for temporary files, removed at the end of the command.
+        threads: Threads of TVM's pool in child processes.
+    """
+
+    client: MlflowClient
+    experiment: str
+    run_id: str
+    params: Mapping[str, object]
+    use_cache: bool
+    work_dir: Path
+    threads: int
+
+
+@dataclasses.dataclass(frozen=True)
+class StageOutput:
+    """A stage that is done.
+
+    Attributes:
+        stage: Its name, with its label.
+        digest: Its identity.
+        run_id: The run that did it.
+        folder: Its artifacts on local disk.
+        metrics: Its metrics.
+        cached: Whether it was found, not done.
+    """
+
+    stage: str
+    digest: str
+    run_id: str
+    folder: Path
+    metrics: dict[str, float]
+    cached: bool
+
+
+def run_stage(
+    session: Session,
+    stage: str,
+    config: StageConfig,
+    identity: Mapping[str, object],
+    input_digests: Mapping[str, str],
+    inputs: Mapping[str, Path],
+    *,
+    label: str = "",
+    own: bool = False,
+) -> StageOutput:
+    """Link the finished run of a stage, or do the stage in a run.
+
+    Args:
+        session: What the command's stages share.
+        stage: ``"convert"``, ``"tune"``, ``"build"`` or ``"evaluate"``.
+        config: What the stage is asked.
+        identity: What of the configuration, and of this machine, is part of the digest.
+        input_digests: Digests of the inputs, by role.
+        inputs: Files and folders to read, by role.
+        label: Tells two stages of one name apart, e.g. ``"untuned"``.
+        own: Whether the command's own run is the run of this stage; else it is a child of it.
+    """
+    digest = stage_digest(stage, identity, input_digests)
+    name = f"{stage}-{label}" if label else stage
+    found = _find(session, stage, name, digest) if session.use_cache else None
+    if found is None:
+        return _do(session, stage, name, config, digest, inputs, own)
+    tags = {f"tvmopt.stage_run.{name}": found.run_id}
+    if own:
+        tags |= {"tvmopt.cached_from": found.run_id, "tvmopt.linked_digest": digest}
+    log_tags(session.client, session.run_id, tags)
+    if own:
+        log_metrics(session.client, session.run_id, found.metrics)
+    say(f"{name:<16} reused   run {found.run_id[:8]}, digest {digest[:12]}")
+    return found
+
+
+def _find(session: Session, stage: str, name: str, digest: str) -> StageOutput | None:
+    query = (
+        f"attributes.status = 'FINISHED' and tags.`tvmopt.digest` = '{digest}' "
+        f"and tags.`tvmopt.stage` = '{stage}'"
+    )
+    client = session.client
+    runs = client.search_runs(
+        all_experiment_ids(client), query, order_by=["attributes.start_time DESC"]
+    )
+    for run in runs:
+        folder = local_artifacts(client, run.info.run_id, session.work_dir)
+        if is_intact(folder):
+            return StageOutput(
+                name, digest, run.info.run_id, folder, dict(run.data.metrics), cached=True
+            )
+        say(f"{stage:<16} run {run.info.run_id[:8]} has damaged artifacts: doing it again")
+    return None
+
+
+def _do(
+    session: Session,
+    stage: str,
+    name: str,
+    config: StageConfig,
+    digest: str,
+    inputs: Mapping[str, Path],
+    own: bool,
+) -> StageOutput:
+    client = session.client
+    tags = {
+        "tvmopt.stage": stage,
+        "tvmopt.digest": digest,
+        **{f"tvmopt.input.{role}": str(path) for role, path in inputs.items() if path.is_file()},
+    }
+    with _stage_run(session, name, tags, own) as run_id:
+        log_tags(client, session.run_id, {f"tvmopt.stage_run.{name}": run_id})
+        out_dir = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=session.work_dir))
+        log = session.work_dir / f"{out_dir.name}.log"
+        start = time.perf_counter()
+        try:
+            with StageBar(name) as bar:
+                result = launch(
+                    stage,
+                    config.to_dict(),
+                    inputs,
+                    out_dir,
+                    log,
+                    bar,
+                    threads=session.threads,
+                    digest=digest,
+                )
+        except BaseException:
+            if log.exists():
+                shutil.copyfile(log, session.work_dir / LOG_FILE)
+                client.log_artifact(run_id, str(session.work_dir / LOG_FILE))
+            raise
+        seconds = time.perf_counter() - start
+        folder = _log(session, run_id, config, result, out_dir, log)
+    say(f"{name:<16} {seconds:6.1f} s {'; '.join(result.changed)}")
+    return StageOutput(name, digest, run_id, folder, result.metrics, cached=False)
+
+
+@contextmanager
+def _stage_run(
+    session: Session, name: str, tags: Mapping[str, str], own: bool
+) -> Iterator[str]:
+    if own:
+        log_tags(session.client, session.run_id, tags)
+        yield session.run_id
+        return
+    with open_run(
+        session.client, session.experiment, name, session.params, tags, parent=session.run_id
+    ) as run_id:
+        yield run_id
+
+
+def _log(
+    session: Session,
+    run_id: str,
+    config: StageConfig,
+    result: StageResult,
+    out_dir: Path,
+    log: Path,
+) -> Path:
+    client = session.client
+    (out_dir / "config.yaml").write_text(yaml.safe_dump(config.to_dict(), sort_keys=True))
+    shutil.copyfile(log, out_dir / LOG_FILE)
+    write_manifest(out_dir)
+    client.log_artifacts(run_id, str(out_dir))
+    log_metrics(client, run_id, result.metrics)
+    note = "\n".join(f"- {line}" for line in result.changed)
+    log_tags(client, run_id, {**result.tags, "mlflow.note.content": note})
+    folder = local_artifacts(client, run_id, session.work_dir)
+    shutil.rmtree(out_dir)
+    return folder

@@ -1,0 +1,88 @@
+"""The tracking store: one absolute URI, a schema made once, experiments created without a race."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import ViewType
+from mlflow.exceptions import MlflowException
+
+_SQLITE = "sqlite:///"
+_DATABASES = ("sqlite:", "postgresql:", "postgresql+", "mysql:", "mysql+", "mssql:", "mssql+")
+
+
+def open_store() -> MlflowClient:
+    """Resolve the tracking URI, prepare the store and return a client for it.
+
+    The URI is MLflow's own choice (environment, else SQLite in the working directory), made
+    absolute and put back into the environment, so that child processes in other folders use the
+    same store. A fresh database gets its schema under a lock: several processes that create it at
+    once would ruin it.
+    """
+    if not sys.stderr.isatty():
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    uri = absolute_uri(mlflow.get_tracking_uri())
+    mlflow.set_tracking_uri(uri)
+    os.environ["MLFLOW_TRACKING_URI"] = uri
+    if uri.startswith(_DATABASES):
+        _create_schema(uri)
+    return MlflowClient(uri)
+
+
+def absolute_uri(uri: str) -> str:
+    """Make the path in a SQLite URI absolute; other URIs are returned as they are."""
+    if not uri.startswith(_SQLITE):
+        return uri
+    path = uri.removeprefix(_SQLITE)
+    if not path or path.startswith(("/", ":memory:")):
+        return uri
+    return f"{_SQLITE}{Path(path).resolve()}"
+
+
+def experiment_id(client: MlflowClient, name: str) -> str:
+    """Id of the experiment ``name``, created or restored when needed; safe in several processes."""
+    for _ in range(3):
+        found = client.get_experiment_by_name(name)
+        if found is not None:
+            if found.lifecycle_stage == "deleted":
+                client.restore_experiment(found.experiment_id)
+            return str(found.experiment_id)
+        try:
+            return str(client.create_experiment(name))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+    raise MlflowException(f"experiment {name!r} is created and deleted by someone else meanwhile")
+
+
+def all_experiment_ids(client: MlflowClient) -> list[str]:
+    """Ids of all active experiments."""
+    found: list[str] = []
+    token = None
+    while True:
+        page = client.search_experiments(view_type=ViewType.ACTIVE_ONLY, page_token=token)
+        found += [str(e.experiment_id) for e in page]
+        token = page.token
+        if not token:
+            return found
+
+
+def _create_schema(uri: str) -> None:
+    # MLflow's own lock-and-create, which its tracking store does not use (it checks and creates
+    # without the lock).
+    from mlflow.store.db.utils import (
+        _safe_initialize_tables,
+        create_sqlalchemy_engine_with_retry,
+    )
+    from mlflow.store.model_registry.dbmodels import models as _registry  # noqa: F401
+    from mlflow.store.tracking.dbmodels import models as _tracking  # noqa: F401
+
+    engine = create_sqlalchemy_engine_with_retry(uri)
+    try:
+        _safe_initialize_tables(engine)
+    finally:
+        engine.dispose()

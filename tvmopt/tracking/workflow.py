@@ -1,0 +1,346 @@
+"""The entry points as Python functions: convert, tune, build, evaluate, and all of them: main."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tvmopt.errors import ConfigError, PromotionRefusedError
+from tvmopt.stages.build import BUNDLE_DIR
+from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
+from tvmopt.tracking import pipeline, promotion, registry
+from tvmopt.tracking.artifacts import is_intact, local_artifacts
+from tvmopt.tracking.command import command
+from tvmopt.tracking.console import say
+from tvmopt.tracking.model_source import local_model
+from tvmopt.tracking.report import as_markdown, as_text, comparison
+from tvmopt.tracking.request import EXAMPLE, Request, make_request
+from tvmopt.tracking.runs import log_metrics, log_tags
+from tvmopt.tracking.stage_run import Session, StageOutput
+from tvmopt.tracking.store import open_store
+
+
+@dataclasses.dataclass(frozen=True)
+class MainResult:
+    """What :func:`main` leaves behind.
+
+    Attributes:
+        run_id: The command's run.
+        name: Registered model.
+        version: Its version.
+        champion: Whether the version has the alias ``champion`` now.
+        reused: Stages that were linked, not done.
+        table: The comparison table as text.
+    """
+
+    run_id: str
+    name: str
+    version: str
+    champion: bool
+    reused: tuple[str, ...]
+    table: str
+
+
+def main(
+    model: str = "",
+    name: str = "",
+    input_shapes: str = "",
+    data: str = "",
+    target: str = "host",
+    threads: int = 0,
+    strategy: str = "default",
+    trials: int = 64,
+    time_budget: float = 0.0,
+    max_accuracy_drop: float = 0.01,
+    metric: str = "auto",
+    repeats: int = 200,
+    no_cache: bool = False,
+) -> MainResult:
+    """Take a model all the way: convert, tune, build, evaluate, register, promote.
+
+    Without a model, the bundled example is used. Parameters are those of the MLproject file.
+
+    Raises:
+        TvmoptError: One line that says what to do; :class:`PromotionRefusedError` when the model
+            was built and registered but does not meet ``max_accuracy_drop``.
+    """
+    params = dict(locals())
+    if not model:
+        if data or input_shapes:
+            raise ConfigError("data and input_shapes need a model, but model is empty")
+        root = Path(__file__).parents[2]
+        if not (root / EXAMPLE["model"]).is_file():
+            raise ConfigError("model must be given: the bundled example is not in this installation")
+        params |= {
+            "model": str(root / EXAMPLE["model"]),
+            "data": str(root / EXAMPLE["data"]),
+            "input_shapes": EXAMPLE["input_shapes"],
+            "name": name or EXAMPLE["name"],
+        }
+    request = _request(params)
+    missing = request.target.missing_on_host()
+    if missing:
+        raise ConfigError(
+            f"main measures on its target, but this machine lacks {', '.join(missing)} of "
+            f"{request.target.mcpu}; use target=host, or the entry point build to build only"
+        )
+    with _session("main", request, params, no_cache) as session:
+        converted = pipeline.convert_stage(session, request)
+        tuned = pipeline.tune_stage(session, request, converted)
+        built = pipeline.build_stage(session, request, converted, tuned)
+        baseline = pipeline.baseline_stage(session, request, converted)
+        measured = pipeline.evaluate_stage(session, request, converted, built, baseline)
+        stages = (converted, tuned, built, baseline, measured)
+
+        names = {
+            CANDIDATE: f"tvmopt {strategy}",
+            UNTUNED: "untuned TVM",
+            REFERENCE: "ONNX Runtime fp32",
+        }
+        table = comparison(read_table(measured.folder), names)
+        _log_summary(session, measured, table)
+        registered = _register(session, request, converted, built, measured)
+        say()
+        say(as_text(table))
+        say()
+        refused = None
+        try:
+            promoted = promotion.promote_if_better(
+                session.client,
+                registered,
+                data=request.data,
+                max_accuracy_drop=request.max_accuracy_drop,
+                work_dir=session.work_dir,
+            )
+        except PromotionRefusedError as error:
+            promoted, refused = promotion.Promotion(False, str(error)), error
+        _log_note(session, registered, promoted, as_markdown(table))
+        reused = tuple(s.stage for s in stages if s.cached)
+        _say_end(session, registered, promoted, reused, measured)
+        if refused is not None:
+            raise refused
+        return MainResult(
+            session.run_id,
+            registered.name,
+            registered.version,
+            promoted.done,
+            reused,
+            as_text(table),
+        )
+
+
+def convert(
+    model: str,
+    name: str = "",
+    input_shapes: str = "",
+    data: str = "",
+    target: str = "host",
+    threads: int = 0,
+    no_cache: bool = False,
+) -> StageOutput:
+    """Read, import and check a model; gives the run of the convert stage."""
+    params = dict(locals())
+    request = _request(params)
+    with _session("convert", request, params, no_cache) as session:
+        return pipeline.convert_stage(session, request, own=True)
+
+
+def tune(
+    model: str,
+    name: str = "",
+    input_shapes: str = "",
+    data: str = "",
+    target: str = "host",
+    threads: int = 0,
+    strategy: str = "default",
+    trials: int = 64,
+    time_budget: float = 0.0,
+    warm_start: str = "",
+    no_cache: bool = False,
+) -> StageOutput:
+    """Find schedules for a model; converts it first unless that was done before.
+
+    ``warm_start`` is the id of an earlier tune run whose database the search begins from.
+    """
+    params = dict(locals())
+    params.pop("warm_start")
+    request = _request(params)
+    with _session("tune", request, {**params, "warm_start": warm_start}, no_cache) as session:
+        earlier = _tune_run(session, warm_start) if warm_start else None
+        converted = pipeline.convert_stage(session, request)
+        return pipeline.tune_stage(session, request, converted, earlier, own=True)
+
+
+def build(
+    model: str,
+    name: str = "",
+    input_shapes: str = "",
+    data: str = "",
+    target: str = "host",
+    threads: int = 0,
+    strategy: str = "default",
+    trials: int = 64,
+    time_budget: float = 0.0,
+    no_cache: bool = False,
+) -> StageOutput:
+    """Compile a model to a library and register it as a candidate; does what is missing before."""
+    params = dict(locals())
+    request = _request(params)
+    with _session("build", request, params, no_cache) as session:
+        converted = pipeline.convert_stage(session, request)
+        tuned = pipeline.tune_stage(session, request, converted)
+        built = pipeline.build_stage(session, request, converted, tuned, own=True)
+        registered = _register(session, request, converted, built, None)
+        say(f"registered models:/{registered.name}/{registered.version} as candidate")
+        return built
+
+
+def evaluate(
+    model: str,
+    name: str = "",
+    input_shapes: str = "",
+    data: str = "",
+    target: str = "host",
+    threads: int = 0,
+    strategy: str = "default",
+    trials: int = 64,
+    time_budget: float = 0.0,
+    metric: str = "auto",
+    repeats: int = 200,
+    no_cache: bool = False,
+) -> StageOutput:
+    """Measure a model beside ONNX Runtime; does what is missing before."""
+    params = dict(locals())
+    request = _request(params)
+    with _session("evaluate", request, params, no_cache) as session:
+        converted = pipeline.convert_stage(session, request)
+        tuned = pipeline.tune_stage(session, request, converted)
+        built = pipeline.build_stage(session, request, converted, tuned)
+        measured = pipeline.evaluate_stage(session, request, converted, built, None, own=True)
+        names = {CANDIDATE: f"tvmopt {strategy}", REFERENCE: "ONNX Runtime fp32"}
+        say()
+        say(as_text(comparison(read_table(measured.folder), names)))
+        return measured
+
+
+def _request(params: dict[str, Any]) -> Request:
+    """Check the parameters; a model that MLflow holds is fetched first."""
+    values = {k: v for k, v in params.items() if k not in ("model", "no_cache")}
+    if not params["model"]:
+        raise ConfigError(
+            "model must be the path of an ONNX file or an MLflow URI, but it is empty"
+        )
+    if "://" not in params["model"] and ":/" in params["model"]:
+        open_store()
+    # Kept until the process ends: child processes read the model from here.
+    model = local_model(params["model"], Path(tempfile.mkdtemp(prefix="tvmopt-model-")))
+    return make_request(model, **values)
+
+
+def _session(entry: str, request: Request, params: dict[str, Any], no_cache: bool):  # type: ignore[no-untyped-def]
+    resolved = {
+        **params,
+        "name": request.name,
+        "target": request.target.mcpu,
+        "threads": request.target.threads,
+        "input_shapes": request.convert.input_shapes,
+        "data": str(request.data or ""),
+    }
+    resolved.pop("no_cache")
+    return command(
+        entry,
+        request.name,
+        resolved,
+        use_cache=not no_cache,
+        threads=request.target.threads,
+    )
+
+
+def _tune_run(session: Session, run_id: str) -> StageOutput:
+    try:
+        run = session.client.get_run(run_id)
+    except Exception as error:
+        raise ConfigError(
+            f"warm_start must be the id of a tune run, but got {run_id!r}"
+        ) from error
+    folder = local_artifacts(session.client, run_id, session.work_dir)
+    if run.data.tags.get("tvmopt.stage") != "tune" or not (folder / "database").is_dir():
+        raise ConfigError(
+            f"warm_start must be the id of a tune run with a database (strategy=metaschedule), "
+            f"but got {run_id!r}"
+        )
+    if not is_intact(folder):
+        raise ConfigError(f"warm_start must be intact, but artifacts of {run_id!r} are damaged")
+    digest = run.data.tags["tvmopt.digest"]
+    return StageOutput("tune", digest, run_id, folder, dict(run.data.metrics), cached=True)
+
+
+def _register(
+    session: Session,
+    request: Request,
+    converted: StageOutput,
+    built: StageOutput,
+    measured: StageOutput | None,
+) -> registry.Registered:
+    tags = {
+        "strategy": request.tune.strategy,
+        "build_run": built.run_id,
+        "convert_run": converted.run_id,
+        "model_sha256": request.model_digest,
+        "input_shapes": request.convert.input_shapes,
+    }
+    if measured is not None:
+        tags["evaluate_run"] = measured.run_id
+        for key in ("latency_ms_p50", "accuracy", "accuracy_drop"):
+            tags[key] = f"{measured.metrics[key]:.6g}"
+    return registry.register(
+        session.client, request.name, built.folder / BUNDLE_DIR, built.run_id, tags
+    )
+
+
+def _log_summary(session: Session, measured: StageOutput, table: list[list[str]]) -> None:
+    log_metrics(session.client, session.run_id, measured.metrics)
+    session.client.log_text(session.run_id, as_markdown(table), "comparison.md")
+    session.client.log_artifact(session.run_id, str(measured.folder / "comparison.csv"))
+
+
+def _log_note(
+    session: Session,
+    registered: registry.Registered,
+    promoted: promotion.Promotion,
+    table: str,
+) -> None:
+    note = (
+        f"{table}\nRegistered as `models:/{registered.name}/{registered.version}`; "
+        f"{promoted.reason}.\n"
+    )
+    tags = {
+        "mlflow.note.content": note,
+        "tvmopt.registered_version": registered.version,
+        "tvmopt.promotion": promoted.reason,
+    }
+    log_tags(session.client, session.run_id, tags)
+
+
+def _say_end(
+    session: Session,
+    registered: registry.Registered,
+    promoted: promotion.Promotion,
+    reused: tuple[str, ...],
+    measured: StageOutput,
+) -> None:
+    name, version = registered.name, registered.version
+    if reused:
+        say(f"reused     {', '.join(reused)} (same digest as an earlier run; no_cache=true redoes)")
+    state = "already registered" if registered.existed else "registered"
+    say(f"model      models:/{name}/{version} {state}, alias candidate")
+    say(f"champion   {promoted.reason}")
+    alias = registry.CHAMPION if promoted.done else version
+    uri = f"models:/{name}@{alias}" if promoted.done else f"models:/{name}/{version}"
+    store = session.client.tracking_uri
+    say()
+    say(f"open the UI     mlflow ui --backend-store-uri {store}")
+    say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")
+    say(f"serve           mlflow models serve -m '{uri}' --env-manager local -p 5001")

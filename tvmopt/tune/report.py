@@ -1,0 +1,69 @@
+"""The per-task table of a tuning result, as rows, CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+
+from tvmopt.tune.base import TaskResult
+
+_COLUMNS = (
+    "task",
+    "shape",
+    "weight",
+    "mflop",
+    "source",
+    "latency_us",
+    "total_us",
+    "gflops",
+    "trials",
+    "failures",
+)
+
+
+def task_rows(tasks: Iterable[TaskResult]) -> list[dict[str, str]]:
+    """One row a task, formatted; what was not measured is empty.
+
+    ``total_us`` is the latency times the number of calls: what the task costs the network.
+    """
+    return [
+        {
+            "task": task.name,
+            "shape": task.shape,
+            "weight": str(task.weight),
+            "mflop": f"{task.flops / 1e6:.3f}",
+            "source": task.source,
+            "latency_us": _number(task.latency_us),
+            "total_us": _number(None if task.latency_us is None else task.latency_us * task.weight),
+            "gflops": _number(task.gflops),
+            "trials": str(task.trials),
+            "failures": str(task.failures),
+        }
+        for task in tasks
+    ]
+
+
+def write_task_csv(tasks: Iterable[TaskResult], path: Path) -> Path:
+    """Write the table as CSV with a header line; returns ``path``."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, _COLUMNS)
+        writer.writeheader()
+        writer.writerows(task_rows(tasks))
+    return path
+
+
+def write_task_markdown(tasks: Iterable[TaskResult], path: Path) -> Path:
+    """Write the table as Markdown; returns ``path``."""
+    lines = [_line(_COLUMNS), _line("---" for _ in _COLUMNS)]
+    lines += [_line(row[column] for column in _COLUMNS) for row in task_rows(tasks)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,7 @@
+"""The entry points as Python functions, under the words of the MLproject file."""
+
+from tvmopt.tracking.promote import promote
+from tvmopt.tracking.pull import pull
+from tvmopt.tracking.workflow import MainResult, build, convert, evaluate, main, tune
+
+__all__ = ["MainResult", "build", "convert", "evaluate", "main", "promote", "pull", "tune"]
