@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -25,7 +27,7 @@ class GraphBuilder:
     _nodes: list[onnx.NodeProto] = field(default_factory=list)
     _constants: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def constant(self, name: str, value: np.ndarray) -> str:
+    def constant(self, name: str, value: npt.ArrayLike) -> str:
         """Adds an initializer and returns its name; the same name twice must be the same array."""
         known = self._constants.setdefault(name, np.asarray(value))
         if known is not value and not np.array_equal(known, value):
@@ -35,7 +37,7 @@ class GraphBuilder:
             )
         return name
 
-    def node(self, op: str, inputs: Sequence[str], name: str, **attributes: object) -> str:
+    def node(self, op: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
         """Adds a node with one output called `name` and returns that name."""
         self._nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
         return name

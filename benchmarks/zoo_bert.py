@@ -53,7 +53,7 @@ def _attention(layers: RandomLayers, value: str, name: str, hidden: int, heads: 
 
 
 def _gelu(layers: RandomLayers, value: str) -> str:
-    """x / 2 * (1 + erf(x / sqrt(2))), node by node, as exporters write it below opset 20."""
+    """Gelu, x / 2 * (1 + erf(x / sqrt(2))), node by node, as exporters write it below opset 20."""
     node, constant = layers.graph.node, layers.graph.constant
     scaled = node(
         "Mul", [value, constant("gelu.sqrt_half", np.float32(math.sqrt(0.5)))], f"{value}.scaled"

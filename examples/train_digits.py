@@ -93,6 +93,7 @@ class DigitsCNN(nn.Module):
         self.classifier = nn.Linear(64, CLASSES)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Logits."""
         def layer(value: torch.Tensor, name: str) -> torch.Tensor:
             modules = getattr(self, name)
             return modules["bn"](modules["conv"](value))

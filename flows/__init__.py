@@ -1,1 +1,1 @@
-"""Entry points of the MLflow project: each parses parameters, calls tvmopt and says what happened."""
+"""Entry points of the MLflow project: each parses its parameters and calls tvmopt."""

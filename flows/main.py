@@ -1,4 +1,4 @@
-"""Take an ONNX model all the way to a registered, compiled model; the bundled example by default."""
+"""Take an ONNX model to a registered, compiled model; the bundled example by default."""
 
 from __future__ import annotations
 

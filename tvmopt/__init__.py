@@ -12,10 +12,11 @@ import sys
 from typing import Any
 
 from tvmopt.errors import EnvironmentSetupError, TvmoptError
-from tvmopt.versions import VERSION as __version__
-from tvmopt.versions import tvm_problem
+from tvmopt.versions import VERSION, tvm_problem
 
 __all__ = ["CompiledModel", "TvmoptError", "__version__", "load"]
+
+__version__ = VERSION
 
 # A wrong pair of wheels would crash much later, with nothing said. The doctor must still run.
 if (_problem := tvm_problem()) and sys.orig_argv[1:3] != ["-m", "tvmopt"]:

@@ -25,9 +25,9 @@ def main() -> int:
     problems: list[str] = []
     _line("tvmopt", f"{VERSION} at {Path(__file__).parent}")
     _line("python", f"{platform.python_version()} at {sys.executable}")
-    if sys.version_info < (3, 11):
+    if sys.version_info[:2] != (3, 11):
         problems.append(
-            f"Python must be 3.11 or later, but got {platform.python_version()}; install Python 3.11"
+            f"Python must be 3.11, but got {platform.python_version()}; install Python 3.11"
         )
     for name in _PACKAGES:
         version = installed(name)
@@ -60,7 +60,7 @@ def _target(problems: list[str]) -> None:
         from tvmopt.arch.target import resolve_target
 
         target = resolve_target("host")
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding
+    except Exception as error:  # whatever goes wrong is the finding
         problems.append(f"TVM must import and know this CPU, but it does not: {error}")
         _line("target", "unknown")
         return
@@ -115,7 +115,7 @@ def _store(problems: list[str]) -> None:
         from tvmopt.tracking.store import absolute_uri
 
         uri = absolute_uri(mlflow.get_tracking_uri())
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding
+    except Exception as error:  # whatever goes wrong is the finding
         _line("tracking store", "unknown")
         problems.append(f"MLflow must import, but it does not: {error}")
         return

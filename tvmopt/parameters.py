@@ -55,8 +55,10 @@ class Parameter:
 
 
 _ALL = (
-    Parameter("model", str, None, "ONNX file, or MLflow URI (runs:/..., models:/...) of an ONNX model"),
-    Parameter("name", str, "", "name of the experiment and the registered model; default: the file's"),
+    Parameter("model", str, None,
+              "ONNX file, or MLflow URI (runs:/..., models:/...) of an ONNX model"),
+    Parameter("name", str, "",
+              "name of the experiment and the registered model; default: the file's"),
     Parameter("input_shapes", str, "",
               "shapes of dynamic inputs, e.g. image:1x3x224x224,mask:1x16"),
     Parameter("data", str, "",

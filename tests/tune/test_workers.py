@@ -38,10 +38,11 @@ def test_a_worker_outlives_what_a_job_does_to_it(pool: WorkerPool) -> None:
     assert run_id.value is None
 
     started = time.monotonic()
-    crashed, raised, late, after = pool.run(
+    crashed, raised, unsendable, late, after = pool.run(
         [
             call("os:abort"),
             call("os:listdir", path="/nowhere"),
+            call("os:fsencode", filename="bytes are not JSON"),
             call("signal:pause", timeout_s=0.5),
             call("os:getpid"),
         ]
@@ -49,6 +50,8 @@ def test_a_worker_outlives_what_a_job_does_to_it(pool: WorkerPool) -> None:
     assert crashed.error == "worker crashed: SIGABRT"
     assert raised.error is not None
     assert raised.error.startswith("FileNotFoundError: ")
+    assert unsendable.error is not None
+    assert unsendable.error.startswith("TypeError: ")
     assert late.error == "timeout after 0.5 s"
     assert after.error is None
     assert after.value != first_pid.value
@@ -65,9 +68,6 @@ def test_kernels_get_the_threads_that_were_asked_for(tmp_path: Path) -> None:
 def test_outcomes_keep_the_order_of_jobs(tmp_path: Path) -> None:
     names = ["a", "b", "c", "d", "e"]
     with WorkerPool(count=2, threads=1, scratch=tmp_path, name="test") as pool:
-        outcomes = pool.run([call("os:fsencode", filename=name) for name in names])
-        # bytes are no JSON: the answer fails, and the worker with it, for that job alone
-        assert all(outcome.error for outcome in outcomes)
         outcomes = pool.run([call("os:fspath", path=name) for name in names])
         assert [outcome.value for outcome in outcomes] == names
         assert pool.run([call("os:getpid")] * 3, stop=lambda: True) == []

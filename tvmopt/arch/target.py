@@ -20,6 +20,7 @@ _X86_BY_CAPABILITY = (
     "icelake-server", "cascadelake", "skylake-avx512", "alderlake", "znver3", "haswell",
     "nehalem", "x86-64",
 )  # fmt: skip
+_CACHE_LEVELS = ("l1", "l2", "l3")
 _RULE = "target must be 'host', an LLVM CPU name such as 'skylake-avx512', or a JSON object"
 
 
@@ -87,7 +88,7 @@ class TargetSpec:
             cores=self.threads,
             simd_bits=bits,
             vector_registers=registers,
-            **{f"{level}_bytes": size for level, size in caches.items()},
+            **{f"{level}_bytes": caches[level] for level in _CACHE_LEVELS if level in caches},
         )
 
     def missing_on_host(self) -> tuple[str, ...]:
@@ -106,7 +107,7 @@ def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:
         threads: Threads to compile for; 0 means every core of this machine.
 
     Raises:
-        ConfigError: When the text names no CPU that LLVM knows.
+        ConfigError: When the text names no CPU or feature that LLVM knows, or threads are negative.
     """
     text = text.strip()
     if text in ("", "host", "auto", "cpu"):
@@ -139,10 +140,15 @@ def _from_json(text: str, threads: int) -> TargetSpec:
         isinstance(m, str) and m[:1] in ("+", "-") for m in mattr
     ):
         raise ConfigError(f"mattr must be a list like ['+avx2'], but got {mattr!r}")
-    return _spec(data["mcpu"], tuple(mattr), threads or int(data.get("num-cores", 0)))
+    cores = data.get("num-cores", 0)
+    if type(cores) is not int or cores < 0:
+        raise ConfigError(f"num-cores must be a whole number of at least 0, but got {cores!r}")
+    return _spec(data["mcpu"], tuple(mattr), threads or cores)
 
 
 def _spec(mcpu: str, mattr: tuple[str, ...], threads: int) -> TargetSpec:
+    if threads < 0:
+        raise ConfigError(f"threads must be at least 0, but got {threads}")
     target = _checked(mcpu, mattr)
     isa = str(target.attrs["mtriple"]).split("-")[0] if "mtriple" in target.attrs else host.isa()
     features = set(_llvm_features(mcpu, mattr))
@@ -167,6 +173,9 @@ def _checked(mcpu: str, mattr: tuple[str, ...]) -> Any:
         close = difflib.get_close_matches(mcpu, sorted(names), n=3, cutoff=0.6)
         hint = f"; did you mean {', '.join(close)}?" if close else ""
         raise ConfigError(f"{_RULE}, but got {mcpu!r}{hint}")
+    for feature in dict.fromkeys(m[1:] for m in mattr):
+        if feature not in _llvm_features(mcpu, (f"+{feature}",)):
+            raise ConfigError(f"mattr must hold features that LLVM knows, but got {feature!r}")
     return _llvm_target(mcpu, mattr, 1)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tvmopt.errors import ConfigError
+from tvmopt.random_inputs import random_arrays
 from tvmopt.runtime.metadata import TensorSpec
 
 LABEL_KEYS = ("labels", "label", "y", "targets", "target")
@@ -70,8 +71,7 @@ class Dataset:
         if self.stacked:
             inputs = {s.name: self.arrays[s.name][index] for s in self.specs}
             labels = None if self.labels is None else np.atleast_1d(self.labels[index])
-            rows = len(labels) if labels is not None else 1
-            return Batch(inputs, labels, rows)
+            return Batch(inputs, labels, 1 if labels is None else len(labels))
         size = self.batch_size
         rows = np.arange(index * size, min((index + 1) * size, self.samples))
         padded = np.concatenate([rows, np.repeat(rows[-1:], size - len(rows))])
@@ -146,13 +146,21 @@ def load_dataset(path: Path, specs: Sequence[TensorSpec]) -> Dataset:
     return Dataset(tuple(specs), chosen, labels, stacked)
 
 
+def random_dataset(specs: Sequence[TensorSpec], seed: int, kind: str) -> Dataset:
+    """Eight random whole inputs without labels; ``kind`` as in :mod:`tvmopt.random_inputs`."""
+    arrays = random_arrays(specs, seed, kind, samples=8)
+    return Dataset(tuple(specs), arrays, None, stacked=True)
+
+
 def _is_no_input(key: str, specs: Sequence[TensorSpec]) -> bool:
     return all(spec.name != key for spec in specs)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
-        raise ConfigError(f"data must be an existing .npz or .npy file, but there is none at '{path}'")
+        raise ConfigError(
+            f"data must be an existing .npz or .npy file, but there is none at '{path}'"
+        )
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):

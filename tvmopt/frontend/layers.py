@@ -67,8 +67,8 @@ def layer_table(model: onnx.ModelProto) -> list[Layer]:
         static = dims is not None and all(isinstance(d, int) for d in dims)
         shapes[value.name] = [int(d) for d in dims] if dims is not None and static else None
         dtypes[value.name] = value.type.tensor_type.elem_type
-    layers = []
-    for node in (n for g in graphs for n in g.node):
+    layers: list[Layer] = []
+    for node in _nodes(model.graph):
         if node.op_type not in ANCHORS:
             continue
         out = shapes.get(node.output[0])
@@ -91,18 +91,30 @@ def layer_table(model: onnx.ModelProto) -> list[Layer]:
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
-        for attribute in node.attribute:
-            for sub in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                yield from _graphs(sub)
+        for sub in _subgraphs(node):
+            yield from _graphs(sub)
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        for sub in _subgraphs(node):
+            yield from _nodes(sub)
+        yield node
+
+
+def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
 
 
 def _flops(
     node: onnx.NodeProto, out: list[int] | None, shapes: dict[str, list[int] | None]
 ) -> int | None:
-    operands = [shapes.get(name) for name in node.input[:2]]
-    if out is None or len(operands) < 2 or operands[0] is None or operands[1] is None:
+    if out is None or len(node.input) < 2:
         return None
-    first, second = operands
+    first, second = (shapes.get(name) for name in node.input[:2])
+    if first is None or second is None:
+        return None
     if node.op_type == "Conv":
         return 2 * math.prod(out) * math.prod(second[1:])
     if node.op_type == "ConvTranspose":

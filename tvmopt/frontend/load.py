@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
@@ -66,24 +66,34 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 
 def _external_files(model: onnx.ModelProto) -> Iterator[str]:
-    for tensor in _tensors(model.graph):
+    for tensor in _tensors(model):
         if uses_external_data(tensor):
             for entry in tensor.external_data:
                 if entry.key == "location":
                     yield entry.value
 
 
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        yield from _node_tensors(function.node)
+
+
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
-    for node in graph.node:
+    yield from _node_tensors(graph.node)
+
+
+def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
             if attribute.HasField("g"):
-                yield from _tensors(attribute.g)
+                yield from _graph_tensors(attribute.g)
             for sub in attribute.graphs:
-                yield from _tensors(sub)
+                yield from _graph_tensors(sub)
 
 
 def _check_inside(path: Path, location: str) -> Path:
@@ -96,8 +106,8 @@ def _check_inside(path: Path, location: str) -> Path:
         )
     if not file.is_file():
         raise ModelError(
-            f"external tensor data must exist, but '{path}' names '{location}' and there is no such "
-            "file next to the model; copy it there"
+            f"external tensor data must exist, but '{path}' names '{location}' and there is no "
+            "such file next to the model; copy it there"
         )
     return file
 

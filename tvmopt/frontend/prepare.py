@@ -6,6 +6,7 @@ and the like -> constants, by ONNX Runtime's basic optimiser, which stays in the
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import tempfile
 from pathlib import Path
@@ -50,11 +51,16 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
             "model must be under 2 GiB with its weights, "
             f"but got {reference.ByteSize() / 2**30:.1f} GiB"
         )
+    for output in model.graph.output:
+        kind = output.type.WhichOneof("value")
+        if kind not in ("tensor_type", None):
+            raise ModelError(
+                f"model outputs must be tensors, but {output.name!r} is a {kind}; remove the "
+                "post-processing (ZipMap and the like) from the model"
+            )
     folded = _fold(reference)
-    try:
+    with contextlib.suppress(Exception):  # shapes are for reports; the importer infers its own
         folded = onnx.shape_inference.infer_shapes(folded, data_prop=True)
-    except Exception:  # noqa: BLE001 - shapes are for reports only; the importer infers its own
-        pass
     return Prepared(reference, folded, fixed)
 
 

@@ -12,6 +12,8 @@ from tvmopt.compare import TOLERANCE, deviation
 from tvmopt.errors import AccuracyError, ModelError
 from tvmopt.frontend.prepare import session_options
 from tvmopt.frontend.shapes import graph_inputs
+from tvmopt.random_inputs import KINDS, random_arrays
+from tvmopt.runtime.metadata import TensorSpec
 
 Arrays = dict[str, np.ndarray]
 
@@ -36,45 +38,40 @@ class Reference:
         return self.session.run(self.output_names, dict(inputs))
 
 
-def random_inputs(model: onnx.ModelProto, seed: int) -> Arrays:
-    """Random inputs that a model is likely to take: floats from N(0, 1), integers 0 or 1.
-
-    Integers are usually ids, lengths or masks, and 0 and 1 are valid as all three.
-    """
-    rng = np.random.default_rng(seed)
-    arrays: Arrays = {}
+def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
+    """Name, shape and type of every input of a model with static shapes."""
+    specs = []
     for value in graph_inputs(model):
         tensor = value.type.tensor_type
-        shape = tuple(d.dim_value for d in tensor.shape.dim)
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-        if dtype.kind in "iub":
-            arrays[value.name] = rng.integers(0, 2, shape).astype(dtype)
-        elif dtype == np.float64 or dtype.itemsize < 4 or dtype == np.float32:
-            arrays[value.name] = np.asarray(rng.standard_normal(shape), dtype)
-        else:
+        if dtype.kind not in "fiub":
             raise ModelError(
                 f"model inputs must be numeric tensors, but {value.name!r} holds {dtype}"
             )
-    return arrays
+        shape = tuple(d.dim_value for d in tensor.shape.dim)
+        specs.append(TensorSpec(value.name, shape, str(dtype)))
+    return tuple(specs)
 
 
 def working_random_inputs(
-    reference: Reference, model: onnx.ModelProto, seed: int
-) -> tuple[Arrays, list[np.ndarray]]:
-    """Random inputs that the reference accepts, and its outputs for them.
+    reference: Reference, specs: Sequence[TensorSpec], seed: int
+) -> tuple[str, Arrays, list[np.ndarray]]:
+    """The first kind of random inputs that the reference accepts, the inputs, and its outputs.
 
     Raises:
-        ModelError: When ONNX Runtime fails on them.
+        ModelError: When ONNX Runtime fails on every kind.
     """
-    inputs = random_inputs(model, seed)
-    try:
-        return inputs, reference(inputs)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ModelError(
-            f"the reference must run on random inputs (N(0,1), integers 0 or 1), but ONNX Runtime "
-            f"says: {reason}; give real inputs with data=inputs.npz"
-        ) from error
+    reason = ""
+    for kind in KINDS:
+        inputs = random_arrays(specs, seed, kind)
+        try:
+            return kind, inputs, reference(inputs)
+        except Exception as error:  # noqa: BLE001 - the reference may refuse any input
+            reason = " ".join(str(error).split())[:300]
+    raise ModelError(
+        "the reference must run on random inputs (N(0,1), or 0 and 1), but ONNX Runtime says: "
+        f"{reason}; give real inputs with data=inputs.npz"
+    )
 
 
 def check_outputs(

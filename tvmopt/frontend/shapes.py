@@ -57,14 +57,17 @@ def declared_dims(value: onnx.ValueInfoProto) -> list[int | str] | None:
 
 
 def fix_input_shapes(model: onnx.ModelProto, shapes: Shapes) -> Shapes:
-    """Replace every dynamic input dimension of ``model`` in place; returns all input shapes.
+    """Give every input of ``model`` a static shape in place; returns all input shapes.
+
+    A static dimension may be changed as well: some models declare sizes that they do not need.
+    Whether the model can take the shape is for ONNX Runtime to say when it is prepared.
 
     Args:
         model: The model to change.
         shapes: Shapes by input name; inputs that are already static may be left out.
 
     Raises:
-        ConfigError: When a name is no input, or a shape contradicts the model's.
+        ConfigError: When a name is no input, or a shape has another rank than the model's.
         ModelError: When an input stays dynamic, or is no tensor.
     """
     inputs = graph_inputs(model)
@@ -86,7 +89,7 @@ def fix_input_shapes(model: onnx.ModelProto, shapes: Shapes) -> Shapes:
         dims = declared_dims(value)
         wanted = shapes.get(value.name)
         if wanted is not None:
-            _check_agrees(value.name, dims, wanted)
+            _check_rank(value.name, dims, wanted)
             fixed[value.name] = wanted
         elif dims is None or any(isinstance(d, str) for d in dims):
             text = "unknown rank" if dims is None else "x".join(map(str, dims))
@@ -108,7 +111,7 @@ def fix_input_shapes(model: onnx.ModelProto, shapes: Shapes) -> Shapes:
     return fixed
 
 
-def _check_agrees(name: str, dims: list[int | str] | None, wanted: tuple[int, ...]) -> None:
+def _check_rank(name: str, dims: list[int | str] | None, wanted: tuple[int, ...]) -> None:
     if dims is None:
         return
     declared = "x".join(map(str, dims)) or "scalar"
@@ -116,10 +119,6 @@ def _check_agrees(name: str, dims: list[int | str] | None, wanted: tuple[int, ..
     if len(dims) != len(wanted):
         raise ConfigError(
             f"input_shapes must have the model's rank: {name!r} is {declared}, but got {got}"
-        )
-    if any(isinstance(d, int) and d != w for d, w in zip(dims, wanted, strict=True)):
-        raise ConfigError(
-            f"input_shapes may only fix dynamic dimensions: {name!r} is {declared}, but got {got}"
         )
 
 

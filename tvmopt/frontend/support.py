@@ -55,7 +55,7 @@ def failing_nodes(
             continue
         try:
             importer(single)
-        except Exception as error:  # noqa: BLE001 - any failure of a converter is the finding
+        except Exception as error:  # any failure of a converter is the finding
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             reason = lines[-1][:160] if lines else type(error).__name__
             found.append(Unsupported(node.op_type, _name(node, index), reason))

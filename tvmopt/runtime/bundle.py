@@ -17,5 +17,5 @@ def write_golden(
     path = folder / GOLDEN_FILE
     arrays = {f"input_{i}": a for i, a in enumerate(inputs.values())}
     arrays |= {f"output_{i}": np.asarray(a) for i, a in enumerate(outputs)}
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    np.savez(path, allow_pickle=False, **arrays)
     return path

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import SupportsIndex, overload
 
 import numpy as np
 
 
 class Outputs(list[np.ndarray]):
-    """A list of arrays; ``outputs[0]`` and ``outputs["logits"]`` both work, and so does ``dict``."""
+    """A list of arrays; ``outputs[0]`` and ``outputs["logits"]`` work, and so does ``dict``."""
 
     def __init__(self, values: Iterable[np.ndarray], names: Sequence[str]) -> None:
         super().__init__(values)
         self._names = tuple(names)
 
-    def __getitem__(self, key):  # type: ignore[no-untyped-def]
+    @overload
+    def __getitem__(self, key: str | SupportsIndex) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[np.ndarray]: ...
+    def __getitem__(self, key: str | SupportsIndex | slice) -> np.ndarray | list[np.ndarray]:
         """Output by position, slice or name."""
         if isinstance(key, str):
             if key not in self._names:

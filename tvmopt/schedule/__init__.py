@@ -10,8 +10,8 @@ from .base import Scheduled, ScheduleRule
 
 __all__ = [
     "DEFAULT_RULES",
-    "Scheduled",
     "ScheduleRule",
+    "Scheduled",
     "schedule_function",
     "schedule_module",
 ]

@@ -63,9 +63,23 @@ class BlockFacts:
     stores: int
 
     @property
+    def dtype(self) -> str:
+        """Data type of what the block computes."""
+        return str(self.write.buffer.dtype)
+
+    @property
     def spatial(self) -> list[int]:
-        """Indices of the data-parallel axes."""
-        return [i for i, a in enumerate(self.axes) if not a.reduce]
+        """Indices of the data-parallel axes.
+
+        Left out are those of extent 1 behind a reduction axis: block transforms make them from
+        reduction axes of extent 1.
+        """
+        first = next((i for i, a in enumerate(self.axes) if a.reduce), len(self.axes))
+        return [
+            i
+            for i, a in enumerate(self.axes)
+            if not a.reduce and (i < first or a.extent > 1)
+        ]
 
     @property
     def reduction(self) -> list[int]:
@@ -78,9 +92,9 @@ class BlockFacts:
         return math.prod(a.extent for a in self.axes)
 
     @property
-    def outputs(self) -> int:
-        """Iterations of the data-parallel axes."""
-        return math.prod(a.extent for a in self.axes if not a.reduce)
+    def reduced(self) -> int:
+        """Iterations of the reduction axes: how many elements one result is made of."""
+        return math.prod(a.extent for a in self.axes if a.reduce)
 
 
 def leaf_blocks(sch: s_tir.Schedule) -> list[SBlockRV]:
@@ -102,7 +116,7 @@ def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
     def on_call(call: ir.Call) -> None:
         name = getattr(call.op, "name", "")
         calls.add(name)
-        if name == "tirx.if_then_else":
+        if name.endswith(".if_then_else"):
             conditions.append(call.args[0])
 
     tvm_ffi.structural_walk(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvm import IRModule, tirx
+from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
 from tvmopt.arch.cpu import CpuArch
@@ -50,7 +51,7 @@ def schedule_function(
     for rule in rules:
         try:
             schedule = rule.apply(func, arch)
-        except ScheduleError as error:
+        except (ScheduleError, InternalError) as error:
             refusals.append(f"{rule.name} refused: {_first_line(error)}")
             continue
         if schedule is not None:

@@ -12,23 +12,29 @@ import dataclasses
 import math
 
 from tvm import IRModule, s_tir, tirx
-from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.arch.cpu import CpuArch
 
 from .analysis import BlockFacts, block_facts, leaf_blocks
 from .base import ScheduleRule
+from .injective import schedule_injective
+from .packing import pack_operands
 from .stage import (
     collapse_axes,
     collapse_map,
-    contiguous_suffix,
+    contiguous_tail,
+    divisors,
+    inline_copies,
     inline_injective,
     parallelize,
-    schedule_injective,
-    divisors,
     vector_length,
 )
+
+# Instructions to put one vector together from elements apart, roughly.
+_STRIDED_LOAD = 6
+# Independent accumulators that hide the latency of a multiply-add: 4 cycles, 2 a cycle.
+_LATENCY_TILE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,34 +66,33 @@ class Contraction(ScheduleRule):
 
     def apply(self, func: tirx.PrimFunc, arch: CpuArch) -> s_tir.Schedule | None:
         sch = s_tir.Schedule(IRModule({"main": func}))
-        facts = [block_facts(sch, block) for block in leaf_blocks(sch)]
-        anchors = [f for f in facts if f.reduction]
-        if len(anchors) != 1 or anchors[0].stores != 1:
+        reductions = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
+        if len(reductions) != 1 or reductions[0].stores != 1 or reductions[0].reduced == 1:
             return None
-        anchor = sch.get_sblock(anchors[0].name)
+        anchor = sch.get_sblock(reductions[0].name)
         inline_injective(sch)
-        _inline_copies(sch, anchor)
-        if not contiguous_suffix(block_facts(sch, anchor), block_facts(sch, anchor).spatial):
+        inline_copies(sch, anchor)
+        pack_operands(sch, anchor, arch)
+        if choose_tile(block_facts(sch, anchor), arch) is None:
             return None
         epilogue = _epilogue(sch, anchor)
-        stages = [
-            sch.get(b).name_hint
-            for b in leaf_blocks(sch)
-            if not (sch.get(b).same_as(sch.get(anchor)) or sch.get(b).same_as(sch.get(epilogue)))
-        ]
+        fused = {sch.get(anchor).name_hint, sch.get(epilogue).name_hint}
+        stages = [sch.get(b).name_hint for b in leaf_blocks(sch)]
         _collapse_vector_axes(sch, anchor, epilogue)
-        tile = choose_tile(block_facts(sch, anchor), arch)
-        if tile is None:
-            return None
-        schedule_tile(sch, anchor, epilogue, tile, arch)
+        schedule_tile(sch, anchor, epilogue, choose_tile(block_facts(sch, anchor), arch), arch)
         for name in stages:
-            schedule_injective(sch, sch.get_sblock(name), arch)
+            if name not in fused:
+                schedule_injective(sch, sch.get_sblock(name), arch)
         return sch
 
 
 def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
-    """Pick the vector axis, the row axis and their tile lengths for one anchor."""
-    lanes = arch.lanes(str(facts.write.buffer.dtype))
+    """Pick the vector axis, the row axis and their tile lengths for one anchor.
+
+    Returns:
+        None when the innermost output axis does not vectorise.
+    """
+    lanes = arch.lanes(facts.dtype)
     wide = [i for i in facts.spatial if facts.axes[i].extent > 1]
     if not wide or facts.write.strides[wide[-1]] != 1 or facts.conditional[wide[-1]]:
         return None
@@ -99,20 +104,21 @@ def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
     row = max(row_axes, key=lambda i: facts.axes[i].extent, default=None)
     extent = facts.axes[vector].extent
     length = vector_length(extent, lanes, 1)
-    best, best_score = Tile(vector, length, 1, row, 1, False), 0.0
+    best, best_score = Tile(vector, length, 1, row, 1, False), -math.inf
+    load = 1 if all(r.strides[vector] == 1 for r in vector_reads) else _STRIDED_LOAD
     for columns in divisors(extent // length, budget):
         rows = 1
         if row is not None:
-            rows = max(divisors(facts.axes[row].extent, budget // columns))
-        # Multiplications for each vector or scalar loaded; without a row axis, just enough
-        # independent accumulators to hide the latency of an addition.
-        score = rows * columns / (rows + columns) if row is not None else -abs(columns - 4)
-        if score > best_score or columns == 1:
+            rows = divisors(facts.axes[row].extent, budget // columns)[-1]
+        # Multiply-adds for each instruction; too few accumulators wait for one another.
+        tile = rows * columns
+        score = tile / (tile + rows + columns * load) * min(1.0, tile / _LATENCY_TILE)
+        if score > best_score:
             best, best_score = Tile(vector, length, columns, row, rows, False), score
     if row is not None:
-        vector_bytes = max((_bytes(r.buffer) for r in vector_reads), default=0)
-        row_bytes = max((_bytes(r.buffer) for r in facts.reads if r.strides[row] != 0), default=0)
-        best = dataclasses.replace(best, rows_inside=vector_bytes > row_bytes)
+        vector_size = max((_elements(r.buffer) for r in vector_reads), default=0)
+        row_size = max(_elements(r.buffer) for r in facts.reads if r.strides[row] != 0)
+        best = dataclasses.replace(best, rows_inside=vector_size > row_size)
     return best
 
 
@@ -121,40 +127,45 @@ def schedule_tile(
 ) -> None:
     """Apply ``tile`` to ``anchor`` and move ``epilogue`` to where a tile is complete.
 
-    Before -> after, for a tile of 6 rows x 32::
+    Before -> after, for a tile of 6 rows x 2 vectors of 16::
 
         for f, p: for k: acc[f, p] += W[f, k] * X[k, p]
         for f, p: Y[f, p] = relu(acc[f, p])
 
         for fo_po in T.parallel(...):
-            for fi in T.unroll(6): for pi in T.vectorized(32): acc[fi, pi] = 0
-            for k: for fi in T.unroll(6): for pi in T.vectorized(32): acc[fi, pi] += ...
-            for fi in T.unroll(6): for pi in T.vectorized(32): Y[...] = relu(acc[fi, pi])
+            for fi in T.unroll(6): for c in T.unroll(2): for v in T.vectorized(16): acc[...] = 0
+            for k:
+                for fi in T.unroll(6): for c in T.unroll(2): for v in T.vectorized(16):
+                    acc[...] += W[...] * X[...]
+            for fi in T.unroll(6): for c in T.unroll(2): for v in T.vectorized(16): Y[...] = ...
     """
     facts = block_facts(sch, anchor)
     loops = sch.get_loops(anchor)
     reduction = [loops[i] for i in facts.reduction]
     outer = {i: loops[i] for i in facts.spatial}
-    outer[tile.vector], inner_columns = _split(
-        sch, loops[tile.vector], tile.columns * tile.length
-    )
-    inner = _split(sch, inner_columns, tile.length)
+    outer[tile.vector], columns = _split(sch, loops[tile.vector], tile.columns * tile.length)
+    inner = _split(sch, columns, tile.length)
     if tile.row is not None:
-        outer[tile.row], inner_row = _split(sch, loops[tile.row], tile.rows)
-        inner.insert(0, inner_row)
+        outer[tile.row], rows = _split(sch, loops[tile.row], tile.rows)
+        inner.insert(0, rows)
+    units = [loop for i, loop in enumerate(loops) if i not in (*facts.spatial, *facts.reduction)]
     order = [i for i in facts.spatial if i not in (tile.row, tile.vector)]
-    if tile.row is not None:
-        # The loop that runs fastest re-reads its operand for every step of the other one.
-        order += [tile.vector, tile.row] if tile.rows_inside else [tile.row, tile.vector]
-    else:
+    if tile.row is None:
         order += [tile.vector]
-    outer_loops = [outer[i] for i in order]
+    elif tile.rows_inside:
+        order += [tile.vector, tile.row]
+    else:
+        order += [tile.row, tile.vector]
+    outer_loops = [*units, *(outer[i] for i in order)]
     sch.reorder(*outer_loops, *reduction, *inner)
 
-    sch.reverse_compute_at(epilogue, outer_loops[-1])
+    sch.reverse_compute_at(epilogue, outer_loops[-1], preserve_unit_loops=True)
+    finish = dict(zip(facts.spatial, sch.get_loops(epilogue)[len(outer_loops) :]))
+    vector = _split(sch, finish.pop(tile.vector), tile.length)
+    rest = [loop for i, loop in finish.items() if i != tile.row]
+    sch.reorder(*rest, *([finish[tile.row]] if tile.row is not None else []), *vector)
+    _unroll_and_vectorize(sch, sch.get_loops(epilogue)[len(outer_loops) :])
     _unroll_and_vectorize(sch, inner)
-    finish = sch.get_loops(epilogue)[len(outer_loops) :]
-    _unroll_and_vectorize(sch, [*finish[:-1], *_split(sch, finish[-1], tile.length)])
     parallelize(sch, outer_loops, arch, facts.work)
     # Last, because TVM proves no loop around a reduction parallel once its init is apart.
     init = sch.decompose_reduction(anchor, reduction[0])
@@ -174,22 +185,8 @@ def _split(sch: s_tir.Schedule, loop: LoopRV, inner: int) -> list[LoopRV]:
     return sch.split(loop, [int(sch.get(loop).extent) // inner, inner])
 
 
-def _bytes(buffer: tirx.Buffer) -> int:
-    return math.prod(int(e) for e in buffer.shape)
-
-
-def _inline_copies(sch: s_tir.Schedule, anchor: SBlockRV) -> None:
-    """Inline producers that only copy (a pad of nothing, a reshape); others stay stages."""
-    for producer in sch.get_producers(anchor):
-        facts = block_facts(sch, producer)
-        is_copy = len(facts.reads) == 1 and not any(facts.conditional) and not facts.calls
-        same = facts.reads and facts.reads[0].strides == facts.write.strides
-        if facts.reduction or not (is_copy and same):
-            continue
-        try:
-            sch.compute_inline(producer)
-        except ScheduleError:
-            continue
+def _elements(buffer: tirx.Buffer) -> int:
+    return math.prod(int(extent) for extent in buffer.shape)
 
 
 def _epilogue(sch: s_tir.Schedule, anchor: SBlockRV) -> SBlockRV:
@@ -236,9 +233,9 @@ def _collapse_vector_axes(sch: s_tir.Schedule, anchor: SBlockRV, epilogue: SBloc
         for f, p: Y[f, p // W, p % W] = relu(acc[f, p])
     """
     facts = block_facts(sch, anchor)
-    tail = contiguous_suffix(facts, facts.spatial)
-    if len(tail) < 2:
+    tail = contiguous_tail(facts, facts.spatial)
+    if tail is None or len(tail.axes) < 2:
         return
-    sch.transform_layout(anchor, ("write", 0), collapse_map(facts, tail, len(facts.spatial)))
-    collapse_axes(sch, epilogue, tail)
-    collapse_axes(sch, anchor, tail)
+    sch.transform_layout(anchor, ("write", 0), collapse_map(facts, tail.axes, len(facts.spatial)))
+    collapse_axes(sch, epilogue, tail.axes)
+    collapse_axes(sch, anchor, tail.axes)

@@ -13,7 +13,8 @@ from tvmopt.arch.cpu import CpuArch
 
 from .analysis import block_facts, leaf_blocks
 from .base import ScheduleRule
-from .stage import inline_injective, schedule_injective
+from .injective import schedule_injective
+from .stage import inline_injective
 
 
 class Elementwise(ScheduleRule):

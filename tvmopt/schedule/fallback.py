@@ -14,7 +14,8 @@ from tvmopt.arch.cpu import CpuArch
 
 from .analysis import block_facts, leaf_blocks
 from .base import ScheduleRule
-from .stage import parallelize, schedule_injective, vector_length, vectorizes_well
+from .injective import schedule_injective
+from .stage import parallelize, vector_length, vectorizes_well
 
 
 class Fallback(ScheduleRule):
@@ -54,7 +55,7 @@ def _schedule_block(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> None
     inner = facts.spatial[-1]
     length = 1
     if facts.stores == 1 and vectorizes_well(facts, inner):
-        length = vector_length(facts.axes[inner].extent, arch.lanes(str(facts.write.buffer.dtype)))
+        length = vector_length(facts.axes[inner].extent, arch.lanes(facts.dtype))
     if length > 1:
         rest, vector = sch.split(spatial[-1], [facts.axes[inner].extent // length, length])
         spatial = [*spatial[:-1], rest]

@@ -2,7 +2,7 @@
 
 The reduced axis is the contiguous one, so its elements, not the outputs, fill the vector lanes:
 every lane keeps a partial result, and one short loop folds the lanes at the end. That reorders
-floating-point additions. All stages of a row run together, while the row is in the L1 cache.
+floating-point additions. All blocks of a row run together, while the row is in the L1 cache.
 """
 
 from __future__ import annotations
@@ -10,24 +10,29 @@ from __future__ import annotations
 import math
 
 from tvm import IRModule, s_tir, tirx
-from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.arch.cpu import CpuArch
 
 from .analysis import BlockFacts, block_facts, leaf_blocks
 from .base import ScheduleRule
+from .injective import schedule_injective
 from .stage import (
     collapse_axes,
-    contiguous_suffix,
+    contiguous_tail,
     divisors,
+    inline_copies,
     inline_injective,
     parallelize,
     vector_length,
+    vectorize_tail,
     vectorizes_well,
 )
 
 # From this many elements a row on, several vectors of partial results hide the adder's latency.
 _LONG_ROW = 1024
+# Rows (and columns) from which on a product of matrices is not a set of dot products.
+_MATMUL_USES = 8
 
 
 class RowReduction(ScheduleRule):
@@ -37,19 +42,20 @@ class RowReduction(ScheduleRule):
 
     def apply(self, func: tirx.PrimFunc, arch: CpuArch) -> s_tir.Schedule | None:
         sch = s_tir.Schedule(IRModule({"main": func}))
-        reductions = [f for f in all_facts(sch) if f.reduction]
-        if not reductions or not all(reduces_rows(f, arch) for f in reductions):
-            return None
-        if len(sch.get_output_blocks("root")) != 1:
+        reductions = [f.name for f in all_facts(sch) if f.reduction]
+        if not reductions or len(sch.get_output_blocks("root")) != 1:
             return None
         inline_injective(sch)
-        blocks = all_facts(sch)
-        shared = _shared_leading_axes(blocks)
-        work = sum(f.work for f in blocks)
-        for facts in reductions:
-            if facts.stores == 1:
-                _split_into_lanes(sch, sch.get_sblock(facts.name), arch)
-        _compute_at_rows(sch, shared, work, arch)
+        for name in reductions:
+            inline_copies(sch, sch.get_sblock(name))
+        if not all(reduces_rows(block_facts(sch, sch.get_sblock(n)), arch) for n in reductions):
+            return None
+        stages, rows = _rows(sch, reductions)
+        work = sum(f.work for f in all_facts(sch))
+        partials = [_split_into_lanes(sch, sch.get_sblock(name), arch) for name in reductions]
+        for name in stages:
+            schedule_injective(sch, sch.get_sblock(name), arch)
+        _compute_at_rows(sch, stages, rows, [p for p in partials if p], work, arch)
         return sch
 
 
@@ -60,106 +66,119 @@ def all_facts(sch: s_tir.Schedule) -> list[BlockFacts]:
 
 def reduces_rows(facts: BlockFacts, arch: CpuArch) -> bool:
     """Whether the lanes are better filled along the reduction than along the outputs."""
-    if not facts.reads or not facts.reduction:
-        return False
     outputs = [i for i in facts.spatial if facts.axes[i].extent > 1]
     if outputs and vectorizes_well(facts, outputs[-1]):
         return False
-    tail = contiguous_suffix(facts, facts.reduction)
-    steps = {read.strides[tail[-1]] for read in facts.reads} if tail else {None}
-    if not steps <= {0, 1} or 1 not in steps:
+    tail = contiguous_tail(facts, facts.reduction)
+    if tail is None or tail.extent * 2 < arch.lanes(facts.dtype):
         return False
-    return math.prod(facts.axes[i].extent for i in tail) * 2 >= arch.lanes(_dtype(facts))
+    steps = {read.strides[tail.inner] for read in facts.reads}
+    return steps <= {0, 1} and 1 in steps and not _is_matmul(facts)
 
 
-def _dtype(facts: BlockFacts) -> str:
-    return str(facts.write.buffer.dtype)
+def _is_matmul(facts: BlockFacts) -> bool:
+    """Whether two operands are each used for several outputs: packing one is better then."""
+    walked = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
+    uses = [
+        math.prod(facts.axes[i].extent for i in facts.spatial if read.strides[i] == 0)
+        for read in walked
+    ]
+    return len(uses) == 2 and min(uses) >= _MATMUL_USES
 
 
-def _shared_leading_axes(blocks: list[BlockFacts]) -> int:
-    """How many leading data-parallel axes all blocks have in common: the rows."""
-    shared = 0
-    for axes in zip(*(facts.axes for facts in blocks)):
+def _rows(sch: s_tir.Schedule, reductions: list[str]) -> tuple[list[str], int]:
+    """Find the axes that number the rows.
+
+    Returns:
+        The blocks that do not run row by row (they come before the first reduction, and their
+        axes differ), and how many leading data-parallel axes all others share.
+    """
+    blocks = all_facts(sch)
+    first = next(n for n, f in enumerate(blocks) if f.name in reductions)
+    rows = 0
+    for axes in zip(*(f.axes for f in blocks[first:])):
         if any(axis.reduce for axis in axes) or len({axis.extent for axis in axes}) > 1:
             break
-        shared += 1
-    return shared
+        rows += 1
+    stages: list[str] = []
+    for facts in blocks[:first]:
+        uses = [
+            read.strides[:rows]
+            for user in blocks[first:]
+            for read in user.reads
+            if read.buffer.same_as(facts.write.buffer)
+        ]
+        if not uses or any(use != facts.write.strides[:rows] for use in uses):
+            stages.append(facts.name)
+    return stages, rows
 
 
-def _split_into_lanes(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> None:
+def _split_into_lanes(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> str | None:
     """Give every vector lane a partial result of its own (rfactor).
 
     Before -> after, for a row of 384 and 16 lanes::
 
         for i: for k: s[i] += x[i, k]
 
-        for i: for ko in range(24): for ki in T.vectorized(16): p[ki, i] += x[i, ko * 16 + ki]
-        for i: for ki in range(16): s[i] += p[ki, i]
+        for i: for ko in range(24): for ki in T.vectorized(16): p[i, ki] += x[i, ko * 16 + ki]
+        for i: for ki in range(16): s[i] += p[i, ki]
+
+    Returns:
+        Name of the block that computes ``p``; None when the row is too short or does not divide.
     """
     facts = block_facts(sch, block)
-    tail = contiguous_suffix(facts, facts.reduction)
-    extent = math.prod(facts.axes[i].extent for i in tail)
-    lanes = arch.lanes(_dtype(facts))
-    length = vector_length(extent, lanes, 1)
-    if length == lanes and extent >= _LONG_ROW:
-        length *= divisors(extent // lanes, 4)[-1]
-    if length < 4 or length == extent:
-        return
-    collapse_axes(sch, block, tail)
-    loops = sch.get_loops(block)
-    _, lane = sch.split(loops[-1], [extent // length, length])
+    tail = contiguous_tail(facts, facts.reduction)
+    lanes = arch.lanes(facts.dtype)
+    length = vector_length(tail.extent, lanes, 1)
+    if length == lanes and tail.extent >= _LONG_ROW:
+        length *= divisors(tail.extent // lanes, 4)[-1]
+    if facts.stores > 1 or length < 4 or length == tail.extent:
+        return None
+    collapse_axes(sch, block, tail.axes)
+    _, lane = sch.split(sch.get_loops(block)[-1], [tail.extent // length, length])
     partial = sch.rfactor(lane, len(facts.write.buffer.shape))
     # The lane, made the first axis by rfactor, becomes the last: compute_at nests in this order.
     rank = len(sch.get(partial).iter_vars)
     sch.reorder_block_iter_var(partial, [*range(1, rank), 0])
+    return sch.get(partial).name_hint
 
 
-def _compute_at_rows(sch: s_tir.Schedule, shared: int, work: int, arch: CpuArch) -> None:
-    """Share the rows out over the cores and run all stages of a row together.
+def _compute_at_rows(
+    sch: s_tir.Schedule,
+    stages: list[str],
+    rows: int,
+    partials: list[str],
+    work: int,
+    arch: CpuArch,
+) -> None:
+    """Share the rows out over the cores and run all blocks of a row together.
 
     Before -> after::
 
         for i: max_i;  for i, k: exp_ik;  for i: sum_i;  for i, k: out_ik
         for i in T.parallel(I): { max_i;  for k: exp_ik;  sum_i;  for k: out_ik }
     """
-    *stages, last = leaf_blocks(sch)
-    rows = sch.get_loops(last)[:shared]
-    if not rows:
-        inner = [(block, sch.get_loops(block)) for block in [*stages, last]]
-    else:
-        row = sch.fuse(*rows) if len(rows) > 1 else rows[0]
-        for block in reversed(stages):
-            sch.compute_at(block, row)
-        inner = [(block, sch.get_loops(block)[1:]) for block in [*stages, last]]
+    *others, last = [b for b in leaf_blocks(sch) if sch.get(b).name_hint not in stages]
+    depth = 0
+    if rows:
+        row = sch.fuse(*sch.get_loops(last)[:rows])
+        for block in reversed(others):
+            sch.compute_at(block, row, preserve_unit_loops=True)
+        depth = 1
+    inner = [(block, sch.get_loops(block)[depth:]) for block in [*others, last]]
+    if rows:
         parallelize(sch, [row], arch, work)
-    partials = [(block, loops) for block, loops in inner if _vectorize_row(sch, block, loops, arch)]
-    # Last: around a reduction whose init is apart TVM proves no other loop parallel.
-    for block, loops in partials:
-        init = sch.decompose_reduction(block, loops[0])
-        sch.vectorize(sch.get_loops(init)[-1])
-
-
-def _vectorize_row(
-    sch: s_tir.Schedule, block: SBlockRV, loops: list[LoopRV], arch: CpuArch
-) -> bool:
-    """Vectorise what ``block`` does within one row; ``loops`` are its loops inside the row.
-
-    Returns:
-        Whether the block accumulates partial results, lane by lane.
-    """
-    facts = block_facts(sch, block)
-    if facts.reduction:
-        is_partial = not facts.axes[-1].reduce and len(loops) > 1
-        if is_partial:
+    sums = []
+    for block, loops in inner:
+        facts = block_facts(sch, block)
+        if facts.name in partials:
             sch.vectorize(loops[-1])
-        return is_partial
-    wide = [i for i, axis in enumerate(facts.axes) if axis.extent > 1]
-    tail = contiguous_suffix(facts, wide[len(wide) - len(loops) :])
-    if tail and vectorizes_well(facts, tail[-1]):
-        members = loops[-len(tail) :]
-        inner = sch.fuse(*members) if len(members) > 1 else members[0]
-        extent = int(sch.get(inner).extent)
-        length = vector_length(extent, arch.lanes(_dtype(facts)))
-        if length > 1:
-            sch.vectorize(sch.split(inner, [extent // length, length])[1])
-    return False
+            sums.append((block, loops))
+        elif not facts.reduction:
+            in_row = len(facts.axes) - rows
+            vectorize_tail(sch, facts, loops[len(loops) - in_row :], arch)
+    # Last: around a reduction whose init is apart TVM proves no other loop parallel.
+    for block, loops in sums:
+        extents = [int(sch.get(loop).extent) for loop in loops]
+        init = sch.decompose_reduction(block, loops[[e > 1 for e in extents].index(True)])
+        sch.vectorize(sch.get_loops(init)[-1])

@@ -5,6 +5,7 @@ A *stage* is a block with a loop nest of its own under the root. "Work" counts i
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -48,33 +49,47 @@ def vector_length(extent: int, lanes: int, registers: int = MAX_VECTOR_REGISTERS
     return best
 
 
-def contiguous_suffix(facts: BlockFacts, order: Sequence[int]) -> list[int]:
+@dataclasses.dataclass(frozen=True)
+class Tail:
+    """Adjacent axes that are one contiguous axis in memory.
+
+    Attributes:
+        axes: Their indices, axes of extent 1 included.
+        inner: Index of the fastest one whose extent is not 1.
+        extent: Product of their extents.
+    """
+
+    axes: tuple[int, ...]
+    inner: int
+    extent: int
+
+
+def contiguous_tail(facts: BlockFacts, order: Sequence[int]) -> Tail | None:
     """The longest tail of the axes ``order`` that is one contiguous axis in every access.
 
-    A tail qualifies when in each access it either walks consecutive elements or is broadcast, and
-    no condition depends on it; then fusing it costs no division. Axes of extent 1 are left out.
+    A tail qualifies when in each access it either walks memory with one constant step or is
+    broadcast, and no condition depends on it; then fusing it costs no division. None when no axis
+    qualifies or all have extent 1.
     """
     accesses = [facts.write, *facts.reads]
-    tail: list[int] = []
-    inner_extent = 1
-    for i in reversed(order):
-        axis = facts.axes[i]
-        if axis.extent == 1:
-            continue
-        if facts.conditional[i]:
-            break
-        if tail:
-            inner = tail[0]
-            if not all(
-                a.strides[i] is not None
-                and a.strides[inner] is not None
-                and a.strides[i] == a.strides[inner] * facts.axes[inner].extent
-                for a in accesses
+    start, inner, outer = len(order), None, None
+    for position in reversed(range(len(order))):
+        i = order[position]
+        if facts.axes[i].extent > 1:
+            if facts.conditional[i] or any(a.strides[i] is None for a in accesses):
+                break
+            if outer is None:
+                inner = i
+            elif any(
+                a.strides[i] != a.strides[outer] * facts.axes[outer].extent for a in accesses
             ):
                 break
-        tail.insert(0, i)
-        inner_extent *= axis.extent
-    return tail
+            outer = i
+        start = position
+    if inner is None:
+        return None
+    axes = tuple(order[start:])
+    return Tail(axes, inner, math.prod(facts.axes[i].extent for i in axes))
 
 
 def vectorizes_well(facts: BlockFacts, axis: int) -> bool:
@@ -143,30 +158,45 @@ def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], arch: CpuArch, wor
         sch.parallel(sch.fuse(*head) if len(head) > 1 else head[0])
 
 
-def schedule_injective(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> None:
-    """Schedule a root-level stage without reduction: parallel outside, vector inside.
+def vectorize_tail(
+    sch: s_tir.Schedule, facts: BlockFacts, loops: Sequence[LoopRV], arch: CpuArch
+) -> list[LoopRV]:
+    """Vectorise the contiguous tail of ``loops``, the loops of the last ``len(loops)`` axes.
 
-    Before -> after, for ``B[c, y, x] = max(A[c, y, x], 0)`` of 64 x 28 x 28::
-
-        for c, y, x: B[c, y, x] = ...
-        for c in T.parallel(64): for yx in range(12): for v in T.vectorized(64): ...
+    Returns:
+        The loops around the vector, outermost first.
     """
-    facts = block_facts(sch, block)
-    loops = sch.get_loops(block)
-    order = list(range(len(loops)))
-    tail = contiguous_suffix(facts, order)
-    outer = list(loops)
-    if tail and vectorizes_well(facts, tail[-1]):
-        first = tail[0]
-        extent = math.prod(facts.axes[i].extent for i in tail)
-        fused = sch.fuse(*loops[first:]) if len(loops) - first > 1 else loops[first]
-        length = vector_length(extent, arch.lanes(str(facts.write.buffer.dtype)))
-        outer = [*loops[:first], fused]
-        if length > 1:
-            rest, vector = sch.split(fused, [extent // length, length])
-            sch.vectorize(vector)
-            outer = [*loops[:first], rest]
-    parallelize(sch, outer, arch, facts.work)
+    first = len(facts.axes) - len(loops)
+    tail = contiguous_tail(facts, range(first, len(facts.axes)))
+    if tail is None or not vectorizes_well(facts, tail.inner):
+        return list(loops)
+    members = [loops[i - first] for i in tail.axes]
+    outer = list(loops[: len(loops) - len(members)])
+    inner = sch.fuse(*members) if len(members) > 1 else members[0]
+    length = vector_length(tail.extent, arch.lanes(facts.dtype))
+    if length == 1:
+        return [*outer, inner]
+    rest, vector = sch.split(inner, [tail.extent // length, length])
+    sch.vectorize(vector)
+    return [*outer, rest]
+
+
+def inline_copies(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Inline into ``block`` those producers that only copy (a pad by nothing, a reshape)."""
+    for producer in sch.get_producers(block):
+        facts = block_facts(sch, producer)
+        if (
+            len(facts.reads) == 1
+            and facts.reads[0].strides == facts.write.strides
+            and facts.reads[0].buffer.dtype == facts.write.buffer.dtype
+            and not any(facts.conditional)
+            and not facts.calls
+            and not facts.reduction
+        ):
+            try:
+                sch.compute_inline(producer)
+            except ScheduleError:
+                continue  # then it is a stage of its own
 
 
 def inline_injective(sch: s_tir.Schedule, keep: Sequence[str] = ()) -> None:

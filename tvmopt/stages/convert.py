@@ -7,6 +7,7 @@ import dataclasses
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,18 @@ from tvm import relax
 from tvmopt.arch.target import TargetSpec, set_thread_environment
 from tvmopt.build import build_library
 from tvmopt.config import ConvertConfig
-from tvmopt.errors import AccuracyError
+from tvmopt.errors import AccuracyError, ModelError
 from tvmopt.evaluate.dataset import load_dataset
 from tvmopt.frontend import import_onnx, layer_table, load_onnx, parse_input_shapes, prepare
 from tvmopt.frontend.layers import Layer
-from tvmopt.frontend.reference import Reference, check_outputs, working_random_inputs
+from tvmopt.frontend.reference import (
+    Arrays,
+    Reference,
+    check_outputs,
+    input_specs,
+    working_random_inputs,
+)
+from tvmopt.random_inputs import KINDS
 from tvmopt.runtime.bundle import write_golden
 from tvmopt.runtime.metadata import TensorSpec
 from tvmopt.stages.module_files import REFERENCE_FILE, write_module
@@ -53,13 +61,16 @@ def convert(
     progress(0, 4, "read")
     prepared = prepare(load_onnx(model), parse_input_shapes(config.input_shapes))
     reference = Reference(prepared.reference)
-    inputs, outputs = working_random_inputs(reference, prepared.reference, seed=0)
-    signature = _signature(inputs, outputs, reference.output_names)
-    trials = [("random inputs", inputs, outputs)]
-    if data is not None:
-        dataset = load_dataset(data, signature["inputs"])
-        batch = dataset.batch(0).inputs
-        trials.append(("given inputs", batch, reference(batch)))
+    specs = input_specs(prepared.reference)
+    kind, trials = _trials(reference, specs, data)
+    outputs = trials[0][2]
+    signature = {
+        "inputs": specs,
+        "outputs": tuple(
+            TensorSpec(n, tuple(o.shape), str(o.dtype))
+            for n, o in zip(reference.output_names, outputs, strict=True)
+        ),
+    }
 
     progress(1, 4, "import")
     module = import_onnx(prepared.model)
@@ -67,7 +78,7 @@ def convert(
     layers = layer_table(prepared.model)
     _write_layers(out_dir / LAYERS_FILE, layers)
     onnx.save_model(prepared.reference, str(out_dir / REFERENCE_FILE))
-    _write_signature(out_dir / SIGNATURE_FILE, signature)
+    _write_signature(out_dir / SIGNATURE_FILE, signature, kind)
     write_golden(out_dir, *trials[-1][1:])
 
     progress(2, 4, "compile check")
@@ -120,20 +131,42 @@ def read_signature(folder: Path) -> dict[str, tuple[TensorSpec, ...]]:
     }
 
 
-def _signature(
-    inputs: dict[str, np.ndarray], outputs: list[np.ndarray], names: list[str]
-) -> dict[str, tuple[TensorSpec, ...]]:
-    def specs(pairs: list[tuple[str, np.ndarray]]) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(n, tuple(a.shape), str(a.dtype)) for n, a in pairs)
+def read_random_kind(folder: Path) -> str:
+    """Kind of random inputs that the float model of a converted model accepts."""
+    return str(json.loads((folder / SIGNATURE_FILE).read_text())["random_inputs"])
 
-    return {
-        "inputs": specs(list(inputs.items())),
-        "outputs": specs([(n, np.asarray(o)) for n, o in zip(names, outputs, strict=True)]),
+
+def _trials(
+    reference: Reference, specs: tuple[TensorSpec, ...], data: Path | None
+) -> tuple[str, list[tuple[str, Arrays, list[np.ndarray]]]]:
+    """Kind of random inputs, and what the import is checked on: name, inputs, expected outputs."""
+    trials = []
+    try:
+        kind, inputs, outputs = working_random_inputs(reference, specs, seed=0)
+        trials.append(("random inputs", inputs, outputs))
+    except ModelError:
+        if data is None:
+            raise
+        kind = KINDS[0]  # never used: there is data
+    if data is not None:
+        batch = load_dataset(data, specs).batch(0).inputs
+        try:
+            trials.append(("given inputs", batch, reference(batch)))
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ModelError(
+                f"the reference must run on the given data, but ONNX Runtime says: {reason}"
+            ) from error
+    return kind, trials
+
+
+def _write_signature(
+    path: Path, signature: dict[str, tuple[TensorSpec, ...]], random_kind: str
+) -> None:
+    data: dict[str, object] = {
+        side: [dataclasses.asdict(t) for t in specs] for side, specs in signature.items()
     }
-
-
-def _write_signature(path: Path, signature: dict[str, tuple[TensorSpec, ...]]) -> None:
-    data = {side: [dataclasses.asdict(t) for t in specs] for side, specs in signature.items()}
+    data["random_inputs"] = random_kind
     path.write_text(json.dumps(data, indent=2))
 
 
@@ -144,7 +177,9 @@ def _write_layers(path: Path, layers: list[Layer]) -> None:
         writer.writerows(dataclasses.asdict(layer) for layer in layers)
 
 
-def _compiled(lowered: tvm.IRModule, target: TargetSpec):  # type: ignore[no-untyped-def]
+def _compiled(
+    lowered: tvm.IRModule, target: TargetSpec
+) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
     """Compile with the default schedules and return a function from arrays to arrays."""
     set_thread_environment(target.threads)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:

@@ -9,17 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 
 from tvmopt.config import EvaluateConfig
 from tvmopt.errors import AccuracyError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
-from tvmopt.evaluate.dataset import Dataset, load_dataset
+from tvmopt.evaluate.dataset import Dataset, load_dataset, random_dataset
 from tvmopt.evaluate.latency import interleave
 from tvmopt.evaluate.memory import peak_memory_mb
 from tvmopt.evaluate.statistics import LatencySummary, summarise
 from tvmopt.frontend.prepare import session_options
 from tvmopt.runtime import CompiledModel, load
 from tvmopt.runtime.metadata import LIBRARY_FILE
+from tvmopt.stages.convert import read_random_kind
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
 
@@ -27,7 +29,6 @@ TABLE_FILE = "comparison.csv"
 CANDIDATE = "candidate"
 UNTUNED = "untuned_tvm"
 REFERENCE = "onnxruntime_fp32"
-_RANDOM_BATCHES = 8
 _STRICT_COSINE = 0.99
 _BASELINE_ACCURACY_S = 5.0
 
@@ -63,7 +64,11 @@ def evaluate(
         return session.run(names, inputs)
 
     progress(0, 100, "accuracy")
-    dataset = _dataset(data, candidate)
+    specs = candidate.metadata.inputs
+    if data is not None:
+        dataset = load_dataset(data, specs).split("evaluate")
+    else:
+        dataset = random_dataset(specs, seed=1, kind=read_random_kind(convert_dir))
     accuracies, reference_accuracy = _accuracies(config, models, reference, dataset)
     _refuse_nonsense(accuracies[CANDIDATE])
 
@@ -88,7 +93,7 @@ def evaluate(
     }
     try:
         metrics["peak_memory_mb"] = peak_memory_mb(bundles[CANDIDATE])
-    except Exception as error:  # noqa: BLE001 - the metric is replaced by the reason
+    except Exception as error:  # the metric is replaced by the reason
         tags["tvmopt.unmeasured.peak_memory_mb"] = str(error)[:250]
     rows = _rows(latency, accuracies, reference_accuracy, bundles, convert_dir)
     _write(out_dir, rows, samples, accuracies)
@@ -109,32 +114,18 @@ def _bind(model: CompiledModel, inputs: dict[str, np.ndarray]) -> Callable[[], o
     return lambda: model(inputs)
 
 
-def _session(path: Path, threads: int):  # type: ignore[no-untyped-def]
-    import onnxruntime as ort
-
+def _session(path: Path, threads: int) -> ort.InferenceSession:
     options = session_options(threads)
     # Threads that go on spinning after a call would slow down whoever is measured next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def _dataset(data: Path | None, model: CompiledModel) -> Dataset:
-    specs = model.metadata.inputs
-    if data is not None:
-        return load_dataset(data, specs).split("evaluate")
-    rng = np.random.default_rng(1)
-    arrays = {}
-    for spec in specs:
-        shape = (_RANDOM_BATCHES, *spec.shape)
-        if np.dtype(spec.dtype).kind == "f":
-            arrays[spec.name] = rng.standard_normal(shape).astype(spec.dtype)
-        else:
-            arrays[spec.name] = rng.integers(0, 2, shape).astype(spec.dtype)
-    return Dataset(specs, arrays, None, stacked=True)
-
-
-def _accuracies(  # type: ignore[no-untyped-def]
-    config: EvaluateConfig, models: dict[str, CompiledModel], reference, dataset: Dataset
+def _accuracies(
+    config: EvaluateConfig,
+    models: dict[str, CompiledModel],
+    reference: Callable[[dict[str, np.ndarray]], list[np.ndarray]],
+    dataset: Dataset,
 ) -> tuple[dict[str, Accuracy], float]:
     if dataset.samples > config.max_samples:
         dataset = dataset.take(range(config.max_samples))

@@ -26,8 +26,8 @@ def command(
 ) -> Iterator[Session]:
     """Open the run of one command.
 
-    The run is the one that ``mlflow run`` opened (``MLFLOW_RUN_ID``), or a new one in the experiment
-    that the environment names, else in the experiment of the model.
+    The run is the one that ``mlflow run`` opened (``MLFLOW_RUN_ID``), or a new one in the
+    experiment that the environment names, else in the experiment of the model.
     """
     client = open_store()
     close_orphans(client)

@@ -76,7 +76,7 @@ def save_model(
     pip_requirements: list[str] | None = None,
     extra_pip_requirements: list[str] | None = None,
     metadata: dict[str, Any] | None = None,
-    validate_serving_input: bool = True,  # noqa: ARG001 - read by Model.log
+    validate_serving_input: bool = True,  # read by Model.log
 ) -> None:
     """Save a compiled model as an MLflow model.
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from tvmopt.errors import ConfigError, PromotionRefusedError, TvmoptError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
-from tvmopt.evaluate.dataset import Dataset, load_dataset
+from tvmopt.evaluate.dataset import Dataset, load_dataset, random_dataset
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime import CompiledModel
+from tvmopt.stages.convert import read_random_kind
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.tracking import flavor
 from tvmopt.tracking.artifacts import is_intact, local_artifacts
 from tvmopt.tracking.registry import CHAMPION, Registered, champion_alias, find_version
 
-_RANDOM_BATCHES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +128,13 @@ def _check(
         folder = flavor.download(f"models:/{version.name}/{version.version}", work_dir)
         model = flavor.load_model(str(folder))
         model.check_golden(flavor.compiled_folder(folder))
-        dataset = _heldout(data, model)
-        accuracy = _accuracy(model, _reference(client, version, work_dir), dataset)
+        converted = _converted(client, version, work_dir)
+        specs = model.metadata.inputs
+        if data is not None:
+            dataset = load_dataset(data, specs).split("heldout")
+        else:
+            dataset = random_dataset(specs, seed=2, kind=read_random_kind(converted))
+        accuracy = _accuracy(model, Reference(str(converted / REFERENCE_FILE)), dataset)
     except ConfigError:
         raise
     except TvmoptError as error:
@@ -144,7 +148,8 @@ def _check(
     return accuracy
 
 
-def _reference(client: MlflowClient, version: ModelVersion, work_dir: Path) -> Reference:
+def _converted(client: MlflowClient, version: ModelVersion, work_dir: Path) -> Path:
+    """Artifacts of the version's convert run: the float reference is there."""
     run_id = version.tags.get("convert_run", "")
     try:
         folder = local_artifacts(client, run_id, work_dir)
@@ -158,21 +163,7 @@ def _reference(client: MlflowClient, version: ModelVersion, work_dir: Path) -> R
             f"the float reference of the model must be intact, but artifacts of run {run_id!r} are "
             "damaged or gone; run main again"
         )
-    return Reference(str(folder / REFERENCE_FILE))
-
-
-def _heldout(data: Path | None, model: CompiledModel) -> Dataset:
-    specs = model.metadata.inputs
-    if data is not None:
-        return load_dataset(data, specs).split("heldout")
-    rng = np.random.default_rng(2)
-    arrays = {}
-    for spec in specs:
-        shape = (_RANDOM_BATCHES, *spec.shape)
-        floating = np.dtype(spec.dtype).kind == "f"
-        values = rng.standard_normal(shape) if floating else rng.integers(0, 2, shape)
-        arrays[spec.name] = values.astype(spec.dtype)
-    return Dataset(specs, arrays, None, stacked=True)
+    return folder
 
 
 def _accuracy(model: CompiledModel, reference: Reference, dataset: Dataset) -> Accuracy:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import mlflow
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
@@ -65,6 +66,8 @@ def register(
                 client.set_model_version_tag(name, version.version, key, value)
             client.set_registered_model_alias(name, CANDIDATE, version.version)
             return Registered(name, str(version.version), existed=True)
+    # MLflow files a logged model under the process's experiment, not under that of its run.
+    mlflow.set_experiment(experiment_id=client.get_run(run_id).info.experiment_id)
     info = flavor.log_model(
         bundle, name="model", registered_model_name=name, run_id=run_id, tags=dict(tags)
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import uuid
 from pathlib import Path
 
 import mlflow
@@ -52,7 +54,7 @@ def experiment_id(client: MlflowClient, name: str) -> str:
                 client.restore_experiment(found.experiment_id)
             return str(found.experiment_id)
         try:
-            return str(client.create_experiment(name))
+            return str(client.create_experiment(name, _artifact_location(client, name)))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
@@ -69,6 +71,17 @@ def all_experiment_ids(client: MlflowClient) -> list[str]:
         token = page.token
         if not token:
             return found
+
+
+def _artifact_location(client: MlflowClient, name: str) -> str | None:
+    # MLflow would put the artifacts below the working directory, wherever the database is.
+    if not client.tracking_uri.startswith(_SQLITE + "/"):
+        return None
+    folder = Path(client.tracking_uri.removeprefix(_SQLITE)).parent
+    if folder == Path.cwd():
+        return None
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    return (folder / "mlruns" / f"{safe}-{uuid.uuid4().hex[:8]}").as_uri()
 
 
 def _create_schema(uri: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,9 @@ def main(
             raise ConfigError("data and input_shapes need a model, but model is empty")
         root = Path(__file__).parents[2]
         if not (root / EXAMPLE["model"]).is_file():
-            raise ConfigError("model must be given: the bundled example is not in this installation")
+            raise ConfigError(
+                "model must be given: the bundled example is not in this installation"
+            )
         params |= {
             "model": str(root / EXAMPLE["model"]),
             "data": str(root / EXAMPLE["data"]),
@@ -239,7 +242,9 @@ def _request(params: dict[str, Any]) -> Request:
     return make_request(model, **values)
 
 
-def _session(entry: str, request: Request, params: dict[str, Any], no_cache: bool):  # type: ignore[no-untyped-def]
+def _session(
+    entry: str, request: Request, params: dict[str, Any], no_cache: bool
+) -> AbstractContextManager[Session]:
     resolved = {
         **params,
         "name": request.name,

@@ -13,7 +13,7 @@ _SMALL = 16
 
 
 @mutator
-class _Extract(PyExprMutator):  # type: ignore[misc]
+class _Extract(PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self.found: list[tuple[relax.Var, tvm.runtime.Tensor]] = []

@@ -40,7 +40,7 @@ _ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
 
 
 @mutator
-class _Fold(PyExprMutator):  # type: ignore[misc]
+class _Fold(PyExprMutator):
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(op)
         if not isinstance(call.op, tvm.ir.Op):
@@ -75,7 +75,7 @@ class _Fold(PyExprMutator):  # type: ignore[misc]
 _DTYPES = {"float32", "float64", "int8", "uint8", "int32", "int64", "bool"}
 
 
-def _static_type(ty: object) -> tuple[tuple[int, ...] | None, str]:
+def _static_type(ty: relax.Type) -> tuple[tuple[int, ...] | None, str]:
     shape = getattr(ty, "shape", None)
     if shape is None or not all(isinstance(d, tvm.tirx.IntImm) for d in shape):
         return None, ""

@@ -11,6 +11,7 @@ import abc
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tvm.ir import IRModule
 from tvm.target import Target
@@ -77,9 +78,10 @@ class TuneResult:
         tasks: One row a task.
         trials: Candidates measured over all tasks, failures included.
         seconds: Wall time spent.
-        log: One JSON-able record a measured candidate: ``elapsed_s``, ``task``, ``trial``,
-            ``latency_us`` or None, ``error`` or None, ``best_total_us`` (weighted sum of the best of
-            every task so far, None until every task has one).
+        log: One JSON-able record a measured candidate: ``elapsed_s``, ``task``, ``trial`` (0 is
+            the default schedule, which is not counted as a trial), ``latency_us`` or None,
+            ``error`` or None, ``best_total_us`` (weighted sum of the best of every task so far,
+            None until every task has one).
     """
 
     strategy: str
@@ -87,7 +89,7 @@ class TuneResult:
     tasks: tuple[TaskResult, ...]
     trials: int
     seconds: float
-    log: tuple[dict, ...]
+    log: tuple[dict[str, Any], ...]
 
 
 class TuneStrategy(abc.ABC):

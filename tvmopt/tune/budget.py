@@ -74,7 +74,7 @@ def plan_effort(trials: int, time_budget_s: float, tasks: int) -> SearchEffort:
         return SearchEffort(batch=batch, population=48, generations=2)
     if share < 128:
         return SearchEffort(batch=batch, population=128, generations=3)
-    return SearchEffort(batch=batch, population=256, generations=4)
+    return SearchEffort(batch=batch, population=192, generations=3)
 
 
 def estimated_us(flops: float, size: float) -> float:

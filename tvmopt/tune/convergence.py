@@ -26,33 +26,35 @@ def plot_convergence(result: TuneResult, path: Path) -> Path | None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 7), layout="constrained")
+    figure = Figure(figsize=(13, 7), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, 2, sharex="col", sharey="row")
-    trials = list(range(1, len(result.log) + 1))
+    trials = [float(number) for number in range(1, len(result.log) + 1)]
     seconds = [record["elapsed_s"] for record in result.log]
+    totals = [
+        (at, record["best_total_us"] / 1e3)
+        for at, record in enumerate(result.log)
+        if record["best_total_us"] is not None
+    ]
     for column, (x, label) in enumerate(((trials, "candidate"), (seconds, "seconds"))):
-        total, tasks = axes[0][column], axes[1][column]
-        known = [(at, r["best_total_us"] / 1e3) for at, r in zip(x, result.log, strict=True)
-                 if r["best_total_us"] is not None]  # fmt: skip
-        if known:
-            total.step(*zip(*known, strict=True), where="post")
+        _steps(axes[0][column], x, totals, "all tasks")
         for name, weight in _heaviest(result):
-            points = best_so_far(result.log, name)
-            tasks.step(
-                [x[at] for at, _ in points],
-                [weight * us / 1e3 for _, us in points],
-                where="post",
-                label=name if column == 0 else None,
-            )
-        tasks.set_yscale("log")
-        tasks.set_xlabel(label)
+            points = [(at, weight * us / 1e3) for at, us in best_so_far(result.log, name)]
+            _steps(axes[1][column], x, points, name)
+        axes[1][column].set_xlabel(label)
     axes[0][0].set_ylabel("all tasks, best so far (ms)")
     axes[1][0].set_ylabel("one task, calls x best (ms)")
-    axes[1][0].legend(fontsize=7)
+    axes[1][1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.suptitle(f"{result.strategy}: {result.trials} trials, {result.seconds:.0f} s")
     figure.savefig(path, dpi=110)
     return path
+
+
+def _steps(axis: Any, x: list[float], points: list[tuple[int, float]], label: str) -> None:
+    """Draw improvements at positions of ``x``, the last one held to the end."""
+    if points:
+        held = [*points, (len(x) - 1, points[-1][1])]
+        axis.step([x[at] for at, _ in held], [y for _, y in held], where="post", label=label)
 
 
 def best_so_far(log: tuple[dict[str, Any], ...], task: str) -> list[tuple[int, float]]:

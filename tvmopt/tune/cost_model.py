@@ -84,8 +84,11 @@ class RankingModel:
         return self._trees.predict(features.astype(np.float32))
 
     def save(self, path: Path) -> None:
-        """Write the samples as a NumPy archive. Trees are grown again from them after loading:
-        that takes less than a second, and no pickle has to be trusted."""
+        """Write the samples as a NumPy archive.
+
+        Trees are grown again from them after loading: that takes less than a second, and no
+        pickle has to be trusted.
+        """
         np.savez_compressed(
             path,
             format=np.array(_FILE_FORMAT),
@@ -153,7 +156,7 @@ def make_cost_model(model: RankingModel) -> Any:
         return np.stack([reduce_stores(tensor.numpy()) for tensor in found])
 
     @derived_object
-    class TreeCostModel(ms.cost_model.PyCostModel):  # type: ignore[misc]  # tvm is untyped
+    class TreeCostModel(ms.cost_model.PyCostModel):
         def load(self, path: str) -> None:
             model.load(Path(path))
 

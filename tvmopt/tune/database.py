@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,7 @@ def open_database(directory: Path, key: DatabaseKey) -> Any:
 
     Raises:
         DatabaseMismatchError: When ``meta.json`` is missing or a field of the key differs.
-        TuneError: When a line other than the last one is damaged.
+        TuneError: When a line other than the last one is damaged, or a record cannot be replayed.
     """
     check_key(directory, key)
     repair_database(directory)
@@ -192,7 +191,7 @@ def apply_database(
 
     Raises:
         DatabaseMismatchError: When the database is for something else.
-        TuneError: When a record cannot be replayed.
+        TuneError: When it is damaged.
     """
     from tvm import relax
 
@@ -203,14 +202,8 @@ def apply_database(
         )
     best = best_records(open_database(directory, key), read_comparisons(directory))
     before = _scheduled_names(mod)
-    try:
-        with target, best, tvm.transform.PassContext(opt_level=3):
-            applied = relax.transform.MetaScheduleApplyDatabase()(mod)
-    except Exception as error:  # TVM raises its own types, per failing instruction
-        raise TuneError(
-            f"every record of {directory} must replay, but one failed: "
-            f"{str(error).strip().splitlines()[-1]}; tune again into a new database"
-        ) from error
+    with target, best, tvm.transform.PassContext(opt_level=3):
+        applied = relax.transform.MetaScheduleApplyDatabase()(mod)
     return applied, _scheduled_names(applied) - before
 
 
@@ -247,7 +240,14 @@ def _scheduled_names(mod: IRModule) -> set[str]:
 def _json_database(directory: Path) -> Any:
     from tvm.s_tir import meta_schedule as ms
 
-    return ms.database.JSONDatabase(work_dir=str(directory), module_equality="structural")
+    try:  # loading replays every trace on its workload
+        return ms.database.JSONDatabase(work_dir=str(directory), module_equality="structural")
+    except Exception as error:
+        raise TuneError(
+            f"every record of {directory} must replay on its workload, but TVM refused one: "
+            f"{str(error).strip().splitlines()[0]}; restore the files, or tune again into a new "
+            "database"
+        ) from error
 
 
 def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
@@ -258,7 +258,7 @@ def _replace_file(path: Path, text: str) -> None:
     # A rename is atomic, so a kill leaves the old file or the new one, never a part.
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text)
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def _is_workload(row: Any) -> bool:

@@ -10,6 +10,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm.ir import IRModule
@@ -173,10 +174,10 @@ class Measurer:
             for library, outcome in zip(libraries, outcomes, strict=False)  # fewer when stopped
         ]
 
-    def _one(self, function: str, arguments: dict, timeout_s: float) -> Outcome:
+    def _one(self, function: str, arguments: dict[str, Any], timeout_s: float) -> Outcome:
         [outcome] = self._runner.run([Job(f"tvmopt.tune.jobs:{function}", arguments, timeout_s)])
         return outcome
 
 
-def _arguments(task: Task) -> list[list]:
+def _arguments(task: Task) -> list[list[Any]]:
     return [[list(argument.shape or ()), argument.dtype] for argument in task.arguments]

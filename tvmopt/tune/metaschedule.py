@@ -40,6 +40,7 @@ from tvmopt.tune.database import (
 )
 from tvmopt.tune.default import schedule_task
 from tvmopt.tune.history import SearchLog, TaskState, observed_roofline
+from tvmopt.tune.interrupt import interrupt_deferred
 from tvmopt.tune.measure import Measurement, Measurer, Timeouts
 from tvmopt.tune.space import make_context
 from tvmopt.tune.tasks import extract_tasks
@@ -148,9 +149,7 @@ class _Search:
         self._logger = logger
         self._progress = progress
         self._deadline = Deadline(options.time_budget_s)
-        self._effort: SearchEffort = plan_effort(
-            options.trials, options.time_budget_s, len(states)
-        )
+        self._effort: SearchEffort = plan_effort(options.trials, options.time_budget_s, len(states))
         self._contexts: dict[str, Any] = {}
 
     def run(self) -> None:
@@ -210,7 +209,8 @@ class _Search:
     def _candidates(self, state: TaskState) -> list[Any]:
         """Next candidates of a task; none, and the task closed, when the search has no more."""
         try:
-            found = self._context(state).generate_measure_candidates()
+            with interrupt_deferred():
+                found = self._context(state).generate_measure_candidates()
         except Exception as error:  # TVM's rules do not fit every function
             lines = str(error).strip().splitlines() or [type(error).__name__]
             state.closed = f"the search failed: {lines[-1]}"
@@ -263,8 +263,9 @@ class _Search:
             for m in measured
         ]
         context = self._contexts[state.task.name]
-        self._cost_model.update(context, candidates, results)
-        context.notify_runner_results(candidates, results)
+        with interrupt_deferred():
+            self._cost_model.update(context, candidates, results)
+            context.notify_runner_results(candidates, results)
 
     def _confirm(self) -> None:
         """Measure best and default of every task that has both once more, in turns.

@@ -87,9 +87,7 @@ class WorkerPool:
             worker.kill()
         self._workers.clear()
 
-    def run(
-        self, jobs: Sequence[Job], stop: Callable[[], bool] = lambda: False
-    ) -> list[Outcome]:
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool] = lambda: False) -> list[Outcome]:
         """Run jobs on all workers.
 
         Args:

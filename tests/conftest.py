@@ -1,0 +1,155 @@
+"""Fixtures that several folders of tests use: small ONNX models, and bundles built from them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def _make_model(nodes, inputs, outputs, constants=None, opset=17, domains=()):  # type: ignore[no-untyped-def]
+    """ONNX model; ``inputs`` and ``outputs`` are ``{name: (dtype, shape)}``, shape None: unknown."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    def values(specs):  # type: ignore[no-untyped-def]
+        for name, (dtype, shape) in specs.items():
+            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            yield helper.make_tensor_value_info(name, kind, shape)
+
+    graph = helper.make_graph(
+        list(nodes),
+        "graph",
+        list(values(inputs)),
+        list(values(outputs)),
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
+    )
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    assert isinstance(model, onnx.ModelProto)
+    return model
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable:
+    """Builder of ONNX models: ``make_model(nodes, inputs, outputs, constants)``."""
+    return _make_model
+
+
+@pytest.fixture(scope="session")
+def conv_model():  # type: ignore[no-untyped-def]
+    """1x3x8x8 -> Conv 3x3 -> Relu -> mean -> Gemm -> 1x5, all float32."""
+    from onnx import helper
+
+    rng = np.random.default_rng(0)
+    return _make_model(
+        [
+            helper.make_node("Conv", ["x", "w", "b"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["c"], ["r"], name="relu"),
+            helper.make_node("GlobalAveragePool", ["r"], ["p"], name="mean"),
+            helper.make_node("Flatten", ["p"], ["f"], name="flatten"),
+            helper.make_node("Gemm", ["f", "g"], ["y"], name="dense"),
+        ],
+        {"x": ("float32", [1, 3, 8, 8])},
+        {"y": ("float32", [1, 5])},
+        {
+            "w": rng.standard_normal((8, 3, 3, 3), np.float32),
+            "b": rng.standard_normal(8, np.float32),
+            "g": rng.standard_normal((8, 5), np.float32),
+        },
+    )
+
+
+@pytest.fixture(scope="session")
+def two_input_model():  # type: ignore[no-untyped-def]
+    """``sum = table[ids] + bias`` (4x8) and ``y = sum @ w`` (4x3), given as ``y``, ``out/sum``."""
+    from onnx import helper
+
+    rng = np.random.default_rng(1)
+    return _make_model(
+        [
+            helper.make_node("Gather", ["table", "ids"], ["e"], name="embed"),
+            helper.make_node("Add", ["e", "in/bias"], ["out/sum"], name="add"),
+            helper.make_node("MatMul", ["out/sum", "w"], ["y"], name="project"),
+        ],
+        {"ids": ("int64", [4]), "in/bias": ("float32", [4, 8])},
+        {"y": ("float32", [4, 3]), "out/sum": ("float32", [4, 8])},
+        {
+            "table": rng.standard_normal((6, 8), np.float32),
+            "w": rng.standard_normal((8, 3), np.float32),
+        },
+    )
+
+
+def _build(model, name: str, folder: Path) -> Path:  # type: ignore[no-untyped-def]
+    """Convert, tune (default schedules) and build; ``folder`` gets one folder a stage."""
+    import onnx
+
+    from tvmopt.arch.target import resolve_target
+    from tvmopt.config import BuildConfig, ConvertConfig, TuneConfig
+    from tvmopt.stages.build import build
+    from tvmopt.stages.convert import convert
+    from tvmopt.stages.tune import tune
+
+    def quiet(done: int, total: int, text: str) -> None:
+        pass
+
+    threads = os.environ.get("TVM_NUM_THREADS")
+    target = resolve_target("host", 2).to_dict()
+    onnx.save(model, str(folder / "model.onnx"))
+    stages = {stage: folder / stage for stage in ("convert", "tune", "build")}
+    for path in stages.values():
+        path.mkdir()
+    try:
+        convert(ConvertConfig("", target), folder / "model.onnx", stages["convert"], quiet)
+        tune(TuneConfig(target), stages["convert"], stages["tune"], quiet)
+        build(BuildConfig(name, target), *list(stages.values())[:2], "d1", stages["build"], quiet)
+    finally:
+        os.environ.pop("TVM_NUM_THREADS", None)
+        if threads is not None:
+            os.environ["TVM_NUM_THREADS"] = threads
+    return folder
+
+
+@pytest.fixture(scope="session")
+def conv_build(conv_model, tmp_path_factory) -> Path:  # type: ignore[no-untyped-def]
+    """Folder with ``model.onnx`` and the results of ``convert``, ``tune``, ``build``."""
+    return _build(conv_model, "conv", tmp_path_factory.mktemp("conv"))
+
+
+@pytest.fixture(scope="session")
+def conv_bundle(conv_build: Path) -> Path:
+    """Compiled :func:`conv_model`."""
+    return conv_build / "build" / "bundle"
+
+
+@pytest.fixture(scope="session")
+def two_input_bundle(two_input_model, tmp_path_factory) -> Path:  # type: ignore[no-untyped-def]
+    """Compiled :func:`two_input_model`."""
+    folder = _build(two_input_model, "two", tmp_path_factory.mktemp("two"))
+    return folder / "build" / "bundle"
+
+
+@pytest.fixture(scope="session")
+def run_python() -> Callable[..., subprocess.CompletedProcess]:
+    """Run ``python ARGS`` in the repository; keywords become environment variables, None unsets."""
+
+    def run(*args: str, cwd: Path = ROOT, **env: str | None) -> subprocess.CompletedProcess:
+        merged = {**os.environ, **env}
+        return subprocess.run(
+            [sys.executable, *args],
+            env={k: v for k, v in merged.items() if v is not None},
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run

@@ -1,0 +1,105 @@
+"""Preparing: dimensions fixed, constants folded, and the caller's model left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tvmopt.errors import ConfigError, ModelError
+from tvmopt.frontend.prepare import prepare
+from tvmopt.frontend.reference import Reference
+from tvmopt.frontend.shapes import declared_dims
+
+
+@pytest.fixture
+def conv_bn(make_model):
+    """Nx3x6x6 -> Conv -> BatchNormalization, with numbers that a wrong fold would change."""
+    rng = np.random.default_rng(3)
+    constants = {
+        "w": rng.standard_normal((4, 3, 3, 3), np.float32),
+        "scale": rng.uniform(0.5, 2, 4).astype(np.float32),
+        "shift": rng.standard_normal(4, np.float32),
+        "mean": rng.standard_normal(4, np.float32),
+        "var": rng.uniform(0.5, 2, 4).astype(np.float32),
+    }
+    return make_model(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+            helper.make_node(
+                "BatchNormalization", ["c", "scale", "shift", "mean", "var"], ["y"], name="bn"
+            ),
+        ],
+        {"x": ("float32", ["n", 3, 6, 6])},
+        {"y": ("float32", ["n", 4, 4, 4])},
+        constants,
+    )
+
+
+def test_batch_normalisation_folds_into_the_convolution(conv_bn):
+    prepared = prepare(conv_bn, {"x": (2, 3, 6, 6)})
+    assert [node.op_type for node in prepared.model.graph.node] == ["Conv"]
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 6), np.float32)
+    [folded] = Reference(prepared.model)({"x": x})
+    [whole] = Reference(prepared.reference)({"x": x})
+    np.testing.assert_allclose(folded, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_reference_has_every_node_of_the_users_model(conv_bn):
+    prepared = prepare(conv_bn, {"x": (2, 3, 6, 6)})
+    assert [n.name for n in prepared.reference.graph.node] == ["conv", "bn"]
+    assert declared_dims(prepared.reference.graph.input[0]) == [2, 3, 6, 6]
+    assert prepared.input_shapes == {"x": (2, 3, 6, 6)}
+
+
+def test_argument_is_not_changed(conv_bn):
+    before = conv_bn.SerializeToString(deterministic=True)
+    prepare(conv_bn, {"x": (2, 3, 6, 6)})
+    assert conv_bn.SerializeToString(deterministic=True) == before
+
+
+def test_shapes_are_inferred_for_inner_values(conv_model):
+    model = prepare(conv_model, {}).model
+    inferred = {value.name: declared_dims(value) for value in model.graph.value_info}
+    assert inferred["c"] == [1, 8, 8, 8]
+
+
+def test_shape_arithmetic_is_folded_to_constants(make_model):
+    model = make_model(
+        [
+            helper.make_node("Shape", ["x"], ["s"]),
+            helper.make_node("Gather", ["s", "zero"], ["n"]),
+            helper.make_node("Concat", ["n", "rest"], ["target"], axis=0),
+            helper.make_node("Reshape", ["x", "target"], ["y"]),
+        ],
+        {"x": ("float32", ["n", 2, 3])},
+        {"y": ("float32", None)},
+        {"zero": np.array([0]), "rest": np.array([-1])},
+    )
+    prepared = prepare(model, {"x": (4, 2, 3)})
+    assert [node.op_type for node in prepared.model.graph.node] == ["Reshape"]
+
+
+def test_stays_in_the_default_domain(conv_model):
+    assert {n.domain for n in prepare(conv_model, {}).model.graph.node} <= {"", "ai.onnx"}
+
+
+def test_model_that_the_reference_refuses(make_model):
+    model = make_model(
+        [helper.make_node("MatMul", ["a", "b"], ["y"])],
+        {"a": ("float32", [2, 3]), "b": ("float32", [4, 5])},
+        {"y": ("float32", None)},
+    )
+    with pytest.raises(ModelError, match="must load in ONNX Runtime, the reference") as caught:
+        prepare(model, {})
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_shapes_are_the_callers_error(conv_bn):
+    with pytest.raises(ConfigError, match="may only fix dynamic dimensions"):
+        prepare(conv_bn, {"x": (1, 4, 6, 6)})
+
+
+def test_result_is_valid_onnx(conv_bn):
+    onnx.checker.check_model(prepare(conv_bn, {"x": (1, 3, 6, 6)}).model)

@@ -1,0 +1,92 @@
+"""Lower a few operators, schedule them, and compare with the same functions left as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.schedule import schedule_module
+
+ARCH = CpuArch("skylake-avx512", "x86_64", 2, 512, 32, 48 * 1024, 2 * 1024 * 1024)
+NARROW = CpuArch("haswell", "x86_64", 4, 256, 16, 32 * 1024, 256 * 1024)
+# The host's own instructions run the code, whatever the schedule was made for.
+TARGET = tvm.target.Target({"kind": "llvm", **dict(tvm.target.Target.from_device("cpu").attrs)})
+
+Operand = tuple[tuple[int, ...], str]
+
+
+def lower(build: Callable[..., relax.Expr], operands: Sequence[Operand]) -> tvm.IRModule:
+    """The fused TensorIR module of ``build(*operands)``."""
+    builder = relax.BlockBuilder()
+    params = [
+        relax.Var(f"x{n}", relax.TensorType(shape, dtype))
+        for n, (shape, dtype) in enumerate(operands)
+    ]
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(builder.normalize(build(*params)))
+        builder.emit_func_output(result)
+    passes = [
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+    ]
+    with TARGET:
+        return tvm.transform.Sequential(passes)(builder.get())
+
+
+def values(operands: Sequence[Operand], seed: int = 0) -> list[np.ndarray]:
+    """Random inputs; integers are small and not negative, so that they serve as indices."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for shape, dtype in operands:
+        if dtype == "bool":
+            made.append(rng.random(shape) > 0.5)
+        elif dtype.startswith("float"):
+            made.append(rng.standard_normal(shape).astype(dtype))
+        else:
+            made.append(rng.integers(0, 4, shape).astype(dtype))
+    return made
+
+
+def run(mod: tvm.IRModule, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Compile ``mod`` and run its ``main``."""
+    with TARGET:
+        executable = tvm.compile(mod, TARGET)
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    result = machine["main"](*(tvm.runtime.tensor(x) for x in inputs))
+    return [t.numpy() for t in (result if not hasattr(result, "numpy") else [result])]
+
+
+def check(
+    build: Callable[..., relax.Expr], operands: Sequence[Operand], arch: CpuArch = ARCH
+) -> tuple[tvm.IRModule, dict[str, str]]:
+    """Schedule ``build``; assert that its results stay the same; give the module and the rules."""
+    mod = lower(build, operands)
+    scheduled, rules = schedule_module(mod, arch)
+    inputs = values(operands)
+    for got, expected in zip(run(scheduled, inputs), run(mod, inputs), strict=True):
+        assert got.dtype == expected.dtype
+        if expected.dtype.kind == "f":
+            scale = float(np.abs(expected.astype("float64")).max(initial=1e-3))
+            tolerance = 2e-2 if expected.dtype == np.float16 else 2e-5
+            np.testing.assert_allclose(
+                got.astype("float64"), expected.astype("float64"), rtol=0, atol=tolerance * scale
+            )
+        else:
+            np.testing.assert_array_equal(got, expected)
+    return scheduled, rules
+
+
+def loop_kinds(mod: tvm.IRModule) -> set[str]:
+    """Which of ``parallel``, ``vectorized`` and ``unroll`` occur in the TensorIR of ``mod``."""
+    text = "".join(
+        func.script() for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)
+    )
+    return {kind for kind in ("parallel", "vectorized", "unroll") if f"T.{kind}(" in text}

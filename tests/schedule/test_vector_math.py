@@ -1,0 +1,61 @@
+"""Accuracy of the polynomials against NumPy in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from tvmopt.schedule import schedule_module
+
+from .harness import ARCH, lower, run
+
+_EXACT = {
+    "exp": (relax.op.exp, np.exp, 1.0),
+    "sigmoid": (relax.op.sigmoid, lambda x: 1 / (1 + np.exp(-x)), 3.0),
+    "tanh": (relax.op.tanh, np.tanh, 6.0),
+    "erf": (relax.op.erf, np.vectorize(math.erf), 7.0),
+}
+_SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, 88.5, 88.72, 89.0, -87.0, -103.0, -200.0]
+
+
+@pytest.mark.parametrize("name", _EXACT)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_error_in_units_of_the_last_place(name: str, dtype: str) -> None:
+    operator, exact, ulps = _EXACT[name]
+    rng = np.random.default_rng(0)
+    x = np.concatenate([
+        rng.standard_normal(2000) * 3, rng.uniform(-90, 90, 2000), rng.uniform(-1e-3, 1e-3, 96)
+    ]).astype(dtype)  # fmt: skip
+    mod, _ = schedule_module(lower(operator, [(x.shape, dtype)]), ARCH)
+    (got,) = run(mod, [x])
+    with np.errstate(over="ignore"):
+        expected = exact(x.astype("float64"))
+        rounded = expected.astype(dtype)
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(rounded))
+    normal = np.isfinite(rounded) & (np.abs(rounded) >= np.finfo(dtype).tiny)
+    error = np.abs(got.astype("float64") - expected)[normal]
+    assert (error / np.spacing(np.abs(rounded[normal])).astype("float64")).max() <= ulps
+
+
+@pytest.mark.parametrize("name", _EXACT)
+def test_special_values(name: str) -> None:
+    operator, exact, _ = _EXACT[name]
+    x = np.array(_SPECIAL, "float32")
+    mod, _ = schedule_module(lower(operator, [(x.shape, "float32")]), ARCH)
+    (got,) = run(mod, [x])
+    with np.errstate(all="ignore"):
+        expected = exact(x.astype("float64")).astype("float32")
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-37)
+
+
+def test_calls_are_gone_from_the_schedule() -> None:
+    mod, _ = schedule_module(lower(relax.op.tanh, [((64,), "float32")]), ARCH)
+    assert "T.tanh" not in mod.script()
+
+
+def test_float64_keeps_its_calls() -> None:
+    mod, _ = schedule_module(lower(relax.op.tanh, [((64,), "float64")]), ARCH)
+    assert "T.tanh" in mod.script()

@@ -1,0 +1,82 @@
+"""Configurations check every value, and survive JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tvmopt.config import BuildConfig, ConvertConfig, EvaluateConfig, TuneConfig
+from tvmopt.errors import ConfigError
+from tvmopt.parameters import ENTRY_POINTS, Parameter
+
+TARGET = {"mcpu": "haswell"}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ConvertConfig("x:1x3", TARGET),
+        TuneConfig(TARGET, "metaschedule", trials=3, time_budget_s=1.5, seed=7),
+        BuildConfig("name", TARGET, "none"),
+        EvaluateConfig(2, "top1", 50, 1.0, 10),
+    ],
+)
+def test_round_trip_through_json(config):
+    assert type(config).from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ConvertConfig("x=1", TARGET), "input_shapes must be name:AxBxC"),
+        (lambda: TuneConfig(TARGET, "magic"), "strategy must be one of .*, but got 'magic'"),
+        (lambda: TuneConfig(TARGET, granularity="op"), "granularity must be one of subgraph"),
+        (lambda: TuneConfig(TARGET, trials=-1), "trials must be at least 0, but got -1"),
+        (lambda: TuneConfig(TARGET, time_budget_s=-0.5), "time_budget must be at least 0"),
+        (lambda: TuneConfig(TARGET, time_budget_s=float("nan")), "time_budget .* got nan"),
+        (lambda: TuneConfig(TARGET, "metaschedule"), "trials must be at least 1 for strategy"),
+        (lambda: BuildConfig("n", TARGET, "some"), "schedule must be one of default, none"),
+        (lambda: EvaluateConfig(1, "f1"), "metric must be one of auto, top1, fidelity"),
+        (lambda: EvaluateConfig(1, repeats=4), "repeats must be at least 5, but got 4"),
+        (lambda: EvaluateConfig(1, time_limit_s=0), "time_limit must be at least 0.1"),
+    ],
+)
+def test_rules(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (str, " a b ", "a b"), (int, " 12 ", 12), (float, "1e-2", 0.01), (float, "3", 3.0),
+        (bool, "TRUE", True), (bool, "1", True), (bool, "yes", True), (bool, "False", False),
+        (bool, "0", False), (bool, "no", False),
+    ],
+)  # fmt: skip
+def test_parameters_parse(kind, text, value):
+    parsed = Parameter("p", kind, None, "").parse(text)
+    assert (parsed, type(parsed)) == (value, kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (int, "1.5", "p must be a whole number, but got '1.5'"),
+        (int, "many", "p must be a whole number, but got 'many'"),
+        (float, "1,5", "p must be a number, but got '1,5'"),
+        (float, "nan", "p must be a finite number, but got 'nan'"),
+        (float, "-inf", "p must be a finite number, but got '-inf'"),
+        (bool, "maybe", "p must be true or false, but got 'maybe'"),
+    ],
+)
+def test_parameters_refuse(kind, text, message):
+    with pytest.raises(ConfigError, match=message):
+        Parameter("p", kind, None, "").parse(text)
+
+
+def test_defaults_are_of_their_own_type():
+    for parameters in ENTRY_POINTS.values():
+        for parameter in parameters:
+            assert parameter.default is None or type(parameter.default) is parameter.kind

@@ -1,0 +1,182 @@
+"""The flavor: saving, loading, refusing, serving."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import onnxruntime as ort
+import pytest
+import requests
+import yaml
+
+from tvmopt.errors import ArtifactError
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
+from tvmopt.tracking import flavor
+
+CLIENTS, REQUESTS = 8, 200
+
+
+@pytest.fixture(scope="module")
+def saved(conv_bundle, tmp_path_factory) -> Path:
+    """The single-input bundle saved as an MLflow model."""
+    path = tmp_path_factory.mktemp("saved") / "model"
+    flavor.save_model(conv_bundle, path)
+    return path
+
+
+@pytest.fixture
+def copy(saved, tmp_path) -> Path:
+    """A copy of the saved model to damage."""
+    return Path(shutil.copytree(saved, tmp_path / "model"))
+
+
+@pytest.fixture
+def never_opened(monkeypatch):
+    """Fail when a library is opened."""
+    import tvm
+
+    def opened(*args, **kwargs):
+        raise AssertionError("the library was opened")
+
+    monkeypatch.setattr(tvm.runtime, "load_module", opened)
+
+
+def _flip_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_mlmodel_file_says_what_the_model_is(saved):
+    model = yaml.safe_load((saved / "MLmodel").read_text())
+    ours = model["flavors"]["tvmopt"]
+    assert {"target", "tvm_version", "host_cpu", "library_sha256", "threads"} <= set(ours)
+    assert model["flavors"]["python_function"]["loader_module"] == "tvmopt.tracking.flavor"
+    assert "apache-tvm-ffi==0.1.14.post1" in (saved / "requirements.txt").read_text()
+    assert json.loads(model["signature"]["inputs"])[0]["name"] == "x"
+    assert (saved / "input_example.json").exists()
+    assert not list(saved.rglob("__pycache__"))
+
+
+def test_native_and_pyfunc_give_the_golden_output(saved, conv_bundle):
+    with np.load(conv_bundle / GOLDEN_FILE) as golden:
+        x, want = golden["input_0"], golden["output_0"]
+    native = flavor.load_model(str(saved))
+    generic = mlflow.pyfunc.load_model(str(saved))
+    np.testing.assert_allclose(native(x)[0], want, atol=1e-4)
+    np.testing.assert_allclose(generic.predict(x), want, atol=1e-4)
+    np.testing.assert_allclose(generic.predict({"x": x}), want, atol=1e-4)
+
+
+def test_several_outputs_come_in_onnx_order_and_by_name(two_input_bundle, tmp_path):
+    flavor.save_model(two_input_bundle, tmp_path / "model")
+    generic = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    model = flavor.load_model(str(tmp_path / "model"))
+    names = [spec.name for spec in model.metadata.outputs]
+    with np.load(two_input_bundle / GOLDEN_FILE) as golden:
+        inputs = {s.name: golden[f"input_{i}"] for i, s in enumerate(model.metadata.inputs)}
+        want = [golden[f"output_{i}"] for i in range(len(names))]
+    got = generic.predict(inputs)
+    assert len(got) == len(want) > 1
+    for name, array, expected in zip(names, got, want, strict=True):
+        np.testing.assert_allclose(array, expected, atol=1e-4)
+        assert got[name] is array
+
+
+@pytest.mark.parametrize("name", [LIBRARY_FILE, GOLDEN_FILE])
+def test_one_flipped_bit_is_refused_before_the_library_is_opened(copy, name, never_opened):
+    _flip_bit(copy / "compiled" / name)
+    for load in (flavor.load_model, mlflow.pyfunc.load_model):
+        with pytest.raises(ArtifactError, match=f"{name} must have sha256 .* but got"):
+            load(str(copy))
+
+
+def test_metadata_rewritten_to_fit_a_changed_library_is_refused(copy, never_opened):
+    import hashlib
+
+    compiled = copy / "compiled"
+    _flip_bit(compiled / LIBRARY_FILE)
+    data = json.loads((compiled / METADATA_FILE).read_text())
+    data["library_sha256"] = hashlib.sha256((compiled / LIBRARY_FILE).read_bytes()).hexdigest()
+    (compiled / METADATA_FILE).write_text(json.dumps(data))
+    with pytest.raises(ArtifactError, match="library_sha256 .* must be the one of the MLmodel"):
+        flavor.load_model(str(copy))
+
+
+def test_another_cpu_is_refused(copy, never_opened):
+    path = copy / "compiled" / METADATA_FILE
+    data = json.loads(path.read_text())
+    data["target"]["cpu_flags"].append("avx1024_future")
+    data["target"]["mcpu"] = "futurelake"
+    path.write_text(json.dumps(data))
+    with pytest.raises(ArtifactError, match=r"built for futurelake.*lacks avx1024_future"):
+        mlflow.pyfunc.load_model(str(copy))
+
+
+def test_served_model_answers_many_clients(example, project_env, root):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    argv = [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local"]
+    argv += ["-m", "models:/digits-cnn@champion", "-h", "127.0.0.1", "-p", str(port)]
+    log = (example.folder / "serve.log").open("w")
+    server = subprocess.Popen(
+        argv,
+        cwd=example.folder,
+        env=project_env(example.folder),
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_up(f"{url}/ping", server)
+        image = np.load(root / "examples/digits_eval.npz")["image"]
+        session = ort.InferenceSession(
+            str(root / "examples/digits_cnn.onnx"), providers=["CPUExecutionProvider"]
+        )
+        want = [session.run(None, {"image": row[None]})[0] for row in image[:REQUESTS]]
+
+        def client(number: int) -> int:
+            right = 0
+            with requests.Session() as http:
+                for i in range(REQUESTS):
+                    sample = (number * 31 + i) % REQUESTS
+                    batch = image[sample : sample + 1].tolist()
+                    body = {"inputs": batch if i % 2 else {"image": batch}}
+                    answer = http.post(f"{url}/invocations", json=body, timeout=60)
+                    assert answer.status_code == 200, answer.text
+                    got = np.array(answer.json()["predictions"])
+                    right += bool(np.allclose(got, want[sample], atol=1e-3))
+            return right
+
+        with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+            assert list(pool.map(client, range(CLIENTS))) == [REQUESTS] * CLIENTS
+    finally:
+        import os
+        import signal
+
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        log.close()
+
+
+def _wait_until_up(url: str, server: subprocess.Popen, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert server.poll() is None, "the server ended"
+        try:
+            if requests.get(url, timeout=2).status_code == 200:
+                return
+        except requests.ConnectionError:
+            time.sleep(0.2)
+    raise AssertionError("the server did not start")

@@ -1,0 +1,103 @@
+"""``kill -9`` in every stage: nothing claims to be finished, and the next run completes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from mlflow import MlflowClient
+
+STAGES = ("convert", "tune", "build", "build-untuned_tvm", "evaluate")
+
+
+def _stage_runs(client: MlflowClient, name: str):
+    ids = [e.experiment_id for e in client.search_experiments()]
+    return client.search_runs(ids, f"attributes.run_name = '{name}'")
+
+
+def _wait_for(client: MlflowClient, stage: str, process: subprocess.Popen) -> None:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        if any(r.info.status == "RUNNING" for r in _stage_runs(client, stage)):
+            return
+        assert process.poll() is None, f"ended before {stage} was seen running"
+        time.sleep(0.05)
+    raise AssertionError(f"{stage} was never seen running")
+
+
+@pytest.mark.timeout(400)
+def test_killed_in_every_stage_then_completed(tmp_path, project_env, root, mlflow_run):
+    env = {**project_env(tmp_path), "PYTHONPATH": str(root)}
+    uri = env["MLFLOW_TRACKING_URI"]
+    subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", uri], env=env, check=True)
+    client = MlflowClient(uri, uri)
+    for stage in STAGES:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "run", str(root), "--env-manager", "local"],
+            env=env,
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        _wait_for(client, stage, process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        runs = _stage_runs(client, stage)
+        assert [r.info.status for r in runs] == ["RUNNING"]  # for want of anyone to say more
+        assert not any(r.info.status == "FINISHED" for r in _stage_runs(client, "main-digits-cnn"))
+
+    done = mlflow_run(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for stage in STAGES:
+        statuses = sorted(r.info.status for r in _stage_runs(client, stage))
+        assert statuses == ["FINISHED", "KILLED"]
+    parents = sorted(r.info.status for r in _stage_runs(client, "main-digits-cnn"))
+    assert parents == ["FINISHED"] + ["KILLED"] * len(STAGES)
+    version = client.get_model_version_by_alias("digits-cnn", "champion")
+    assert version.version
+
+
+def test_killed_stage_process_is_a_failed_run(tmp_path, project_env, root):
+    env = {**project_env(tmp_path), "PYTHONPATH": str(root)}
+    uri = env["MLFLOW_TRACKING_URI"]
+    subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", uri], env=env, check=True)
+    client = MlflowClient(uri, uri)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.main"],
+        env=env,
+        cwd=root,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _wait_for(client, "convert", process)
+    child = _child_of(process.pid)
+    os.kill(child, signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the convert process was ended by SIGKILL" in err
+    (run,) = _stage_runs(client, "convert")
+    assert run.info.status == "FAILED"
+    assert run.data.tags["tvmopt.failure_class"] == "killed"
+    (parent,) = _stage_runs(client, "main-digits-cnn")
+    assert parent.info.status == "FAILED"
+
+
+def _child_of(parent: int) -> int:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        found = subprocess.run(
+            ["pgrep", "-P", str(parent), "-f", "tvmopt.stages.child"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if found.stdout.split():
+            return int(found.stdout.split()[0])
+        time.sleep(0.05)
+    raise AssertionError("the stage's process was never seen")

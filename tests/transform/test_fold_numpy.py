@@ -1,0 +1,127 @@
+"""Folding with NumPy: modules before and after."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+from tvm import relax
+
+from tvmopt.frontend import import_onnx, prepare
+from tvmopt.transform.fold_numpy import FoldConstantNumpy
+
+W = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+X = {"x": ((2, 3, 4), "float32")}
+op = relax.op
+const = relax.const
+
+
+def _emit_all(emit, expr):
+    """Emit a nested expression operator by operator."""
+    if isinstance(expr, relax.Call):
+        args = [_emit_all(emit, a) for a in expr.args]
+        return emit(relax.Call(expr.op, args, expr.attrs, list(expr.ty_args)))
+    return expr
+
+
+@pytest.fixture
+def folds_to(relax_main, assert_same):
+    """Assert that adding ``before`` to x becomes adding ``after``, a NumPy array."""
+
+    def check(before, after):
+        shape = after.shape
+        x = {"x": (shape, str(after.dtype))}
+        got = relax_main(lambda emit, x: emit(op.add(x, _emit_all(emit, before))), **x)
+        want = relax_main(lambda emit, x: emit(op.add(x, const(after, str(after.dtype)))), **x)
+        assert_same(FoldConstantNumpy()(got), want)
+
+    return check
+
+
+@pytest.mark.parametrize("axes", [None, [0, 2, 1], [2, 0, 1], [1, 2, 0]])
+def test_transpose(folds_to, axes):
+    folds_to(op.permute_dims(const(W), axes), np.ascontiguousarray(np.transpose(W, axes)))
+
+
+def test_reshapes(folds_to):
+    folds_to(op.reshape(const(W), (6, 4)), W.reshape(6, 4))
+    folds_to(op.reshape(const(W), (4, -1)), W.reshape(4, 6))
+    folds_to(op.flatten(const(W)), W.reshape(24))
+    folds_to(op.expand_dims(const(W), [0, -1]), W.reshape(1, 2, 3, 4, 1))
+    folds_to(op.squeeze(const(W[:1]), [0]), W[0])
+
+
+def test_chain(folds_to):
+    chain = op.permute_dims(op.reshape(op.expand_dims(const(W), 0), (6, 4)), [1, 0])
+    folds_to(chain, np.ascontiguousarray(W.reshape(6, 4).T))
+
+
+@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "maximum", "minimum"])
+def test_arithmetic_broadcasts(folds_to, name):
+    small = np.array([[1], [5], [-2]], np.float32)
+    folds_to(getattr(op, name)(const(W), const(small)), getattr(np, name)(W, small))
+
+
+def test_cast(folds_to):
+    folds_to(op.astype(const(W), "int64"), W.astype(np.int64))
+
+
+def test_bounds_of_a_clip(folds_to):
+    # What the importer makes of a bound: NaN stands for no bound.
+    for bound, want in ((0.5, 0.5), (np.nan, -np.inf)):
+        value = const(np.float32(bound))
+        expr = op.where(op.isnan(value), const(np.float32(-np.inf)), value)
+        folds_to(expr, np.asarray(want, np.float32))
+
+
+def test_imported_clip_has_nothing_left_to_compute(make_model, assert_same):
+    model = make_model(
+        [helper.make_node("Clip", ["x", "low", "high"], ["y"])],
+        {"x": ("float32", [2, 3])},
+        {"y": ("float32", [2, 3])},
+        {"low": np.float32(-0.5), "high": np.float32(0.5)},
+    )
+    mod = relax.transform.DeadCodeElimination(["main"])(
+        FoldConstantNumpy()(import_onnx(prepare(model, {}).model))
+    )
+    names = [
+        binding.value.op.name
+        for block in mod["main"].body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.Call)
+    ]
+    assert names
+    assert not set(names) & {"relax.isnan", "relax.where", "relax.equal"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda emit, x: emit(op.permute_dims(x, [1, 0, 2])),
+        lambda emit, x: emit(op.reshape(x, (24,))),
+        lambda emit, x: emit(op.add(x, const(W))),
+        lambda emit, x: emit(op.where(emit(op.isnan(x)), const(W), x)),
+        lambda emit, x: emit(op.matmul(x, const(np.ones((4, 2), np.float32)))),
+    ],
+    ids=["permute_dims", "reshape", "add", "where", "matmul"],
+)
+def test_what_depends_on_an_input_stays(relax_main, assert_same, body):
+    mod = relax_main(body, **X)
+    assert_same(FoldConstantNumpy()(mod), mod)
+
+
+def test_large_arithmetic_is_left_to_the_compiler(relax_main, assert_same):
+    large = np.ones(4097, np.float32)
+    mod = relax_main(
+        lambda emit, x: emit(op.add(x, emit(op.multiply(const(large), const(large))))),
+        x=((4097,), "float32"),
+    )
+    assert_same(FoldConstantNumpy()(mod), mod)
+
+
+def test_dtype_that_numpy_lacks_stays(relax_main, assert_same):
+    half = const(np.ones((2, 3), np.float32), "bfloat16")
+    mod = relax_main(
+        lambda emit, x: emit(op.add(x, emit(op.permute_dims(half)))), x=((3, 2), "bfloat16")
+    )
+    assert_same(FoldConstantNumpy()(mod), mod)

@@ -1,0 +1,101 @@
+"""Lowering: only calls of TensorIR functions are left, and what is left over is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvmopt.arch.target import resolve_target
+from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.frontend import import_onnx, prepare
+from tvmopt.transform import lower as lower_module
+from tvmopt.transform.lower import lower, remaining_operators
+
+op = relax.op
+
+
+@pytest.fixture(scope="module")
+def target():
+    return resolve_target("host", 2).to_tvm()
+
+
+def _called(mod):
+    names = []
+
+    def visit(expr):
+        if isinstance(expr, relax.Call):
+            names.append(expr.op.name if isinstance(expr.op, tvm.ir.Op) else str(expr.op))
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return names
+
+
+def test_only_calls_of_tensor_ir_are_left(conv_model, target):
+    mod = lower(import_onnx(prepare(conv_model, {}).model), target)
+    assert set(_called(mod)) == {"relax.call_tir"}
+    kinds = {type(function) for _, function in mod.functions_items()}
+    assert kinds == {relax.Function, tvm.tirx.PrimFunc}
+    assert remaining_operators(mod) == {}
+
+
+def test_neighbours_are_fused(conv_model, target):
+    mod = lower(import_onnx(prepare(conv_model, {}).model), target)
+    names = [var.name_hint for var in mod.get_global_vars()]
+    assert any(name.startswith("fused_conv2d") and "relu" in name for name in names)
+    assert len(_called(mod)) < 5
+
+
+def test_same_module_lowers_to_the_same_functions(conv_model, target):
+    first, second = (lower(import_onnx(prepare(conv_model, {}).model), target) for _ in "ab")
+    tvm.ir.assert_structural_equal(first, second)
+
+
+def test_argument_is_not_changed(conv_model, target):
+    mod = import_onnx(prepare(conv_model, {}).model)
+    before = tvm.ir.save_json(mod)
+    lower(mod, target)
+    assert tvm.ir.save_json(mod) == before
+
+
+def test_equal_subexpressions_are_computed_once(relax_main, target):
+    def body(emit, x):
+        return emit(op.add(emit(op.matmul(x, x)), emit(op.matmul(x, x))))
+
+    mod = lower(relax_main(body, x=((8, 8), "float32")), target)
+    assert len(_called(mod)) == 1
+
+
+def test_operators_left_over_are_counted(relax_main):
+    def body(emit, x):
+        return emit(op.nn.relu(emit(op.matmul(emit(op.matmul(x, x)), x))))
+
+    mod = relax_main(body, x=((8, 8), "float32"))
+    assert remaining_operators(mod) == {"relax.matmul": 2, "relax.nn.relu": 1}
+
+
+def test_reshape_needs_no_tensor_ir(relax_main):
+    mod = relax_main(lambda emit, x: emit(op.reshape(x, (16,))), x=((4, 4), "float32"))
+    assert remaining_operators(mod) == {}
+
+
+def test_leftover_operators_are_refused_by_name(relax_main, target):
+    def blocked(emit, x):
+        weight = relax.const(np.ones((1, 1, 3, 3, 16, 16), np.float32))
+        layouts = {"data_layout": "NCHW16c", "kernel_layout": "OIHW16i16o"}
+        return emit(op.nn.conv2d(x, weight, **layouts))
+
+    mod = relax_main(blocked, x=((1, 1, 8, 8, 16), "float32"))
+    with pytest.raises(UnsupportedOperatorError, match=r"did not: relax\.nn\.conv2d x1; replace"):
+        lower(mod, target)
+
+
+def test_a_missing_phase_is_noticed(relax_main, target, monkeypatch):
+    phases = lower_module.lower_passes()
+    kept = [p for p in phases if p.info.name != "LegalizeOps"]
+    assert len(kept) == len(phases) - 1
+    monkeypatch.setattr(lower_module, "lower_passes", lambda: kept)
+    mod = relax_main(lambda emit, x: emit(op.exp(x)), x=((4,), "float32"))
+    with pytest.raises(UnsupportedOperatorError, match=r"relax\.exp x1"):
+        lower(mod, target)

@@ -1,0 +1,37 @@
+"""Random inputs that a model is likely to take, for when nobody gives real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+KINDS = ("normal", "binary")
+"""``normal``: floats from N(0, 1), integers 0 or 1. ``binary``: everything 0 or 1, for models that
+hold ids in floats. 0 and 1 are valid as ids, lengths and masks."""
+
+
+class _Spec(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+
+def random_arrays(
+    specs: Sequence[_Spec], seed: int, kind: str, samples: int | None = None
+) -> dict[str, np.ndarray]:
+    """Arrays by input name, of the shapes of ``specs``; with ``samples``, that many stacked."""
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for spec in specs:
+        shape = spec.shape if samples is None else (samples, *spec.shape)
+        floats = np.dtype(spec.dtype).kind == "f" and kind == "normal"
+        values = rng.standard_normal(shape) if floats else rng.integers(0, 2, shape)
+        arrays[spec.name] = np.asarray(values).astype(spec.dtype)
+    return arrays
