@@ -10,6 +10,10 @@ import numpy as np
 from tvmopt.errors import ConfigError
 
 
+_TIE = 1e-5
+"""Scores nearer than this, relative to the larger one (at least 1), are equal in float32."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
     """What was found.
@@ -17,7 +21,7 @@ class Accuracy:
     Attributes:
         metric: ``"top1"`` or ``"fidelity"``.
         accuracy: Top-1 against labels; for fidelity, top-1 agreement with the float model when its
-            first output is a table of scores, else the cosine.
+            first output is a table of scores (2 or 3 axes), else the cosine.
         reference: The float model's own accuracy on the same samples (1 for fidelity).
         agreement: Share of rows whose top-1 is the float model's; None when the first output is no
             table of scores.
@@ -38,6 +42,20 @@ class Accuracy:
     def drop(self) -> float:
         """Accuracy lost against the float model; negative when it gained."""
         return self.reference - self.accuracy
+
+
+def _is_scores(output: np.ndarray) -> bool:
+    # (batch, classes) or (batch, steps, classes). The last axis of a map is a place, not a class.
+    return output.dtype.kind == "f" and output.ndim in (2, 3) and output.shape[-1] > 1
+
+
+def _top1_agrees(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Per row, whether the top-1 is the float model's; classes it holds equal count as one."""
+    classes = expected.shape[-1]
+    got, want = actual.reshape(-1, classes), expected.reshape(-1, classes).astype(np.float64)
+    top = want.max(axis=1)
+    chosen = want[np.arange(len(want)), got.argmax(axis=1)]
+    return chosen >= top - _TIE * np.maximum(1.0, np.abs(top))
 
 
 class AccuracyMeter:
@@ -61,8 +79,12 @@ class AccuracyMeter:
         expected: Sequence[np.ndarray],
         labels: np.ndarray | None,
         valid: int,
+        padding: int = 0,
     ) -> None:
-        """Add one batch: outputs of the model and of the float model, labels, valid rows."""
+        """Add one batch: outputs of the model and of the float model, labels, valid rows.
+
+        The last ``padding`` rows repeat a sample and do not count for the top-1 agreement.
+        """
         self._samples += valid
         for got, want in zip(actual, expected, strict=True):
             self._compare(np.asarray(got), np.asarray(want))
@@ -70,7 +92,8 @@ class AccuracyMeter:
         if self.metric == "top1":
             self._top1(first, wanted, labels, valid)
         if first.dtype.kind == "f" and first.ndim >= 2 and first.shape[-1] > 1:
-            got, want = first.argmax(-1).ravel(), wanted.argmax(-1).ravel()
+            rows = slice(0, len(first) - padding)
+            got, want = first[rows].argmax(-1).ravel(), wanted[rows].argmax(-1).ravel()
             self._agreed += int((got == want).sum())
             self._rows += got.size
         else:
@@ -116,7 +139,10 @@ class AccuracyMeter:
             return
         g, w = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
         finite = np.isfinite(w)
-        if not np.array_equal(finite, np.isfinite(g)):
+        # NaN or an infinity is right only where the float model has the same.
+        if not np.array_equal(g[~finite], w[~finite], equal_nan=True) or not np.all(
+            np.isfinite(g[finite])
+        ):
             self._cosine, self._max_abs_error = 0.0, float(np.finfo(np.float32).max)
             return
         g, w = g[finite], w[finite]

@@ -28,11 +28,13 @@ class Batch:
         inputs: Arrays of exactly the compiled shapes, by input name.
         labels: Class indices of the first ``valid`` rows; None without labels.
         valid: Rows that are data; the rest of the last batch repeats its last row.
+        padding: How many rows of the batch are such repetitions.
     """
 
     inputs: dict[str, np.ndarray]
     labels: np.ndarray | None
     valid: int
+    padding: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Dataset:
         padded = np.concatenate([rows, np.repeat(rows[-1:], size - len(rows))])
         inputs = {s.name: self.arrays[s.name][padded] for s in self.specs}
         labels = None if self.labels is None else self.labels[rows]
-        return Batch(inputs, labels, len(rows))
+        return Batch(inputs, labels, len(rows), size - len(rows))
 
     def batches(self) -> Iterator[Batch]:
         """All batches in order."""

@@ -13,6 +13,12 @@ FORMAT = 1
 METADATA_FILE = "model.json"
 LIBRARY_FILE = "model.so"
 GOLDEN_FILE = "golden.npz"
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "name": str, "target": dict, "host_cpu": str, "threads": int, "tvm_version": str,
+    "tvmopt_version": str, "library_sha256": str, "golden_sha256": str, "digest": str,
+    "tolerance": (int, float),
+}  # fmt: skip
+_TARGET_KINDS: dict[str, type | tuple[type, ...]] = {"isa": str, "mcpu": str, "cpu_flags": list}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +82,10 @@ class ModelMetadata:
             )
         try:
             data = json.loads(path.read_text())
-            if data.pop("format") != FORMAT:
+            if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
                 raise ValueError(f"format must be {FORMAT}")
+            _check_kinds(data, _KINDS)
+            _check_kinds(data["target"], _TARGET_KINDS)
             for side in ("inputs", "outputs"):
                 data[side] = tuple(
                     TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in data[side]
@@ -88,3 +96,9 @@ class ModelMetadata:
                 f"'{path}' must be the metadata of a compiled model, but it is damaged ({error}); "
                 "fetch or build the model again"
             ) from error
+
+
+def _check_kinds(data: dict[str, Any], kinds: dict[str, type | tuple[type, ...]]) -> None:
+    for key, kind in kinds.items():
+        if not isinstance(data[key], kind):
+            raise TypeError(f"{key} is {data[key]!r}")

@@ -143,7 +143,7 @@ def _accuracies(
             start = time.perf_counter()
             outputs = model(batch.inputs)
             spent[label] += time.perf_counter() - start
-            meters[label].add(outputs, expected, batch.labels, batch.valid)
+            meters[label].add(outputs, expected, batch.labels, batch.valid, batch.padding)
     found = {label: meter.result() for label, meter in meters.items()}
     return found, found[CANDIDATE].reference
 

@@ -21,7 +21,6 @@ from tvmopt.tracking.artifacts import is_intact, local_artifacts
 from tvmopt.tracking.registry import CHAMPION, Registered, champion_alias, find_version
 
 
-
 @dataclasses.dataclass(frozen=True)
 class Promotion:
     """Whether a version is the champion now, and why."""
@@ -169,6 +168,7 @@ def _converted(client: MlflowClient, version: ModelVersion, work_dir: Path) -> P
 def _accuracy(model: CompiledModel, reference: Reference, dataset: Dataset) -> Accuracy:
     meter = AccuracyMeter("auto", dataset.labels is not None)
     for batch in dataset.batches():
-        meter.add(model(batch.inputs), reference(batch.inputs), batch.labels, batch.valid)
+        outputs, expected = model(batch.inputs), reference(batch.inputs)
+        meter.add(outputs, expected, batch.labels, batch.valid, batch.padding)
     return meter.result()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
+import shutil
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -238,7 +240,9 @@ def _request(params: dict[str, Any]) -> Request:
     if "://" not in params["model"] and ":/" in params["model"]:
         open_store()
     # Kept until the process ends: child processes read the model from here.
-    model = local_model(params["model"], Path(tempfile.mkdtemp(prefix="tvmopt-model-")))
+    fetched = tempfile.mkdtemp(prefix="tvmopt-model-")
+    atexit.register(shutil.rmtree, fetched, ignore_errors=True)
+    model = local_model(params["model"], Path(fetched))
     return make_request(model, **values)
 
 

@@ -1,0 +1,134 @@
+"""The accuracy meter on outputs made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tvmopt.errors import ConfigError
+from tvmopt.evaluate.accuracy import AccuracyMeter
+
+
+def _scores(*classes, of=4):
+    return np.eye(of, dtype=np.float32)[list(classes)]
+
+
+def _meter(metric, labels, *batches):
+    meter = AccuracyMeter(metric, labels)
+    for batch in batches:
+        meter.add(*batch)
+    return meter.result()
+
+
+def test_top1_against_labels():
+    got = _meter(
+        "top1", True,
+        ([_scores(0, 1, 2)], [_scores(0, 1, 1)], np.array([0, 1, 1]), 3),
+        ([_scores(3, 3)], [_scores(3, 2)], np.array([3, 2]), 2),
+    )  # fmt: skip
+    assert (got.metric, got.samples) == ("top1", 5)
+    assert (got.accuracy, got.reference) == (3 / 5, 5 / 5)
+    assert got.drop == pytest.approx(2 / 5)
+    assert got.agreement == 3 / 5
+
+
+def test_drop_is_negative_when_it_gained():
+    got = _meter("top1", True, ([_scores(0)], [_scores(1)], np.array([0]), 1))
+    assert got.drop == -1
+
+
+def test_padding_does_not_count():
+    outputs = _scores(0, 1, 2, 2), _scores(0, 1, 3, 3)
+    top1 = _meter("top1", True, ([outputs[0]], [outputs[1]], np.array([0, 1]), 2, 2))
+    assert (top1.accuracy, top1.reference, top1.agreement, top1.samples) == (1, 1, 1, 2)
+    fidelity = _meter("fidelity", False, ([outputs[0]], [outputs[1]], None, 3, 1))
+    assert fidelity.accuracy == pytest.approx(2 / 3)
+
+
+def test_auto_takes_top1_when_there_are_labels():
+    batch = ([_scores(0)], [_scores(1)], np.array([1]), 1)
+    assert _meter("auto", True, batch).metric == "top1"
+    assert _meter("auto", False, (*batch[:2], None, 1)).metric == "fidelity"
+
+
+def test_fidelity_is_top1_agreement_for_scores():
+    got = _meter("fidelity", True, ([_scores(0, 1)], [_scores(0, 2)], np.array([3, 3]), 2))
+    assert (got.accuracy, got.reference, got.agreement) == (0.5, 1, 0.5)
+
+
+def test_fidelity_is_the_cosine_for_anything_else():
+    want = np.array([3.0, 4.0], np.float32)
+    got = _meter("fidelity", False, ([np.array([3.0, 0.0])], [want], None, 1))
+    assert got.agreement is None
+    assert got.accuracy == pytest.approx(0.6)
+    assert got.max_abs_error == pytest.approx(4)
+
+
+def test_scores_of_every_position_count():
+    got = _meter("fidelity", False, ([_scores(0, 1, 2)[None]], [_scores(0, 1, 3)[None]], None, 1))
+    assert got.accuracy == pytest.approx(2 / 3)
+
+
+def test_worst_output_and_worst_batch_decide():
+    good, bad = np.array([1.0, 0.0]), np.array([1.0, 1.0])
+    got = _meter(
+        "fidelity", False, ([good, good], [good, bad], None, 1), ([good, good], [good] * 2, None, 1)
+    )
+    assert got.cosine == pytest.approx(np.sqrt(0.5))
+    assert got.max_abs_error == 1
+
+
+def test_shape_mismatch():
+    meter = AccuracyMeter("fidelity", False)
+    with pytest.raises(ConfigError, match=r"outputs must have shape \(1, 4\), but got \(2, 4\)"):
+        meter.add([_scores(0, 1)], [_scores(0)], None, 1)
+
+
+def test_missing_output():
+    with pytest.raises(ValueError, match="shorter"):
+        AccuracyMeter("fidelity", False).add([_scores(0)], [_scores(0)] * 2, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("got", "want"),
+    [
+        ([np.nan, 1.0], [1.0, 1.0]),
+        ([1.0, 1.0], [np.nan, 1.0]),
+        ([np.inf, 1.0], [1.0, 1.0]),
+        ([np.inf, 1.0], [-np.inf, 1.0]),
+        ([np.nan, 1.0], [np.inf, 1.0]),
+    ],
+)
+def test_nan_or_infinity_on_one_side_is_as_wrong_as_can_be(got, want):
+    found = _meter("fidelity", False, ([np.array(got)], [np.array(want)], None, 1))
+    assert found.cosine == 0
+    assert found.accuracy == 0
+    assert found.max_abs_error > 1e38
+    assert np.isfinite(found.max_abs_error)
+
+
+def test_nan_and_infinity_where_the_float_model_has_them_are_right():
+    values = np.array([np.nan, np.inf, -np.inf, 2.0])
+    found = _meter("fidelity", False, ([values], [values], None, 1))
+    assert (found.cosine, found.max_abs_error) == (pytest.approx(1), 0)
+
+
+def test_zeros():
+    zeros, ones = np.zeros(3), np.ones(3)
+    assert _meter("fidelity", False, ([zeros], [zeros], None, 1)).cosine == 1
+    assert _meter("fidelity", False, ([ones], [zeros], None, 1)).cosine == 0
+    assert _meter("fidelity", False, ([zeros], [ones], None, 1)).cosine == 0
+
+
+def test_top1_needs_labels():
+    with pytest.raises(ConfigError, match="metric 'top1' needs labels.*metric=fidelity"):
+        AccuracyMeter("top1", has_labels=False)
+
+
+@pytest.mark.parametrize(
+    ("output", "labels"), [(np.zeros(4), np.zeros(1, int)), (_scores(0, 1), np.zeros(1, int))]
+)
+def test_top1_needs_a_row_of_scores_for_each_label(output, labels):
+    meter = AccuracyMeter("top1", True)
+    with pytest.raises(ConfigError, match=r"needs a first output of shape \(batch, classes\)"):
+        meter.add([output], [output], labels, 2)

@@ -1,0 +1,41 @@
+"""The compiled models of the session, loaded, and copies that a test may damage."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def conv(conv_bundle):
+    """Loaded single-input model."""
+    from tvmopt.runtime import load
+
+    return load(conv_bundle)
+
+
+@pytest.fixture(scope="session")
+def two(two_input_bundle):
+    """Loaded model with two inputs and two outputs."""
+    from tvmopt.runtime import load
+
+    return load(two_input_bundle)
+
+
+@pytest.fixture
+def copied(conv_bundle, tmp_path) -> Path:
+    """A copy of the single-input bundle."""
+    return Path(shutil.copytree(conv_bundle, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def never_opened(monkeypatch):
+    """Fail the test when a library is opened."""
+    import tvm
+
+    def fail(path, *args, **kwargs):
+        pytest.fail(f"the library was opened: {path}")
+
+    monkeypatch.setattr(tvm.runtime, "load_module", fail)

@@ -1,0 +1,130 @@
+"""What is linked and what is done again."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tvmopt import digest
+from tvmopt.tracking import pipeline
+from tvmopt.tracking.request import make_request
+from tvmopt.tracking.stage_run import Session
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, conv_model) -> Path:
+    """The conv model as a file."""
+    path = tmp_path_factory.mktemp("cache") / "net.onnx"
+    onnx.save_model(conv_model, str(path))
+    return path
+
+
+def _digests(monkeypatch, request) -> tuple[str, ...]:
+    """Digests of the pipeline's stages, without running any."""
+    from tvmopt.tracking.stage_run import StageOutput
+
+    found = []
+
+    def fake(session, stage, config, identity, input_digests, inputs, **options):
+        value = digest.stage_digest(stage, identity, input_digests)
+        found.append(value)
+        return StageOutput(stage, value, "", Path(), {}, cached=False)
+
+    monkeypatch.setattr(pipeline, "run_stage", fake)
+    converted = pipeline.convert_stage(None, request)
+    tuned = pipeline.tune_stage(None, request, converted)
+    built = pipeline.build_stage(None, request, converted, tuned)
+    pipeline.evaluate_stage(None, request, converted, built, None)
+    return tuple(found)
+
+
+def _changed(a: tuple[str, ...], b: tuple[str, ...]) -> list[bool]:
+    return [x != y for x, y in zip(a, b, strict=True)]
+
+
+def test_same_request_has_the_same_digests(monkeypatch, model, tmp_path):
+    first = _digests(monkeypatch, make_request(model))
+    copied = Path(shutil.copyfile(model, tmp_path / "net.onnx"))  # where it lies does not matter
+    assert _digests(monkeypatch, make_request(copied)) == first
+    assert len(set(first)) == 4
+
+
+def test_one_weight_changes_every_stage(monkeypatch, model, tmp_path):
+    changed = onnx.load_model(str(model))
+    weight = changed.graph.initializer[0]
+    array = onnx.numpy_helper.to_array(weight).copy()
+    array.flat[0] = np.nextafter(array.flat[0], np.float32(9))
+    weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
+    onnx.save_model(changed, str(tmp_path / "net.onnx"))
+    a = _digests(monkeypatch, make_request(model))
+    b = _digests(monkeypatch, make_request(tmp_path / "net.onnx"))
+    assert all(_changed(a, b))
+
+
+@pytest.mark.parametrize(
+    ("change", "which"),
+    [
+        ({"input_shapes": "x:2x3x8x8"}, [True] * 4),
+        ({"target": "skylake-avx512"}, [True] * 4),
+        ({"threads": 1}, [True] * 4),
+        ({"strategy": "metaschedule", "trials": 4}, [False, True, True, True]),
+        ({"name": "other"}, [False, False, True, True]),
+        ({"repeats": 50}, [False, False, False, True]),
+        ({"max_accuracy_drop": 0.5}, [False] * 4),
+        ({"trials": 5}, [False] * 4),  # not used by the default strategy
+    ],
+)
+def test_what_a_parameter_changes(monkeypatch, model, change, which):
+    a = _digests(monkeypatch, make_request(model, **{"threads": 2}))
+    b = _digests(monkeypatch, make_request(model, **{"threads": 2, **change}))
+    assert _changed(a, b) == which
+
+
+def test_our_code_changes_every_stage(monkeypatch, model):
+    request = make_request(model)
+    a = _digests(monkeypatch, request)
+    monkeypatch.setattr(digest, "code_digest", lambda: "other")
+    assert all(_changed(a, _digests(monkeypatch, request)))
+
+
+def test_data_changes_conversion_check_and_evaluation(monkeypatch, model, tmp_path):
+    for seed in (1, 2):
+        array = np.random.default_rng(seed).standard_normal((4, 3, 8, 8)).astype(np.float32)
+        np.save(tmp_path / f"{seed}.npy", array)
+    one, two = (make_request(model, data=str(tmp_path / f"{seed}.npy")) for seed in (1, 2))
+    assert all(_changed(_digests(monkeypatch, one), _digests(monkeypatch, two)))
+
+
+def _session(example, folder: Path) -> Session:
+    client = example.client()
+    experiment = client.create_experiment(f"cache-{folder.name}", folder.as_uri())
+    run = client.create_run(experiment)
+    return Session(client, experiment, run.info.run_id, {}, True, folder, 2)
+
+
+def test_damaged_artifacts_are_not_reused(use_example, model, tmp_path, capsys):
+    request = make_request(model, name=f"damaged-{tmp_path.name}")
+    session = _session(use_example, tmp_path)
+    first = pipeline.convert_stage(session, request)
+    assert pipeline.convert_stage(session, request).run_id == first.run_id
+    params = first.folder / "params.bin"
+    data = bytearray(params.read_bytes())
+    data[-1] ^= 1
+    params.write_bytes(data)
+    again = pipeline.convert_stage(session, request)
+    assert (again.cached, again.run_id == first.run_id) == (False, False)
+    assert "has damaged artifacts: doing it again" in capsys.readouterr().out
+
+
+def test_no_cache_does_it_again(use_example, model, tmp_path):
+    request = make_request(model, name=f"again-{tmp_path.name}")
+    session = _session(use_example, tmp_path)
+    first = pipeline.convert_stage(session, request)
+    again = pipeline.convert_stage(dataclasses.replace(session, use_cache=False), request)
+    assert first.digest == again.digest
+    assert first.run_id != again.run_id

@@ -1,0 +1,186 @@
+"""Each entry point through ``mlflow run``, on a model with two inputs and two outputs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import mlflow
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from mlflow import MlflowClient
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, two_input_model):
+    """A store of its own, and the model as a file in it."""
+    folder = tmp_path_factory.mktemp("entry-points")
+    onnx.save_model(two_input_model, str(folder / "two.onnx"))
+    return folder
+
+
+def _client(folder) -> MlflowClient:
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    return MlflowClient(uri, uri)
+
+
+def _runs(folder, query: str):
+    client = _client(folder)
+    return client.search_runs([e.experiment_id for e in client.search_experiments()], query)
+
+
+def _ok(done: subprocess.CompletedProcess) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_steps_one_at_a_time_share_their_work(store, mlflow_run):
+    model = store / "two.onnx"
+    out = _ok(mlflow_run(store, "convert", model=model, name="two"))
+    assert "checked on random inputs" in out
+    out = _ok(mlflow_run(store, "tune", model=model, name="two"))
+    assert "convert          reused" in out
+    out = _ok(mlflow_run(store, "build", model=model, name="two"))
+    assert "tune             reused" in out
+    assert "registered models:/two/1 as candidate" in out
+    out = _ok(mlflow_run(store, "evaluate", model=model, name="two", repeats=20))
+    assert "build            reused" in out
+    assert "ONNX Runtime fp32" in out
+    for stage in ("convert", "tune", "build", "evaluate"):
+        (run,) = _runs(store, f"tags.`tvmopt.stage` = '{stage}'")
+        assert run.info.status == "FINISHED"
+        assert run.data.tags["tvmopt.entry_point"] == stage
+
+    out = _ok(mlflow_run(store, "promote", name="two"))
+    assert "version 1 has alias champion" in out
+    out = _ok(mlflow_run(store, "pull", name="two", output=store / "pulled"))
+    assert "largest deviation from the golden output" in out
+    assert {p.name for p in (store / "pulled").iterdir()} == {
+        "README.md", "code", "golden.npz", "model.json", "model.so", "sample.py",
+    }  # fmt: skip
+
+
+def test_pulled_bundle_runs_without_this_package(store, mlflow_run, tmp_path):
+    bundle = shutil.copytree(store / "pulled", tmp_path / "elsewhere")
+    # -I and an empty folder: neither the checkout nor PYTHONPATH can help.
+    block = (
+        "import sys, runpy; bundle = sys.argv[1]\n"
+        "runpy.run_path(bundle + '/sample.py', run_name='__main__')\n"
+        "import tvmopt; assert tvmopt.__file__.startswith(bundle), tvmopt.__file__\n"
+        "assert 'mlflow' not in sys.modules and 'onnx' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", block, str(bundle)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "largest deviation" in done.stdout
+
+
+def test_pull_refuses_a_folder_that_is_in_use(store, mlflow_run, tmp_path):
+    (tmp_path / "mine.txt").write_text("keep")
+    done = mlflow_run(store, "pull", name="two", output=tmp_path)
+    assert done.returncode != 0
+    assert "output must be a folder that is new or empty" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_registered_model_equals_onnx_runtime(store, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store / 'mlflow.db'}")
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(f"sqlite:///{store / 'mlflow.db'}")
+    mlflow.set_registry_uri(f"sqlite:///{store / 'mlflow.db'}")
+    try:
+        model = mlflow.pyfunc.load_model("models:/two@champion")
+    finally:
+        mlflow.set_tracking_uri(before)
+        mlflow.set_registry_uri(before)
+    session = ort.InferenceSession(
+        str(store / "two.onnx"), providers=["CPUExecutionProvider"]
+    )
+    rng = np.random.default_rng(3)
+    feeds = {
+        i.name: rng.integers(0, 2, i.shape) if "int" in i.type
+        else rng.standard_normal(i.shape).astype(np.float32)
+        for i in session.get_inputs()
+    }  # fmt: skip
+    want = session.run(None, feeds)
+    got = model.predict(feeds)
+    assert len(got) == len(want)
+    for output, a, b in zip(session.get_outputs(), got, want, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-3)
+        np.testing.assert_array_equal(got[output.name], a)
+
+
+def test_metaschedule_measures_and_leaves_its_evidence(store, mlflow_run, root):
+    done = mlflow_run(
+        store,
+        "tune",
+        model=root / "examples/digits_cnn.onnx",
+        input_shapes="image:1x1x8x8",
+        strategy="metaschedule",
+        trials=8,
+        time_budget=60,
+    )
+    _ok(done)
+    (run,) = _runs(store, "tags.`tvmopt.stage` = 'tune' and params.strategy = 'metaschedule'")
+    assert run.data.metrics["tune_trials"] == 8
+    paths = {f.path for f in _client(store).list_artifacts(run.info.run_id)}
+    assert {"database", "convergence.png", "tasks.csv", "tuning_log.jsonl"} <= paths
+    files = {f.path for f in _client(store).list_artifacts(run.info.run_id, "database")}
+    assert {"database/database_workload.json", "database/database_tuning_record.json"} <= files
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"trials": "many"}, "trials must be a whole number, but got 'many'"),
+        ({"strategy": "magic"}, "strategy must be one of default, metaschedule, none"),
+        ({"model": "nowhere.onnx"}, "model must be an existing ONNX file or an MLflow URI"),
+        ({"max_accuracy_drop": "-1"}, "max_accuracy_drop must be at least 0, but got -1"),
+        ({"input_shapes": "x:1x2"}, "data and input_shapes need a model"),
+    ],
+)
+def test_wrong_parameter_is_one_line_and_exit_code_2(root, project_env, tmp_path, params, message):
+    argv = [sys.executable, "-m", "flows.main"]
+    for name, value in params.items():
+        argv += [f"--{name}", value]
+    done = subprocess.run(
+        argv, cwd=root, env=project_env(tmp_path), capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith(f"error: {message}")
+    assert not (tmp_path / "mlflow.db").exists()  # no run was opened
+
+
+def test_failed_stage_is_a_failed_run_with_class_and_log(root, project_env, tmp_path, make_model):
+    node = onnx.helper.make_node("GRU", ["x", "w", "r"], ["y"], name="gate", hidden_size=2)
+    model = make_model(
+        [node],
+        {"x": ("float32", [3, 1, 4])},
+        {"y": ("float32", None)},
+        {
+            "w": np.zeros((1, 6, 4), np.float32),
+            "r": np.zeros((1, 6, 2), np.float32),
+        },
+    )
+    onnx.save_model(model, str(tmp_path / "gru.onnx"))
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.convert", "--model", str(tmp_path / "gru.onnx")],
+        cwd=root,
+        env=project_env(tmp_path),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "GRU x1 at gate" in done.stderr
+    (run,) = _runs(tmp_path, "tags.`tvmopt.stage` = 'convert'")
+    assert run.info.status == "FAILED"
+    assert run.data.tags["tvmopt.failure_class"] == "unsupported_operator"
+    assert "log.txt" in {f.path for f in _client(tmp_path).list_artifacts(run.info.run_id)}

@@ -1,0 +1,53 @@
+"""Models by path, and ONNX models that MLflow has logged or registered."""
+
+from __future__ import annotations
+
+import mlflow
+import numpy as np
+import onnx
+import pytest
+
+from tvmopt.errors import ConfigError
+from tvmopt.tracking.model_source import local_model
+
+
+@pytest.fixture
+def logged(use_example, conv_model):
+    """The conv model logged with the flavor onnx and registered."""
+    mlflow.set_experiment("source")
+    with mlflow.start_run():
+        info = mlflow.onnx.log_model(conv_model, name="net", registered_model_name="source-net")
+    client = use_example.client()
+    client.set_registered_model_alias("source-net", "newest", info.registered_model_version)
+    return info
+
+
+def _same(path, model) -> bool:
+    got = onnx.load_model(str(path))
+    return np.array_equal(
+        onnx.numpy_helper.to_array(got.graph.initializer[0]),
+        onnx.numpy_helper.to_array(model.graph.initializer[0]),
+    )
+
+
+def test_registered_by_version_and_alias_and_run(logged, conv_model, tmp_path):
+    version = logged.registered_model_version
+    for uri in (f"models:/source-net/{version}", "models:/source-net@newest", logged.model_uri):
+        assert _same(local_model(uri, tmp_path), conv_model)
+    run_uri = f"runs:/{logged.run_id}/net"
+    assert _same(local_model(run_uri, tmp_path), conv_model)
+
+
+def test_path_stays_a_path(tmp_path, conv_model):
+    onnx.save_model(conv_model, str(tmp_path / "m.onnx"))
+    assert local_model(str(tmp_path / "m.onnx"), tmp_path) == tmp_path / "m.onnx"
+
+
+def test_missing_uri_is_one_clear_error(use_example, tmp_path):
+    with pytest.raises(ConfigError, match=r"'models:/nobody/1' could not be fetched"):
+        local_model("models:/nobody/1", tmp_path)
+
+
+def test_model_without_onnx_flavor_is_refused(use_example, tmp_path):
+    with pytest.raises(ConfigError, match=r"flavor 'onnx'.*python_function, tvmopt"):
+        local_model("models:/digits-cnn@champion", tmp_path)
