@@ -12,6 +12,7 @@ from tvmopt.parameters import ENTRY_POINTS
 
 WRONG_INPUT = 2
 FAILED = 1
+_LONGEST = 1500
 
 
 class _Parser(argparse.ArgumentParser):
@@ -74,4 +75,6 @@ def run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
 
 
 def _say(error: Exception) -> None:
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    text = " ".join(str(error).split())
+    more = "..." if len(text) > _LONGEST else ""
+    print(f"error: {text[:_LONGEST]}{more}", file=sys.stderr)

@@ -64,6 +64,23 @@ def test_fidelity_is_the_cosine_for_anything_else():
     assert got.max_abs_error == pytest.approx(4)
 
 
+def test_classes_that_the_float_model_holds_equal_count_as_one():
+    want = np.array([[0.5, 0.5 + 1e-7, 0.0], [0.5, 0.5 + 1e-3, 0.0]], np.float32)
+    got = np.array([[0.6, 0.5, 0.0], [0.6, 0.5, 0.0]], np.float32)
+    assert _meter("fidelity", False, ([got], [want], None, 2)).agreement == 0.5
+
+
+@pytest.mark.parametrize(
+    ("shape", "scores"),
+    [((2, 4), True), ((2, 3, 4), True), ((2, 1), False), ((4,), False), ((2, 3, 4, 4), False)],
+)
+def test_what_is_a_table_of_scores(shape, scores):
+    output = np.random.default_rng(0).standard_normal(shape)
+    found = _meter("fidelity", False, ([output], [output], None, 2))
+    assert (found.agreement is not None) == scores
+    assert found.accuracy == pytest.approx(1)
+
+
 def test_scores_of_every_position_count():
     got = _meter("fidelity", False, ([_scores(0, 1, 2)[None]], [_scores(0, 1, 3)[None]], None, 1))
     assert got.accuracy == pytest.approx(2 / 3)
@@ -85,7 +102,7 @@ def test_shape_mismatch():
 
 
 def test_missing_output():
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="longer than"):
         AccuracyMeter("fidelity", False).add([_scores(0)], [_scores(0)] * 2, None, 1)
 
 

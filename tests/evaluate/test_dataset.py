@@ -201,14 +201,14 @@ def test_inputs_of_different_lengths(load):
         load([IDS, MASK], ids=np.zeros((6, 5), int), mask=_rows(4, 5))
 
 
-def test_labels_must_be_whole_numbers(load):
-    with pytest.raises(ConfigError, match="labels must be integer class indices.* holds float64"):
-        load([IMAGE], x=_rows(8, 2, 3), labels=np.zeros(8))
-
-
-def test_scalar_labels_are_refused(load):
-    with pytest.raises(ConfigError, match="labels"):
-        load([IMAGE], x=_rows(8, 2, 3), labels=np.int64(3))
+@pytest.mark.parametrize(
+    "labels",
+    [np.zeros(8), np.int64(3), np.eye(8, 4, dtype=int), np.zeros(8, bool)],
+    ids=["float", "scalar", "one-hot", "bool"],
+)
+def test_labels_must_be_class_indices(load, labels):
+    with pytest.raises(ConfigError, match="labels must be integer class indices, one a sample"):
+        load([IMAGE], x=_rows(8, 2, 3), labels=labels)
 
 
 def _dataset(samples):

@@ -96,9 +96,17 @@ def test_model_that_the_reference_refuses(make_model):
     assert "\n" not in str(caught.value)
 
 
-def test_wrong_shapes_are_the_callers_error(conv_bn):
-    with pytest.raises(ConfigError, match="may only fix dynamic dimensions"):
+def test_shape_that_the_model_cannot_take(conv_bn):
+    with pytest.raises(ModelError, match="must load in ONNX Runtime"):
         prepare(conv_bn, {"x": (1, 4, 6, 6)})
+    with pytest.raises(ConfigError, match="must have the model's rank"):
+        prepare(conv_bn, {"x": (1, 3, 36)})
+
+
+def test_static_dimension_is_changed_where_the_model_can_take_it(conv_model):
+    prepared = prepare(conv_model, {"x": (1, 3, 16, 16)})
+    shapes = {value.name: declared_dims(value) for value in prepared.model.graph.value_info}
+    assert shapes["c"] == [1, 8, 16, 16]
 
 
 def test_result_is_valid_onnx(conv_bn):

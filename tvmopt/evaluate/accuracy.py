@@ -9,7 +9,6 @@ import numpy as np
 
 from tvmopt.errors import ConfigError
 
-
 _TIE = 1e-5
 """Scores nearer than this, relative to the larger one (at least 1), are equal in float32."""
 
@@ -91,11 +90,11 @@ class AccuracyMeter:
         first, wanted = np.asarray(actual[0]), np.asarray(expected[0])
         if self.metric == "top1":
             self._top1(first, wanted, labels, valid)
-        if first.dtype.kind == "f" and first.ndim >= 2 and first.shape[-1] > 1:
+        if _is_scores(first):
             rows = slice(0, len(first) - padding)
-            got, want = first[rows].argmax(-1).ravel(), wanted[rows].argmax(-1).ravel()
-            self._agreed += int((got == want).sum())
-            self._rows += got.size
+            agrees = _top1_agrees(first[rows], wanted[rows])
+            self._agreed += int(agrees.sum())
+            self._rows += agrees.size
         else:
             self._scores = False
 

@@ -71,7 +71,8 @@ class Dataset:
     def batch(self, index: int) -> Batch:
         """Batch number ``index``."""
         if self.stacked:
-            inputs = {s.name: self.arrays[s.name][index] for s in self.specs}
+            # A sample of a scalar input must stay an array.
+            inputs = {s.name: np.asarray(self.arrays[s.name][index]) for s in self.specs}
             labels = None if self.labels is None else np.atleast_1d(self.labels[index])
             return Batch(inputs, labels, 1 if labels is None else len(labels))
         size = self.batch_size
@@ -132,13 +133,7 @@ def load_dataset(path: Path, specs: Sequence[TensorSpec]) -> Dataset:
     chosen = {s.name: _typed(path, chosen[s.name], s) for s in specs}
     counts = {len(a) for a in chosen.values()}
     if labels is not None:
-        labels = np.asarray(labels).reshape(len(labels), -1).squeeze(1) if (
-            labels.ndim > 1 and labels.size == len(labels)
-        ) else labels
-        if labels.dtype.kind not in "iu":
-            raise ConfigError(
-                f"labels must be integer class indices, but '{path}' holds {labels.dtype}"
-            )
+        labels = _checked_labels(path, labels, stacked)
         counts.add(len(labels))
     if len(counts) != 1 or 0 in counts:
         raise ConfigError(
@@ -152,6 +147,17 @@ def random_dataset(specs: Sequence[TensorSpec], seed: int, kind: str) -> Dataset
     """Eight random whole inputs without labels; ``kind`` as in :mod:`tvmopt.random_inputs`."""
     arrays = random_arrays(specs, seed, kind, samples=8)
     return Dataset(tuple(specs), arrays, None, stacked=True)
+
+
+def _checked_labels(path: Path, labels: np.ndarray, stacked: bool) -> np.ndarray:
+    if labels.ndim > 1 and labels.size == len(labels):
+        labels = labels.reshape(len(labels))
+    if labels.dtype.kind not in "iu" or not 1 <= labels.ndim <= 1 + stacked:
+        raise ConfigError(
+            f"labels must be integer class indices, one a sample, but '{path}' holds "
+            f"{labels.dtype} {labels.shape}"
+        )
+    return labels
 
 
 def _is_no_input(key: str, specs: Sequence[TensorSpec]) -> bool:

@@ -15,7 +15,7 @@ import onnx
 import onnxruntime as ort
 
 from tvmopt.errors import ModelError
-from tvmopt.frontend.shapes import Shapes, fix_input_shapes
+from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
 
 _PROTOBUF_LIMIT = 2**31 - 1
 
@@ -45,6 +45,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
     """
     reference = onnx.ModelProto()
     reference.CopyFrom(model)
+    _make_initializers_constant(reference)
     fixed = fix_input_shapes(reference, shapes)
     if reference.ByteSize() > _PROTOBUF_LIMIT:
         raise ModelError(
@@ -72,6 +73,15 @@ def session_options(threads: int = 0) -> ort.SessionOptions:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
     return options
+
+
+def _make_initializers_constant(model: onnx.ModelProto) -> None:
+    # Old models list their weights as inputs too, which lets a caller replace them; ONNX Runtime
+    # folds nothing that could be replaced.
+    needed = list(graph_inputs(model))
+    del model.graph.input[:]
+    model.graph.input.extend(needed)
+    model.ir_version = max(model.ir_version, 4)
 
 
 def _fold(model: onnx.ModelProto) -> onnx.ModelProto:

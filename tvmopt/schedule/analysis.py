@@ -14,6 +14,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 _DATA_PARALLEL, _REDUCE = 0, 2  # tirx.IterVar.iter_type
+_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,9 @@ class BlockFacts:
             a vectorised loop over such an axis back into a scalar one. (``Select`` is harmless.)
         calls: Names of the calls in the body (``tirx.exp``, ...).
         stores: How many stores the body holds (more than one: tuple reduction).
+        loads: How many loads the body holds, those of the buffers that it writes included.
+        dtype: The widest data type that the body computes with.
+        divides: Whether it divides integers that it has loaded: no CPU has vectors for that.
     """
 
     name: str
@@ -61,11 +65,9 @@ class BlockFacts:
     conditional: tuple[bool, ...]
     calls: frozenset[str]
     stores: int
-
-    @property
-    def dtype(self) -> str:
-        """Data type of what the block computes."""
-        return str(self.write.buffer.dtype)
+    loads: int
+    dtype: str
+    divides: bool
 
     @property
     def spatial(self) -> list[int]:
@@ -112,6 +114,8 @@ def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
     loads: list[ir.TensorLoad] = []
     conditions: list[ir.Expr] = []
     calls: set[str] = set()
+    divisions: list[ir.Expr] = []
+    dtypes: list[tvm_ffi.dtype] = []
 
     def on_call(call: ir.Call) -> None:
         name = getattr(call.op, "name", "")
@@ -125,6 +129,8 @@ def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
             (tirx.BufferStore, stores.append),
             (ir.TensorLoad, loads.append),
             (ir.Call, on_call),
+            (tirx.Cast, lambda cast: dtypes.append(cast.ty.dtype)),
+            *((kind, divisions.append) for kind in _DIVISIONS),
         ],
         order="post",
     )
@@ -132,6 +138,7 @@ def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
     for iv in block.iter_vars:
         analyzer.bind(iv.var, iv.dom)
     written = [s.buffer for s in stores]
+    dtypes += [*(s.buffer.dtype for s in stores), *(load.source.dtype for load in loads)]
     in_condition = set().union(*(variables(c) for c in conditions)) if conditions else set()
     return BlockFacts(
         name=block.name_hint,
@@ -145,7 +152,21 @@ def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
         conditional=tuple(a.var in in_condition for a in axes),
         calls=frozenset(calls),
         stores=len(stores),
+        loads=len(loads),
+        dtype=max((str(d) for d in dtypes), key=_bits),
+        divides=any(_loads_integers(division) for division in divisions),
     )
+
+
+def _bits(dtype: str) -> int:
+    return 8 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()))
+
+
+def _loads_integers(expr: ir.Expr) -> bool:
+    """Whether ``expr`` is of integer type and depends on memory, unlike an index."""
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append), order="post")
+    return bool(found) and "int" in str(expr.ty.dtype)
 
 
 def variables(expr: ir.Expr) -> set[tirx.Var]:

@@ -31,8 +31,11 @@ from .stage import (
     vector_length,
 )
 
-# Instructions to put one vector together from elements apart, roughly.
-_STRIDED_LOAD = 6
+# Instructions, roughly, to load a vector of odd length or of elements apart.
+_PIECEWISE_LOAD = 6
+# Reductions of at most this many steps (depthwise convolution, pooling) without an operand to
+# reuse are unrolled; then no vector is carried from one iteration to the next.
+_UNROLLED = 25
 # Independent accumulators that hide the latency of a multiply-add: 4 cycles, 2 a cycle.
 _LATENCY_TILE = 8
 
@@ -43,8 +46,8 @@ class Tile:
 
     Attributes:
         vector: Index of the vectorised axis.
-        length: Elements of one vector. At most one register long: LLVM passes longer vectors of
-            odd length from one iteration to the next in scalar pieces.
+        length: Elements of one vector. At most one register long where a reduction loop runs: LLVM
+            passes longer vectors of odd length from one iteration to the next in scalar pieces.
         columns: Vectors side by side in a tile.
         row: Index of the axis whose steps reuse the loaded vectors, or None.
         rows: Elements of that axis in a tile.
@@ -103,9 +106,13 @@ def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
     row_axes = [i for i in wide[:-1] if all(r.strides[i] == 0 for r in vector_reads)]
     row = max(row_axes, key=lambda i: facts.axes[i].extent, default=None)
     extent = facts.axes[vector].extent
+    if row is None and facts.reduced <= _UNROLLED:
+        length = vector_length(extent, lanes)
+        return Tile(vector, length, 1, None, 1, False)
     length = vector_length(extent, lanes, 1)
     best, best_score = Tile(vector, length, 1, row, 1, False), -math.inf
-    load = 1 if all(r.strides[vector] == 1 for r in vector_reads) else _STRIDED_LOAD
+    whole = length == lanes and all(r.strides[vector] == 1 for r in vector_reads)
+    load = 1 if whole else _PIECEWISE_LOAD
     for columns in divisors(extent // length, budget):
         rows = 1
         if row is not None:
@@ -166,6 +173,9 @@ def schedule_tile(
     sch.reorder(*rest, *([finish[tile.row]] if tile.row is not None else []), *vector)
     _unroll_and_vectorize(sch, sch.get_loops(epilogue)[len(outer_loops) :])
     _unroll_and_vectorize(sch, inner)
+    if tile.row is None and facts.reduced <= _UNROLLED:
+        for loop in reduction:
+            sch.unroll(loop)
     parallelize(sch, outer_loops, arch, facts.work)
     # Last, because TVM proves no loop around a reduction parallel once its init is apart.
     init = sch.decompose_reduction(anchor, reduction[0])

@@ -79,14 +79,17 @@ def _should_pad_vector(facts: BlockFacts, operand: Access, arch: CpuArch) -> boo
     """Whether vectors stay short although all output positions together would fill some."""
     lanes = arch.lanes(facts.dtype)
     tail = contiguous_tail(facts, facts.spatial)
-    if tail is None or vector_length(tail.extent, lanes, 1) >= _GOOD_USE * lanes:
+    if tail is None:
+        return False
+    share = vector_length(tail.extent, lanes, 1) / lanes
+    if share >= _GOOD_USE:
         return False
     used = [i for i in facts.spatial if operand.strides[i] != 0]
     positions = math.prod(facts.axes[i].extent for i in used)
     return (
         positions >= lanes
-        and _reuse(facts, operand) >= _REUSE_SHORT
-        and _copied_bytes(facts, operand) <= arch.l2_bytes
+        and _reuse(facts, operand) >= _REUSE_SHORT * share
+        and _copied_bytes(facts, operand) <= 4 * arch.l2_bytes
     )
 
 

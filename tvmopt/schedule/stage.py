@@ -24,6 +24,8 @@ PARALLEL_WORK = 16 * 1024
 TASKS_PER_CORE = 8
 # Longest vectorised loop, in registers. LLVM cuts it into registers; longer ones only spill.
 MAX_VECTOR_REGISTERS = 4
+# Loads in one expression from which on further inlining stops.
+MAX_INLINED_LOADS = 32
 # Calls worth computing once a row rather than once an element.
 _COSTLY = frozenset({"tirx.exp", "tirx.erf", "tirx.tanh", "tirx.sqrt", "tirx.rsqrt", "tirx.log",
                      "tirx.pow", "tirx.sigmoid", "tirx.sin", "tirx.cos"})
@@ -94,7 +96,7 @@ def contiguous_tail(facts: BlockFacts, order: Sequence[int]) -> Tail | None:
 
 def vectorizes_well(facts: BlockFacts, axis: int) -> bool:
     """Whether vectorising ``axis`` gives vector loads and stores rather than gathers."""
-    if facts.conditional[axis] or facts.write.strides[axis] != 1:
+    if facts.divides or facts.conditional[axis] or facts.write.strides[axis] != 1:
         return False
     return all(a.strides[axis] in (0, 1) for a in facts.reads)
 
@@ -199,16 +201,22 @@ def inline_copies(sch: s_tir.Schedule, block: SBlockRV) -> None:
                 continue  # then it is a stage of its own
 
 
-def inline_injective(sch: s_tir.Schedule, keep: Sequence[str] = ()) -> None:
+def _loads_after_inlining(consumer: BlockFacts, producer: BlockFacts) -> int:
+    uses = sum(r.buffer.same_as(producer.write.buffer) for r in consumer.reads)
+    return consumer.loads + uses * (producer.loads - 1)
+
+
+def inline_injective(sch: s_tir.Schedule) -> None:
     """Inline every block without reduction into its consumers, where that repeats little work.
 
-    A block stays when its name is in ``keep``, when it writes an output, when its consumer is a
-    reduction, or when it is costly and read much more often than it is computed.
+    A block stays when it writes an output, when its consumer is a reduction, when it is costly and
+    read much more often than it is computed, or when the expression would grow too large (a chain
+    of blocks that each read their predecessor twice doubles it every time).
     """
     outputs = {sch.get(b).name_hint for b in sch.get_output_blocks("root")}
     for block in leaf_blocks(sch):
         name = sch.get(block).name_hint
-        if name in outputs or name in keep:
+        if name in outputs:
             continue
         facts = block_facts(sch, block)
         consumers = [block_facts(sch, c) for c in sch.get_consumers(block)]
@@ -216,6 +224,8 @@ def inline_injective(sch: s_tir.Schedule, keep: Sequence[str] = ()) -> None:
             continue
         repeated = sum(c.work for c in consumers) >= 4 * facts.work
         if repeated and facts.calls & _COSTLY:
+            continue
+        if any(_loads_after_inlining(c, facts) > MAX_INLINED_LOADS for c in consumers):
             continue
         try:
             sch.compute_inline(block)
