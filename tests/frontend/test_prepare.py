@@ -96,9 +96,15 @@ def test_model_that_the_reference_refuses(make_model):
     assert "\n" not in str(caught.value)
 
 
-def test_shape_that_the_model_cannot_take(conv_bn):
+def test_shape_that_the_model_cannot_take(conv_bn, make_model):
+    model = make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": ("float32", ["n", 3])},
+        {"y": ("float32", ["n", 4])},
+        {"w": np.ones((3, 4), np.float32)},
+    )
     with pytest.raises(ModelError, match="must load in ONNX Runtime"):
-        prepare(conv_bn, {"x": (1, 4, 6, 6)})
+        prepare(model, {"x": (2, 5)})
     with pytest.raises(ConfigError, match="must have the model's rank"):
         prepare(conv_bn, {"x": (1, 3, 36)})
 

@@ -50,8 +50,8 @@ def test_floats_that_are_ids_get_0_and_1(make_model):
             helper.make_node("Cast", ["x"], ["i"], to=onnx.TensorProto.INT64),
             helper.make_node("Gather", ["table", "i"], ["y"]),
         ],
-        {"x": ("float32", [64])},
-        {"y": ("float32", [64])},
+        {"x": ("float32", [1000])},
+        {"y": ("float32", [1000])},
         {"table": np.array([3.0, 4.0], np.float32)},
     )
     kind, inputs, outputs = working_random_inputs(Reference(model), input_specs(model), seed=0)

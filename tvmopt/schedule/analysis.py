@@ -53,7 +53,7 @@ class BlockFacts:
             a vectorised loop over such an axis back into a scalar one. (``Select`` is harmless.)
         calls: Names of the calls in the body (``tirx.exp``, ...).
         stores: How many stores the body holds (more than one: tuple reduction).
-        loads: How many loads the body holds, those of the buffers that it writes included.
+        size: How many expressions the body holds.
         dtype: The widest data type that the body computes with.
         divides: Whether it divides integers that it has loaded: no CPU has vectors for that.
     """
@@ -65,23 +65,18 @@ class BlockFacts:
     conditional: tuple[bool, ...]
     calls: frozenset[str]
     stores: int
-    loads: int
+    size: int
     dtype: str
     divides: bool
 
     @property
     def spatial(self) -> list[int]:
-        """Indices of the data-parallel axes.
+        """Indices of the data-parallel axes, one for each dimension of what is written.
 
-        Left out are those of extent 1 behind a reduction axis: block transforms make them from
-        reduction axes of extent 1.
+        Block transforms make further ones, of extent 1, from reduction axes of extent 1.
         """
-        first = next((i for i, a in enumerate(self.axes) if a.reduce), len(self.axes))
-        return [
-            i
-            for i, a in enumerate(self.axes)
-            if not a.reduce and (i < first or a.extent > 1)
-        ]
+        parallel = [i for i, a in enumerate(self.axes) if not a.reduce]
+        return parallel[: len(self.write.buffer.shape)]
 
     @property
     def reduction(self) -> list[int]:
@@ -134,6 +129,13 @@ def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
         ],
         order="post",
     )
+    size = 0
+
+    def count(_: ir.Expr) -> None:
+        nonlocal size
+        size += 1
+
+    tvm_ffi.structural_walk(block.body, (ir.Expr, count), order="post")
     analyzer = sym.Analyzer()
     for iv in block.iter_vars:
         analyzer.bind(iv.var, iv.dom)
@@ -152,7 +154,7 @@ def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
         conditional=tuple(a.var in in_condition for a in axes),
         calls=frozenset(calls),
         stores=len(stores),
-        loads=len(loads),
+        size=size,
         dtype=max((str(d) for d in dtypes), key=_bits),
         divides=any(_loads_integers(division) for division in divisions),
     )

@@ -180,6 +180,9 @@ def _pad_rows(sch: s_tir.Schedule, anchor: SBlockRV, arch: CpuArch) -> None:
 
 def _pad_einsum(sch: s_tir.Schedule, anchor: SBlockRV, multiples: list[int]) -> None:
     """Round the axes of ``anchor`` up; its consumer reads the inside of the larger result."""
+    extents = [axis.extent for axis in block_facts(sch, anchor).axes]
+    if all(e % m == 0 for e, m in zip(extents, multiples, strict=True)):
+        return
     sch.pad_einsum(anchor, multiples)
     (crop,) = sch.get_consumers(anchor)
     sch.compute_inline(crop)

@@ -24,8 +24,9 @@ PARALLEL_WORK = 16 * 1024
 TASKS_PER_CORE = 8
 # Longest vectorised loop, in registers. LLVM cuts it into registers; longer ones only spill.
 MAX_VECTOR_REGISTERS = 4
-# Loads in one expression from which on further inlining stops.
-MAX_INLINED_LOADS = 32
+# Expressions in a block from which on nothing that is read twice is inlined into it: TVM's
+# simplifier takes seconds over nested conditions of a few hundred.
+MAX_INLINED_SIZE = 120
 # Calls worth computing once a row rather than once an element.
 _COSTLY = frozenset({"tirx.exp", "tirx.erf", "tirx.tanh", "tirx.sqrt", "tirx.rsqrt", "tirx.log",
                      "tirx.pow", "tirx.sigmoid", "tirx.sin", "tirx.cos"})
@@ -201,11 +202,6 @@ def inline_copies(sch: s_tir.Schedule, block: SBlockRV) -> None:
                 continue  # then it is a stage of its own
 
 
-def _loads_after_inlining(consumer: BlockFacts, producer: BlockFacts) -> int:
-    uses = sum(r.buffer.same_as(producer.write.buffer) for r in consumer.reads)
-    return consumer.loads + uses * (producer.loads - 1)
-
-
 def inline_injective(sch: s_tir.Schedule) -> None:
     """Inline every block without reduction into its consumers, where that repeats little work.
 
@@ -225,7 +221,8 @@ def inline_injective(sch: s_tir.Schedule) -> None:
         repeated = sum(c.work for c in consumers) >= 4 * facts.work
         if repeated and facts.calls & _COSTLY:
             continue
-        if any(_loads_after_inlining(c, facts) > MAX_INLINED_LOADS for c in consumers):
+        uses = sum(r.buffer.same_as(facts.write.buffer) for c in consumers for r in c.reads)
+        if uses > 1 and max(c.size for c in consumers) + uses * facts.size > MAX_INLINED_SIZE:
             continue
         try:
             sch.compute_inline(block)

@@ -63,13 +63,9 @@ def convert(
     reference = Reference(prepared.reference)
     specs = input_specs(prepared.reference)
     kind, trials = _trials(reference, specs, data)
-    outputs = trials[0][2]
     signature = {
         "inputs": specs,
-        "outputs": tuple(
-            TensorSpec(n, tuple(o.shape), str(o.dtype))
-            for n, o in zip(reference.output_names, outputs, strict=True)
-        ),
+        "outputs": _output_specs(reference.output_names, trials[0][2]),
     }
 
     progress(1, 4, "import")
@@ -158,6 +154,18 @@ def _trials(
                 f"the reference must run on the given data, but ONNX Runtime says: {reason}"
             ) from error
     return kind, trials
+
+
+def _output_specs(names: list[str], outputs: list[np.ndarray]) -> tuple[TensorSpec, ...]:
+    specs = []
+    for name, output in zip(names, outputs, strict=True):
+        if output.dtype.kind not in "fiub":
+            raise ModelError(
+                f"model outputs must be numeric tensors, but {name!r} holds {output.dtype}; "
+                "remove it from the model"
+            )
+        specs.append(TensorSpec(name, tuple(output.shape), str(output.dtype)))
+    return tuple(specs)
 
 
 def _write_signature(

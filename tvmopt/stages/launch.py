@@ -119,7 +119,8 @@ def _rebuilt(data: dict[str, Any], stage: str, log: Path) -> TvmoptError:
 
 def _crash(stage: str, code: int, log: Path) -> tuple[str, str]:
     if code < 0:
-        name = signal.Signals(-code).name
+        known = {s.value: s.name for s in signal.Signals}
+        name = known.get(-code, f"signal {-code}")
         what, kind = f"was ended by {name}", "killed" if name == "SIGKILL" else "crash"
     else:
         what, kind = f"ended with exit code {code} and no result", "crash"

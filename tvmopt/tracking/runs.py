@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import getpass
+import json
 import os
 import platform
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
@@ -45,6 +48,7 @@ def open_run(
     if parent:
         all_tags[MLFLOW_PARENT_RUN_ID] = parent
     if run_id is None:
+        all_tags["mlflow.user"] = _user()
         run = client.create_run(experiment, tags=all_tags, run_name=name)
         run_id = run.info.run_id
     else:
@@ -82,6 +86,13 @@ def log_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None
     client.log_batch(run_id, tags=[RunTag(k, str(v)[:_TAG_LIMIT]) for k, v in tags.items()])
 
 
+def log_dataset(client: MlflowClient, run_id: str, path: Path, digest: str, use: str) -> None:
+    """Say which data a run used, for the Datasets column; ``digest`` is its sha256."""
+    source = json.dumps({"uri": path.resolve().as_uri()})
+    dataset = Dataset(path.name, digest[:36], "local", source)
+    client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", use)])])
+
+
 def close_orphans(client: MlflowClient) -> list[str]:
     """Mark runs KILLED that a process of this machine left RUNNING when it died; returns their ids.
 
@@ -115,5 +126,11 @@ def _process_tags() -> dict[str, str]:
         "tvmopt.boot": host.boot_id(),
         "tvmopt.pid": str(os.getpid()),
         "tvmopt.pid_start": host.process_start(os.getpid()) or "",
-        "mlflow.user": os.environ.get("USER") or os.environ.get("LOGNAME") or "unknown",
     }
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return str(os.getuid())

@@ -19,7 +19,7 @@ from tvmopt.stages.launch import launch
 from tvmopt.stages.result import StageResult
 from tvmopt.tracking.artifacts import is_intact, local_artifacts, write_manifest
 from tvmopt.tracking.console import StageBar, say
-from tvmopt.tracking.runs import log_metrics, log_tags, open_run
+from tvmopt.tracking.runs import log_dataset, log_metrics, log_tags, open_run
 from tvmopt.tracking.store import all_experiment_ids
 
 LOG_FILE = "log.txt"
@@ -96,7 +96,7 @@ def run_stage(
     name = f"{stage}-{label}" if label else stage
     found = _find(session, stage, name, digest) if session.use_cache else None
     if found is None:
-        return _do(session, stage, name, config, digest, inputs, own)
+        return _do(session, stage, name, config, digest, input_digests, inputs, own)
     tags = {f"tvmopt.stage_run.{name}": found.run_id}
     if own:
         tags |= {"tvmopt.cached_from": found.run_id, "tvmopt.linked_digest": digest}
@@ -132,6 +132,7 @@ def _do(
     name: str,
     config: StageConfig,
     digest: str,
+    input_digests: Mapping[str, str],
     inputs: Mapping[str, Path],
     own: bool,
 ) -> StageOutput:
@@ -143,6 +144,8 @@ def _do(
     }
     with _stage_run(session, name, tags, own) as run_id:
         log_tags(client, session.run_id, {f"tvmopt.stage_run.{name}": run_id})
+        if "data" in inputs:
+            log_dataset(client, run_id, inputs["data"], input_digests["data"], stage)
         out_dir = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=session.work_dir))
         log = session.work_dir / f"{out_dir.name}.log"
         start = time.perf_counter()

@@ -14,6 +14,8 @@ from mlflow.entities import ViewType
 from mlflow.exceptions import MlflowException
 
 _SQLITE = "sqlite:///"
+# Makes the UI open the experiment on its runs, not on traces of language models.
+_KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"
 _DATABASES = ("sqlite:", "postgresql:", "postgresql+", "mysql:", "mysql+", "mssql:", "mssql+")
 
 
@@ -54,7 +56,8 @@ def experiment_id(client: MlflowClient, name: str) -> str:
                 client.restore_experiment(found.experiment_id)
             return str(found.experiment_id)
         try:
-            return str(client.create_experiment(name, _artifact_location(client, name)))
+            location = _artifact_location(client, name)
+            return str(client.create_experiment(name, location, {_KIND_TAG: _KIND}))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise

@@ -112,6 +112,7 @@ def main(
         say()
         refused = None
         try:
+            _check_bar(request, measured)
             promoted = promotion.promote_if_better(
                 session.client,
                 registered,
@@ -307,6 +308,16 @@ def _register(
     return registry.register(
         session.client, request.name, built.folder / BUNDLE_DIR, built.run_id, tags
     )
+
+
+def _check_bar(request: Request, measured: StageOutput) -> None:
+    drop = measured.metrics["accuracy_drop"]
+    if not drop <= request.max_accuracy_drop:
+        raise PromotionRefusedError(
+            f"the model is not promoted: accuracy drop must be at most "
+            f"{request.max_accuracy_drop:g}, but it is {drop:.4f} on the evaluation samples; "
+            "raise max_accuracy_drop if that is good enough"
+        )
 
 
 def _log_summary(session: Session, measured: StageOutput, table: list[list[str]]) -> None:

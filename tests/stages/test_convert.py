@@ -1,0 +1,179 @@
+"""The convert stage: what it leaves, and that a wrong import is noticed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from onnx import helper
+
+from tvmopt import host
+from tvmopt.arch.target import resolve_target
+from tvmopt.config import ConvertConfig
+from tvmopt.errors import AccuracyError, ConfigError, ModelError
+from tvmopt.frontend.reference import Reference
+from tvmopt.runtime.metadata import GOLDEN_FILE
+from tvmopt.stages import convert as convert_module
+from tvmopt.stages.convert import convert, read_random_kind, read_signature
+from tvmopt.stages.module_files import REFERENCE_FILE, read_module
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Convert a model; gives the result and the folder."""
+    monkeypatch.setenv("TVM_NUM_THREADS", os.environ.get("TVM_NUM_THREADS", "1"))
+
+    def convert_model(model, shapes="", data=None):
+        onnx.save(model, str(tmp_path / "model.onnx"))
+        out = tmp_path / "out"
+        out.mkdir()
+        path = None
+        if data is not None:
+            path = tmp_path / "data.npz"
+            np.savez(path, **data)
+        config = ConvertConfig(shapes, resolve_target("host", 1).to_dict())
+        return convert(config, tmp_path / "model.onnx", out, lambda *a: None, path), out
+
+    return convert_model
+
+
+def test_signature_follows_the_graph(run, two_input_model):
+    _, out = run(two_input_model)
+    signature = read_signature(out)
+    assert [(s.name, s.shape, s.dtype) for s in signature["inputs"]] == [
+        ("ids", (4,), "int64"),
+        ("in/bias", (4, 8), "float32"),
+    ]
+    assert [(s.name, s.shape, s.dtype) for s in signature["outputs"]] == [
+        ("y", (4, 3), "float32"),
+        ("out/sum", (4, 8), "float32"),
+    ]
+    assert read_random_kind(out) == "normal"
+
+
+def test_golden_values_are_the_references(run, two_input_model):
+    _, out = run(two_input_model)
+    with np.load(out / GOLDEN_FILE) as golden:
+        want = Reference(two_input_model)({"ids": golden["input_0"], "in/bias": golden["input_1"]})
+        np.testing.assert_array_equal(golden["output_0"], want[0])
+        np.testing.assert_array_equal(golden["output_1"], want[1])
+
+
+def test_golden_values_are_of_the_data_when_there_is_data(run, conv_model):
+    images = np.random.default_rng(9).standard_normal((3, 3, 8, 8)).astype(np.float32)
+    result, out = run(conv_model, data={"x": images})
+    with np.load(out / GOLDEN_FILE) as golden:
+        np.testing.assert_array_equal(golden["input_0"], images[:1])
+    assert any("random inputs and given inputs" in line for line in result.changed)
+
+
+def test_files_can_be_used_again(run, conv_model):
+    _, out = run(conv_model)
+    assert isinstance(read_module(out), tvm.IRModule)
+    assert onnx.load(str(out / REFERENCE_FILE)).graph.node[0].op_type == "Conv"
+    rows = list(csv.DictReader((out / "layers.csv").open()))
+    assert [(row["name"], row["flops"]) for row in rows] == [("conv", "27648"), ("dense", "80")]
+
+
+def test_metrics(run, conv_model):
+    result, _ = run(conv_model)
+    assert result.metrics["layers"] == 2
+    assert result.metrics["flops"] == 27648 + 80
+    assert result.metrics["params_bytes"] > 4 * (8 * 27 + 8 * 5)
+    assert 0 <= result.metrics["import_max_deviation"] < 1e-3
+    assert json.loads(json.dumps(result.metrics)) == result.metrics
+
+
+def test_dynamic_model(run, make_model):
+    model = make_model(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        {"x": ("float32", ["n", 3])},
+        {"y": ("float32", ["n", 3])},
+    )
+    _, out = run(model, "x:5x3")
+    assert read_signature(out)["outputs"][0].shape == (5, 3)
+
+
+def test_scalar_output(run, make_model):
+    model = make_model(
+        [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)],
+        {"x": ("float32", [2, 3])},
+        {"y": ("float32", [])},
+    )
+    _, out = run(model)
+    assert read_signature(out)["outputs"][0].shape == ()
+
+
+def test_wrong_import_is_refused(run, conv_model, monkeypatch):
+    """A kernel that computes something else must not pass for the model."""
+    original = convert_module.import_onnx
+
+    def other_bias(model):
+        changed = onnx.ModelProto()
+        changed.CopyFrom(model)
+        for constant in changed.graph.initializer:
+            if constant.name == "b":
+                values = onnx.numpy_helper.to_array(constant) + np.float32(0.5)
+                constant.CopyFrom(onnx.numpy_helper.from_array(values, "b"))
+        return original(changed)
+
+    monkeypatch.setattr(convert_module, "import_onnx", other_bias)
+    with pytest.raises(AccuracyError, match="the import on random inputs must equal ONNX Runtime"):
+        run(conv_model)
+
+
+def test_target_of_another_machine_is_not_checked(run, conv_model, monkeypatch):
+    real = convert_module.TargetSpec.missing_on_host
+    assert real(resolve_target("host")) == ()
+    monkeypatch.setattr(convert_module.TargetSpec, "missing_on_host", lambda self: ("amx",))
+    monkeypatch.setattr(convert_module, "_compiled", lambda *a: pytest.fail("was run"))
+    result, _ = run(conv_model)
+    assert "does not run on this machine" in result.tags["tvmopt.unchecked"]
+    assert "import_max_deviation" not in result.metrics
+    assert result.changed[-1].startswith("not checked")
+
+
+def test_data_that_does_not_fit(run, conv_model):
+    with pytest.raises(ConfigError, match="data must hold N samples"):
+        run(conv_model, data={"x": np.zeros((3, 5), np.float32)})
+
+
+def test_data_that_the_reference_cannot_take(run, two_input_model):
+    data = {"ids": np.full((3, 4), 99), "in/bias": np.zeros((3, 4, 8), np.float32)}
+    with pytest.raises(ModelError, match="must run on the given data, but ONNX Runtime says"):
+        run(two_input_model, data=data)
+
+
+def test_outputs_that_are_no_tensors(run, make_model):
+    model = make_model(
+        [helper.make_node("SequenceConstruct", ["x", "x"], ["s"])], {"x": ("float32", [2])}, {}
+    )
+    model.graph.output.append(
+        helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
+    )
+    with pytest.raises(ModelError, match="model outputs must be tensors, but 's' is a sequence"):
+        run(model)
+
+
+def test_outputs_that_are_no_numbers(run, make_model):
+    model = make_model(
+        [helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.STRING)],
+        {"x": ("float32", [2])},
+        {},
+    )
+    model.graph.output.append(
+        helper.make_tensor_value_info("y", onnx.TensorProto.STRING, [2])
+    )
+    with pytest.raises(ModelError, match="model outputs must be numeric tensors, but 'y' holds"):
+        run(model)
+
+
+def test_pool_gets_the_threads_of_the_target(run, conv_model):
+    run(conv_model)
+    assert os.environ["TVM_NUM_THREADS"] == "1"
+    assert host.usable_cores() >= 1

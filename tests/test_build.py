@@ -1,0 +1,106 @@
+"""Libraries: the same bytes every time, and errors that say what is missing."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+
+from tvmopt.arch.target import resolve_target
+from tvmopt.build import build_library, cxx_compiler
+from tvmopt.errors import BuildError, EnvironmentSetupError
+from tvmopt.runtime.metadata import LIBRARY_FILE
+from tvmopt.stages.module_files import read_module
+from tvmopt.transform.lower import lower
+
+_BUILD = """
+import sys
+from pathlib import Path
+from tvmopt.arch.target import resolve_target
+from tvmopt.config import BuildConfig
+from tvmopt.stages.build import build
+folder, out = map(Path, sys.argv[1:])
+config = BuildConfig("conv", resolve_target("host", 2).to_dict())
+build(config, folder / "convert", folder / "tune", "d2", out, lambda *a: None)
+"""
+
+
+@pytest.fixture
+def spec():
+    return resolve_target("host", 2)
+
+
+@pytest.fixture
+def lowered(conv_build, spec):
+    return lower(read_module(conv_build / "convert"), spec.to_tvm())
+
+
+def test_two_processes_build_the_same_bytes(conv_build, conv_bundle, tmp_path, run_python):
+    out = tmp_path / "elsewhere"
+    out.mkdir()
+    done = run_python("-c", _BUILD, str(conv_build), str(out), PYTHONHASHSEED="77")
+    assert done.returncode == 0, done.stderr
+    again = (out / "bundle" / LIBRARY_FILE).read_bytes()
+    assert again == (conv_bundle / LIBRARY_FILE).read_bytes()
+
+
+def test_library_names_no_path_of_the_build(conv_build, conv_bundle):
+    assert str(conv_build).encode() not in (conv_bundle / LIBRARY_FILE).read_bytes()
+
+
+def test_threads_change_the_library(lowered, tmp_path, conv_bundle):
+    build_library(lowered, resolve_target("host", 1), tmp_path / "one.so")
+    assert (tmp_path / "one.so").is_file()
+
+
+def test_sources_name_every_function(lowered, spec, tmp_path):
+    built = build_library(lowered, spec, tmp_path / "a.so")
+    names = {v.name_hint for v, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)}
+    assert set(built.sources) == names
+    assert built.path == tmp_path / "a.so"
+    assert built.compile_s > 0
+
+
+@pytest.fixture
+def no_compiler(monkeypatch, tmp_path):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_no_compiler_on_the_path(no_compiler):
+    with pytest.raises(EnvironmentSetupError, match=r"C\+\+ compiler must be installed.*apt-get"):
+        cxx_compiler()
+
+
+def test_compiler_that_is_not_there(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler++")
+    with pytest.raises(EnvironmentSetupError, match="install g"):
+        cxx_compiler()
+
+
+def test_compiler_is_looked_for_before_any_work(no_compiler, lowered, spec, tmp_path, monkeypatch):
+    monkeypatch.setattr(tvm, "compile", lambda *a, **k: pytest.fail("was compiled"))
+    with pytest.raises(EnvironmentSetupError):
+        build_library(lowered, spec, tmp_path / "a.so")
+
+
+def test_compiler_of_the_environment_is_taken(monkeypatch):
+    found = cxx_compiler()
+    monkeypatch.setenv("CXX", found)
+    assert cxx_compiler() == found
+
+
+def test_failure_of_code_generation_is_one_line(lowered, spec, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("a trace\n  of many\n\n  the cause  \n")
+
+    monkeypatch.setattr(tvm, "compile", fail)
+    with pytest.raises(BuildError) as caught:
+        build_library(lowered, spec, tmp_path / "a.so")
+    assert str(caught.value) == f"code generation for {spec.mcpu} failed: the cause"
+
+
+def test_failure_to_link_is_a_build_error(lowered, spec, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(BuildError, match="code generation for .* failed"):
+        build_library(lowered, spec, tmp_path / "a.so")
