@@ -17,7 +17,7 @@ _LONGEST = 1500
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        print(f"error: {message} (see --help)", file=sys.stderr)
+        _say(f"{message} (see --help)")
         sys.exit(WRONG_INPUT)
 
 
@@ -74,7 +74,7 @@ def run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
     sys.exit(0)
 
 
-def _say(error: Exception) -> None:
+def _say(error: Exception | str) -> None:
     text = " ".join(str(error).split())
     more = "..." if len(text) > _LONGEST else ""
     print(f"error: {text[:_LONGEST]}{more}", file=sys.stderr)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def _make_model(nodes, inputs, outputs, constants=None, opset=17, domains=()):  # type: ignore[no-untyped-def]
-    """ONNX model; ``inputs`` and ``outputs`` are ``{name: (dtype, shape)}``, shape None: unknown."""
+    """ONNX model; inputs and outputs are ``{name: (dtype, shape)}``, shape None: unknown."""
     import onnx
     from onnx import helper, numpy_helper
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 import tvm
 
@@ -43,13 +45,8 @@ def test_two_processes_build_the_same_bytes(conv_build, conv_bundle, tmp_path, r
     assert again == (conv_bundle / LIBRARY_FILE).read_bytes()
 
 
-def test_library_names_no_path_of_the_build(conv_build, conv_bundle):
-    assert str(conv_build).encode() not in (conv_bundle / LIBRARY_FILE).read_bytes()
-
-
-def test_threads_change_the_library(lowered, tmp_path, conv_bundle):
-    build_library(lowered, resolve_target("host", 1), tmp_path / "one.so")
-    assert (tmp_path / "one.so").is_file()
+def test_library_names_no_folder_of_the_build(conv_bundle):
+    assert tempfile.gettempdir().encode() + b"/" not in (conv_bundle / LIBRARY_FILE).read_bytes()
 
 
 def test_sources_name_every_function(lowered, spec, tmp_path):
@@ -102,5 +99,5 @@ def test_failure_of_code_generation_is_one_line(lowered, spec, tmp_path, monkeyp
 
 def test_failure_to_link_is_a_build_error(lowered, spec, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "false")
-    with pytest.raises(BuildError, match="code generation for .* failed"):
+    with pytest.raises(BuildError, match=r"code generation for .* failed"):
         build_library(lowered, spec, tmp_path / "a.so")

@@ -62,9 +62,8 @@ def test_cores_are_cut_by_affinity_and_quota(monkeypatch, tmp_path, quota, cores
 
 
 def test_cache_sizes(monkeypatch, tmp_path):
-    for index, (level, kind, size) in enumerate(
-        [(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K"), (3, "Unified", "1M")]
-    ):
+    caches = [(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K")]
+    for index, (level, kind, size) in enumerate([*caches, (3, "Unified", "1M")]):
         folder = tmp_path / f"index{index}"
         folder.mkdir()
         for name, text in (("level", level), ("type", kind), ("size", size)):

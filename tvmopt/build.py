@@ -88,9 +88,8 @@ def build_library(
         executable.export_library(str(path))
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise BuildError(
-            f"code generation for {target.mcpu} failed: {lines[-1][:300] if lines else error!r}"
-        ) from error
+        reason = lines[-1][:300] if lines else type(error).__name__
+        raise BuildError(f"code generation for {target.mcpu} failed: {reason}") from error
     return BuiltLibrary(path, sources, time.perf_counter() - start)
 
 

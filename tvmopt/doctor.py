@@ -16,6 +16,7 @@ _PACKAGES = (
     "apache-tvm", "apache-tvm-ffi", "mlflow", "optuna", "onnx", "onnxruntime", "numpy",
     "scikit-learn",
 )  # fmt: skip
+_COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 _SHOWN = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_tile",
           "amx_int8", "amx_bf16", "asimddp", "i8mm", "bf16", "sve")  # fmt: skip
 
@@ -95,13 +96,15 @@ def _threads(problems: list[str]) -> None:
 
 
 def _compiler(problems: list[str]) -> None:
-    cxx = os.environ.get("CXX") or "g++"
-    path = shutil.which(cxx) or shutil.which("clang++")
+    # What tvm.support.cc.get_cc takes, without importing TVM.
+    chosen = os.environ.get("CXX") or os.environ.get("CC")
+    path = next(filter(None, map(shutil.which, [chosen] if chosen else _COMPILERS)), None)
     if path is None:
         _line("c++ compiler", "none")
+        missing = f"'{chosen}' of CXX or CC is not there" if chosen else "none was found"
         problems.append(
-            "a C++ compiler must be there to link libraries, but none was found; install g++ "
-            "(Debian: apt-get install g++) or set CXX"
+            f"a C++ compiler must be there to link libraries, but {missing}; install g++ "
+            "(Debian: apt-get install g++) or set CXX to one"
         )
         return
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)

@@ -138,7 +138,7 @@ def test_zeros():
 
 
 def test_top1_needs_labels():
-    with pytest.raises(ConfigError, match="metric 'top1' needs labels.*metric=fidelity"):
+    with pytest.raises(ConfigError, match=r"metric 'top1' needs labels.*metric=fidelity"):
         AccuracyMeter("top1", has_labels=False)
 
 

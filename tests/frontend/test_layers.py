@@ -116,10 +116,11 @@ def test_layers_in_branches_of_an_if_count_where_the_if_stands(make_model):
             [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3])],
         )
 
+    branches = {"then_branch": branch("yes"), "else_branch": branch("no")}
     model = make_model(
         [
             helper.make_node("MatMul", ["x", "w"], ["h"], name="before"),
-            helper.make_node("If", ["c"], ["i"], then_branch=branch("yes"), else_branch=branch("no")),
+            helper.make_node("If", ["c"], ["i"], **branches),
             helper.make_node("MatMul", ["h", "w"], ["y"], name="after"),
         ],
         {"c": ("bool", []), "x": ("float32", [2, 3])},

@@ -213,7 +213,7 @@ def test_other_golden_outputs_are_refused(conv, conv_bundle, copied, error):
     inputs, outputs = read_golden(conv_bundle, conv.metadata)
     outputs[0][0, 2] += error * np.abs(outputs[0]).max() + error
     write_golden(copied, inputs, outputs)
-    with pytest.raises(AccuracyError, match=r"output 'y' must equal the golden output within 0\.001"):
+    with pytest.raises(AccuracyError, match=r"'y' must equal the golden output within 0\.001"):
         conv.check_golden(copied)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -60,8 +61,6 @@ def test_small_functions_are_not_parallel() -> None:
 
 
 def test_one_core_gives_no_parallel_loop() -> None:
-    import dataclasses
-
     mod, _ = schedule_module(lower(*LARGE["elementwise"]), dataclasses.replace(ARCH, cores=1))
     assert loop_kinds(mod) == {"vectorized"}
 
@@ -122,6 +121,22 @@ def test_symbolic_shapes_are_left_alone() -> None:
 def test_sorting_is_left_alone() -> None:
     _, rules = check(lambda x: op.sort(x), [_f32(4, 9)])
     assert all(rule.startswith("unscheduled: ") for rule in rules.values()), rules
+
+
+def test_far_rows_of_a_matmul_are_copied_into_panels() -> None:
+    mod, rules = schedule_module(lower(op.matmul, [_f32(64, 40), _f32(40, 512)]), ARCH)
+    assert list(rules.values()) == ["contraction"]
+    assert "x1_global" in mod.script()
+
+
+def test_a_chain_that_doubles_is_not_inlined_into_one_expression() -> None:
+    def chain(x):
+        for _ in range(12):
+            x = op.where(op.less(x, relax.const(0.5)), op.multiply(x, x), x)
+        return x
+
+    mod, _ = check(chain, [_f32(8, 16)])
+    assert len(mod.script()) < 100_000
 
 
 class _Refuses(ScheduleRule):

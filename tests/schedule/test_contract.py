@@ -99,6 +99,10 @@ CASES = {
     "pack_matmul_prime_rows": (
         lambda a, b, c: op.add(op.matmul(a, b), c), [_f32(2, 37, 24), _f32(24, 64), _f32(64)],
         "contraction"),
+    "panel_matmul": (
+        lambda a, b, c: nn.relu(op.add(op.matmul(a, b), c)),
+        [_f32(64, 40), _f32(40, 512), _f32(512)], "contraction"),
+    "panel_matmul_batch": (op.matmul, [_f32(3, 64, 24), _f32(3, 24, 384)], "contraction"),
     "pack_matmul_int8": (
         lambda a, b: op.matmul(a, b, out_dtype="int32"),
         [((80, 24), "int8"), ((24, 20), "int8")], "contraction"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -235,7 +234,7 @@ def test_nothing_is_left_in_the_temporary_folder(launched, tmp_path, monkeypatch
     (tmp_path / "temporary").mkdir()
     launched(OK)
     _failure(launched, "os._exit(1)")
-    assert os.listdir(tmp_path / "temporary") == []
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_a_real_stage(conv_model, tmp_path):

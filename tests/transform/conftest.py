@@ -9,7 +9,7 @@ from tvm import relax
 
 @pytest.fixture(scope="session")
 def relax_main():
-    """``relax_main(body, x=((4, 4), "float32"))``: a module whose main returns ``body(emit, x)``."""
+    """``relax_main(body, x=((4, 4), "float32"))``: a main that returns ``body(emit, x)``."""
 
     def build(body, **inputs):
         builder = relax.BlockBuilder()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
@@ -161,7 +162,8 @@ def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
 
 
 def _bits(dtype: str) -> int:
-    return 8 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()))
+    digits = re.search(r"\d+", dtype)
+    return int(digits.group()) if digits else 8
 
 
 def _loads_integers(expr: ir.Expr) -> bool:
@@ -174,13 +176,13 @@ def _loads_integers(expr: ir.Expr) -> bool:
 def variables(expr: ir.Expr) -> set[tirx.Var]:
     """The variables that ``expr`` uses."""
     found: set[tirx.Var] = set()
-    tvm_ffi.structural_walk(expr, (tirx.Var, lambda var: found.add(var)), order="post")
+    tvm_ffi.structural_walk(expr, (tirx.Var, found.add), order="post")
     return found
 
 
 def _access(buffer, indices, axes: tuple[Axis, ...], analyzer: sym.Analyzer) -> Access:
     offset = None
-    for index, extent in zip(indices, buffer.shape):
+    for index, extent in zip(indices, buffer.shape, strict=True):
         offset = index if offset is None else offset * extent + index
     if offset is None:  # a 0-d buffer: every axis broadcasts it
         return Access(buffer, (0,) * len(axes))
@@ -241,8 +243,8 @@ def _why_not_leaf(stmt: tirx.Stmt) -> str | None:
     block = stmt.block
     if not loops:
         return f"block {block.name_hint!r} has no loop (scalar)"
-    values = list(stmt.iter_values)
-    if len(values) != len(loops) or not all(v.same_as(x) for v, x in zip(values, loops)):
+    pairs = zip(stmt.iter_values, loops, strict=False)
+    if len(stmt.iter_values) != len(loops) or not all(v.same_as(x) for v, x in pairs):
         return f"block {block.name_hint!r} does not have one loop an axis"
     if any(iv.iter_type not in (_DATA_PARALLEL, _REDUCE) for iv in block.iter_vars):
         return f"block {block.name_hint!r} has an opaque axis"

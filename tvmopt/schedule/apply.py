@@ -23,6 +23,7 @@ DEFAULT_RULES: tuple[ScheduleRule, ...] = (
     Elementwise(),
     RowReduction(),
     Contraction(),
+    Contraction(pack=False),
     Fallback(),
 )
 

@@ -1,9 +1,9 @@
 """One reduction with many independent outputs: convolution, matmul, pooling, column sums.
 
-The schedule is the register-tiled loop nest of GotoBLAS without packing: a tile of accumulators
-(rows x vectors) stays in vector registers while the reduction runs, one operand is loaded as
-vectors, the other as scalars broadcast to all lanes; the epilogue works on the tile before it is
-stored.
+The schedule is the register-tiled loop nest of GotoBLAS: a tile of accumulators (rows x vectors)
+stays in vector registers while the reduction runs, one operand is loaded as vectors, the other as
+scalars broadcast to all lanes; the epilogue works on the tile before it is stored. Operands are
+read in place unless :mod:`.packing`, or the panel of :func:`schedule_tile`, says otherwise.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from tvmopt.arch.cpu import CpuArch
 from .analysis import BlockFacts, block_facts, leaf_blocks
 from .base import ScheduleRule
 from .injective import schedule_injective
-from .packing import pack_operands
+from .packing import is_einsum, pack_operands
 from .stage import (
+    TASKS_PER_CORE,
     collapse_axes,
     collapse_map,
     contiguous_tail,
@@ -36,6 +37,9 @@ _PIECEWISE_LOAD = 6
 # Reductions of at most this many steps (depthwise convolution, pooling) without an operand to
 # reuse are unrolled; then no vector is carried from one iteration to the next.
 _UNROLLED = 25
+# Row tiles that must share a panel before it is copied; and the step, in bytes, from which on its
+# rows lie in different pages, for the TLB, and in the same few sets of the cache.
+_PANEL_USES, _FAR = 4, 1024
 # Independent accumulators that hide the latency of a multiply-add: 4 cycles, 2 a cycle.
 _LATENCY_TILE = 8
 
@@ -63,11 +67,19 @@ class Tile:
 
 
 class Contraction(ScheduleRule):
-    """Register-tile the only reduction block; fuse what follows it into the tile."""
+    """Register-tile the only reduction block; fuse what follows it into the tile.
 
-    name = "contraction"
+    Args:
+        pack: Whether operands may be copied into a better layout first. The rule without is for
+            functions whose accesses TVM's layout primitives refuse.
+    """
+
+    def __init__(self, pack: bool = True) -> None:
+        self._pack = pack
+        self.name = "contraction" if pack else "contraction_in_place"
 
     def apply(self, func: tirx.PrimFunc, arch: CpuArch) -> s_tir.Schedule | None:
+        """Schedule ``func``, or None when it is not one plain reduction of that kind."""
         sch = s_tir.Schedule(IRModule({"main": func}))
         reductions = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
         if len(reductions) != 1 or reductions[0].stores != 1 or reductions[0].reduced == 1:
@@ -75,14 +87,16 @@ class Contraction(ScheduleRule):
         anchor = sch.get_sblock(reductions[0].name)
         inline_injective(sch)
         inline_copies(sch, anchor)
-        pack_operands(sch, anchor, arch)
+        if self._pack:
+            pack_operands(sch, anchor, arch)
         if choose_tile(block_facts(sch, anchor), arch) is None:
             return None
         epilogue = _epilogue(sch, anchor)
         fused = {sch.get(anchor).name_hint, sch.get(epilogue).name_hint}
         stages = [sch.get(b).name_hint for b in leaf_blocks(sch)]
         _collapse_vector_axes(sch, anchor, epilogue)
-        schedule_tile(sch, anchor, epilogue, choose_tile(block_facts(sch, anchor), arch), arch)
+        tile = choose_tile(block_facts(sch, anchor), arch)
+        schedule_tile(sch, anchor, epilogue, tile, self._pack, arch)
         for name in stages:
             if name not in fused:
                 schedule_injective(sch, sch.get_sblock(name), arch)
@@ -107,7 +121,9 @@ def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
     row = max(row_axes, key=lambda i: facts.axes[i].extent, default=None)
     extent = facts.axes[vector].extent
     if row is None and facts.reduced <= _UNROLLED:
-        length = vector_length(extent, lanes)
+        # Elements apart: LLVM shuffles whole vectors of the plain loop, TVM gathers lane by lane.
+        apart = any(r.strides[vector] != 1 for r in vector_reads)
+        length = 1 if apart else vector_length(extent, lanes)
         return Tile(vector, length, 1, None, 1, False)
     length = vector_length(extent, lanes, 1)
     best, best_score = Tile(vector, length, 1, row, 1, False), -math.inf
@@ -123,16 +139,45 @@ def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
         if score > best_score:
             best, best_score = Tile(vector, length, columns, row, rows, False), score
     if row is not None:
-        vector_size = max((_elements(r.buffer) for r in vector_reads), default=0)
-        row_size = max(_elements(r.buffer) for r in facts.reads if r.strides[row] != 0)
-        best = dataclasses.replace(best, rows_inside=vector_size > row_size)
+        best = dataclasses.replace(best, rows_inside=_rows_belong_inside(facts, best))
     return best
 
 
+def _rows_belong_inside(facts: BlockFacts, tile: Tile) -> bool:
+    """Whether the loop over row tiles should be the inner one of the two tile loops.
+
+    The operand of the inner loop is read again for every step of the outer one; the other stays
+    in the cache.
+    """
+    others = [i for i in facts.spatial if i not in (tile.vector, tile.row)]
+    vector_steps = facts.axes[tile.vector].extent // (tile.columns * tile.length)
+    row_steps = facts.axes[tile.row].extent // tile.rows
+
+    def size(axis: int) -> int:
+        """Elements read in one step of the other axes."""
+        reads = [r for r in facts.reads if r.strides[axis] != 0]
+        used = [
+            math.prod(
+                a.extent for i, a in enumerate(facts.axes) if r.strides[i] and i not in others
+            )
+            for r in reads
+        ]
+        return max(used, default=0)
+
+    return vector_steps * size(tile.row) <= row_steps * size(tile.vector)
+
+
 def schedule_tile(
-    sch: s_tir.Schedule, anchor: SBlockRV, epilogue: SBlockRV, tile: Tile, arch: CpuArch
+    sch: s_tir.Schedule,
+    anchor: SBlockRV,
+    epilogue: SBlockRV,
+    tile: Tile,
+    pack: bool,
+    arch: CpuArch,
 ) -> None:
     """Apply ``tile`` to ``anchor`` and move ``epilogue`` to where a tile is complete.
+
+    With ``pack``, what the row tiles share may be copied into a panel.
 
     Before -> after, for a tile of 6 rows x 2 vectors of 16::
 
@@ -166,8 +211,13 @@ def schedule_tile(
     outer_loops = [*units, *(outer[i] for i in order)]
     sch.reorder(*outer_loops, *reduction, *inner)
 
+    shared = outer_loops
+    if pack and tile.rows_inside and _needs_panel(sch, anchor, tile, arch):
+        shared = outer_loops[:-1]  # the panel sits between these and the row tiles
+        _copy_panel(sch, anchor, tile, shared[-1])
     sch.reverse_compute_at(epilogue, outer_loops[-1], preserve_unit_loops=True)
-    finish = dict(zip(facts.spatial, sch.get_loops(epilogue)[len(outer_loops) :]))
+    tile_loops = sch.get_loops(epilogue)[len(outer_loops) :]
+    finish = dict(zip(facts.spatial, tile_loops, strict=True))
     vector = _split(sch, finish.pop(tile.vector), tile.length)
     rest = [loop for i, loop in finish.items() if i != tile.row]
     sch.reorder(*rest, *([finish[tile.row]] if tile.row is not None else []), *vector)
@@ -176,10 +226,50 @@ def schedule_tile(
     if tile.row is None and facts.reduced <= _UNROLLED:
         for loop in reduction:
             sch.unroll(loop)
-    parallelize(sch, outer_loops, arch, facts.work)
+    parallelize(sch, shared, arch, facts.work)
     # Last, because TVM proves no loop around a reduction parallel once its init is apart.
     init = sch.decompose_reduction(anchor, reduction[0])
     _unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) :])
+
+
+def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, arch: CpuArch) -> bool:
+    """Whether what row tiles share lies far apart in memory, and a copy is used often enough."""
+    facts = block_facts(sch, anchor)
+    reads = [r for r in facts.reads if r.strides[tile.vector] == 1]
+    if len(reads) != 1 or not is_einsum(sch, anchor):
+        return False
+    itemsize = reads[0].buffer.dtype.itemsize
+    steps = [(facts.axes[i].extent, reads[0].strides[i] * itemsize) for i in facts.reduction]
+    walked = [(extent, step) for extent, step in steps if extent > 1 and step > 0]
+    width = tile.columns * tile.length
+    tasks = math.prod(facts.axes[i].extent for i in facts.spatial if i != tile.row) // width
+    return (
+        bool(walked)
+        and all(step >= _FAR for _, step in walked)
+        and facts.axes[tile.row].extent >= _PANEL_USES * tile.rows
+        and math.prod(extent for extent, _ in walked) * width * itemsize <= arch.l2_bytes // 2
+        and (tasks % arch.cores == 0 or tasks >= TASKS_PER_CORE * arch.cores)
+    )
+
+
+def _copy_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, loop: LoopRV) -> None:
+    """Copy what the row tiles share into consecutive memory.
+
+    Before -> after, for a matmul of 384 x 1536 weights and tiles 64 wide::
+
+        for jo: for io: for k: ... B[k, jo * 64 + j]
+
+        for jo:
+            for k: for j in T.vectorized(64): P[k, j] = B[k, jo * 64 + j]
+            for io: for k: ... P[k, j]
+    """
+    facts = block_facts(sch, anchor)
+    (read,) = (r for r in facts.reads if r.strides[tile.vector] == 1)
+    buffers = [region.source for region in sch.get(anchor).reads]
+    index = next(n for n, buffer in enumerate(buffers) if buffer.same_as(read.buffer))
+    panel = sch.cache_read(anchor, index, "global")
+    sch.compute_at(panel, loop)
+    sch.vectorize(_split(sch, sch.get_loops(panel)[-1], tile.length)[1])
 
 
 def _unroll_and_vectorize(sch: s_tir.Schedule, loops: list[LoopRV]) -> None:
@@ -193,10 +283,6 @@ def _unroll_and_vectorize(sch: s_tir.Schedule, loops: list[LoopRV]) -> None:
 
 def _split(sch: s_tir.Schedule, loop: LoopRV, inner: int) -> list[LoopRV]:
     return sch.split(loop, [int(sch.get(loop).extent) // inner, inner])
-
-
-def _elements(buffer: tirx.Buffer) -> int:
-    return math.prod(int(extent) for extent in buffer.shape)
 
 
 def _epilogue(sch: s_tir.Schedule, anchor: SBlockRV) -> SBlockRV:

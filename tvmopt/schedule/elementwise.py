@@ -23,6 +23,7 @@ class Elementwise(ScheduleRule):
     name = "elementwise"
 
     def apply(self, func: tirx.PrimFunc, arch: CpuArch) -> s_tir.Schedule | None:
+        """Schedule ``func``, or None when it holds a reduction."""
         sch = s_tir.Schedule(IRModule({"main": func}))
         if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
             return None

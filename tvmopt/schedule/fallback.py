@@ -24,6 +24,7 @@ class Fallback(ScheduleRule):
     name = "fallback"
 
     def apply(self, func: tirx.PrimFunc, arch: CpuArch) -> s_tir.Schedule | None:
+        """Schedule each block of ``func`` as far as TVM lets it."""
         sch = s_tir.Schedule(IRModule({"main": func}))
         for name in [sch.get(block).name_hint for block in leaf_blocks(sch)]:
             attempt = sch.copy()

@@ -61,9 +61,7 @@ def pack_operands(sch: s_tir.Schedule, anchor: SBlockRV, arch: CpuArch) -> None:
 
 def _reuse(facts: BlockFacts, operand: Access) -> int:
     """How many outputs use one element of the packed operand."""
-    return math.prod(
-        facts.axes[i].extent for i in facts.spatial if operand.strides[i] == 0
-    )
+    return math.prod(facts.axes[i].extent for i in facts.spatial if operand.strides[i] == 0)
 
 
 def _should_copy(facts: BlockFacts, operand: Access, vector: int, arch: CpuArch) -> bool:
@@ -106,9 +104,7 @@ def _copy_operand(sch: s_tir.Schedule, anchor: SBlockRV, operand: Access) -> SBl
     facts = block_facts(sch, copy)
     kinds = [_axis_of(sch, anchor, copy, d) for d in range(len(facts.axes))]
     # Batch-like axes stay in front: those are shared with the other operand.
-    shared = [
-        d for d, (axis, is_shared) in enumerate(kinds) if is_shared and not axis.reduce
-    ]
+    shared = [d for d, (axis, is_shared) in enumerate(kinds) if is_shared and not axis.reduce]
     reduced = [d for d, (axis, _) in enumerate(kinds) if axis.reduce]
     order = [*shared, *reduced]
     order += [d for d in range(len(kinds)) if d not in order]
@@ -171,7 +167,7 @@ def _pad_rows(sch: s_tir.Schedule, anchor: SBlockRV, arch: CpuArch) -> None:
         and all(r.strides[i] == 0 for r in kept)
         and divisors(facts.axes[i].extent, arch.vector_registers * 3 // 4)[-1] < _FEW_ROWS
     ]
-    if not rows or facts.axes[vector].extent < _REUSE_SHORT or not _is_einsum(sch, anchor):
+    if not rows or facts.axes[vector].extent < _REUSE_SHORT or not is_einsum(sch, anchor):
         return
     if not sch.get_consumers(anchor):
         sch.cache_write(anchor, 0, "global")
@@ -188,8 +184,9 @@ def _pad_einsum(sch: s_tir.Schedule, anchor: SBlockRV, multiples: list[int]) -> 
     sch.compute_inline(crop)
 
 
-def _is_einsum(sch: s_tir.Schedule, block: SBlockRV) -> bool:
-    """Whether all indices in the block are its iterators themselves."""
+def is_einsum(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+    """Whether all indices in the block are its iterators themselves, or constants."""
     body = sch.get(block)
     regions = [*body.reads, *body.writes]
-    return all(isinstance(index.min, tirx.Var) for r in regions for index in r.region)
+    plain = (tirx.Var, tirx.IntImm)
+    return all(isinstance(index.min, plain) for r in regions for index in r.region)

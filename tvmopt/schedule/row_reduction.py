@@ -41,6 +41,7 @@ class RowReduction(ScheduleRule):
     name = "row_reduction"
 
     def apply(self, func: tirx.PrimFunc, arch: CpuArch) -> s_tir.Schedule | None:
+        """Schedule ``func``, or None unless all its reductions run along memory."""
         sch = s_tir.Schedule(IRModule({"main": func}))
         reductions = [f.name for f in all_facts(sch) if f.reduction]
         if not reductions or len(sch.get_output_blocks("root")) != 1:
@@ -96,7 +97,7 @@ def _rows(sch: s_tir.Schedule, reductions: list[str]) -> tuple[list[str], int]:
     blocks = all_facts(sch)
     first = next(n for n, f in enumerate(blocks) if f.name in reductions)
     rows = 0
-    for axes in zip(*(f.axes for f in blocks[first:])):
+    for axes in zip(*(f.axes for f in blocks[first:]), strict=False):
         if any(axis.reduce for axis in axes) or len({axis.extent for axis in axes}) > 1:
             break
         rows += 1

@@ -28,8 +28,20 @@ MAX_VECTOR_REGISTERS = 4
 # simplifier takes seconds over nested conditions of a few hundred.
 MAX_INLINED_SIZE = 120
 # Calls worth computing once a row rather than once an element.
-_COSTLY = frozenset({"tirx.exp", "tirx.erf", "tirx.tanh", "tirx.sqrt", "tirx.rsqrt", "tirx.log",
-                     "tirx.pow", "tirx.sigmoid", "tirx.sin", "tirx.cos"})
+_COSTLY = frozenset(
+    {
+        "tirx.exp",
+        "tirx.erf",
+        "tirx.tanh",
+        "tirx.sqrt",
+        "tirx.rsqrt",
+        "tirx.log",
+        "tirx.pow",
+        "tirx.sigmoid",
+        "tirx.sin",
+        "tirx.cos",
+    }
+)
 
 
 def divisors(extent: int, limit: int) -> list[int]:
@@ -83,9 +95,7 @@ def contiguous_tail(facts: BlockFacts, order: Sequence[int]) -> Tail | None:
                 break
             if outer is None:
                 inner = i
-            elif any(
-                a.strides[i] != a.strides[outer] * facts.axes[outer].extent for a in accesses
-            ):
+            elif any(a.strides[i] != a.strides[outer] * facts.axes[outer].extent for a in accesses):
                 break
             outer = i
         start = position

@@ -95,9 +95,7 @@ def _exp_of_var(x: tirx.Var) -> ir.Expr:
 
     def reduced(n: tirx.Var) -> ir.Expr:
         rest = clamped - n * _float(0.693359375) - n * _float(-2.12194440e-4)
-        return _let(
-            "r", rest, lambda r: _let("k", n.astype("int32"), lambda k: scaled(r, k))
-        )
+        return _let("r", rest, lambda r: _let("k", n.astype("int32"), lambda k: scaled(r, k)))
 
     result = _let("n", tirx.floor(clamped * _float(1.44269504088896341) + _float(0.5)), reduced)
     result = tirx.Select(x > high, tirx.const(float("inf"), "float32"), result)
@@ -119,9 +117,7 @@ def _odd_rational(
     """``x P(x^2) / Q(x^2)`` with ``x`` cut to +-limit; NaN stays NaN."""
 
     def of_square(c: tirx.Var) -> ir.Expr:
-        return _let(
-            "s", c * c, lambda s: c * _horner(s, numerator) / _horner(s, denominator)
-        )
+        return _let("s", c * c, lambda s: c * _horner(s, numerator) / _horner(s, denominator))
 
     def of_var(v: tirx.Var) -> ir.Expr:
         low, high = _float(-limit), _float(limit)

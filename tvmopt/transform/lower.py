@@ -11,6 +11,7 @@ from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.transform.fold_numpy import FoldConstantNumpy
+from tvmopt.transform.safe_take import GuardTake
 
 
 def lower_passes() -> list[tvm.transform.Pass]:
@@ -22,6 +23,7 @@ def lower_passes() -> list[tvm.transform.Pass]:
         FoldConstantNumpy(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.FoldConstant(),
+        GuardTake(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Operators with a library implementation of their own.

@@ -1,0 +1,234 @@
+"""The package as a whole: quick to import, in layers, pinned, and useful without MLflow."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import tvmopt
+from tvmopt import versions
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tvmopt"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+# A room may import rooms of its own level or of a lower one.
+LEVELS = [
+    {"errors", "host", "versions", "compare", "digest", "random_inputs"},
+    {"arch"},
+    {"frontend", "transform", "schedule", "runtime"},
+    {"config", "parameters"},
+    {"tune"},
+    {"build"},
+    {"evaluate"},
+    {"stages"},
+    {"tracking"},
+    {"workflow", "doctor", "__main__"},
+]
+LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
+
+
+def _modules():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        relative = path.relative_to(PACKAGE)
+        if relative != Path("__init__.py"):
+            yield path, relative.parts[0].removesuffix(".py")
+
+
+def _imported(path):
+    """Absolute names of everything that a file imports, inside functions as well."""
+    package = ".".join(path.relative_to(ROOT).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            relative = "." * node.level + (node.module or "")
+            module = importlib.util.resolve_name(relative, package)
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def test_import_is_quick(run_python):
+    code = (
+        "import time; start = time.perf_counter(); import tvmopt, sys\n"
+        "print(time.perf_counter() - start)\n"
+        "assert not {'tvm', 'numpy', 'mlflow', 'onnx', 'optuna'} & set(sys.modules)\n"
+    )
+    seconds = []
+    while len(seconds) < 3 and not (seconds and min(seconds) < 1):
+        done = run_python("-c", code)
+        assert done.returncode == 0, done.stderr
+        seconds.append(float(done.stdout))
+    assert min(seconds) < 1
+
+
+def test_every_room_has_a_level():
+    assert {room for _, room in _modules()} <= set(LEVEL)
+
+
+def test_no_room_imports_a_higher_one():
+    wrong = []
+    for path, room in _modules():
+        for name in _imported(path):
+            parts = [*name.split("."), ""]
+            level = LEVEL.get(parts[1], 0) if parts[0] == "tvmopt" else 0
+            if level > LEVEL[room]:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert wrong == []
+
+
+def test_only_the_upper_rooms_know_mlflow_and_optuna():
+    for path, room in _modules():
+        names = {name.split(".")[0] for name in _imported(path)}
+        if room not in ("tracking", "doctor", "search"):
+            assert not names & {"mlflow", "optuna"}, path
+        assert not names & {"flows", "benchmarks", "tests"}, path
+
+
+def test_host_facts_need_the_standard_library_alone():
+    allowed = sys.stdlib_module_names | {"tvmopt"}
+    for name in ("host", "errors", "versions"):
+        imported = {n.split(".")[0] for n in _imported(PACKAGE / f"{name}.py")}
+        assert imported - {"tvm"} <= allowed  # versions asks TVM only where no metadata is
+
+
+def test_compiler_half_works_without_mlflow_and_optuna(run_python):
+    names = []
+    for path, room in _modules():
+        if room not in ("tracking", "search", "workflow", "doctor", "__main__"):
+            relative = path.relative_to(ROOT).with_suffix("")
+            names.append(".".join(relative.parts).removesuffix(".__init__"))
+    assert len(names) > 50
+    code = (
+        "import importlib, sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('mlflow', 'optuna'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "try: import mlflow\n"
+        "except ModuleNotFoundError: print('blocked')\n"
+    )
+    done = run_python("-c", code, *names)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["blocked"]
+
+
+def test_public_names():
+    assert dir(tvmopt) == sorted(tvmopt.__all__)
+    from tvmopt.runtime import CompiledModel, load
+
+    assert (tvmopt.load, tvmopt.CompiledModel) == (load, CompiledModel)
+    with pytest.raises(AttributeError, match="no attribute 'missing'"):
+        _ = tvmopt.missing
+
+
+def _pins(lines):
+    return dict(line.split("==") for line in lines)
+
+
+def test_environment_file_has_the_pins_of_the_package():
+    conda = yaml.safe_load((ROOT / "conda.yaml").read_text())
+    [pip] = [entry["pip"] for entry in conda["dependencies"] if isinstance(entry, dict)]
+    assert _pins(pip) == _pins(PROJECT["dependencies"])
+    [python] = [d for d in conda["dependencies"] if str(d).startswith("python=")]
+    assert python == "python=3.11"
+    assert PROJECT["requires-python"] == ">=3.11,<3.12"
+
+
+def test_pins_are_what_the_code_checks():
+    pins = _pins(PROJECT["dependencies"])
+    assert pins["apache-tvm"] == versions.TVM_VERSION
+    assert pins["apache-tvm-ffi"] == versions.TVM_FFI_VERSION
+    assert PROJECT["version"] == versions.VERSION == tvmopt.__version__
+
+
+def test_every_imported_package_is_a_dependency():
+    stems = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi", "sklearn": "scikit-learn",
+             "yaml": "pyyaml", "google": "onnx"}  # fmt: skip
+    pins = set(_pins(PROJECT["dependencies"]))
+    for folder in (PACKAGE, ROOT / "flows"):
+        for path in folder.rglob("*.py"):
+            for name in {n.split(".")[0] for n in _imported(path)} - sys.stdlib_module_names:
+                if name not in ("tvmopt", "flows", "requests"):  # requests comes with mlflow
+                    assert stems.get(name, name) in pins, f"{path} imports {name}"
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Pretend that other versions are installed; None for no metadata."""
+
+    def pretend(**found):
+        real = importlib.metadata.version
+
+        def version(name):
+            value = found.get(name.replace("-", "_"), "as it is")
+            if value is None:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return real(name) if value == "as it is" else value
+
+        monkeypatch.setattr(importlib.metadata, "version", version)
+
+    return pretend
+
+
+def test_pinned_pair_is_right():
+    assert versions.tvm_problem() is None
+    assert versions.tvm_version() == versions.TVM_VERSION
+
+
+def test_wrong_ffi(installed):
+    installed(apache_tvm_ffi="0.1.15")
+    problem = versions.tvm_problem()
+    assert "apache-tvm-ffi must be 0.1.14.post1 (0.1.15 crashes" in problem
+    assert "but got 0.1.15; run: pip install" in problem
+    with pytest.raises(tvmopt.errors.EnvironmentSetupError, match="must be"):
+        versions.require_tvm()
+
+
+def test_wrong_tvm(installed):
+    installed(apache_tvm="0.26.0")
+    assert "apache-tvm must be 0.27.0.post1, but got 0.26.0" in versions.tvm_problem()
+
+
+def test_no_tvm(installed, monkeypatch):
+    installed(apache_tvm=None, apache_tvm_ffi=None)
+    assert versions.tvm_problem() is None  # a copied tree without metadata is taken as it is
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "apache-tvm must be installed, but it is not; run: pip" in versions.tvm_problem()
+
+
+_OTHER_FFI = """
+import importlib.metadata as metadata
+real = metadata.version
+metadata.version = lambda name: "0.1.15" if name == "apache-tvm-ffi" else real(name)
+"""
+
+
+@pytest.fixture
+def wrong_pair(tmp_path, run_python):
+    """Run Python where the metadata says that the wrong apache-tvm-ffi is installed."""
+    (tmp_path / "sitecustomize.py").write_text(_OTHER_FFI)
+    return lambda *args: run_python(*args, PYTHONPATH=f"{tmp_path}:{ROOT}")
+
+
+def test_wrong_pair_is_refused_at_import(wrong_pair):
+    done = wrong_pair("-c", "import tvmopt.runtime")
+    assert done.returncode == 1
+    assert "EnvironmentSetupError: apache-tvm-ffi must be 0.1.14.post1" in done.stderr
+    assert 'pip install "apache-tvm==0.27.0.post1" "apache-tvm-ffi==0.1.14.post1"' in done.stderr
+
+
+def test_doctor_runs_with_the_wrong_pair(wrong_pair):
+    done = wrong_pair("-m", "tvmopt", "doctor")
+    assert done.returncode == 1
+    assert "apache-tvm-ffi  0.1.15" in done.stdout
+    assert "target          unknown: TVM cannot be used" in done.stdout
+    assert "apache-tvm-ffi must be 0.1.14.post1" in done.stdout.split("problem(s):")[1]
