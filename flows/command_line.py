@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, TvmoptError
-from tvmopt.parameters import ENTRY_POINTS
+from tvmopt.parameters import ENTRY_POINTS, Parameter
 
 WRONG_INPUT = 2
 FAILED = 1
@@ -31,12 +31,12 @@ def parse(entry: str, argv: Sequence[str] | None, description: str | None) -> di
         prog=f"python -m flows.{entry}", description=description, allow_abbrev=False
     )
     for parameter in ENTRY_POINTS[entry]:
-        shown = "needed" if parameter.default is None else f"default: {parameter.default!r}"
+        shown = _shown(parameter)
         parser.add_argument(
             f"--{parameter.name}",
             default="",
             metavar=parameter.kind.__name__.upper(),
-            help=f"{parameter.help} ({shown})".replace("%", "%%"),
+            help=f"{parameter.help}{shown}".replace("%", "%%"),
         )
     given = vars(parser.parse_args(argv))
     values = {}
@@ -49,6 +49,15 @@ def parse(entry: str, argv: Sequence[str] | None, description: str | None) -> di
         else:
             values[parameter.name] = parameter.default
     return values
+
+
+def _shown(parameter: Parameter) -> str:
+    if parameter.default is None:
+        return " (needed)"
+    if parameter.default == "":  # the help says what happens then
+        return ""
+    value = parameter.default
+    return f" (default: {str(value).lower() if parameter.kind is bool else value})"
 
 
 def run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -108,7 +108,7 @@ def test_metadata_rewritten_to_fit_a_changed_library_is_refused(copy, never_open
     data = json.loads((compiled / METADATA_FILE).read_text())
     data["library_sha256"] = hashlib.sha256((compiled / LIBRARY_FILE).read_bytes()).hexdigest()
     (compiled / METADATA_FILE).write_text(json.dumps(data))
-    with pytest.raises(ArtifactError, match="library_sha256 .* must be the one of the MLmodel"):
+    with pytest.raises(ArtifactError, match=r"library_sha256 .* must be the one of the MLmodel"):
         flavor.load_model(str(copy))
 
 

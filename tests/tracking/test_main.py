@@ -49,7 +49,7 @@ def test_no_progress_bars_in_a_pipe(example):
 
 
 def test_every_stage_is_a_finished_child_run(example):
-    (parent,) = _runs(example, tvmopt__entry_point="main")
+    parent = _runs(example, tvmopt__entry_point="main")[-1]  # the oldest
     assert parent.info.status == "FINISHED"
     children = _runs(example, **{"mlflow__parentRunId": parent.info.run_id})
     assert sorted(r.info.run_name for r in children) == [
@@ -69,7 +69,8 @@ def test_every_stage_is_a_finished_child_run(example):
 
 
 def test_metrics_are_finite_and_complete(example):
-    (run,) = _runs(example, tvmopt__stage="evaluate")
+    (parent,) = _runs(example, tvmopt__entry_point="main")[-1:]
+    run = example.client().get_run(parent.data.tags["tvmopt.stage_run.evaluate"])
     metrics = run.data.metrics
     wanted = {f"latency_ms_{k}" for k in ("mean", "std", "p50", "p90", "p95", "p99")}
     wanted |= {"latency_ms_ci_low", "latency_ms_ci_high", "throughput_per_s", "accuracy"}
@@ -100,7 +101,8 @@ def test_artifacts_of_each_stage(use_example, stage, files):
 
 
 def test_layer_table_names_the_layers(use_example):
-    (run,) = _runs(use_example, tvmopt__stage="convert")
+    (parent,) = _runs(use_example, tvmopt__entry_point="main")[-1:]
+    run = use_example.client().get_run(parent.data.tags["tvmopt.stage_run.convert"])
     folder = Path(run.info.artifact_uri.removeprefix("file://"))
     lines = (folder / "layers.csv").read_text().splitlines()
     assert lines[0].startswith("index,name,op,shape")

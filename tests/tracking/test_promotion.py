@@ -42,7 +42,8 @@ def wrong_reference(use_example, tmp_path):
     write_manifest(copy)
     client.log_artifacts(run.info.run_id, str(copy))
     tags = {"convert_run": run.info.run_id}
-    return client, registry.register(client, f"wrong-{tmp_path.name}", bundle, run.info.run_id, tags)
+    name = f"wrong-{tmp_path.name}"
+    return client, registry.register(client, name, bundle, run.info.run_id, tags)
 
 
 def test_version_that_differs_from_its_float_model_is_refused(wrong_reference, tmp_path):
@@ -59,7 +60,7 @@ def test_missing_reference_is_refused(use_example, tmp_path):
     bundle, version = _bundle(use_example)
     tags = {"convert_run": "0" * 32}
     made = registry.register(client, "no-reference", bundle, version.tags["build_run"], tags)
-    with pytest.raises(PromotionRefusedError, match="its convert run '0{32}' is gone"):
+    with pytest.raises(PromotionRefusedError, match=r"its convert run '0{32}' is gone"):
         promote_version(
             client, made.name, made.version, data=None, max_accuracy_drop=1, work_dir=tmp_path
         )

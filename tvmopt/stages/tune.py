@@ -11,6 +11,7 @@ from tvmopt.errors import ConfigError
 from tvmopt.stages.module_files import read_module
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.transform.lower import lower
+from tvmopt.tune.base import TuneResult
 
 DATABASE_DIR = "database"
 LOG_FILE = "tuning_log.jsonl"
@@ -71,12 +72,17 @@ def tune(
         "tasks": float(len(result.tasks)),
         "tasks_from_database": float(served),
     }
-    return StageResult(
-        metrics,
-        {},
-        [
-            f"{len(result.tasks)} tasks, {result.trials} candidates measured, {failures} failed, "
-            f"{result.seconds:.1f} s",
-            f"{served} tasks have a measured schedule, the rest the default or none",
-        ],
-    )
+    return StageResult(metrics, {}, _changed(result))
+
+
+def _changed(result: TuneResult) -> list[str]:
+    tasks, kinds = result.tasks, [task.source.split(":")[0] for task in result.tasks]
+    if result.trials == 0 and result.database_dir is None:
+        scheduled = kinds.count("default")
+        return [f"{len(tasks)} tasks, {scheduled} with a default schedule, none measured"]
+    failures = sum(task.failures for task in tasks)
+    return [
+        f"{len(tasks)} tasks, {result.trials} candidates measured, {failures} failed, "
+        f"{result.seconds:.1f} s",
+        f"{kinds.count('database')} tasks have a measured schedule that beats the default",
+    ]

@@ -30,7 +30,7 @@ def local_model(model: str, download_to: Path) -> Path:
         if not path.exists():
             raise ConfigError(
                 f"model must be an existing ONNX file or an MLflow URI (runs:/..., models:/...), "
-                f"but got {model!r}"
+                f"but got {model!r} (there is no '{path.resolve()}')"
             )
         if path.is_dir() and (path / "MLmodel").is_file():
             return _onnx_file(path, model)

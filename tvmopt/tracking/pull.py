@@ -115,7 +115,7 @@ A model compiled with Apache TVM {model.tvm_version} for {model.target['mcpu']}
 {rows('input')}
 {rows('output')}
 
-Needs Python 3.11 or later and
+Needs Python 3.11 and
 
     pip install "apache-tvm=={TVM_VERSION}" "apache-tvm-ffi=={TVM_FFI_VERSION}" numpy
 

@@ -82,7 +82,7 @@ def make_request(
     data_path = Path(data).expanduser().resolve() if data else None
     if data_path is not None and not data_path.is_file():
         raise ConfigError(
-            f"data must be an existing .npz or .npy file, but there is none at '{data}'"
+            f"data must be an existing .npz or .npy file, but there is none at '{data_path}'"
         )
     tune = TuneConfig(described, strategy, "subgraph", *_budget(strategy, trials, time_budget))
     evaluate = EvaluateConfig(threads=spec.threads, metric=metric, repeats=repeats)

@@ -103,7 +103,7 @@ def run_stage(
     log_tags(session.client, session.run_id, tags)
     if own:
         log_metrics(session.client, session.run_id, found.metrics)
-    say(f"{name:<16} reused   run {found.run_id[:8]}, digest {digest[:12]}")
+    say(f"{name:<18} reused   run {found.run_id[:8]}, digest {digest[:12]}")
     return found
 
 
@@ -122,7 +122,7 @@ def _find(session: Session, stage: str, name: str, digest: str) -> StageOutput |
             return StageOutput(
                 name, digest, run.info.run_id, folder, dict(run.data.metrics), cached=True
             )
-        say(f"{stage:<16} run {run.info.run_id[:8]} has damaged artifacts: doing it again")
+        say(f"{stage:<18} run {run.info.run_id[:8]} has damaged artifacts: doing it again")
     return None
 
 
@@ -168,7 +168,7 @@ def _do(
             raise
         seconds = time.perf_counter() - start
         folder = _log(session, run_id, config, result, out_dir, log)
-    say(f"{name:<16} {seconds:6.1f} s {'; '.join(result.changed)}")
+    say(f"{name:<18} {seconds:6.1f} s {'; '.join(result.changed)}")
     return StageOutput(name, digest, run_id, folder, result.metrics, cached=False)
 
 
