@@ -171,6 +171,22 @@ def test_a_refused_call_leaves_the_model_usable(conv, x):
     np.testing.assert_array_equal(conv(x)[0], before)
 
 
+def test_negative_index_counts_from_the_end(two, two_reference, pair):
+    pair["ids"] = np.array([-1, -6, 0, 5])
+    np.testing.assert_allclose(two(pair)["out/sum"], two_reference(pair)[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("index", [6, -7, 10**6, 10**12, -(10**12), 2**63 - 1, -(2**63)])
+def test_index_outside_the_table_reads_nothing(two, pair, index):
+    inside = two(pair)["out/sum"]
+    pair["ids"] = pair["ids"].copy()
+    pair["ids"][1] = index
+    outputs = two(pair)
+    assert np.isnan(outputs["out/sum"][1]).all()
+    assert np.isnan(outputs["y"][1]).all()
+    np.testing.assert_array_equal(outputs["out/sum"][[0, 2, 3]], inside[[0, 2, 3]])
+
+
 def test_threads_take_turns(two, two_reference):
     calls, workers = 50, 8
     rng = np.random.default_rng(0)

@@ -7,10 +7,13 @@ import io
 
 import onnx
 import tvm
+from onnx import version_converter
 from tvm.relax.frontend.onnx import from_onnx
 
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
+
+_NEW_OPSET = 17
 
 
 def import_onnx(model: onnx.ModelProto) -> tvm.IRModule:
@@ -22,17 +25,31 @@ def import_onnx(model: onnx.ModelProto) -> tvm.IRModule:
     unknown = unknown_operators(model)
     if unknown:
         known = {item.node for item in unknown}
-        more = [f for f in failing_nodes(model, quiet_from_onnx) if f.node not in known]
+        more = [f for f in failing_nodes(model, _import_some_opset) if f.node not in known]
         raise UnsupportedOperatorError(describe(unknown + more))
     try:
-        module = quiet_from_onnx(model)
+        return _import_some_opset(model)
     except Exception as error:
-        found = failing_nodes(model, quiet_from_onnx)
+        found = failing_nodes(model, _import_some_opset)
         if not found:
-            reason = _one_line(error)
-            found = [Unsupported("(whole graph)", "", reason)]
+            found = [Unsupported("(whole graph)", "", _one_line(error))]
         raise UnsupportedOperatorError(describe(found)) from error
-    return module
+
+
+def _import_some_opset(model: onnx.ModelProto) -> tvm.IRModule:
+    """Import as it is, else with the operators of a newer opset.
+
+    Some converters are wrong for old opsets (Slice with attributes, for one).
+    """
+    try:
+        return quiet_from_onnx(model)
+    except Exception:
+        opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+        if not 0 < opset < _NEW_OPSET:
+            raise
+        with contextlib.suppress(Exception):  # the failure to report is that of the model as it is
+            return quiet_from_onnx(version_converter.convert_version(model, _NEW_OPSET))
+        raise
 
 
 def quiet_from_onnx(model: onnx.ModelProto) -> tvm.IRModule:

@@ -210,6 +210,7 @@ def why_not_schedulable(func: tirx.PrimFunc) -> str | None:
 
     Plain means: static shapes without zeros, and under the root block only perfect loop nests, one
     loop a block axis, around blocks that store elements (no calls to the outside, no ``while``).
+    A block of one element need not have loops, unless all blocks are like that.
     """
     for param in func.params:
         if not tirx.is_buffer_var(param):
@@ -224,11 +225,10 @@ def why_not_schedulable(func: tirx.PrimFunc) -> str | None:
         if any(int(extent) == 0 for extent in buffer.shape):
             return "zero-sized dimension"
     body = root.body
-    for stmt in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
-        reason = _why_not_leaf(stmt)
-        if reason is not None:
-            return reason
-    return None
+    leaves = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    if not any(isinstance(leaf, tirx.For) for leaf in leaves):
+        return "no loop (scalar)"
+    return next((reason for leaf in leaves if (reason := _why_not_leaf(leaf))), None)
 
 
 def _why_not_leaf(stmt: tirx.Stmt) -> str | None:
@@ -241,14 +241,14 @@ def _why_not_leaf(stmt: tirx.Stmt) -> str | None:
     if not isinstance(stmt, s_tir.SBlockRealize):
         return f"a {type(stmt).__name__} outside of any block"
     block = stmt.block
-    if not loops:
-        return f"block {block.name_hint!r} has no loop (scalar)"
     pairs = zip(stmt.iter_values, loops, strict=False)
-    if len(stmt.iter_values) != len(loops) or not all(v.same_as(x) for v, x in pairs):
+    one_each = len(stmt.iter_values) == len(loops) and all(v.same_as(x) for v, x in pairs)
+    scalar = not loops and all(isinstance(v, tirx.IntImm) for v in stmt.iter_values)
+    if not (one_each or scalar):
         return f"block {block.name_hint!r} does not have one loop an axis"
     if any(iv.iter_type not in (_DATA_PARALLEL, _REDUCE) for iv in block.iter_vars):
         return f"block {block.name_hint!r} has an opaque axis"
-    stores = block.body.seq if isinstance(block.body, tirx.SeqStmt) else [block.body]
-    if not all(isinstance(store, tirx.BufferStore) for store in stores):
+    parts = block.body.seq if isinstance(block.body, tirx.SeqStmt) else [block.body]
+    if not all(isinstance(part, (tirx.BufferStore, tirx.Bind)) for part in parts):
         return f"block {block.name_hint!r} is not made of element stores"
     return None
