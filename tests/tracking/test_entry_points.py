@@ -42,12 +42,12 @@ def test_steps_one_at_a_time_share_their_work(store, mlflow_run):
     out = _ok(mlflow_run(store, "convert", model=model, name="two"))
     assert "checked on random inputs" in out
     out = _ok(mlflow_run(store, "tune", model=model, name="two"))
-    assert "convert          reused" in out
+    assert "convert            reused" in out
     out = _ok(mlflow_run(store, "build", model=model, name="two"))
-    assert "tune             reused" in out
+    assert "tune               reused" in out
     assert "registered models:/two/1 as candidate" in out
     out = _ok(mlflow_run(store, "evaluate", model=model, name="two", repeats=20))
-    assert "build            reused" in out
+    assert "build              reused" in out
     assert "ONNX Runtime fp32" in out
     for stage in ("convert", "tune", "build", "evaluate"):
         (run,) = _runs(store, f"tags.`tvmopt.stage` = '{stage}'")

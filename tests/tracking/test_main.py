@@ -121,9 +121,11 @@ def test_version_carries_tags_and_aliases(example):
 
 def test_logged_model_is_in_the_experiment_of_its_run(example):
     client = example.client()
-    (run,) = [r for r in _runs(example, tvmopt__stage="build") if r.info.run_name == "build"]
-    (model,) = client.search_logged_models([run.info.experiment_id])
+    version = client.get_model_version("digits-cnn", "1")
+    model = client.get_logged_model(version.model_id)
+    run = client.get_run(version.tags["build_run"])
     assert model.source_run_id == run.info.run_id
+    assert model.experiment_id == run.info.experiment_id
 
 
 def test_clean_process_loads_the_champion_and_equals_onnx_runtime(example, project_env, root):

@@ -84,7 +84,7 @@ def test_slower_version_of_the_same_model_does_not_replace_the_champion(use_exam
     tags["latency_ms_p50"] = "1e9"
     made = registry.register(client, "digits-cnn", slower, version.tags["build_run"], tags)
     result = promote_if_better(
-        client, made, data=None, max_accuracy_drop=0.01, work_dir=tmp_path
+        client, made, data=None, max_accuracy_drop=0.01, work_dir=tmp_path, evidence="none"
     )
     assert not result.done
     assert "version 1 stays champion" in result.reason

@@ -40,7 +40,9 @@ from mlflow.utils.model_utils import (
     _validate_and_prepare_target_save_path,
 )
 
+from tvmopt.errors import ArtifactError
 from tvmopt.runtime import CompiledModel, ModelMetadata, Outputs, load
+from tvmopt.runtime.checks import file_sha256
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 from tvmopt.runtime.model import read_golden
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
@@ -129,6 +131,7 @@ def save_model(
         target=model.target,
         host_cpu=model.host_cpu,
         threads=model.threads,
+        metadata_sha256=file_sha256(bundle / METADATA_FILE),
         library_sha256=model.library_sha256,
         golden_sha256=model.golden_sha256,
         digest=model.digest,
@@ -224,17 +227,15 @@ def _load_pyfunc(path: str) -> _PyFuncModel:
 
 
 def _load_checked(local: Path, flavor: Mapping[str, Any]) -> CompiledModel:
-    from tvmopt.errors import ArtifactError
-
+    # The metadata says what may run where, and names the hashes of the other files.
     folder = local / flavor["data"]
-    model = ModelMetadata.read(folder)
-    for name in ("library_sha256", "golden_sha256"):
-        if flavor[name] != getattr(model, name):
-            raise ArtifactError(
-                f"{name} of {METADATA_FILE} must be the one of the MLmodel file, "
-                f"{flavor[name][:16]}..., but got {getattr(model, name)[:16]}...: the model was "
-                "changed after it was saved; fetch or build it again"
-            )
+    metadata = folder / METADATA_FILE
+    found = file_sha256(metadata) if metadata.is_file() else "no file"
+    if found != flavor["metadata_sha256"]:
+        raise ArtifactError(
+            f"{METADATA_FILE} must have sha256 {flavor['metadata_sha256'][:16]}..., but got "
+            f"{found[:16]}...: the model was changed after it was saved; fetch or build it again"
+        )
     return load(folder)
 
 

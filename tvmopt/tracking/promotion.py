@@ -77,13 +77,24 @@ def promote_if_better(
     data: Path | None,
     max_accuracy_drop: float,
     work_dir: Path,
+    evidence: str,
 ) -> Promotion:
     """Promote, unless the champion is the same model on the same target and faster.
+
+    ``evidence`` is the digest of what the version was measured on. A champion that earned its alias
+    on the same evidence is not checked again.
 
     Raises:
         PromotionRefusedError: When the version may not be champion at all.
     """
     current = _champion(client, registered.name)
+    key = f"{evidence} {max_accuracy_drop:g}"
+    if (
+        current is not None
+        and str(current.version) == registered.version
+        and current.tags.get("promoted_on") == key
+    ):
+        return Promotion(True, current.tags["promotion"])
     mine = client.get_model_version(registered.name, registered.version)
     if current is not None and str(current.version) != registered.version:
         same = all(
@@ -98,7 +109,7 @@ def promote_if_better(
                 f"version {registered.version} has {ours:.4g} ms (promote it by hand with "
                 f"-e promote -P name={registered.name} -P version={registered.version})",
             )
-    return promote_version(
+    promoted = promote_version(
         client,
         registered.name,
         registered.version,
@@ -106,6 +117,9 @@ def promote_if_better(
         max_accuracy_drop=max_accuracy_drop,
         work_dir=work_dir,
     )
+    for tag, value in (("promoted_on", key), ("promotion", promoted.reason)):
+        client.set_model_version_tag(registered.name, registered.version, tag, value)
+    return promoted
 
 
 def _champion(client: MlflowClient, name: str) -> ModelVersion | None:

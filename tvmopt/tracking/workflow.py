@@ -119,6 +119,7 @@ def main(
                 data=request.data,
                 max_accuracy_drop=request.max_accuracy_drop,
                 work_dir=session.work_dir,
+                evidence=measured.digest,
             )
         except PromotionRefusedError as error:
             promoted, refused = promotion.Promotion(False, str(error)), error
