@@ -122,7 +122,7 @@ def test_version_carries_tags_and_aliases(example):
 def test_logged_model_is_in_the_experiment_of_its_run(example):
     client = example.client()
     version = client.get_model_version("digits-cnn", "1")
-    model = client.get_logged_model(version.model_id)
+    model = client.get_logged_model(version.source.removeprefix("models:/"))
     run = client.get_run(version.tags["build_run"])
     assert model.source_run_id == run.info.run_id
     assert model.experiment_id == run.info.experiment_id

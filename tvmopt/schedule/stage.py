@@ -26,7 +26,7 @@ TASKS_PER_CORE = 8
 MAX_VECTOR_REGISTERS = 4
 # Expressions in a block from which on nothing that is read twice is inlined into it: TVM's
 # simplifier takes seconds over nested conditions of a few hundred.
-MAX_INLINED_SIZE = 120
+MAX_INLINED_SIZE = 300
 # Calls worth computing once a row rather than once an element.
 _COSTLY = frozenset(
     {
