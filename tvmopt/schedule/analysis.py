@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
@@ -180,7 +182,9 @@ def variables(expr: ir.Expr) -> set[tirx.Var]:
     return found
 
 
-def _access(buffer, indices, axes: tuple[Axis, ...], analyzer: sym.Analyzer) -> Access:
+def _access(
+    buffer: tirx.Buffer, indices: Sequence[Any], axes: tuple[Axis, ...], analyzer: sym.Analyzer
+) -> Access:
     offset = None
     for index, extent in zip(indices, buffer.shape, strict=True):
         offset = index if offset is None else offset * extent + index

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tvm import IRModule, tirx
 from tvm.error import InternalError
+from tvm.ir import GlobalVar
 from tvm.s_tir import ScheduleError
 
 from tvmopt.arch.cpu import CpuArch
@@ -78,7 +79,7 @@ def schedule_module(
         ``"unscheduled: "``, why it was left alone. Relax functions and functions already marked
         ``tirx.is_scheduled`` are passed through and not listed.
     """
-    updates: dict = {}
+    updates: dict[GlobalVar, tirx.PrimFunc] = {}
     served: dict[str, str] = {}
     for var, func in mod.functions_items():
         if not isinstance(func, tirx.PrimFunc) or func.attrs.get(SCHEDULED_ATTR, False):

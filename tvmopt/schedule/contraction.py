@@ -96,6 +96,8 @@ class Contraction(ScheduleRule):
         stages = [sch.get(b).name_hint for b in leaf_blocks(sch)]
         _collapse_vector_axes(sch, anchor, epilogue)
         tile = choose_tile(block_facts(sch, anchor), arch)
+        if tile is None:
+            return None
         schedule_tile(sch, anchor, epilogue, tile, self._pack, arch)
         for name in stages:
             if name not in fused:
@@ -139,19 +141,19 @@ def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
         if score > best_score:
             best, best_score = Tile(vector, length, columns, row, rows, False), score
     if row is not None:
-        best = dataclasses.replace(best, rows_inside=_rows_belong_inside(facts, best))
+        best = dataclasses.replace(best, rows_inside=_rows_belong_inside(facts, best, row))
     return best
 
 
-def _rows_belong_inside(facts: BlockFacts, tile: Tile) -> bool:
+def _rows_belong_inside(facts: BlockFacts, tile: Tile, row: int) -> bool:
     """Whether the loop over row tiles should be the inner one of the two tile loops.
 
     The operand of the inner loop is read again for every step of the outer one; the other stays
     in the cache.
     """
-    others = [i for i in facts.spatial if i not in (tile.vector, tile.row)]
+    others = [i for i in facts.spatial if i not in (tile.vector, row)]
     vector_steps = facts.axes[tile.vector].extent // (tile.columns * tile.length)
-    row_steps = facts.axes[tile.row].extent // tile.rows
+    row_steps = facts.axes[row].extent // tile.rows
 
     def size(axis: int) -> int:
         """Elements read in one step of the other axes."""
@@ -164,7 +166,7 @@ def _rows_belong_inside(facts: BlockFacts, tile: Tile) -> bool:
         ]
         return max(used, default=0)
 
-    return vector_steps * size(tile.row) <= row_steps * size(tile.vector)
+    return vector_steps * size(row) <= row_steps * size(tile.vector)
 
 
 def schedule_tile(
@@ -245,6 +247,7 @@ def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, arch: CpuArc
     tasks = math.prod(facts.axes[i].extent for i in facts.spatial if i != tile.row) // width
     return (
         bool(walked)
+        and tile.row is not None
         and all(step >= _FAR for _, step in walked)
         and facts.axes[tile.row].extent >= _PANEL_USES * tile.rows
         and math.prod(extent for extent, _ in walked) * width * itemsize <= arch.l2_bytes // 2

@@ -109,7 +109,7 @@ def _copy_operand(sch: s_tir.Schedule, anchor: SBlockRV, operand: Access) -> SBl
     order = [*shared, *reduced]
     order += [d for d in range(len(kinds)) if d not in order]
 
-    def permute(*indices: tirx.Var) -> list:
+    def permute(*indices: tirx.Var) -> list[tirx.Var]:
         return [indices[d] for d in order]
 
     index_map = tirx.IndexMap.from_func(permute, ndim=len(order))
@@ -137,6 +137,7 @@ def _pad_vector(sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV, arch: Cpu
     """Make the output positions one axis, rounded up to full vectors; zeros fill the copy up."""
     facts = block_facts(sch, anchor)
     tail = contiguous_tail(facts, facts.spatial)
+    assert tail is not None, "_should_pad_vector found one"
     if not sch.get_consumers(anchor):
         sch.cache_write(anchor, 0, "global")
     multiples = [1] * len(facts.axes)

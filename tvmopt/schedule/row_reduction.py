@@ -129,6 +129,8 @@ def _split_into_lanes(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> st
     """
     facts = block_facts(sch, block)
     tail = contiguous_tail(facts, facts.reduction)
+    if tail is None:
+        return None
     lanes = arch.lanes(facts.dtype)
     length = vector_length(tail.extent, lanes, 1)
     if length == lanes and tail.extent >= _LONG_ROW:

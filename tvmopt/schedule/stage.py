@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
@@ -15,7 +16,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.arch.cpu import CpuArch
 
-from .analysis import BlockFacts, block_facts, leaf_blocks
+from .analysis import Access, BlockFacts, block_facts, leaf_blocks
 
 # Below this much work a parallel launch (2 to 10 us) costs more than it saves.
 PARALLEL_WORK = 16 * 1024
@@ -95,7 +96,7 @@ def contiguous_tail(facts: BlockFacts, order: Sequence[int]) -> Tail | None:
                 break
             if outer is None:
                 inner = i
-            elif any(a.strides[i] != a.strides[outer] * facts.axes[outer].extent for a in accesses):
+            elif not all(_nests(a, i, outer, facts.axes[outer].extent) for a in accesses):
                 break
             outer = i
         start = position
@@ -103,6 +104,11 @@ def contiguous_tail(facts: BlockFacts, order: Sequence[int]) -> Tail | None:
         return None
     axes = tuple(order[start:])
     return Tail(axes, inner, math.prod(facts.axes[i].extent for i in axes))
+
+
+def _nests(access: Access, outer: int, inner: int, extent: int) -> bool:
+    step = access.strides[inner]
+    return step is not None and access.strides[outer] == step * extent
 
 
 def vectorizes_well(facts: BlockFacts, axis: int) -> bool:
@@ -117,7 +123,7 @@ def collapse_map(facts: BlockFacts, axes: Sequence[int], arity: int) -> tirx.Ind
     first, last = axes[0], axes[-1]
     extents = [axis.extent for axis in facts.axes]
 
-    def collapse(*indices: tirx.Var) -> list:
+    def collapse(*indices: tirx.Var) -> list[Any]:
         flat = indices[first]
         for i in range(first + 1, last + 1):
             flat = flat * extents[i] + indices[i]
