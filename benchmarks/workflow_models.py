@@ -1,8 +1,8 @@
 """The whole workflow on the models of the zoo: one table, right or wrong.
 
 ``python -m benchmarks.workflow_models [--only NAMES] [--model FILE --input_shapes S] [--threads N]
-[--strategy S] [--json FILE]`` runs ``main`` on each model, in the tracking store of the environment,
-and prints accuracy and latency beside ONNX Runtime and untuned TVM, which are measured in the same
+[--strategy S] [--json FILE]`` runs ``main`` on each model, in the environment's tracking store.
+It prints accuracy and latency beside ONNX Runtime and untuned TVM, which are measured in the same
 process, interleaved. A model marked ``must_fail`` must be refused with a clear error. Exits with 1
 when a model that should work does not, or the other way round.
 """
