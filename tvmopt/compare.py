@@ -6,6 +6,10 @@ import numpy as np
 
 TOLERANCE = 1e-3
 """Largest deviation allowed for a float32 model."""
+HALF_TOLERANCE = 2e-2
+"""The same for a model that computes in float16 or bfloat16."""
+QUANTISED_TOLERANCE = 5e-2
+"""The same for a model that quantises activations."""
 
 
 def deviation(actual: np.ndarray, expected: np.ndarray) -> float:

@@ -12,6 +12,7 @@ from tvmopt.frontend.reference import (
     Reference,
     check_outputs,
     input_specs,
+    tolerance_for,
     working_random_inputs,
 )
 from tvmopt.random_inputs import random_arrays
@@ -99,3 +100,16 @@ def test_check_gives_the_largest_deviation():
 def test_check_refuses(got, message):
     with pytest.raises(AccuracyError, match=message):
         check_outputs(got, [np.zeros(2), np.zeros(1)], ["a", "b"], "it")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "tolerance"),
+    [("float32", "Relu", 1e-3), ("float16", "Relu", 2e-2), ("float32", "QuantizeLinear", 5e-2)],
+)
+def test_tolerance_follows_the_number_formats(make_model, dtype, op, tolerance):
+    constants = {"scale": np.array(0.1, dtype), "zero": np.array(0, np.uint8)}
+    names = ["x", "scale", "zero"] if op == "QuantizeLinear" else ["x"]
+    out = "uint8" if op == "QuantizeLinear" else dtype
+    node = helper.make_node(op, names, ["y"], name="node")
+    model = make_model([node], {"x": (dtype, [2])}, {"y": (out, [2])}, constants)
+    assert tolerance_for(model) == tolerance

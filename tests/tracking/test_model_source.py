@@ -9,6 +9,7 @@ import pytest
 
 from tvmopt.errors import ConfigError
 from tvmopt.tracking.model_source import local_model
+from tvmopt.tracking.request import name_of
 
 
 @pytest.fixture
@@ -51,3 +52,24 @@ def test_missing_uri_is_one_clear_error(use_example, tmp_path):
 def test_model_without_onnx_flavor_is_refused(use_example, tmp_path):
     with pytest.raises(ConfigError, match=r"flavor 'onnx'.*python_function, tvmopt"):
         local_model("models:/digits-cnn@champion", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("/some/where/ResNet 18.onnx", "ResNet-18"),
+        ("models:/face-net/3", "face-net-compiled"),
+        ("models:/face-net@champion", "face-net-compiled"),
+        ("runs:/0123456789abcdef/net", "net"),
+        ("/x/.onnx", "onnx"),
+    ],
+)
+def test_default_name(model, name):
+    assert name_of(model) == name
+
+
+def test_main_takes_a_registered_onnx_model(logged, use_example):
+    from tvmopt.workflow import main
+
+    result = main("models:/source-net@newest", repeats=5)
+    assert (result.name, result.champion) == ("source-net-compiled", True)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from tvmopt.compare import TOLERANCE, deviation
+from tvmopt.compare import HALF_TOLERANCE, QUANTISED_TOLERANCE, TOLERANCE, deviation
 from tvmopt.errors import AccuracyError, ModelError
 from tvmopt.frontend.prepare import session_options
 from tvmopt.frontend.shapes import graph_inputs
@@ -72,6 +72,21 @@ def working_random_inputs(
         "the reference must run on random inputs (N(0,1), or 0 and 1), but ONNX Runtime says: "
         f"{reason}; give real inputs with data=inputs.npz"
     )
+
+
+def tolerance_for(model: onnx.ModelProto) -> float:
+    """Largest deviation from ONNX Runtime that the number formats of ``model`` explain.
+
+    float32 leaves 1e-3. In float16 each sum is rounded to 11 bits, in an order that differs; in a
+    quantised model a value on the edge between two steps may fall to either side.
+    """
+    quantising = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger")
+    if any(node.op_type in quantising for node in model.graph.node):
+        return QUANTISED_TOLERANCE
+    half = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+    typed = [t.data_type for t in model.graph.initializer]
+    typed += [v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)]
+    return HALF_TOLERANCE if any(t in half for t in typed) else TOLERANCE
 
 
 def check_outputs(

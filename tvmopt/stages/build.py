@@ -9,12 +9,11 @@ from pathlib import Path
 from tvmopt import host
 from tvmopt.arch.target import TargetSpec
 from tvmopt.build import build_library
-from tvmopt.compare import TOLERANCE
 from tvmopt.config import BuildConfig
 from tvmopt.digest import sha256_file
 from tvmopt.runtime import ModelMetadata, load
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE
-from tvmopt.stages.convert import read_signature
+from tvmopt.stages.convert import read_signature, read_tolerance
 from tvmopt.stages.module_files import read_module
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.tune import DATABASE_DIR
@@ -67,7 +66,7 @@ def build(
         library_sha256=sha256_file(bundle / LIBRARY_FILE),
         golden_sha256=sha256_file(bundle / GOLDEN_FILE),
         digest=digest,
-        tolerance=TOLERANCE,
+        tolerance=read_tolerance(convert_dir),
     )
     metadata.write(bundle)
     _write_sources(out_dir / SOURCES_FILE, built.sources)

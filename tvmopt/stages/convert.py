@@ -27,6 +27,7 @@ from tvmopt.frontend.reference import (
     Reference,
     check_outputs,
     input_specs,
+    tolerance_for,
     working_random_inputs,
 )
 from tvmopt.random_inputs import KINDS
@@ -63,6 +64,7 @@ def convert(
     reference = Reference(prepared.reference)
     specs = input_specs(prepared.reference)
     kind, trials = _trials(reference, specs, data)
+    tolerance = tolerance_for(prepared.reference)
     signature = {
         "inputs": specs,
         "outputs": _output_specs(reference.output_names, trials[0][2]),
@@ -74,7 +76,7 @@ def convert(
     layers = layer_table(prepared.model)
     _write_layers(out_dir / LAYERS_FILE, layers)
     onnx.save_model(prepared.reference, str(out_dir / REFERENCE_FILE))
-    _write_signature(out_dir / SIGNATURE_FILE, signature, kind)
+    _write_signature(out_dir / SIGNATURE_FILE, signature, kind, tolerance)
     write_golden(out_dir, *trials[-1][1:])
 
     progress(2, 4, "compile check")
@@ -90,7 +92,8 @@ def convert(
         for what, batch, expected in trials:
             got = run(list(batch.values()))
             names = reference.output_names
-            worst = max(worst, check_outputs(got, expected, names, f"the import on {what}"))
+            error = check_outputs(got, expected, names, f"the import on {what}", tolerance)
+            worst = max(worst, error)
             checked_on.append(what)
     progress(4, 4, "done")
 
@@ -125,6 +128,11 @@ def read_signature(folder: Path) -> dict[str, tuple[TensorSpec, ...]]:
         side: tuple(TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in data[side])
         for side in ("inputs", "outputs")
     }
+
+
+def read_tolerance(folder: Path) -> float:
+    """Largest deviation from the float model that is allowed for a converted model."""
+    return float(json.loads((folder / SIGNATURE_FILE).read_text())["tolerance"])
 
 
 def read_random_kind(folder: Path) -> str:
@@ -169,12 +177,16 @@ def _output_specs(names: list[str], outputs: list[np.ndarray]) -> tuple[TensorSp
 
 
 def _write_signature(
-    path: Path, signature: dict[str, tuple[TensorSpec, ...]], random_kind: str
+    path: Path,
+    signature: dict[str, tuple[TensorSpec, ...]],
+    random_kind: str,
+    tolerance: float,
 ) -> None:
     data: dict[str, object] = {
         side: [dataclasses.asdict(t) for t in specs] for side, specs in signature.items()
     }
     data["random_inputs"] = random_kind
+    data["tolerance"] = tolerance
     path.write_text(json.dumps(data, indent=2))
 
 

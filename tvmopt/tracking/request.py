@@ -76,7 +76,7 @@ def make_request(
     at_least("threads", threads, 0)
     at_least("max_accuracy_drop", max_accuracy_drop, 0)
     shapes = parse_input_shapes(input_shapes)
-    name = check_name(name) if name else _name_from(model)
+    name = check_name(name or name_of(str(model)))
     spec = resolve_target(target, threads)
     described = spec.to_dict()
     data_path = Path(data).expanduser().resolve() if data else None
@@ -109,6 +109,12 @@ def _budget(strategy: str, trials: int, time_budget: float) -> tuple[int, float]
     return (trials, float(time_budget)) if strategy == "metaschedule" else (0, 0.0)
 
 
-def _name_from(model: Path) -> str:
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-._") or "model"
-    return check_name(name[:200])
+def name_of(model: str) -> str:
+    """Name for a model that was given none: that of its file, or of its MLflow model.
+
+    The compiled model must not become a version of the registered ONNX model it was made from.
+    """
+    registered = re.match(r"models:/+([^/@]+)", model)
+    stem = f"{registered.group(1)}-compiled" if registered else Path(model).stem
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "model"
+    return name[:200]

@@ -19,7 +19,7 @@ from tvmopt.tracking.command import command
 from tvmopt.tracking.console import say
 from tvmopt.tracking.model_source import local_model
 from tvmopt.tracking.report import as_markdown, as_text, comparison
-from tvmopt.tracking.request import EXAMPLE, Request, make_request
+from tvmopt.tracking.request import EXAMPLE, Request, make_request, name_of
 from tvmopt.tracking.runs import log_metrics, log_tags
 from tvmopt.tracking.stage_run import Session, StageOutput
 from tvmopt.tracking.store import open_store
@@ -245,6 +245,7 @@ def _request(params: dict[str, Any]) -> Request:
     fetched = tempfile.mkdtemp(prefix="tvmopt-model-")
     atexit.register(shutil.rmtree, fetched, ignore_errors=True)
     model = local_model(params["model"], Path(fetched))
+    values["name"] = values["name"] or name_of(params["model"])
     return make_request(model, **values)
 
 
