@@ -113,11 +113,9 @@ def _compiler(problems: list[str]) -> None:
 
 def _store(problems: list[str]) -> None:
     try:
-        import mlflow
+        from tvmopt.tracking.store import tracking_uri
 
-        from tvmopt.tracking.store import absolute_uri
-
-        uri = absolute_uri(mlflow.get_tracking_uri())
+        uri = tracking_uri()
     except Exception as error:  # whatever goes wrong is the finding
         _line("tracking store", "unknown")
         problems.append(f"MLflow must import, but it does not: {error}")

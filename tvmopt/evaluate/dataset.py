@@ -160,6 +160,15 @@ def _checked_labels(path: Path, labels: np.ndarray, stacked: bool) -> np.ndarray
     return labels
 
 
+def choose_dataset(
+    data: Path | None, specs: Sequence[TensorSpec], part: str, *, seed: int, random_kind: str
+) -> Dataset:
+    """A part of the data (see :meth:`Dataset.split`); random inputs when there is none."""
+    if data is not None:
+        return load_dataset(data, specs).split(part)
+    return random_dataset(specs, seed, random_kind)
+
+
 def _is_no_input(key: str, specs: Sequence[TensorSpec]) -> bool:
     return all(spec.name != key for spec in specs)
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from tvmopt.runtime.metadata import GOLDEN_FILE
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
+
+
+def copy_bundle(source: Path, target: Path) -> None:
+    """Copy the files of a compiled model into the folder ``target``, which must exist."""
+    for name in (LIBRARY_FILE, METADATA_FILE, GOLDEN_FILE):
+        shutil.copyfile(source / name, target / name)
 
 
 def write_golden(

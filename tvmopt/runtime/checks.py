@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from tvmopt import host
+from tvmopt.digest import sha256_file
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.versions import tvm_version
-
-
-def file_sha256(path: Path) -> str:
-    """sha256 of a file, hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_bundle(folder: Path, metadata: ModelMetadata) -> None:
@@ -51,7 +45,7 @@ def _check_hash(path: Path, expected: str) -> None:
             f"a compiled model must hold {path.name}, but '{path.parent}' does not; "
             "fetch or build the model again"
         )
-    actual = file_sha256(path)
+    actual = sha256_file(path)
     if actual != expected:
         raise ArtifactError(
             f"{path.name} must have sha256 {expected[:16]}..., but got {actual[:16]}...: the file "

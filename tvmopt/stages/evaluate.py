@@ -14,7 +14,7 @@ import onnxruntime as ort
 from tvmopt.config import EvaluateConfig
 from tvmopt.errors import AccuracyError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
-from tvmopt.evaluate.dataset import Dataset, load_dataset, random_dataset
+from tvmopt.evaluate.dataset import Dataset, choose_dataset
 from tvmopt.evaluate.latency import interleave
 from tvmopt.evaluate.memory import peak_memory_mb
 from tvmopt.evaluate.statistics import LatencySummary, summarise
@@ -64,11 +64,13 @@ def evaluate(
         return session.run(names, inputs)
 
     progress(0, 100, "accuracy")
-    specs = candidate.metadata.inputs
-    if data is not None:
-        dataset = load_dataset(data, specs).split("evaluate")
-    else:
-        dataset = random_dataset(specs, seed=1, kind=read_random_kind(convert_dir))
+    dataset = choose_dataset(
+        data,
+        candidate.metadata.inputs,
+        "evaluate",
+        seed=1,
+        random_kind=read_random_kind(convert_dir),
+    )
     accuracies, reference_accuracy = _accuracies(config, models, reference, dataset)
     _refuse_nonsense(accuracies[CANDIDATE])
 

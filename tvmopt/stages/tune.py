@@ -72,17 +72,16 @@ def tune(
         "tasks": float(len(result.tasks)),
         "tasks_from_database": float(served),
     }
-    return StageResult(metrics, {}, _changed(result))
+    return StageResult(metrics, {}, _changed(result, failures, served))
 
 
-def _changed(result: TuneResult) -> list[str]:
-    tasks, kinds = result.tasks, [task.source.split(":")[0] for task in result.tasks]
+def _changed(result: TuneResult, failures: int, served: int) -> list[str]:
+    tasks = result.tasks
     if result.trials == 0 and result.database_dir is None:
-        scheduled = kinds.count("default")
+        scheduled = sum(task.source.startswith("default:") for task in tasks)
         return [f"{len(tasks)} tasks, {scheduled} with a default schedule, none measured"]
-    failures = sum(task.failures for task in tasks)
     return [
         f"{len(tasks)} tasks, {result.trials} candidates measured, {failures} failed, "
         f"{result.seconds:.1f} s",
-        f"{kinds.count('database')} tasks have a measured schedule that beats the default",
+        f"{served} tasks have a measured schedule that beats the default",
     ]

@@ -40,10 +40,11 @@ from mlflow.utils.model_utils import (
     _validate_and_prepare_target_save_path,
 )
 
+from tvmopt.digest import sha256_file
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime import CompiledModel, ModelMetadata, Outputs, load
-from tvmopt.runtime.checks import file_sha256
-from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
+from tvmopt.runtime.bundle import copy_bundle
+from tvmopt.runtime.metadata import METADATA_FILE
 from tvmopt.runtime.model import read_golden
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
 
@@ -105,8 +106,7 @@ def save_model(
     for cache in (path / str(code)).rglob("__pycache__"):
         shutil.rmtree(cache, ignore_errors=True)
     (path / _DATA).mkdir()
-    for name in (LIBRARY_FILE, METADATA_FILE, GOLDEN_FILE):
-        shutil.copyfile(bundle / name, path / _DATA / name)
+    copy_bundle(bundle, path / _DATA)
 
     mlflow_model = mlflow_model or Model()
     mlflow_model.signature = signature or model_signature(model)
@@ -131,7 +131,7 @@ def save_model(
         target=model.target,
         host_cpu=model.host_cpu,
         threads=model.threads,
-        metadata_sha256=file_sha256(bundle / METADATA_FILE),
+        metadata_sha256=sha256_file(bundle / METADATA_FILE),
         library_sha256=model.library_sha256,
         golden_sha256=model.golden_sha256,
         digest=model.digest,
@@ -230,7 +230,7 @@ def _load_checked(local: Path, flavor: Mapping[str, Any]) -> CompiledModel:
     # The metadata says what may run where, and names the hashes of the other files.
     folder = local / flavor["data"]
     metadata = folder / METADATA_FILE
-    found = file_sha256(metadata) if metadata.is_file() else "no file"
+    found = sha256_file(metadata) if metadata.is_file() else "no file"
     if found != flavor["metadata_sha256"]:
         raise ArtifactError(
             f"{METADATA_FILE} must have sha256 {flavor['metadata_sha256'][:16]}..., but got "

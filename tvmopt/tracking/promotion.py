@@ -11,7 +11,7 @@ from mlflow.exceptions import MlflowException
 
 from tvmopt.errors import ConfigError, PromotionRefusedError, TvmoptError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
-from tvmopt.evaluate.dataset import Dataset, load_dataset, random_dataset
+from tvmopt.evaluate.dataset import Dataset, choose_dataset
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime import CompiledModel
 from tvmopt.stages.convert import read_random_kind
@@ -142,11 +142,13 @@ def _check(
         model = flavor.load_model(str(folder))
         model.check_golden(flavor.compiled_folder(folder))
         converted = _converted(client, version, work_dir)
-        specs = model.metadata.inputs
-        if data is not None:
-            dataset = load_dataset(data, specs).split("heldout")
-        else:
-            dataset = random_dataset(specs, seed=2, kind=read_random_kind(converted))
+        dataset = choose_dataset(
+            data,
+            model.metadata.inputs,
+            "heldout",
+            seed=2,
+            random_kind=read_random_kind(converted),
+        )
         accuracy = _accuracy(model, Reference(str(converted / REFERENCE_FILE)), dataset)
     except ConfigError:
         raise

@@ -11,15 +11,17 @@ from pathlib import Path
 
 from tvmopt.errors import ArtifactError, ConfigError
 from tvmopt.runtime import ModelMetadata
+from tvmopt.runtime.bundle import copy_bundle
 from tvmopt.runtime.checks import check_bundle
-from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 from tvmopt.tracking import flavor
 from tvmopt.tracking.console import say
 from tvmopt.tracking.registry import CHAMPION, check_name, find_version
 from tvmopt.tracking.store import open_store
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
 
-_RUNTIME_FILES = ("__init__.py", "compare.py", "errors.py", "host.py", "versions.py", "runtime")
+_RUNTIME_FILES = (
+    "__init__.py", "compare.py", "digest.py", "errors.py", "host.py", "versions.py", "runtime",
+)  # fmt: skip
 _SAMPLE = '''\
 """Run the compiled model of this folder on its golden input."""
 import os, sys
@@ -77,9 +79,7 @@ def pull(name: str, version: str = CHAMPION, output: str = "") -> Path:
 
 def _bundle(saved: Path, bundle: Path, title: str) -> Path:
     bundle.mkdir()
-    compiled = flavor.compiled_folder(saved)
-    for name in (LIBRARY_FILE, METADATA_FILE, GOLDEN_FILE):
-        shutil.copyfile(compiled / name, bundle / name)
+    copy_bundle(flavor.compiled_folder(saved), bundle)
     code = bundle / "code" / "tvmopt"
     code.mkdir(parents=True)
     package = Path(__file__).parents[1]

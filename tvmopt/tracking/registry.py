@@ -60,22 +60,21 @@ def register(
         "digest": model.digest,
         **tags,
     }
-    for version in versions(client, name):
-        if version.tags.get("digest") == model.digest and _is_there(version):
-            for key, value in tags.items():
-                client.set_model_version_tag(name, version.version, key, value)
-            client.set_registered_model_alias(name, CANDIDATE, version.version)
-            return Registered(name, str(version.version), existed=True)
-    # MLflow files a logged model under the process's experiment, not under that of its run.
-    mlflow.set_experiment(experiment_id=client.get_run(run_id).info.experiment_id)
-    info = flavor.log_model(
-        bundle, name="model", registered_model_name=name, run_id=run_id, tags=dict(tags)
-    )
-    version_number = str(info.registered_model_version)
+    same = [v for v in versions(client, name) if v.tags.get("digest") == model.digest]
+    there = next((v for v in same if _is_there(v)), None)
+    if there is not None:
+        number = str(there.version)
+    else:
+        # MLflow files a logged model under the process's experiment, not under that of its run.
+        mlflow.set_experiment(experiment_id=client.get_run(run_id).info.experiment_id)
+        info = flavor.log_model(
+            bundle, name="model", registered_model_name=name, run_id=run_id, tags=dict(tags)
+        )
+        number = str(info.registered_model_version)
     for key, value in tags.items():
-        client.set_model_version_tag(name, version_number, key, value)
-    client.set_registered_model_alias(name, CANDIDATE, version_number)
-    return Registered(name, version_number, existed=False)
+        client.set_model_version_tag(name, number, key, value)
+    client.set_registered_model_alias(name, CANDIDATE, number)
+    return Registered(name, number, existed=there is not None)
 
 
 def versions(client: MlflowClient, name: str) -> list[ModelVersion]:

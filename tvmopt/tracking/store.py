@@ -29,12 +29,17 @@ def open_store() -> MlflowClient:
     """
     if not sys.stderr.isatty():
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    uri = absolute_uri(mlflow.get_tracking_uri())
+    uri = tracking_uri()
     mlflow.set_tracking_uri(uri)
     os.environ["MLFLOW_TRACKING_URI"] = uri
     if uri.startswith(_DATABASES):
         _create_schema(uri)
     return MlflowClient(uri)
+
+
+def tracking_uri() -> str:
+    """URI of the store that MLflow would use now, made absolute."""
+    return absolute_uri(mlflow.get_tracking_uri())
 
 
 def absolute_uri(uri: str) -> str:

@@ -125,7 +125,7 @@ def main(
             promoted, refused = promotion.Promotion(False, str(error)), error
         _log_note(session, registered, promoted, as_markdown(table))
         reused = tuple(s.stage for s in stages if s.cached)
-        _say_end(session, registered, promoted, reused, measured)
+        _say_end(session, registered, promoted, reused)
         if refused is not None:
             raise refused
         return MainResult(
@@ -351,7 +351,6 @@ def _say_end(
     registered: registry.Registered,
     promoted: promotion.Promotion,
     reused: tuple[str, ...],
-    measured: StageOutput,
 ) -> None:
     name, version = registered.name, registered.version
     if reused:
@@ -359,8 +358,7 @@ def _say_end(
     state = "already registered" if registered.existed else "registered"
     say(f"model      models:/{name}/{version} {state}, alias candidate")
     say(f"champion   {promoted.reason}")
-    alias = registry.CHAMPION if promoted.done else version
-    uri = f"models:/{name}@{alias}" if promoted.done else f"models:/{name}/{version}"
+    uri = f"models:/{name}@{registry.CHAMPION}" if promoted.done else f"models:/{name}/{version}"
     store = session.client.tracking_uri
     say()
     say(f"open the UI     mlflow ui --backend-store-uri {store}")
