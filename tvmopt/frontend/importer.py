@@ -5,19 +5,32 @@ from __future__ import annotations
 import contextlib
 import io
 
+from collections.abc import Sequence
+from typing import Any
+
 import onnx
 import tvm
 from onnx import version_converter
-from tvm.relax.frontend.onnx import from_onnx
+from tvm import relax
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.frontend.layers import Layer, layer_table
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
+from tvmopt.transform.anchors import anchors, is_anchor, with_layers
 
 _NEW_OPSET = 17
 
 
-def import_onnx(model: onnx.ModelProto) -> tvm.IRModule:
+def import_onnx(
+    model: onnx.ModelProto, layers: Sequence[Layer] | None = None
+) -> tvm.IRModule:
     """Import a prepared model; weights become constants of the module.
+
+    Args:
+        model: A prepared model, or one made from it.
+        layers: The layer table whose numbers the anchors of the module get; by default that of
+            ``model``. A quantised model takes the table of the float model, by node name.
 
     Raises:
         UnsupportedOperatorError: Naming every operator that could not be imported, with its nodes.
@@ -28,7 +41,8 @@ def import_onnx(model: onnx.ModelProto) -> tvm.IRModule:
         more = [f for f in failing_nodes(model, _import_some_opset) if f.node not in known]
         raise UnsupportedOperatorError(describe(unknown + more))
     try:
-        return _import_some_opset(model)
+        numbered = layer_table(model) if layers is None else layers
+        return _import_some_opset(model, {layer.name: layer.index for layer in numbered})
     except Exception as error:
         found = failing_nodes(model, _import_some_opset)
         if not found:
@@ -36,26 +50,93 @@ def import_onnx(model: onnx.ModelProto) -> tvm.IRModule:
         raise UnsupportedOperatorError(describe(found)) from error
 
 
-def _import_some_opset(model: onnx.ModelProto) -> tvm.IRModule:
+def _import_some_opset(
+    model: onnx.ModelProto, indices: dict[str, int] | None = None
+) -> tvm.IRModule:
     """Import as it is, else with the operators of a newer opset.
 
     Some converters are wrong for old opsets (Slice with attributes, for one).
     """
     try:
-        return quiet_from_onnx(model)
+        return quiet_from_onnx(model, indices)
     except Exception:
         opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
         if not 0 < opset < _NEW_OPSET:
             raise
         with contextlib.suppress(Exception):  # the failure to report is that of the model as it is
-            return quiet_from_onnx(version_converter.convert_version(model, _NEW_OPSET))
+            newer = version_converter.convert_version(model, _NEW_OPSET)
+            return quiet_from_onnx(newer, indices)
         raise
 
 
-def quiet_from_onnx(model: onnx.ModelProto) -> tvm.IRModule:
-    """TVM's importer without its chatter on standard output."""
+def quiet_from_onnx(
+    model: onnx.ModelProto, indices: dict[str, int] | None = None
+) -> tvm.IRModule:
+    """TVM's importer without its chatter on standard output.
+
+    With ``indices``, the number of each layer by node name, the anchors get their layers.
+    """
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    importer = _LabellingImporter({}, {}, keep_params_in_input=False)
     with contextlib.redirect_stdout(io.StringIO()):
-        return from_onnx(model, keep_params_in_input=False)
+        mod = importer.from_onnx(model.graph, opset)
+    found = anchors(mod)
+    names = [importer.names.get(a.var) or importer.names.get(a.call) for a in found]
+    if indices is None or any(name not in indices for name in names):
+        return mod
+    return with_layers(mod, names, [indices[name] for name in names])
+
+
+class _LabellingImporter(ONNXGraphImporter):
+    """TVM's importer, which also says which node every anchor came from.
+
+    The result of each node is bound at once; TVM's importer binds it at its first use.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.names: dict[relax.Expr, str] = {}
+        self._seen: set[relax.Var] = set()
+        self._depth = 0
+
+    def _convert_operator(
+        self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
+    ) -> relax.Expr:
+        result = super()._convert_operator(op_name, inputs, attrs, opset)
+        tensor = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
+        if tensor and self._depth == 0:
+            result = self.bb.emit(result)
+        self._label(result, attrs["tvm_custom"]["name"])
+        return result
+
+    def _convert_subgraph(self, bb: relax.BlockBuilder, graph: onnx.GraphProto) -> relax.Expr:
+        self._depth += 1
+        try:
+            return super()._convert_subgraph(bb, graph)
+        finally:
+            self._depth -= 1
+
+    def _label(self, expr: relax.Expr, name: str) -> None:
+        if isinstance(expr, relax.Var):
+            if expr in self._seen:
+                return
+            self._seen.add(expr)
+            bound = self.bb.lookup_binding(expr)
+            if bound is None:
+                return
+            if is_anchor(bound):
+                self.names[expr] = name
+            expr = bound
+        if isinstance(expr, relax.Call):
+            if is_anchor(expr):
+                self.names.setdefault(expr, name)
+            for arg in expr.args:
+                self._label(arg, name)
+        elif isinstance(expr, relax.Tuple):
+            for field in expr.fields:
+                self._label(field, name)
+        elif isinstance(expr, relax.TupleGetItem):
+            self._label(expr.tuple_value, name)
 
 
 def _one_line(error: Exception) -> str:

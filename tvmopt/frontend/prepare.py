@@ -60,6 +60,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
                 "post-processing (ZipMap and the like) from the model"
             )
     folded = _fold(reference)
+    _name_nodes(folded.graph)
     with contextlib.suppress(Exception):  # shapes are for reports; the importer infers its own
         folded = onnx.shape_inference.infer_shapes(folded, data_prop=True)
     return Prepared(reference, folded, fixed)
@@ -82,6 +83,18 @@ def _make_initializers_constant(model: onnx.ModelProto) -> None:
     del model.graph.input[:]
     model.graph.input.extend(needed)
     model.ir_version = max(model.ir_version, 4)
+
+
+def _name_nodes(graph: onnx.GraphProto) -> None:
+    """Give every node without a name of its own that of its first output, which is unique."""
+    seen: set[str] = set()
+    for node in graph.node:
+        if not node.name or node.name in seen:
+            node.name = next(filter(None, node.output), node.op_type)
+        seen.add(node.name)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _name_nodes(attribute.g)
 
 
 def _fold(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -10,19 +10,15 @@ import tvm
 from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
-from tvmopt.transform.fold_numpy import FoldConstantNumpy
 from tvmopt.transform.safe_take import GuardTake
+from tvmopt.transform.simplify import simplify_passes
 
 
 def lower_passes() -> list[tvm.transform.Pass]:
     """The phases of :func:`lower`, in order."""
     return [
         # 1. Graph clean-up on Relax operators.
-        relax.transform.DecomposeOpsForInference(),
-        relax.transform.CanonicalizeBindings(),
-        FoldConstantNumpy(),
-        relax.transform.CanonicalizeBindings(),
-        relax.transform.FoldConstant(),
+        *simplify_passes(),
         GuardTake(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),

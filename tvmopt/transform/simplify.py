@@ -1,0 +1,29 @@
+"""Clean-up of an imported module: what every conversion, and lowering, starts from."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from tvmopt.transform.fold_numpy import FoldConstantNumpy
+
+
+def simplify_passes() -> list[tvm.transform.Pass]:
+    """Inference forms of training operators, constants folded, dead code gone."""
+    return [
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+        FoldConstantNumpy(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.FoldConstant(),
+        relax.transform.DeadCodeElimination(["main"]),
+    ]
+
+
+def simplify(mod: tvm.IRModule) -> tvm.IRModule:
+    """Apply :func:`simplify_passes`; anchors keep their order and their layers.
+
+    before -> after: ``add(conv2d(x, w), reshape(bias))`` -> ``add(conv2d(x, w), bias')``.
+    """
+    with tvm.transform.PassContext(opt_level=3):
+        return tvm.transform.Sequential(simplify_passes())(mod)
