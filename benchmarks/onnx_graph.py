@@ -1,6 +1,6 @@
 """A small writer for ONNX graphs, for the models that are built here.
 
-Every node has one output, and the output bears the node's name, so a graph reads like a chain of
+Every node has one output, which bears the node's name unless it is given another, so a graph reads like a chain of
 assignments and the names survive into reports.
 """
 
@@ -37,10 +37,13 @@ class GraphBuilder:
             )
         return name
 
-    def node(self, op: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        """Adds a node with one output called `name` and returns that name."""
-        self._nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
-        return name
+    def node(
+        self, op: str, inputs: Sequence[str], name: str, output: str = "", **attributes: Any
+    ) -> str:
+        """Adds a node with one output called `output`, or like the node, and returns that name."""
+        output = output or name
+        self._nodes.append(helper.make_node(op, list(inputs), [output], name=name, **attributes))
+        return output
 
     def model(
         self,

@@ -77,12 +77,12 @@ class RandomLayers:
         ]
         return self.graph.node("Clip", [value, *bounds], f"{value}.relu6")
 
-    def gemm(self, value: str, name: str, features: tuple[int, int]) -> str:
+    def gemm(self, value: str, name: str, features: tuple[int, int], output: str = "") -> str:
         """Fully connected layer, (batch, in) -> (batch, out); features = (in, out)."""
         in_features, out_features = features
         weight = self.he_normal(f"{name}.weight", (out_features, in_features), fan_in=in_features)
         bias = self.uniform(f"{name}.bias", out_features, -0.1, 0.1)
-        return self.graph.node("Gemm", [value, weight, bias], name, transB=1)
+        return self.graph.node("Gemm", [value, weight, bias], name, output, transB=1)
 
     def linear(self, value: str, name: str, features: tuple[int, int]) -> str:
         """MatMul and Add, (..., in) -> (..., out), as PyTorch exports a Linear on 3-D inputs."""
@@ -98,7 +98,7 @@ class RandomLayers:
         """Global average pool and fully connected layer: (batch, c, h, w) -> (batch, classes)."""
         pooled = self.graph.node("GlobalAveragePool", [value], "pool")
         flat = self.graph.node("Flatten", [pooled], "flatten")
-        return self.gemm(flat, "logits", (channels, classes))
+        return self.gemm(flat, "fc", (channels, classes), "logits")
 
     def layer_norm(self, value: str, name: str, size: int) -> str:
         """LayerNormalization over the last axis."""

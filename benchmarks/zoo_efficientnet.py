@@ -86,7 +86,7 @@ class _Lite0Writer:
             self.graph.constant("logits.weight", weight),
             self.graph.constant("logits.bias", self.weights["_fc.bias"]),
         ]
-        self.value = self.graph.node("Gemm", [flat, *parameters], "logits", transB=1)
+        self.value = self.graph.node("Gemm", [flat, *parameters], "fc", "logits", transB=1)
         return weight.shape[0]
 
 

@@ -182,7 +182,7 @@ def to_onnx(model: DigitsCNN) -> onnx.ModelProto:
     value = graph.node("Flatten", [value], "flatten")
     weight = constant("classifier.weight", model.classifier.weight)
     bias = constant("classifier.bias", model.classifier.bias)
-    graph.node("Gemm", [value, weight, bias], "logits", transB=1)
+    graph.node("Gemm", [value, weight, bias], "fc", "logits", transB=1)
     return graph.model({"image": ("batch", 1, 8, 8)}, {"logits": ("batch", CLASSES)})
 
 

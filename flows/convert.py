@@ -1,4 +1,4 @@
-"""Read, import and check an ONNX model."""
+"""Read an ONNX model, bring it to a layout and a number format, import and check it."""
 
 from __future__ import annotations
 

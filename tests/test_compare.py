@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvmopt.compare import deviation
+from tvmopt.compare import cosine, deviation
 
 NAN, INF = float("nan"), float("inf")
 
@@ -43,3 +43,38 @@ def test_whole_numbers_count_what_differs():
 def test_large_float16_values_do_not_overflow():
     big = np.array([6e4, -6e4], np.float16)
     assert deviation(big, -big) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "apart"),
+    [
+        ([3.0, 4.0], [3.0, 4.0], 0.0),
+        ([0.0, 10.0], [0.0, 5.0], 1.0),
+        ([2.0] * 99 + [22.0], [2.0] * 100, 1.0),
+        ([1e-9, 0.0], [0.0, 0.0], 1e-9 / 2**0.5),
+        ([NAN, 1.0], [NAN, 1.0], 0.0),
+        ([NAN, 1.0], [1.0, 1.0], INF),
+        ([1.0], [1.0, 2.0], INF),
+    ],
+)
+def test_rms(actual, expected, apart):
+    assert deviation(np.array(actual), np.array(expected), "rms") == pytest.approx(apart)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "similar"),
+    [
+        ([1.0, 2.0], [2.0, 4.0], 1.0),
+        ([1.0, 0.0], [0.0, 1.0], 0.0),
+        ([1.0, 1.0], [-1.0, -1.0], -1.0),
+        ([0.0], [0.0], 1.0),
+        ([1.0], [0.0], 0.0),
+        ([INF, 3.0], [INF, 1.0], 1.0),
+        ([1.0, 3.0], [INF, 3.0], 0.0),
+        ([NAN, 3.0], [1.0, 3.0], 0.0),
+        ([1.0], [1.0, 1.0], 0.0),
+        ([], [], 1.0),
+    ],
+)
+def test_cosine(actual, expected, similar):
+    assert cosine(np.array(actual), np.array(expected)) == pytest.approx(similar)

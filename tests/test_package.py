@@ -28,6 +28,7 @@ LEVELS = [
     {"tune"},
     {"build"},
     {"evaluate"},
+    {"quantize"},
     {"stages"},
     {"tracking"},
     {"workflow", "doctor", "__main__"},

@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
-TOLERANCE = 1e-3
-"""Largest deviation allowed for a float32 model."""
-HALF_TOLERANCE = 2e-2
-"""The same for a model that computes in float16 or bfloat16."""
-QUANTISED_TOLERANCE = 5e-2
-"""The same for a model that quantises activations."""
+MEASURES = ("max", "rms")
 
 
-def deviation(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Largest absolute difference, relative to the largest absolute value of ``expected`` (>= 1).
+@dataclasses.dataclass(frozen=True)
+class Tolerance:
+    """How far outputs may be apart.
 
-    For integers and booleans: the share of elements that differ. Infinite where shapes differ or
-    only one side holds NaN or an infinity.
+    Attributes:
+        limit: Largest deviation allowed.
+        measure: What the deviation is, see :func:`deviation`.
+    """
+
+    limit: float
+    measure: str = "max"
+
+    def __str__(self) -> str:
+        of = {"max": "the largest value", "rms": "the root mean square"}[self.measure]
+        return f"{self.limit:g} (relative to {of})"
+
+
+FLOAT_TOLERANCE = Tolerance(1e-3)
+"""For a float32 model: other orders of summation."""
+HALF_TOLERANCE = Tolerance(2e-2)
+"""For float16: each value is rounded to 11 bits."""
+BFLOAT16_TOLERANCE = Tolerance(5e-2)
+"""For bfloat16, which has three bits fewer."""
+QUANTISED_TOLERANCE = Tolerance(0.1, "rms")
+"""For a quantised model: a value on the edge between two steps may fall to either side, and what
+follows makes single values of it that are far apart, so that the mean counts."""
+
+MIN_COSINE = {"float32": 0.99, "float16": 0.999, "bfloat16": 0.99, "int8": 0.9}
+"""Smallest cosine with the float model's outputs that a conversion to each number format may have.
+
+A format that breaks a model falls far below; how much accuracy may be lost is the owner's to say.
+"""
+
+
+def deviation(actual: np.ndarray, expected: np.ndarray, measure: str = "max") -> float:
+    """Difference of two arrays.
+
+    ``"max"``: the largest absolute difference, relative to the largest absolute value of
+    ``expected``, or to 1 when that is larger. ``"rms"``: the root mean square of the difference,
+    relative to that of ``expected``. For integers and booleans, the share of elements that differ.
+    Infinite where shapes differ or only one side holds NaN or an infinity.
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
@@ -29,6 +62,32 @@ def deviation(actual: np.ndarray, expected: np.ndarray) -> float:
         a, e = actual.astype(np.float64), expected.astype(np.float64)
         same = (a == e) | (np.isnan(a) & np.isnan(e))
         difference = np.where(same, 0.0, np.abs(a - e))
-    finite = np.abs(e[np.isfinite(e)])
-    worst = difference.max() / max(1.0, finite.max() if finite.size else 1.0)
-    return float(worst) if np.isfinite(worst) else float("inf")
+        finite = np.abs(e[np.isfinite(e)])
+        if measure == "rms":
+            power = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+            found = np.sqrt(np.mean(difference**2)) / (power or 1.0)
+        else:
+            found = difference.max() / max(1.0, finite.max() if finite.size else 1.0)
+    return float(found) if np.isfinite(found) else float("inf")
+
+
+def cosine(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Cosine similarity of two arrays taken as vectors, over the finite values of ``expected``.
+
+    1 when both are zero. 0 where shapes differ, where only one side is zero, and where only one
+    side holds NaN or an infinity.
+    """
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if actual.shape != expected.shape:
+        return 0.0
+    a, e = actual.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
+    finite = np.isfinite(e)
+    if not np.array_equal(a[~finite], e[~finite], equal_nan=True):
+        return 0.0
+    a, e = a[finite], e[finite]
+    if not np.isfinite(a).all():
+        return 0.0
+    norms = float(np.linalg.norm(a) * np.linalg.norm(e))
+    if norms == 0:
+        return 1.0 if np.allclose(a, e) else 0.0
+    return float(np.clip(a @ e / norms, -1.0, 1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, TypeVar
 
 from tvmopt.errors import ConfigError
@@ -10,6 +11,11 @@ from tvmopt.errors import ConfigError
 STRATEGIES = ("default", "metaschedule", "none")
 GRANULARITIES = ("subgraph",)
 METRICS = ("auto", "top1", "fidelity")
+DTYPES = ("float32", "float16", "bfloat16", "int8")
+LAYOUTS = ("NCHW", "NHWC", "NCHW<c>c", "HWNC")
+QUANTIZATIONS = ("u8s8", "s8s8")
+CALIBRATIONS = ("minmax", "entropy", "percentile")
+AUTO = "auto"
 
 _C = TypeVar("_C", bound="StageConfig")
 
@@ -29,21 +35,91 @@ class StageConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertConfig(StageConfig):
-    """ONNX -> Relax.
+class CalibrateConfig(StageConfig):
+    """Range of every activation on a few samples.
 
     Attributes:
-        input_shapes: ``"image:1x3x224x224,mask:1x16"``; inputs that are static may be left out.
-        target: ``TargetSpec.to_dict()``; the check of the import is compiled for it.
+        input_shapes: As in :class:`ConvertConfig`.
+        method: One of ``CALIBRATIONS``.
+        samples: Most samples to use of the data's calibration part.
+    """
+
+    input_shapes: str
+    method: str = "minmax"
+    samples: int = 100
+
+    def __post_init__(self) -> None:
+        one_of("calibration", self.method, CALIBRATIONS)
+        at_least("calibration_samples", self.samples, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SensitivityConfig(StageConfig):
+    """What each layer costs and gains in each number format.
+
+    Attributes:
+        input_shapes: As in :class:`ConvertConfig`.
+        target: ``TargetSpec.to_dict()``; its peak rates and latencies say what is gained.
+        dtypes: Number formats to look at.
+        quantization: One of ``QUANTIZATIONS``.
+        max_accuracy_drop: Largest drop that a proposed skip set may leave.
+        samples: Most samples to measure accuracy on, of the data's calibration part.
+        time_limit_s: Most seconds to measure for.
     """
 
     input_shapes: str
     target: dict[str, Any]
+    dtypes: tuple[str, ...] = ("float16", "bfloat16", "int8")
+    quantization: str = "u8s8"
+    max_accuracy_drop: float = 0.01
+    samples: int = 32
+    time_limit_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtypes", tuple(self.dtypes))
+        if not self.dtypes:
+            raise ConfigError(f"dtypes must name at least one of {', '.join(DTYPES[1:])}")
+        for dtype in self.dtypes:
+            one_of("dtypes", dtype, DTYPES[1:])
+        one_of("quantization", self.quantization, QUANTIZATIONS)
+        at_least("max_accuracy_drop", self.max_accuracy_drop, 0)
+        at_least("samples", self.samples, 1)
+        at_least("time_limit", self.time_limit_s, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertConfig(StageConfig):
+    """ONNX -> Relax, in the layout and number format asked for.
+
+    Attributes:
+        input_shapes: ``"image:1x3x224x224,mask:1x16"``; inputs that are static may be left out.
+        target: ``TargetSpec.to_dict()``; the check of the conversion is compiled for it.
+        layout: Layout of the convolutions: ``"NCHW"`` (ONNX's own), ``"NHWC"``, ``"NCHW16c"`` (any
+            block) or ``"HWNC"``.
+        dtype: Number format of the layers; ``"float32"`` leaves the model's own formats alone.
+        skip_layers: Layers to leave alone: indices, name globs and operator types, separated by
+            commas; ``"auto"`` takes the set that the sensitivity stage proposes.
+        quantization: For int8: activations and weights, ``"u8s8"`` or ``"s8s8"``.
+    """
+
+    input_shapes: str
+    target: dict[str, Any]
+    layout: str = "NCHW"
+    dtype: str = "float32"
+    skip_layers: str = ""
+    quantization: str = "u8s8"
 
     def __post_init__(self) -> None:
         from tvmopt.frontend.shapes import parse_input_shapes
 
         parse_input_shapes(self.input_shapes)
+        one_of("dtype", self.dtype, DTYPES)
+        one_of("quantization", self.quantization, QUANTIZATIONS)
+        if not re.fullmatch(r"NCHW|NHWC|HWNC|NCHW[1-9]\d{0,3}c", self.layout):
+            raise ConfigError(
+                f"layout must be one of {', '.join(LAYOUTS)} (such as NCHW16c), "
+                f"but got {self.layout!r}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

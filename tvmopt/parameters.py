@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tvmopt.config import METRICS, STRATEGIES
+from tvmopt.config import CALIBRATIONS, DTYPES, LAYOUTS, METRICS, QUANTIZATIONS, STRATEGIES
 from tvmopt.errors import ConfigError
 
 
@@ -55,18 +55,31 @@ class Parameter:
 
 
 _ALL = (
-    Parameter("model", str, None,
-              "ONNX file, or MLflow URI (runs:/..., models:/...) of an ONNX model"),
+    Parameter("model", str, "",
+              "ONNX file, or MLflow URI (runs:/..., models:/...) of an ONNX model; default: the "
+              "bundled example"),
     Parameter("name", str, "",
               "name of the experiment and the registered model; default: the file's"),
     Parameter("input_shapes", str, "",
               "shapes of dynamic inputs, e.g. image:1x3x224x224,mask:1x16"),
     Parameter("data", str, "",
-              ".npz with an array an input and optionally integer 'labels', or .npy; 70% evaluate, "
-              "30% are held out for promotion"),
+              ".npz with an array an input and optionally integer 'labels', or .npy; 20% calibrate, "
+              "50% evaluate, 30% are held out for promotion"),
     Parameter("target", str, "host",
               "'host', an LLVM CPU name (skylake-avx512), or JSON with mcpu and mattr"),
     Parameter("threads", int, 0, "threads to compile for and measure with; 0: all usable cores"),
+    Parameter("layout", str, "NCHW", f"layout of the convolutions: {', '.join(LAYOUTS)}"),
+    Parameter("dtype", str, "float32",
+              f"number format of the layers: {', '.join(DTYPES)}; float32 leaves the model's own"),
+    Parameter("dtypes", str, "", f"number formats to look at; default: {', '.join(DTYPES[1:])}"),
+    Parameter("skip_layers", str, "",
+              "layers to leave alone: indices, name globs, operator types (0,fc*,MatMul), or auto"),
+    Parameter("quantization", str, "u8s8",
+              f"int8: activations and weights, {' or '.join(QUANTIZATIONS)}"),
+    Parameter("calibration", str, "minmax",
+              f"int8: how ranges are chosen: {', '.join(CALIBRATIONS)}"),
+    Parameter("calibration_samples", int, 100, "int8: most samples to calibrate on"),
+    Parameter("sensitivity_time", float, 120.0, "most seconds to measure sensitivity for"),
     Parameter("strategy", str, "default", f"tuning strategy: {', '.join(STRATEGIES)}"),
     Parameter("trials", int, 64, "most candidates that metaschedule measures"),
     Parameter("time_budget", float, 0.0, "most seconds to tune for; 0: no limit"),
@@ -82,6 +95,8 @@ _ALL = (
 )  # fmt: skip
 _BY_NAME = {p.name: p for p in _ALL}
 _MODEL = ("model", "name", "input_shapes", "data", "target", "threads")
+_QUANTIZATION = ("quantization", "calibration", "calibration_samples")
+_CONVERSION = ("layout", "dtype", "skip_layers", *_QUANTIZATION, "max_accuracy_drop")
 _TUNING = ("strategy", "trials", "time_budget")
 
 
@@ -93,13 +108,14 @@ def _table(*names: str, **defaults: Any) -> tuple[Parameter, ...]:
 
 
 ENTRY_POINTS: dict[str, tuple[Parameter, ...]] = {
-    "main": _table(
-        *_MODEL, *_TUNING, "max_accuracy_drop", "metric", "repeats", "no_cache", model=""
+    "main": _table(*_MODEL, *_CONVERSION, *_TUNING, "metric", "repeats", "no_cache"),
+    "sensitivity": _table(
+        *_MODEL, "dtypes", *_QUANTIZATION, "max_accuracy_drop", "sensitivity_time", "no_cache"
     ),
-    "convert": _table(*_MODEL, "no_cache"),
-    "tune": _table(*_MODEL, *_TUNING, "warm_start", "no_cache"),
-    "build": _table(*_MODEL, *_TUNING, "no_cache"),
-    "evaluate": _table(*_MODEL, *_TUNING, "metric", "repeats", "no_cache"),
+    "convert": _table(*_MODEL, *_CONVERSION, "no_cache"),
+    "tune": _table(*_MODEL, *_CONVERSION, *_TUNING, "warm_start", "no_cache"),
+    "build": _table(*_MODEL, *_CONVERSION, *_TUNING, "no_cache"),
+    "evaluate": _table(*_MODEL, *_CONVERSION, *_TUNING, "metric", "repeats", "no_cache"),
     "promote": _table(
         "name", "version", "alias", "data", "max_accuracy_drop", name=None, version="candidate"
     ),

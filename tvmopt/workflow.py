@@ -2,6 +2,24 @@
 
 from tvmopt.tracking.promote import promote
 from tvmopt.tracking.pull import pull
-from tvmopt.tracking.workflow import MainResult, build, convert, evaluate, main, tune
+from tvmopt.tracking.workflow import (
+    MainResult,
+    build,
+    convert,
+    evaluate,
+    main,
+    sensitivity,
+    tune,
+)
 
-__all__ = ["MainResult", "build", "convert", "evaluate", "main", "promote", "pull", "tune"]
+__all__ = [
+    "MainResult",
+    "build",
+    "convert",
+    "evaluate",
+    "main",
+    "promote",
+    "pull",
+    "sensitivity",
+    "tune",
+]

@@ -221,9 +221,10 @@ def _dataset(samples):
 @given(st.integers(20, 400))
 def test_split_is_disjoint_covering_and_repeatable(samples):
     data = _dataset(samples)
-    parts = {part: data.split(part).labels for part in ("evaluate", "heldout")}
-    assert sorted([*parts["evaluate"], *parts["heldout"]]) == list(range(samples))
+    parts = {part: data.split(part).labels for part in ("calibrate", "evaluate", "heldout")}
+    assert sorted(np.concatenate(list(parts.values()))) == list(range(samples))
     assert abs(len(parts["heldout"]) - 0.3 * samples) <= 1
+    assert abs(len(parts["calibrate"]) - 0.2 * samples) <= 1
     for part, labels in parts.items():
         again = _dataset(samples).split(part)
         np.testing.assert_array_equal(again.labels, labels)
@@ -236,9 +237,24 @@ def test_split_mixes():
     assert heldout.max() > 70
 
 
-def test_few_samples_are_not_split():
-    data = _dataset(19)
-    assert data.split("evaluate") is data.split("heldout") is data
+def test_calibration_takes_no_more_than_it_needs():
+    data = _dataset(10_000)
+    assert data.split("calibrate").samples == 512
+    assert data.split("evaluate").samples == 7000 - 512
+
+
+@pytest.mark.parametrize("samples", [2, 3, 4, 19])
+def test_few_samples_calibrate_on_their_first_quarter(samples):
+    data = _dataset(samples)
+    calibrate, rest = data.split("calibrate").labels, data.split("evaluate").labels
+    np.testing.assert_array_equal(np.concatenate([calibrate, rest]), data.labels)
+    np.testing.assert_array_equal(data.split("heldout").labels, rest)
+    assert len(calibrate) == max(1, samples // 4)
+
+
+def test_a_single_sample_is_every_part():
+    data = _dataset(1)
+    assert data.split("calibrate") is data.split("evaluate") is data.split("heldout") is data
 
 
 def test_unknown_part():

@@ -121,7 +121,7 @@ def test_failure_of_a_converter_names_its_node_and_reason(make_model):
 
 
 def test_failure_of_the_whole_graph_is_reported_without_a_node(conv_model, monkeypatch):
-    def fail(model):
+    def fail(model, indices=None):
         raise ValueError("first line\nthe cause")
 
     monkeypatch.setattr("tvmopt.frontend.importer.quiet_from_onnx", fail)

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from tvmopt.compare import FLOAT_TOLERANCE, HALF_TOLERANCE, QUANTISED_TOLERANCE
 from tvmopt.errors import AccuracyError, ModelError
 from tvmopt.frontend.reference import (
     Reference,
@@ -104,7 +105,11 @@ def test_check_refuses(got, message):
 
 @pytest.mark.parametrize(
     ("dtype", "op", "tolerance"),
-    [("float32", "Relu", 1e-3), ("float16", "Relu", 2e-2), ("float32", "QuantizeLinear", 5e-2)],
+    [
+        ("float32", "Relu", FLOAT_TOLERANCE),
+        ("float16", "Relu", HALF_TOLERANCE),
+        ("float32", "QuantizeLinear", QUANTISED_TOLERANCE),
+    ],
 )
 def test_tolerance_follows_the_number_formats(make_model, dtype, op, tolerance):
     constants = {"scale": np.array(0.1, dtype), "zero": np.array(0, np.uint8)}

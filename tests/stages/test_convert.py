@@ -19,8 +19,9 @@ from tvmopt.errors import AccuracyError, ConfigError, ModelError
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import GOLDEN_FILE
 from tvmopt.stages import convert as convert_module
-from tvmopt.stages.convert import convert, read_random_kind, read_signature
+from tvmopt.stages.convert import convert
 from tvmopt.stages.module_files import REFERENCE_FILE, read_module
+from tvmopt.stages.signature import Signature
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def run(tmp_path, monkeypatch):
     """Convert a model; gives the result and the folder."""
     monkeypatch.setenv("TVM_NUM_THREADS", os.environ.get("TVM_NUM_THREADS", "1"))
 
-    def convert_model(model, shapes="", data=None):
+    def convert_model(model, shapes="", data=None, **how):
         onnx.save(model, str(tmp_path / "model.onnx"))
         out = tmp_path / "out"
         out.mkdir()
@@ -36,7 +37,7 @@ def run(tmp_path, monkeypatch):
         if data is not None:
             path = tmp_path / "data.npz"
             np.savez(path, **data)
-        config = ConvertConfig(shapes, resolve_target("host", 1).to_dict())
+        config = ConvertConfig(shapes, resolve_target("host", 1).to_dict(), **how)
         return convert(config, tmp_path / "model.onnx", out, lambda *a: None, path), out
 
     return convert_model
@@ -44,16 +45,16 @@ def run(tmp_path, monkeypatch):
 
 def test_signature_follows_the_graph(run, two_input_model):
     _, out = run(two_input_model)
-    signature = read_signature(out)
-    assert [(s.name, s.shape, s.dtype) for s in signature["inputs"]] == [
+    signature = Signature.read(out)
+    assert [(s.name, s.shape, s.dtype) for s in signature.inputs] == [
         ("ids", (4,), "int64"),
         ("in/bias", (4, 8), "float32"),
     ]
-    assert [(s.name, s.shape, s.dtype) for s in signature["outputs"]] == [
+    assert [(s.name, s.shape, s.dtype) for s in signature.outputs] == [
         ("y", (4, 3), "float32"),
         ("out/sum", (4, 8), "float32"),
     ]
-    assert read_random_kind(out) == "normal"
+    assert signature.random_inputs == "normal"
 
 
 def test_golden_values_are_the_references(run, two_input_model):
@@ -96,7 +97,7 @@ def test_dynamic_model(run, make_model):
         {"y": ("float32", ["n", 3])},
     )
     _, out = run(model, "x:5x3")
-    assert read_signature(out)["outputs"][0].shape == (5, 3)
+    assert Signature.read(out).outputs[0].shape == (5, 3)
 
 
 def test_scalar_output(run, make_model):
@@ -106,21 +107,21 @@ def test_scalar_output(run, make_model):
         {"y": ("float32", [])},
     )
     _, out = run(model)
-    assert read_signature(out)["outputs"][0].shape == ()
+    assert Signature.read(out).outputs[0].shape == ()
 
 
 def test_wrong_import_is_refused(run, conv_model, monkeypatch):
     """A kernel that computes something else must not pass for the model."""
     original = convert_module.import_onnx
 
-    def other_bias(model):
+    def other_bias(model, layers):
         changed = onnx.ModelProto()
         changed.CopyFrom(model)
         for constant in changed.graph.initializer:
             if constant.name == "b":
                 values = onnx.numpy_helper.to_array(constant) + np.float32(0.5)
                 constant.CopyFrom(onnx.numpy_helper.from_array(values, "b"))
-        return original(changed)
+        return original(changed, layers)
 
     monkeypatch.setattr(convert_module, "import_onnx", other_bias)
     with pytest.raises(AccuracyError, match="the import on random inputs must equal ONNX Runtime"):
@@ -131,7 +132,7 @@ def test_target_of_another_machine_is_not_checked(run, conv_model, monkeypatch):
     real = convert_module.TargetSpec.missing_on_host
     assert real(resolve_target("host")) == ()
     monkeypatch.setattr(convert_module.TargetSpec, "missing_on_host", lambda self: ("amx",))
-    monkeypatch.setattr(convert_module, "_compiled", lambda *a: pytest.fail("was run"))
+    monkeypatch.setattr(convert_module, "compile_for_check", lambda *a: pytest.fail("was run"))
     result, _ = run(conv_model)
     assert "does not run on this machine" in result.tags["tvmopt.unchecked"]
     assert "import_max_deviation" not in result.metrics

@@ -77,6 +77,10 @@ def test_one_weight_changes_every_stage(monkeypatch, model, tmp_path):
         ({"repeats": 50}, [False, False, False, True]),
         ({"max_accuracy_drop": 0.5}, [False] * 4),
         ({"trials": 5}, [False] * 4),  # not used by the default strategy
+        ({"dtype": "float16"}, [True] * 4),
+        ({"layout": "NHWC"}, [True] * 4),
+        ({"skip_layers": "0"}, [True] * 4),
+        ({"quantization": "s8s8", "calibration": "entropy"}, [False] * 4),  # float32 needs none
     ],
 )
 def test_what_a_parameter_changes(monkeypatch, model, change, which):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import helper
@@ -119,9 +120,20 @@ def test_large_arithmetic_is_left_to_the_compiler(relax_main, assert_same):
     assert_same(FoldConstantNumpy()(mod), mod)
 
 
-def test_dtype_that_numpy_lacks_stays(relax_main, assert_same):
-    half = const(np.ones((2, 3), np.float32), "bfloat16")
+def test_half_types_fold(folds_to):
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        half = W.astype(dtype)
+        name = str(half.dtype)
+        folds_to(op.permute_dims(const(half, name)), np.ascontiguousarray(half.T))
+        folds_to(op.add(const(half, name), const(half, name)), half + half)
+        folds_to(op.astype(const(np.full((100, 100), 0.1, np.float32)), name),
+                 np.full((100, 100), 0.1, np.float32).astype(dtype))  # fmt: skip
+        folds_to(op.astype(const(half, name), "float32"), W)
+
+
+def test_type_of_no_table_stays(relax_main, assert_same):
+    tiny = const(np.ones((2, 3)).astype(ml_dtypes.float8_e4m3fn), "float8_e4m3fn")
     mod = relax_main(
-        lambda emit, x: emit(op.add(x, emit(op.permute_dims(half)))), x=((3, 2), "bfloat16")
+        lambda emit, x: emit(op.add(x, emit(op.permute_dims(tiny)))), x=((3, 2), "float8_e4m3fn")
     )
     assert_same(FoldConstantNumpy()(mod), mod)

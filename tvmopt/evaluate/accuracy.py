@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tvmopt.compare import cosine, deviation
 from tvmopt.errors import ConfigError
 
 _TIE = 1e-5
@@ -136,20 +137,10 @@ class AccuracyMeter:
             raise ConfigError(f"outputs must have shape {want.shape}, but got {got.shape}")
         if want.size == 0:
             return
-        g, w = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
-        finite = np.isfinite(w)
-        # NaN or an infinity is right only where the float model has the same.
-        if not np.array_equal(g[~finite], w[~finite], equal_nan=True) or not np.all(
-            np.isfinite(g[finite])
-        ):
-            self._cosine, self._max_abs_error = 0.0, float(np.finfo(np.float32).max)
-            return
-        g, w = g[finite], w[finite]
-        if not w.size:
-            return
-        self._max_abs_error = max(self._max_abs_error, float(np.abs(g - w).max()))
-        norms = float(np.linalg.norm(g) * np.linalg.norm(w))
-        if norms > 0:
-            self._cosine = min(self._cosine, float(g @ w) / norms)
-        elif not np.allclose(g, w):
-            self._cosine = 0.0
+        self._cosine = min(self._cosine, cosine(got, want))
+        if np.isfinite(deviation(got, want)):
+            finite = np.isfinite(want)
+            difference = np.abs(got[finite].astype(np.float64) - want[finite]).max(initial=0.0)
+            self._max_abs_error = max(self._max_abs_error, float(difference))
+        else:  # NaN or an infinity is right only where the float model has the same
+            self._max_abs_error = float(np.finfo(np.float32).max)

@@ -17,6 +17,8 @@ from tvmopt.runtime.metadata import TensorSpec
 LABEL_KEYS = ("labels", "label", "y", "targets", "target")
 _MIN_TO_SPLIT = 20
 _HELDOUT_SHARE = 0.3
+_CALIBRATE_SHARE = 0.2
+_MOST_TO_CALIBRATE = 512
 _SPLIT_SEED = 20261121
 
 
@@ -96,15 +98,26 @@ class Dataset:
         )
 
     def split(self, part: str) -> Dataset:
-        """A fixed part: ``"evaluate"`` (70%) or ``"heldout"`` (30%), which share no sample.
+        """A fixed part; two parts share no sample.
 
-        Fewer than 20 samples are not split: both parts are the whole.
+        ``"calibrate"`` (20%, at most 512 samples) is for statistics and choices that precede the
+        measurement, ``"evaluate"`` (50%) for the measurement, ``"heldout"`` (30%) for promotion.
+        Of fewer than 20 samples, the first quarter calibrates and the rest is both other parts; a
+        single sample is every part.
         """
-        if self.samples < _MIN_TO_SPLIT:
+        if self.samples == 1:
             return self
+        if self.samples < _MIN_TO_SPLIT:
+            first = max(1, self.samples // 4)
+            return self.take(range(first) if part == "calibrate" else range(first, self.samples))
         order = np.random.default_rng(_SPLIT_SEED).permutation(self.samples)
+        calibrate = min(round(self.samples * _CALIBRATE_SHARE), _MOST_TO_CALIBRATE)
         cut = round(self.samples * (1 - _HELDOUT_SHARE))
-        chosen = {"evaluate": order[:cut], "heldout": order[cut:]}[part]
+        chosen = {
+            "calibrate": order[:calibrate],
+            "evaluate": order[calibrate:cut],
+            "heldout": order[cut:],
+        }[part]
         return self.take(np.sort(chosen))
 
 

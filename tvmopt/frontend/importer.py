@@ -81,8 +81,8 @@ def quiet_from_onnx(
     with contextlib.redirect_stdout(io.StringIO()):
         mod = importer.from_onnx(model.graph, opset)
     found = anchors(mod)
-    names = [importer.names.get(a.var) or importer.names.get(a.call) for a in found]
-    if indices is None or any(name not in indices for name in names):
+    names = [importer.names.get(a.call) or importer.names.get(a.var, "") for a in found]
+    if indices is None or not indices.keys() >= set(names):
         return mod
     return with_layers(mod, names, [indices[name] for name in names])
 
@@ -125,7 +125,7 @@ class _LabellingImporter(ONNXGraphImporter):
             if bound is None:
                 return
             if is_anchor(bound):
-                self.names[expr] = name
+                self.names[expr] = self.names.get(bound, name)
             expr = bound
         if isinstance(expr, relax.Call):
             if is_anchor(expr):

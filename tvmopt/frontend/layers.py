@@ -34,9 +34,13 @@ class Layer:
         shape: Output shape as text, ``"1x64x112x112"``; empty when it is not known.
         weight: Weight shape as text; empty when both operands are activations.
         flops: Multiplications and additions of one run; None when a shape is not known.
-        dtype: Element type of the output.
+        bytes: Bytes of its input, weight and output; None when a shape is not known.
+        dtype: Element type it computes with.
+        input_dtype: Element type of its input as it is stored.
+        output_dtype: Element type of its output as it is stored.
         layout: Layout of the activation, ``"NCHW"`` for a convolution in ONNX.
-        skipped: Whether conversion left this layer alone.
+        skipped: Whether conversion left this layer alone, in part or as a whole.
+        reason: Why.
     """
 
     index: int
@@ -45,9 +49,13 @@ class Layer:
     shape: str
     weight: str
     flops: int | None
+    bytes: int | None
     dtype: str
+    input_dtype: str
+    output_dtype: str
     layout: str
     skipped: bool = False
+    reason: str = ""
 
 
 def layer_table(model: onnx.ModelProto) -> list[Layer]:
@@ -81,7 +89,10 @@ def layer_table(model: onnx.ModelProto) -> list[Layer]:
                 shape=_text(out),
                 weight=_text(shapes.get(weight)) if weight else "",
                 flops=_flops(node, out, shapes),
+                bytes=_bytes(node, shapes, dtypes),
                 dtype=_DTYPES.get(dtypes.get(node.output[0], 0), ""),
+                input_dtype=_DTYPES.get(dtypes.get(node.input[0], 0), ""),
+                output_dtype=_DTYPES.get(dtypes.get(node.output[0], 0), ""),
                 layout=_layout(node, out),
             )
         )
@@ -125,6 +136,18 @@ def _flops(
         trans_a = any(a.name == "transA" and a.i for a in node.attribute)
         return 2 * math.prod(out) * (first[0] if trans_a else first[-1])
     return None
+
+
+def _bytes(
+    node: onnx.NodeProto, shapes: dict[str, list[int] | None], dtypes: dict[str, int]
+) -> int | None:
+    total = 0
+    for name in [*node.input[:2], node.output[0]]:
+        shape, dtype = shapes.get(name), dtypes.get(name, 0)
+        if shape is None or dtype not in _DTYPES:
+            return None
+        total += math.prod(shape) * onnx.helper.tensor_dtype_to_np_dtype(dtype).itemsize
+    return total
 
 
 def _layout(node: onnx.NodeProto, out: list[int] | None) -> str:

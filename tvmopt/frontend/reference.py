@@ -8,7 +8,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from tvmopt.compare import HALF_TOLERANCE, QUANTISED_TOLERANCE, TOLERANCE, deviation
+from tvmopt.compare import (
+    FLOAT_TOLERANCE,
+    HALF_TOLERANCE,
+    QUANTISED_TOLERANCE,
+    Tolerance,
+    deviation,
+)
 from tvmopt.errors import AccuracyError, ModelError
 from tvmopt.frontend.prepare import session_options
 from tvmopt.frontend.shapes import graph_inputs
@@ -74,19 +80,15 @@ def working_random_inputs(
     )
 
 
-def tolerance_for(model: onnx.ModelProto) -> float:
-    """Largest deviation from ONNX Runtime that the number formats of ``model`` explain.
-
-    float32 leaves 1e-3. In float16 each sum is rounded to 11 bits, in an order that differs; in a
-    quantised model a value on the edge between two steps may fall to either side.
-    """
+def tolerance_for(model: onnx.ModelProto) -> Tolerance:
+    """Deviation from ONNX Runtime that the number formats of ``model`` explain."""
     quantising = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger")
     if any(node.op_type in quantising for node in model.graph.node):
         return QUANTISED_TOLERANCE
     half = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
     typed = [t.data_type for t in model.graph.initializer]
     typed += [v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)]
-    return HALF_TOLERANCE if any(t in half for t in typed) else TOLERANCE
+    return HALF_TOLERANCE if any(t in half for t in typed) else FLOAT_TOLERANCE
 
 
 def check_outputs(
@@ -94,12 +96,12 @@ def check_outputs(
     expected: Sequence[np.ndarray],
     names: Sequence[str],
     what: str,
-    tolerance: float = TOLERANCE,
+    tolerance: Tolerance = FLOAT_TOLERANCE,
 ) -> float:
     """Compare all outputs; returns the largest deviation.
 
     Raises:
-        AccuracyError: Naming the first output that deviates by more than ``tolerance``.
+        AccuracyError: Naming the first output that deviates by more than ``tolerance`` allows.
     """
     if len(actual) != len(expected):
         raise AccuracyError(
@@ -111,11 +113,11 @@ def check_outputs(
             raise AccuracyError(
                 f"{what} must give output {name!r} of shape {want.shape}, but gave {got.shape}"
             )
-        error = deviation(got, want)
-        if error > tolerance:
+        error = deviation(got, want, tolerance.measure)
+        if error > tolerance.limit:
             raise AccuracyError(
-                f"{what} must equal ONNX Runtime within {tolerance:g} (relative to the largest "
-                f"value), but output {name!r} deviates by {error:.3g}"
+                f"{what} must equal ONNX Runtime within {tolerance}, "
+                f"but output {name!r} deviates by {error:.3g}"
             )
         worst = max(worst, error)
     return worst

@@ -46,7 +46,8 @@ class ModelMetadata:
         library_sha256: Hash of the shared library, hex.
         golden_sha256: Hash of the golden inputs and outputs, hex.
         digest: Digest of the build stage; empty when it was built outside the workflow.
-        tolerance: Largest deviation allowed from the golden outputs, relative to the largest value.
+        tolerance: Largest deviation allowed from the golden outputs.
+        measure: What a deviation is, see :func:`tvmopt.compare.deviation`.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ModelMetadata:
     golden_sha256: str
     digest: str
     tolerance: float
+    measure: str = "max"
 
     def write(self, folder: Path) -> None:
         """Write ``model.json`` into ``folder``."""

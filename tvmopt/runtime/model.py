@@ -87,7 +87,7 @@ class CompiledModel:
         inputs, expected = read_golden(folder, self.metadata)
         worst = 0.0
         for name, got, want in zip(self._output_names, self(inputs), expected, strict=True):
-            error = deviation(got, want)
+            error = deviation(got, want, self.metadata.measure)
             if not error <= self.metadata.tolerance:
                 raise AccuracyError(
                     f"output {name!r} must equal the golden output within "

@@ -13,7 +13,7 @@ from tvmopt.config import BuildConfig
 from tvmopt.digest import sha256_file
 from tvmopt.runtime import ModelMetadata, load
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE
-from tvmopt.stages.convert import read_signature, read_tolerance
+from tvmopt.stages.signature import Signature
 from tvmopt.stages.module_files import read_module
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.tune import DATABASE_DIR
@@ -53,11 +53,11 @@ def build(
         schedule=config.schedule,
     )
     shutil.copyfile(convert_dir / GOLDEN_FILE, bundle / GOLDEN_FILE)
-    signature = read_signature(convert_dir)
+    signature = Signature.read(convert_dir)
     metadata = ModelMetadata(
         name=config.name,
-        inputs=signature["inputs"],
-        outputs=signature["outputs"],
+        inputs=signature.inputs,
+        outputs=signature.outputs,
         target=target.to_dict(),
         host_cpu=host.cpu_model(),
         threads=target.threads,
@@ -66,7 +66,8 @@ def build(
         library_sha256=sha256_file(bundle / LIBRARY_FILE),
         golden_sha256=sha256_file(bundle / GOLDEN_FILE),
         digest=digest,
-        tolerance=read_tolerance(convert_dir),
+        tolerance=signature.tolerance.limit,
+        measure=signature.tolerance.measure,
     )
     metadata.write(bundle)
     _write_sources(out_dir / SOURCES_FILE, built.sources)

@@ -42,6 +42,27 @@ def run_stage(request: dict[str, Any], out_dir: Path, progress: Progress) -> Sta
 
     stage = request["stage"]
     inputs = {name: Path(path) for name, path in request["inputs"].items()}
+    if stage == "calibrate":
+        from tvmopt.stages.calibrate import calibrate
+
+        return calibrate(
+            configs.CalibrateConfig.from_dict(request["config"]),
+            inputs["model"],
+            out_dir,
+            progress,
+            inputs.get("data"),
+        )
+    if stage == "sensitivity":
+        from tvmopt.stages.sensitivity import sensitivity
+
+        return sensitivity(
+            configs.SensitivityConfig.from_dict(request["config"]),
+            inputs["model"],
+            out_dir,
+            progress,
+            inputs.get("data"),
+            inputs.get("calibrate"),
+        )
     if stage == "convert":
         from tvmopt.stages.convert import convert
 
@@ -51,6 +72,8 @@ def run_stage(request: dict[str, Any], out_dir: Path, progress: Progress) -> Sta
             out_dir,
             progress,
             inputs.get("data"),
+            inputs.get("calibrate"),
+            inputs.get("sensitivity"),
         )
     if stage == "tune":
         from tvmopt.stages.tune import tune
@@ -89,7 +112,7 @@ def run_stage(request: dict[str, Any], out_dir: Path, progress: Progress) -> Sta
             progress,
             inputs.get("data"),
         )
-    raise ValueError(f"stage must be convert, tune, build or evaluate, but got {stage!r}")
+    raise ValueError(f"stage must be the name of one, but got {stage!r}")
 
 
 def main(path: str) -> int:

@@ -1,44 +1,69 @@
-"""Stage 1: an ONNX model becomes a Relax module that computes the same numbers."""
+"""Stage 1: an ONNX model becomes a Relax module in the layout and number format asked for."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-import json
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 import tvm
-from tvm import relax
 
-from tvmopt.arch.target import TargetSpec, set_thread_environment
-from tvmopt.build import build_library
-from tvmopt.config import ConvertConfig
-from tvmopt.errors import AccuracyError, ModelError
+from tvmopt.arch.target import TargetSpec
+from tvmopt.compare import BFLOAT16_TOLERANCE, HALF_TOLERANCE, MIN_COSINE
+from tvmopt.config import AUTO, ConvertConfig
+from tvmopt.errors import AccuracyError, ConfigError, ModelError
 from tvmopt.evaluate.dataset import load_dataset
-from tvmopt.frontend import import_onnx, layer_table, load_onnx, parse_input_shapes, prepare
-from tvmopt.frontend.layers import Layer
+from tvmopt.frontend import (
+    Layer,
+    Prepared,
+    import_onnx,
+    layer_table,
+    load_onnx,
+    parse_input_shapes,
+    prepare,
+)
 from tvmopt.frontend.reference import (
-    Arrays,
     Reference,
-    check_outputs,
     input_specs,
     tolerance_for,
     working_random_inputs,
 )
+from tvmopt.quantize import Scheme, is_quantized, quantize_model
 from tvmopt.random_inputs import KINDS
 from tvmopt.runtime.bundle import write_golden
 from tvmopt.runtime.metadata import TensorSpec
-from tvmopt.stages.module_files import REFERENCE_FILE, write_module
+from tvmopt.stages.calibrate import read_ranges
+from tvmopt.stages.check import (
+    Criteria,
+    Findings,
+    Trial,
+    check_conversion,
+    compile_for_check,
+    first_bad_layer,
+)
+from tvmopt.stages.module_files import (
+    IMPORTED_FILE,
+    QUANTIZED_FILE,
+    REFERENCE_FILE,
+    write_module,
+    write_script,
+)
 from tvmopt.stages.result import Progress, StageResult
-from tvmopt.transform.lower import lower
+from tvmopt.stages.sensitivity import read_proposal
+from tvmopt.stages.signature import Signature
+from tvmopt.transform.conversion import Conversion, convert_module
+from tvmopt.transform.layer_facts import layer_facts
+from tvmopt.transform.layout import LayoutChange
+from tvmopt.transform.skip import parse_skip_layers, resolve_skip_layers
 
-SIGNATURE_FILE = "signature.json"
 LAYERS_FILE = "layers.csv"
+CHANGES_FILE = "layout_changes.csv"
+_REAL_TRIALS = 2
+_LOW = {"float16": HALF_TOLERANCE, "bfloat16": BFLOAT16_TOLERANCE}
 
 
 def convert(
@@ -47,124 +72,182 @@ def convert(
     out_dir: Path,
     progress: Progress,
     data: Path | None = None,
+    calibrate_dir: Path | None = None,
+    sensitivity_dir: Path | None = None,
 ) -> StageResult:
-    """Read, prepare, import and check a model.
+    """Read, prepare, quantise, import, convert and check a model.
 
-    Writes the module and its weights, the float reference with fixed shapes, the layer table, the
-    signature, and golden inputs and outputs (of the data's first batch when there is data).
+    Writes the module and its weights, the IR as imported, the quantised ONNX model if there is one,
+    the float reference with fixed shapes, the layer table, the layout changes, the signature, and
+    golden inputs and outputs (of the data when there is data).
+
+    Args:
+        config: What is asked.
+        model: The ONNX file.
+        out_dir: Gets the files.
+        progress: Called after each step.
+        data: The user's data; the conversion is checked on some of its calibration part.
+        calibrate_dir: Output of the calibrate stage; for int8, unless the model is quantised.
+        sensitivity_dir: Output of the sensitivity stage; for ``skip_layers="auto"``.
 
     Raises:
         ConfigError, ModelError, UnsupportedOperatorError: The model cannot be converted as asked.
-        AccuracyError: The module computes other numbers than ONNX Runtime.
+        AccuracyError: The module computes other numbers than ONNX Runtime; names the first layer
+            that does.
     """
     start = time.perf_counter()
     target = TargetSpec.from_dict(config.target)
-    progress(0, 4, "read")
+    progress(0, 5, "read")
     prepared = prepare(load_onnx(model), parse_input_shapes(config.input_shapes))
     reference = Reference(prepared.reference)
     specs = input_specs(prepared.reference)
     kind, trials = _trials(reference, specs, data)
-    tolerance = tolerance_for(prepared.reference)
-    signature = {
-        "inputs": specs,
-        "outputs": _output_specs(reference.output_names, trials[0][2]),
-    }
-
-    progress(1, 4, "import")
-    module = import_onnx(prepared.model)
-    params_bytes = write_module(out_dir, module)
+    outputs = _output_specs(reference.output_names, trials[-1].expected)
     layers = layer_table(prepared.model)
-    _write_layers(out_dir / LAYERS_FILE, layers)
-    onnx.save_model(prepared.reference, str(out_dir / REFERENCE_FILE))
-    _write_signature(out_dir / SIGNATURE_FILE, signature, kind, tolerance)
-    write_golden(out_dir, *trials[-1][1:])
+    skipped = _skipped(config, layers, sensitivity_dir)
 
-    progress(2, 4, "compile check")
-    lowered = lower(module, target.to_tvm())
-    worst = 0.0
-    checked_on = []
+    progress(1, 5, "quantise" if config.dtype == "int8" else "import")
+    source = _quantised(config, prepared, [layers[i].name for i in skipped], calibrate_dir)
+    imported = import_onnx(source, layers)
+
+    progress(2, 5, "convert")
+
+    def conversion_of(mod: tvm.IRModule) -> Conversion:
+        return convert_module(
+            mod, dtype=config.dtype, layout=config.layout, skip_layers=skipped
+        )
+
+    converted = conversion_of(imported)
+    rows = _converted_layers(layers, converted, skipped)
+    progress(3, 5, "compile check")
+    criteria = _criteria(config, source)
+    tags: dict[str, str] = {}
+    findings: Findings | None = None
     if target.missing_on_host():
-        tags = {"tvmopt.unchecked": f"target {target.mcpu} does not run on this machine"}
+        tags["tvmopt.unchecked"] = f"target {target.mcpu} does not run on this machine"
     else:
-        tags = {}
-        run = _compiled(lowered, target)
-        progress(3, 4, "check")
-        for what, batch, expected in trials:
-            got = run(list(batch.values()))
-            names = reference.output_names
-            error = check_outputs(got, expected, names, f"the import on {what}", tolerance)
-            worst = max(worst, error)
-            checked_on.append(what)
-    progress(4, 4, "done")
+        run = compile_for_check(converted.mod, target)
+        exact = reference if source is prepared.model else Reference(source)
+        progress(4, 5, "check")
+        try:
+            findings = check_conversion(run, trials, reference.output_names, criteria, exact)
+        except AccuracyError as error:
+            culprit = first_bad_layer(
+                lambda tapped: conversion_of(import_onnx(tapped, layers)).mod,
+                prepared.model,
+                source,
+                layers,
+                next((t for t in reversed(trials) if t.real), trials[-1]),
+                target,
+                criteria.min_cosine,
+            )
+            raise AccuracyError(f"{error}; {culprit}") from error
 
-    flops = [layer.flops for layer in layers]
-    metrics = {
-        "convert_s": time.perf_counter() - start,
-        "params_bytes": float(params_bytes),
-        "layers": float(len(layers)),
-    }
-    if checked_on:
-        metrics["import_max_deviation"] = worst
-    if flops and all(f is not None for f in flops):
-        metrics["flops"] = float(sum(f for f in flops if f is not None))
-    nodes = len(prepared.reference.graph.node), len(prepared.model.graph.node)
+    golden = trials[-1]
+    # What a conversion to another number format computes is what the library must reproduce.
+    other = findings is not None and config.dtype != "float32"
+    expected = findings.outputs if findings is not None and other else golden.expected
+    params_bytes = write_module(out_dir, converted.mod)
+    write_script(out_dir / IMPORTED_FILE, imported)
+    onnx.save_model(prepared.reference, str(out_dir / REFERENCE_FILE))
+    if source is not prepared.model:
+        onnx.save_model(source, str(out_dir / QUANTIZED_FILE))
+    _write_layers(out_dir / LAYERS_FILE, rows)
+    _write_changes(out_dir / CHANGES_FILE, converted)
+    write_golden(out_dir, golden.inputs, expected)
+    Signature(
+        inputs=specs,
+        outputs=outputs,
+        random_inputs=kind,
+        tolerance=criteria.tolerance or _LOW[config.dtype],
+        min_cosine=criteria.min_cosine,
+    ).write(out_dir)
+    progress(5, 5, "done")
+    tags |= {"tvmopt.layout": config.layout, "tvmopt.dtype": config.dtype}
+    metrics = _metrics(rows, converted, findings)
+    metrics |= {"convert_s": time.perf_counter() - start, "params_bytes": float(params_bytes)}
     return StageResult(
-        metrics,
-        tags,
-        [
-            f"prepared: {nodes[0]} -> {nodes[1]} ONNX nodes",
-            f"imported: {len(layers)} layers, {params_bytes / 1e6:.1f} MB of weights",
-            f"checked on {' and '.join(checked_on)}: largest deviation {worst:.2g}"
-            if checked_on
-            else "not checked: the target does not run on this machine",
-        ],
+        metrics, tags, _changed(config, prepared, rows, converted, findings, trials, params_bytes)
     )
 
 
-def read_signature(folder: Path) -> dict[str, tuple[TensorSpec, ...]]:
-    """Inputs and outputs of a converted model, in ONNX order."""
-    data = json.loads((folder / SIGNATURE_FILE).read_text())
-    return {
-        side: tuple(TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in data[side])
-        for side in ("inputs", "outputs")
-    }
-
-
-def read_tolerance(folder: Path) -> float:
-    """Largest deviation from the float model that is allowed for a converted model."""
-    return float(json.loads((folder / SIGNATURE_FILE).read_text())["tolerance"])
-
-
-def read_random_kind(folder: Path) -> str:
-    """Kind of random inputs that the float model of a converted model accepts."""
-    return str(json.loads((folder / SIGNATURE_FILE).read_text())["random_inputs"])
-
-
 def _trials(
-    reference: Reference, specs: tuple[TensorSpec, ...], data: Path | None
-) -> tuple[str, list[tuple[str, Arrays, list[np.ndarray]]]]:
-    """Kind of random inputs, and what the import is checked on: name, inputs, expected outputs."""
+    reference: Reference, specs: Sequence[TensorSpec], data: Path | None
+) -> tuple[str, list[Trial]]:
+    """Kind of random inputs, and what the conversion is checked on."""
     trials = []
     try:
         kind, inputs, outputs = working_random_inputs(reference, specs, seed=0)
-        trials.append(("random inputs", inputs, outputs))
+        trials.append(Trial("random inputs", inputs, outputs, real=data is None))
     except ModelError:
         if data is None:
             raise
         kind = KINDS[0]  # never used: there is data
     if data is not None:
-        batch = load_dataset(data, specs).batch(0).inputs
-        try:
-            trials.append(("given inputs", batch, reference(batch)))
-        except Exception as error:
-            reason = " ".join(str(error).split())[:300]
-            raise ModelError(
-                f"the reference must run on the given data, but ONNX Runtime says: {reason}"
-            ) from error
+        dataset = load_dataset(data, specs).split("calibrate")
+        # The first sample last: golden values are those of the last trial.
+        for index in reversed(range(min(len(dataset), _REAL_TRIALS))):
+            batch = dataset.batch(index).inputs
+            try:
+                trials.append(Trial("given inputs", batch, reference(batch), real=True))
+            except Exception as error:
+                reason = " ".join(str(error).split())[:300]
+                raise ModelError(
+                    f"the reference must run on the given data, but ONNX Runtime says: {reason}"
+                ) from error
     return kind, trials
 
 
-def _output_specs(names: list[str], outputs: list[np.ndarray]) -> tuple[TensorSpec, ...]:
+def _skipped(
+    config: ConvertConfig, layers: Sequence[Layer], sensitivity_dir: Path | None
+) -> dict[int, str]:
+    """Numbers of the layers to leave alone, with the reason."""
+    patterns = parse_skip_layers(config.skip_layers)
+    found = resolve_skip_layers(layers, [p for p in patterns if p != AUTO])
+    if AUTO in patterns and sensitivity_dir is not None:
+        for index in read_proposal(sensitivity_dir, config.dtype):
+            found.setdefault(index, "skip_layers: auto (sensitivity)")
+    return dict(sorted(found.items()))
+
+
+def _quantised(
+    config: ConvertConfig, prepared: Prepared, exclude: Sequence[str], calibrate_dir: Path | None
+) -> onnx.ModelProto:
+    """The model to import: for int8 the quantised one, unless it came quantised."""
+    if config.dtype != "int8" or is_quantized(prepared.model):
+        return prepared.model
+    if calibrate_dir is None:
+        raise ConfigError("dtype=int8 needs the ranges of the calibrate stage, but got none")
+    scheme = Scheme(config.quantization)
+    return quantize_model(prepared.model, read_ranges(calibrate_dir), scheme, exclude)
+
+
+def _criteria(config: ConvertConfig, source: onnx.ModelProto) -> Criteria:
+    if config.dtype == "float32" and config.layout == "NCHW":
+        name = "the import"
+    else:
+        name = f"the conversion to {config.dtype} in {config.layout}"
+    tolerance = None if config.dtype in _LOW else tolerance_for(source)
+    return Criteria(name, tolerance, MIN_COSINE[config.dtype])
+
+
+def _converted_layers(
+    layers: Sequence[Layer], converted: Conversion, skipped: Mapping[int, str]
+) -> list[Layer]:
+    """The layer table after conversion."""
+    facts = layer_facts(converted.mod)
+    rows = []
+    for layer in layers:
+        known = facts.get(layer.index)
+        reason = skipped.get(layer.index) or converted.kept.get(layer.index, "")
+        changed = dataclasses.asdict(known) if known else {}
+        rows.append(
+            dataclasses.replace(layer, **changed, skipped=bool(reason), reason=reason)
+        )
+    return rows
+
+
+def _output_specs(names: Sequence[str], outputs: Sequence[np.ndarray]) -> tuple[TensorSpec, ...]:
     specs = []
     for name, output in zip(names, outputs, strict=True):
         if output.dtype.kind not in "fiub":
@@ -176,43 +259,73 @@ def _output_specs(names: list[str], outputs: list[np.ndarray]) -> tuple[TensorSp
     return tuple(specs)
 
 
-def _write_signature(
-    path: Path,
-    signature: dict[str, tuple[TensorSpec, ...]],
-    random_kind: str,
-    tolerance: float,
-) -> None:
-    data: dict[str, object] = {
-        side: [dataclasses.asdict(t) for t in specs] for side, specs in signature.items()
+def _metrics(
+    rows: Sequence[Layer], converted: Conversion, findings: Findings | None
+) -> dict[str, float]:
+    metrics = {
+        "layers": float(len(rows)),
+        "layers_skipped": float(sum(row.skipped for row in rows)),
+        "layout_changes": float(len(converted.layout_changes)),
+        "layout_change_bytes": float(converted.layout_change_bytes),
     }
-    data["random_inputs"] = random_kind
-    data["tolerance"] = tolerance
-    path.write_text(json.dumps(data, indent=2))
+    if findings is not None:
+        metrics["cosine_vs_float"] = findings.cosine
+        if findings.deviation is not None:
+            metrics["import_max_deviation"] = findings.deviation
+    flops = [row.flops for row in rows]
+    if flops and all(f is not None for f in flops):
+        metrics["flops"] = float(sum(f for f in flops if f is not None))
+    return metrics
 
 
-def _write_layers(path: Path, layers: list[Layer]) -> None:
+def _changed(
+    config: ConvertConfig,
+    prepared: Prepared,
+    rows: Sequence[Layer],
+    converted: Conversion,
+    findings: Findings | None,
+    trials: Sequence[Trial],
+    params_bytes: int,
+) -> list[str]:
+    nodes = len(prepared.reference.graph.node), len(prepared.model.graph.node)
+    lines = [
+        f"prepared: {nodes[0]} -> {nodes[1]} ONNX nodes",
+        f"imported: {len(rows)} layers, {params_bytes / 1e6:.1f} MB of weights",
+    ]
+    if config.dtype != "float32":
+        of_dtype = sum(row.dtype == config.dtype for row in rows)
+        lines.append(f"{config.dtype}: {of_dtype} of {len(rows)} layers")
+    if config.layout != "NCHW":
+        count, size = len(converted.layout_changes), converted.layout_change_bytes / 1e6
+        laid_out = sum(row.layout == config.layout for row in rows)
+        convs = sum(bool(row.layout) for row in rows)
+        lines.append(
+            f"{config.layout}: {laid_out} of {convs} convolutions, {count} layout change(s) of "
+            f"{size:.2f} MB"
+        )
+    if any(row.skipped for row in rows):
+        shown = [f"{row.index} {row.name} ({row.reason})" for row in rows if row.skipped]
+        more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
+        lines.append(f"kept: {', '.join(shown[:3])}{more}")
+    if findings is None:
+        lines.append("not checked: the target does not run on this machine")
+    else:
+        where = " and ".join(dict.fromkeys(trial.what for trial in trials))
+        worst = "" if findings.deviation is None else f"largest deviation {findings.deviation:.2g}"
+        against = "" if config.dtype == "float32" else f"cosine {findings.cosine:.5f} with float"
+        lines.append(f"checked on {where}: {', '.join(filter(None, (worst, against)))}")
+    return lines
+
+
+def _write_layers(path: Path, rows: Sequence[Layer]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [f.name for f in dataclasses.fields(Layer)])
         writer.writeheader()
-        writer.writerows(dataclasses.asdict(layer) for layer in layers)
+        writer.writerows(dataclasses.asdict(row) for row in rows)
 
 
-def _compiled(
-    lowered: tvm.IRModule, target: TargetSpec
-) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
-    """Compile with the default schedules and return a function from arrays to arrays."""
-    set_thread_environment(target.threads)
-    with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
-        path = Path(folder) / "check.so"
-        build_library(lowered, target, path)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-
-    def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        try:
-            result = machine["main"](*(tvm.runtime.tensor(a) for a in arrays))
-        except Exception as error:
-            raise AccuracyError(f"the import must run, but it failed: {error}") from error
-        items = [result] if hasattr(result, "numpy") else list(result)
-        return [item.numpy() for item in items]
-
-    return run
+def _write_changes(path: Path, converted: Conversion) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([f.name for f in dataclasses.fields(LayoutChange)])
+        writer.writerows(dataclasses.astuple(change) for change in converted.layout_changes)

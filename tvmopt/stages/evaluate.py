@@ -21,7 +21,7 @@ from tvmopt.evaluate.statistics import LatencySummary, summarise
 from tvmopt.frontend.prepare import session_options
 from tvmopt.runtime import CompiledModel, load
 from tvmopt.runtime.metadata import LIBRARY_FILE
-from tvmopt.stages.convert import read_random_kind
+from tvmopt.stages.signature import Signature
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
 
@@ -29,7 +29,6 @@ TABLE_FILE = "comparison.csv"
 CANDIDATE = "candidate"
 UNTUNED = "untuned_tvm"
 REFERENCE = "onnxruntime_fp32"
-_STRICT_COSINE = 0.99
 _BASELINE_ACCURACY_S = 5.0
 
 
@@ -57,6 +56,7 @@ def evaluate(
     """
     models = {label: load(folder) for label, folder in bundles.items()}
     candidate = models[CANDIDATE]
+    signature = Signature.read(convert_dir)
     session = _session(convert_dir / REFERENCE_FILE, config.threads)
     names = [o.name for o in session.get_outputs()]
 
@@ -69,10 +69,10 @@ def evaluate(
         candidate.metadata.inputs,
         "evaluate",
         seed=1,
-        random_kind=read_random_kind(convert_dir),
+        random_kind=signature.random_inputs,
     )
     accuracies, reference_accuracy = _accuracies(config, models, reference, dataset)
-    _refuse_nonsense(accuracies[CANDIDATE])
+    _refuse_nonsense(accuracies[CANDIDATE], signature.min_cosine)
 
     inputs = dataset.batch(0).inputs
     contenders: dict[str, Callable[[], object]] = {
@@ -150,11 +150,11 @@ def _accuracies(
     return found, found[CANDIDATE].reference
 
 
-def _refuse_nonsense(accuracy: Accuracy) -> None:
-    if accuracy.cosine < _STRICT_COSINE:
+def _refuse_nonsense(accuracy: Accuracy, min_cosine: float) -> None:
+    if accuracy.cosine < min_cosine:
         raise AccuracyError(
             f"the candidate's outputs must follow the float model's (cosine at least "
-            f"{_STRICT_COSINE}), but the cosine is {accuracy.cosine:.4f}; its latency was not "
+            f"{min_cosine:g}), but the cosine is {accuracy.cosine:.4f}; its latency was not "
             "measured"
         )
 

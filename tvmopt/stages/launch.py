@@ -34,7 +34,7 @@ def launch(
     """Run one stage in a child process.
 
     Args:
-        stage: ``"convert"``, ``"tune"``, ``"build"`` or ``"evaluate"``.
+        stage: Name of the stage; see :func:`tvmopt.stages.child.run_stage`.
         config: ``to_dict()`` of the stage's configuration.
         inputs: Files and folders it reads, by role.
         out_dir: Empty folder for its files.

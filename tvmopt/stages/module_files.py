@@ -1,4 +1,4 @@
-"""The files of a converted model: readable IR, the module itself, its weights."""
+"""The files of a converted model: readable IR, the module itself, its weights, its ONNX forms."""
 
 from __future__ import annotations
 
@@ -11,17 +11,28 @@ from tvmopt.transform.constants import bind_constants, split_constants
 MODULE_FILE = "module.json"
 PARAMS_FILE = "params.bin"
 SCRIPT_FILE = "module.py"
+IMPORTED_FILE = "imported.py"
 REFERENCE_FILE = "reference.onnx"
+QUANTIZED_FILE = "quantized.onnx"
 
 
 def write_module(folder: Path, mod: tvm.IRModule) -> int:
     """Write ``mod`` with its weights beside it; returns the bytes of the weights."""
     without, params = split_constants(mod)
     (folder / MODULE_FILE).write_text(tvm.ir.save_json(without))
-    (folder / SCRIPT_FILE).write_text(without.script(show_meta=False))
+    _write_script(folder / SCRIPT_FILE, without)
     data = tvm.runtime.save_param_dict(params)
     (folder / PARAMS_FILE).write_bytes(data)
     return len(data)
+
+
+def write_script(path: Path, mod: tvm.IRModule) -> None:
+    """Write ``mod`` to be read by people, without its weights."""
+    _write_script(path, split_constants(mod)[0])
+
+
+def _write_script(path: Path, without: tvm.IRModule) -> None:
+    path.write_text(without.script(show_meta=False))
 
 
 def read_module(folder: Path) -> tvm.IRModule:

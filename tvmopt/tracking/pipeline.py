@@ -1,8 +1,12 @@
-"""The pipeline, as one list: convert -> tune -> build -> evaluate, each found again or done."""
+"""The pipeline, as one list, each stage found again or done.
+
+[calibrate -> [sensitivity]] -> convert -> tune -> build -> evaluate
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 from tvmopt import host
 from tvmopt.config import BuildConfig
@@ -12,15 +16,43 @@ from tvmopt.tracking.request import Request
 from tvmopt.tracking.stage_run import Session, StageOutput, run_stage
 
 
+def calibrate_stage(session: Session, request: Request, *, own: bool = False) -> StageOutput:
+    """Range of every activation."""
+    inputs, digests = _model_and_data(request)
+    config = request.calibrate
+    return run_stage(session, "calibrate", config, config.to_dict(), digests, inputs, own=own)
+
+
+def sensitivity_stage(session: Session, request: Request, *, own: bool = False) -> StageOutput:
+    """What each layer costs and gains; latencies are this machine's."""
+    inputs, digests = _model_and_data(request)
+    config = request.sensitivity
+    if "int8" in config.dtypes:
+        calibrated = calibrate_stage(session, request)
+        inputs["calibrate"], digests["calibrate"] = calibrated.folder, calibrated.digest
+    identity = {**config.to_dict(), "host": host.fingerprint()}
+    return run_stage(session, "sensitivity", config, identity, digests, inputs, own=own)
+
+
 def convert_stage(session: Session, request: Request, *, own: bool = False) -> StageOutput:
-    """ONNX -> Relax."""
-    inputs = {"model": request.model}
-    digests = {"model": request.model_digest}
+    """ONNX -> Relax; for int8 after calibration, for skip_layers=auto after sensitivity."""
+    inputs, digests = _model_and_data(request)
+    config = request.convert
+    if request.needs_calibration:
+        calibrated = calibrate_stage(session, request)
+        inputs["calibrate"], digests["calibrate"] = calibrated.folder, calibrated.digest
+    if request.needs_sensitivity:
+        sensitive = sensitivity_stage(session, request)
+        inputs["sensitivity"], digests["sensitivity"] = sensitive.folder, sensitive.digest
+    return run_stage(session, "convert", config, config.to_dict(), digests, inputs, own=own)
+
+
+def _model_and_data(request: Request) -> tuple[dict[str, Path], dict[str, str]]:
+    inputs, digests = {"model": request.model}, {"model": request.model_digest}
     if request.data is not None:
         inputs["data"] = request.data
         digests["data"] = request.data_digest
-    config = request.convert
-    return run_stage(session, "convert", config, config.to_dict(), digests, inputs, own=own)
+    return inputs, digests
 
 
 def tune_stage(

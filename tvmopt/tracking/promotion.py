@@ -14,7 +14,7 @@ from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime import CompiledModel
-from tvmopt.stages.convert import read_random_kind
+from tvmopt.stages.signature import Signature
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.tracking import flavor
 from tvmopt.tracking.artifacts import is_intact, local_artifacts
@@ -147,7 +147,7 @@ def _check(
             model.metadata.inputs,
             "heldout",
             seed=2,
-            random_kind=read_random_kind(converted),
+            random_kind=Signature.read(converted).random_inputs,
         )
         accuracy = _accuracy(model, Reference(str(converted / REFERENCE_FILE)), dataset)
     except ConfigError:

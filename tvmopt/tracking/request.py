@@ -7,12 +7,26 @@ import re
 from pathlib import Path
 
 from tvmopt.arch.target import TargetSpec, resolve_target
-from tvmopt.config import BuildConfig, ConvertConfig, EvaluateConfig, TuneConfig, at_least
+from tvmopt.config import (
+    AUTO,
+    DTYPES,
+    BuildConfig,
+    CalibrateConfig,
+    ConvertConfig,
+    EvaluateConfig,
+    SensitivityConfig,
+    TuneConfig,
+    at_least,
+)
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ConfigError
+from tvmopt.frontend.layers import layer_table
 from tvmopt.frontend.load import load_onnx, model_digest
+from tvmopt.frontend.prepare import prepare
 from tvmopt.frontend.shapes import fix_input_shapes, format_input_shapes, parse_input_shapes
+from tvmopt.quantize import is_quantized
 from tvmopt.tracking.registry import check_name
+from tvmopt.transform.skip import parse_skip_layers, resolve_skip_layers
 
 EXAMPLE = {
     "model": "examples/digits_cnn.onnx",
@@ -33,11 +47,14 @@ class Request:
         data: Path of the evaluation data, or None.
         data_digest: sha256 of the data; empty without data.
         target: The exact target.
+        calibrate: Configuration of the calibrate stage.
+        sensitivity: Configuration of the sensitivity stage.
         convert: Configuration of the convert stage.
         tune: Configuration of the tune stage.
         build: Configuration of the build stage.
         evaluate: Configuration of the evaluate stage.
         max_accuracy_drop: Largest accuracy drop that may be promoted.
+        quantised: Whether the model came quantised.
     """
 
     name: str
@@ -46,11 +63,25 @@ class Request:
     data: Path | None
     data_digest: str
     target: TargetSpec
+    calibrate: CalibrateConfig
+    sensitivity: SensitivityConfig
     convert: ConvertConfig
     tune: TuneConfig
     build: BuildConfig
     evaluate: EvaluateConfig
     max_accuracy_drop: float
+    quantised: bool = False
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether conversion needs ranges: to int8, of a model that is not quantised."""
+        return self.convert.dtype == "int8" and not self.quantised
+
+    @property
+    def needs_sensitivity(self) -> bool:
+        """Whether conversion needs a proposal: which layers to skip is left to us."""
+        wanted = AUTO in parse_skip_layers(self.convert.skip_layers)
+        return wanted and self.convert.dtype != "float32" and not self.quantised
 
 
 def make_request(
@@ -61,6 +92,14 @@ def make_request(
     data: str = "",
     target: str = "host",
     threads: int = 0,
+    layout: str = "NCHW",
+    dtype: str = "float32",
+    dtypes: str = "",
+    skip_layers: str = "",
+    quantization: str = "u8s8",
+    calibration: str = "minmax",
+    calibration_samples: int = 100,
+    sensitivity_time: float = 120.0,
     strategy: str = "default",
     trials: int = 64,
     time_budget: float = 0.0,
@@ -86,7 +125,25 @@ def make_request(
         )
     tune = TuneConfig(described, strategy, "subgraph", *_budget(strategy, trials, time_budget))
     evaluate = EvaluateConfig(threads=spec.threads, metric=metric, repeats=repeats)
-    fixed = fix_input_shapes(load_onnx(model), shapes)
+    loaded = load_onnx(model)
+    fixed = format_input_shapes(fix_input_shapes(loaded, shapes))
+    patterns = parse_skip_layers(skip_layers)
+    named = [pattern for pattern in patterns if pattern != AUTO]
+    if named:  # a typo must not wait for the calibration before it
+        resolve_skip_layers(layer_table(prepare(loaded, parse_input_shapes(fixed)).model), named)
+    skipped = ",".join(map(str, patterns))
+    convert = ConvertConfig(fixed, described, layout, dtype, skipped, quantization)
+    if dtype != "int8":  # what a conversion does not use must not change the digest of its result
+        convert = dataclasses.replace(convert, quantization="u8s8")
+    looked_at = tuple(filter(None, (d.strip() for d in dtypes.split(","))))
+    sensitivity = SensitivityConfig(
+        fixed,
+        described,
+        looked_at or (DTYPES[1:] if dtype == "float32" else (dtype,)),
+        quantization,
+        max_accuracy_drop,
+        time_limit_s=sensitivity_time,
+    )
     return Request(
         name=name,
         model=model,
@@ -94,11 +151,14 @@ def make_request(
         data=data_path,
         data_digest=sha256_file(data_path) if data_path else "",
         target=spec,
-        convert=ConvertConfig(format_input_shapes(fixed), described),
+        calibrate=CalibrateConfig(fixed, calibration, calibration_samples),
+        sensitivity=sensitivity,
+        convert=convert,
         tune=tune,
         build=BuildConfig(name, described),
         evaluate=evaluate,
         max_accuracy_drop=max_accuracy_drop,
+        quantised=is_quantized(loaded),
     )
 
 

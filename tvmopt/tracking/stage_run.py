@@ -84,7 +84,7 @@ def run_stage(
 
     Args:
         session: What the command's stages share.
-        stage: ``"convert"``, ``"tune"``, ``"build"`` or ``"evaluate"``.
+        stage: Name of the stage; see :func:`tvmopt.stages.child.run_stage`.
         config: What the stage is asked.
         identity: What of the configuration, and of this machine, is part of the digest.
         input_digests: Digests of the inputs, by role.

@@ -1,4 +1,4 @@
-"""The entry points as Python functions: convert, tune, build, evaluate, and all of them: main."""
+"""The entry points as Python functions: each stage, and all of them in a row: main."""
 
 from __future__ import annotations
 
@@ -53,10 +53,16 @@ def main(
     data: str = "",
     target: str = "host",
     threads: int = 0,
+    layout: str = "NCHW",
+    dtype: str = "float32",
+    skip_layers: str = "",
+    quantization: str = "u8s8",
+    calibration: str = "minmax",
+    calibration_samples: int = 100,
+    max_accuracy_drop: float = 0.01,
     strategy: str = "default",
     trials: int = 64,
     time_budget: float = 0.0,
-    max_accuracy_drop: float = 0.01,
     metric: str = "auto",
     repeats: int = 200,
     no_cache: bool = False,
@@ -69,21 +75,7 @@ def main(
         TvmoptError: One line that says what to do; :class:`PromotionRefusedError` when the model
             was built and registered but does not meet ``max_accuracy_drop``.
     """
-    params = dict(locals())
-    if not model:
-        if data or input_shapes:
-            raise ConfigError("data and input_shapes need a model, but model is empty")
-        root = Path(__file__).parents[2]
-        if not (root / EXAMPLE["model"]).is_file():
-            raise ConfigError(
-                "model must be given: the bundled example is not in this installation"
-            )
-        params |= {
-            "model": str(root / EXAMPLE["model"]),
-            "data": str(root / EXAMPLE["data"]),
-            "input_shapes": EXAMPLE["input_shapes"],
-            "name": name or EXAMPLE["name"],
-        }
+    params = _with_example(dict(locals()))
     request = _request(params)
     missing = request.target.missing_on_host()
     if missing:
@@ -100,7 +92,7 @@ def main(
         stages = (converted, tuned, built, baseline, measured)
 
         names = {
-            CANDIDATE: f"tvmopt {strategy}",
+            CANDIDATE: _variant(request),
             UNTUNED: "untuned TVM",
             REFERENCE: "ONNX Runtime fp32",
         }
@@ -138,29 +130,65 @@ def main(
         )
 
 
-def convert(
-    model: str,
+def sensitivity(
+    model: str = "",
     name: str = "",
     input_shapes: str = "",
     data: str = "",
     target: str = "host",
     threads: int = 0,
+    dtypes: str = "",
+    quantization: str = "u8s8",
+    calibration: str = "minmax",
+    calibration_samples: int = 100,
+    max_accuracy_drop: float = 0.01,
+    sensitivity_time: float = 120.0,
+    no_cache: bool = False,
+) -> StageOutput:
+    """Measure what each layer costs and gains in each number format; proposes skip sets."""
+    params = _with_example(dict(locals()))
+    request = _request(params)
+    with _session("sensitivity", request, params, no_cache) as session:
+        return pipeline.sensitivity_stage(session, request, own=True)
+
+
+def convert(
+    model: str = "",
+    name: str = "",
+    input_shapes: str = "",
+    data: str = "",
+    target: str = "host",
+    threads: int = 0,
+    layout: str = "NCHW",
+    dtype: str = "float32",
+    skip_layers: str = "",
+    quantization: str = "u8s8",
+    calibration: str = "minmax",
+    calibration_samples: int = 100,
+    max_accuracy_drop: float = 0.01,
     no_cache: bool = False,
 ) -> StageOutput:
     """Read, import and check a model; gives the run of the convert stage."""
-    params = dict(locals())
+    params = _with_example(dict(locals()))
     request = _request(params)
     with _session("convert", request, params, no_cache) as session:
         return pipeline.convert_stage(session, request, own=True)
 
 
 def tune(
-    model: str,
+    model: str = "",
     name: str = "",
     input_shapes: str = "",
     data: str = "",
     target: str = "host",
     threads: int = 0,
+    layout: str = "NCHW",
+    dtype: str = "float32",
+    skip_layers: str = "",
+    quantization: str = "u8s8",
+    calibration: str = "minmax",
+    calibration_samples: int = 100,
+    max_accuracy_drop: float = 0.01,
     strategy: str = "default",
     trials: int = 64,
     time_budget: float = 0.0,
@@ -171,7 +199,7 @@ def tune(
 
     ``warm_start`` is the id of an earlier tune run whose database the search begins from.
     """
-    params = dict(locals())
+    params = _with_example(dict(locals()))
     params.pop("warm_start")
     request = _request(params)
     with _session("tune", request, {**params, "warm_start": warm_start}, no_cache) as session:
@@ -181,19 +209,26 @@ def tune(
 
 
 def build(
-    model: str,
+    model: str = "",
     name: str = "",
     input_shapes: str = "",
     data: str = "",
     target: str = "host",
     threads: int = 0,
+    layout: str = "NCHW",
+    dtype: str = "float32",
+    skip_layers: str = "",
+    quantization: str = "u8s8",
+    calibration: str = "minmax",
+    calibration_samples: int = 100,
+    max_accuracy_drop: float = 0.01,
     strategy: str = "default",
     trials: int = 64,
     time_budget: float = 0.0,
     no_cache: bool = False,
 ) -> StageOutput:
     """Compile a model to a library and register it as a candidate; does what is missing before."""
-    params = dict(locals())
+    params = _with_example(dict(locals()))
     request = _request(params)
     with _session("build", request, params, no_cache) as session:
         converted = pipeline.convert_stage(session, request)
@@ -205,12 +240,19 @@ def build(
 
 
 def evaluate(
-    model: str,
+    model: str = "",
     name: str = "",
     input_shapes: str = "",
     data: str = "",
     target: str = "host",
     threads: int = 0,
+    layout: str = "NCHW",
+    dtype: str = "float32",
+    skip_layers: str = "",
+    quantization: str = "u8s8",
+    calibration: str = "minmax",
+    calibration_samples: int = 100,
+    max_accuracy_drop: float = 0.01,
     strategy: str = "default",
     trials: int = 64,
     time_budget: float = 0.0,
@@ -219,26 +261,40 @@ def evaluate(
     no_cache: bool = False,
 ) -> StageOutput:
     """Measure a model beside ONNX Runtime; does what is missing before."""
-    params = dict(locals())
+    params = _with_example(dict(locals()))
     request = _request(params)
     with _session("evaluate", request, params, no_cache) as session:
         converted = pipeline.convert_stage(session, request)
         tuned = pipeline.tune_stage(session, request, converted)
         built = pipeline.build_stage(session, request, converted, tuned)
         measured = pipeline.evaluate_stage(session, request, converted, built, None, own=True)
-        names = {CANDIDATE: f"tvmopt {strategy}", REFERENCE: "ONNX Runtime fp32"}
+        names = {CANDIDATE: _variant(request), REFERENCE: "ONNX Runtime fp32"}
         say()
         say(as_text(comparison(read_table(measured.folder), names)))
         return measured
 
 
+def _with_example(params: dict[str, Any]) -> dict[str, Any]:
+    """``params``, those of the bundled example when no model is given."""
+    if params["model"]:
+        return params
+    if params["data"] or params["input_shapes"]:
+        raise ConfigError("data and input_shapes need a model, but model is empty")
+    root = Path(__file__).parents[2]
+    if not (root / EXAMPLE["model"]).is_file():
+        raise ConfigError("model must be given: the bundled example is not in this installation")
+    return {
+        **params,
+        "model": str(root / EXAMPLE["model"]),
+        "data": str(root / EXAMPLE["data"]),
+        "input_shapes": EXAMPLE["input_shapes"],
+        "name": params["name"] or EXAMPLE["name"],
+    }
+
+
 def _request(params: dict[str, Any]) -> Request:
     """Check the parameters; a model that MLflow holds is fetched first."""
     values = {k: v for k, v in params.items() if k not in ("model", "no_cache")}
-    if not params["model"]:
-        raise ConfigError(
-            "model must be the path of an ONNX file or an MLflow URI, but it is empty"
-        )
     if "://" not in params["model"] and ":/" in params["model"]:
         open_store()
     # Kept until the process ends: child processes read the model from here.
@@ -298,6 +354,9 @@ def _register(
 ) -> registry.Registered:
     tags = {
         "strategy": request.tune.strategy,
+        "layout": request.convert.layout,
+        "dtype": request.convert.dtype,
+        "skip_layers": request.convert.skip_layers,
         "build_run": built.run_id,
         "convert_run": converted.run_id,
         "model_sha256": request.model_digest,
@@ -320,6 +379,15 @@ def _check_bar(request: Request, measured: StageOutput) -> None:
             f"{request.max_accuracy_drop:g}, but it is {drop:.4f} on the evaluation samples; "
             "raise max_accuracy_drop if that is good enough"
         )
+
+
+def _variant(request: Request) -> str:
+    """What the compiled model is called in tables: strategy, and what conversion changed."""
+    convert = request.convert
+    parts = ["tvmopt", request.tune.strategy]
+    parts += [convert.dtype] if convert.dtype != "float32" else []
+    parts += [convert.layout] if convert.layout != "NCHW" else []
+    return " ".join(parts)
 
 
 def _log_summary(session: Session, measured: StageOutput, table: list[list[str]]) -> None:

@@ -1,6 +1,6 @@
 """Fold the common operators on constants with NumPy.
 
-before -> after: ``permute_dims(const)`` -> ``const'``, likewise reshapes, and elementwise
+before -> after: ``permute_dims(const)`` -> ``const'``, likewise reshapes and casts, and elementwise
 operators on small constants (the bounds of a Clip, shape arithmetic). TVM's own FoldConstant
 gives the same, but compiles and loads a function for each call: 8 seconds for the biases and
 Clips of a network with 60 convolutions. What this pass leaves, FoldConstant still takes.
@@ -16,6 +16,8 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvmopt.transform.precision.casting import numpy_dtype
 
 _SMALL = 4096
 
@@ -55,13 +57,13 @@ class _Fold(PyExprMutator):
                 return call
             out = data.reshape(shape) if name in _RESHAPES else _transpose(call, data)
             return relax.const(np.ascontiguousarray(out).reshape(shape), dtype)
-        if name in _ELEMENTWISE and math.prod(shape) <= _SMALL:
+        if name in _ELEMENTWISE and (math.prod(shape) <= _SMALL or name == "relax.astype"):
             values = [self._data(arg) for arg in call.args]
             if any(v is None or str(v.dtype) not in _DTYPES for v in values):
                 return call
             with np.errstate(all="ignore"):
                 out = _ELEMENTWISE[name](*values)
-            return relax.const(np.asarray(out, dtype=dtype).reshape(shape), dtype)
+            return relax.const(np.asarray(out, dtype=numpy_dtype(dtype)).reshape(shape), dtype)
         return call
 
     def _data(self, expr: relax.Expr) -> np.ndarray | None:
@@ -72,7 +74,9 @@ class _Fold(PyExprMutator):
         return None
 
 
-_DTYPES = {"float32", "float64", "int8", "uint8", "int32", "int64", "bool"}
+_DTYPES = {
+    "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool",
+}  # fmt: skip
 
 
 def _static_type(ty: relax.Type) -> tuple[tuple[int, ...] | None, str]:

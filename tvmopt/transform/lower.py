@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.transform.legalize import legalize_map
 from tvmopt.transform.safe_take import GuardTake
 from tvmopt.transform.simplify import simplify_passes
 
@@ -26,7 +27,7 @@ def lower_passes() -> list[tvm.transform.Pass]:
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         # 3. Everything else to TensorIR, constants folded again, then fused.
-        relax.transform.LegalizeOps(),
+        relax.transform.LegalizeOps(legalize_map()),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),

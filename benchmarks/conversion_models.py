@@ -1,0 +1,189 @@
+"""Conversions of real models: accuracy kept, layers skipped, layout changes, seconds. One table.
+
+``python -m benchmarks.conversion_models [--only NAMES] [--model FILE --input_shapes S]
+[--dtypes float16,bfloat16,int8] [--layouts NCHW,NHWC] [--skip_layers auto] [--samples N]`` converts
+each model in each number format and layout, compiles it with the default schedules, and compares it
+with the float model in ONNX Runtime on samples that neither calibration nor sensitivity has seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import real_inputs, zoo
+from benchmarks.zoo_entries import ENTRIES
+from tvmopt.arch.target import resolve_target
+from tvmopt.config import CalibrateConfig, ConvertConfig, SensitivityConfig
+from tvmopt.errors import TvmoptError
+from tvmopt.evaluate.accuracy import AccuracyMeter
+from tvmopt.evaluate.dataset import load_dataset
+from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
+from tvmopt.frontend.reference import Reference, input_specs
+from tvmopt.stages.calibrate import calibrate
+from tvmopt.stages.check import compile_for_check
+from tvmopt.stages.convert import convert
+from tvmopt.stages.module_files import REFERENCE_FILE, read_module
+from tvmopt.stages.sensitivity import sensitivity
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One conversion; ``error`` is empty when it went well."""
+
+    model: str
+    dtype: str
+    layout: str
+    layers: int = 0
+    skipped: int = 0
+    layout_changes: int = 0
+    convert_s: float = 0.0
+    cosine: float = 0.0
+    agreement: float | None = None
+    accuracy_drop: float | None = None
+    samples: int = 0
+    error: str = ""
+
+
+def _quiet(done: int, total: int, text: str) -> None:
+    """Progress that nobody reads."""
+
+
+class Bench:
+    """One model, its data, and what its conversions share.
+
+    Args:
+        name: Name of the model.
+        path: The ONNX file.
+        shapes: Its input shapes.
+        data: Data file; by default samples of :mod:`benchmarks.real_inputs`.
+        samples: How many samples then.
+        threads: Threads to compile for.
+    """
+
+    def __init__(
+        self, name: str, path: Path, shapes: str, data: Path | None, samples: int, threads: int
+    ) -> None:
+        self.name, self.path, self.shapes = name, path, shapes
+        self.target = resolve_target("host", threads)
+        self.work = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+        prepared = prepare(load_onnx(path), parse_input_shapes(shapes))
+        self.specs = input_specs(prepared.reference)
+        if data is None:
+            data = self.work / "data.npz"
+            np.savez(data, **real_inputs.samples(name, self.specs, samples, seed=5))
+        self.data = data
+        self._calibrated: Path | None = None
+
+    def folder(self, name: str) -> Path:
+        """A new folder."""
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.work))
+
+    def calibrated(self) -> Path:
+        """Ranges, collected once."""
+        if self._calibrated is None:
+            self._calibrated = self.folder("calibrate")
+            config = CalibrateConfig(self.shapes)
+            calibrate(config, self.path, self._calibrated, _quiet, self.data)
+        return self._calibrated
+
+    def sensitivity(self, dtype: str) -> Path:
+        """Sensitivity of one number format."""
+        out = self.folder("sensitivity")
+        config = SensitivityConfig(self.shapes, self.target.to_dict(), (dtype,))
+        ranges = self.calibrated() if dtype == "int8" else None
+        sensitivity(config, self.path, out, _quiet, self.data, ranges)
+        return out
+
+    def convert(self, dtype: str, layout: str, skip_layers: str, sensitive: Path | None) -> Row:
+        """Convert, compile and compare on the evaluation part of the data."""
+        out = self.folder("convert")
+        config = ConvertConfig(self.shapes, self.target.to_dict(), layout, dtype, skip_layers)
+        ranges = self.calibrated() if dtype == "int8" else None
+        start = time.perf_counter()
+        try:
+            result = convert(config, self.path, out, _quiet, self.data, ranges, sensitive)
+        except TvmoptError as error:
+            return Row(self.name, dtype, layout, error=str(error))
+        seconds = time.perf_counter() - start
+        run = compile_for_check(read_module(out), self.target)
+        reference = Reference(str(out / REFERENCE_FILE), self.target.threads)
+        dataset = load_dataset(self.data, self.specs).split("evaluate")
+        meter = AccuracyMeter("auto", dataset.labels is not None)
+        for batch in dataset.batches():
+            got = run(list(batch.inputs.values()))
+            meter.add(got, reference(batch.inputs), batch.labels, batch.valid, batch.padding)
+        found, metrics = meter.result(), result.metrics
+        return Row(
+            self.name,
+            dtype,
+            layout,
+            int(metrics["layers"]),
+            int(metrics["layers_skipped"]),
+            int(metrics["layout_changes"]),
+            seconds,
+            found.cosine,
+            found.agreement,
+            found.drop if found.metric == "top1" else None,
+            found.samples,
+        )
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown."""
+    lines = ["| " + " | ".join(f.name for f in dataclasses.fields(Row)) + " |"]
+    lines.append("|" + " --- |" * len(dataclasses.fields(Row)))
+    for row in rows:
+        cells = []
+        for value in dataclasses.astuple(row):
+            cells.append("" if value is None else f"{value:.5g}" if isinstance(value, float)
+                         else str(value))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse, convert, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="names of zoo models, separated by commas")
+    parser.add_argument("--model", type=Path, help="an ONNX file instead of the zoo")
+    parser.add_argument("--input_shapes", default="")
+    parser.add_argument("--data", type=Path, help=".npz with samples")
+    parser.add_argument("--dtypes", default="float16,bfloat16,int8")
+    parser.add_argument("--layouts", default="NCHW")
+    parser.add_argument("--skip_layers", default="auto")
+    parser.add_argument("--samples", type=int, default=60)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args(argv)
+    wanted = []
+    if args.model:
+        wanted = [(args.model.stem, args.model, args.input_shapes)]
+    else:
+        names = set(filter(None, args.only.split(",")))
+        for entry in ENTRIES:
+            if entry.status != "must_fail" and (not names or entry.name in names):
+                wanted.append((entry.name, zoo.path(entry.name), entry.input_shapes))
+    rows = []
+    for name, path, shapes in wanted:
+        bench = Bench(name, path, shapes, args.data, args.samples, args.threads)
+        for dtype in args.dtypes.split(","):
+            auto = args.skip_layers == "auto" and dtype != "float32"
+            start = time.perf_counter()
+            sensitive = bench.sensitivity(dtype) if auto else None
+            spent = time.perf_counter() - start
+            for layout in args.layouts.split(","):
+                row = bench.convert(dtype, layout, args.skip_layers, sensitive)
+                rows.append(row)
+                print(f"{row} (sensitivity {spent:.0f} s)", flush=True)
+    print(table(rows))
+    return int(any(row.error for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

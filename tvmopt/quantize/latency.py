@@ -1,0 +1,160 @@
+"""Seconds of one layer alone, compiled for the target in each type.
+
+Layers of equal shapes are built once. The schedules are the default ones, without tuning, and what
+surrounds a layer is missing: good for comparing types, not for adding up.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from tvmopt.arch.target import TargetSpec, set_thread_environment
+from tvmopt.errors import TvmoptError
+from tvmopt.quantize.downstream import part_of, value_info
+from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.normalise import at_least_opset_13
+from tvmopt.quantize.quantizer import quantize_model
+from tvmopt.quantize.ranges import Ranges
+from tvmopt.quantize.scheme import Scheme
+
+_REPEATS = 5
+_LEAST_MS = 5
+
+
+def layer_seconds(
+    model: onnx.ModelProto,
+    jobs: Iterable[tuple[onnx.NodeProto, str]],
+    scheme: Scheme,
+    target: TargetSpec,
+    deadline: float,
+) -> dict[tuple[str, str], float]:
+    """Time layers alone, until ``deadline`` (of ``time.monotonic()``).
+
+    Args:
+        model: A prepared float32 model with known shapes.
+        jobs: Layers and types, those first that matter most.
+        scheme: How int8 is quantised.
+        target: CPU to compile for; must be this machine's.
+        deadline: Nothing new is begun after it.
+
+    Returns:
+        Median seconds by node name and type. What does not compile is left out, as is what was
+        not reached.
+    """
+    graph = Graph(model.graph)
+    set_thread_environment(target.threads)
+    known: dict[tuple[object, ...], float | None] = {}
+    found: dict[tuple[str, str], float] = {}
+    for node, dtype in jobs:
+        key = (dtype, *_shape_of(graph, node))
+        if key not in known:
+            if time.monotonic() >= deadline:
+                continue
+            try:
+                known[key] = _seconds(_alone(model, graph, node, dtype, scheme), dtype, target)
+            except (TvmoptError, ValueError, RuntimeError, TypeError, AttributeError):
+                known[key] = None  # not every layer compiles in every type
+        seconds = known[key]
+        if seconds is not None:
+            found[node.name, dtype] = seconds
+    return found
+
+
+def _shape_of(graph: Graph, node: onnx.NodeProto) -> tuple[object, ...]:
+    attrs = tuple(a.SerializeToString() for a in sorted(node.attribute, key=lambda a: a.name))
+    constant = tuple(name in graph.constants for name in node.input)
+    return (node.op_type, attrs, constant, *(graph.dims(name) for name in node.input))
+
+
+def _alone(
+    model: onnx.ModelProto, graph: Graph, node: onnx.NodeProto, dtype: str, scheme: Scheme
+) -> onnx.ModelProto:
+    """A model of one layer on inputs in [-1, 1], quantised inside for int8."""
+    inputs = []
+    for name in dict.fromkeys(node.input):
+        if name and name not in graph.constants:
+            dims = graph.dims(name)
+            if dims is None:
+                raise ValueError(f"shape of {name!r} is unknown")
+            inputs.append(value_info(name, np.broadcast_to(np.float32(0), dims)))
+    constants = [graph.constants[name] for name in node.input if name in graph.constants]
+    alone = part_of(model, [node], inputs, [node.output[0]], constants)
+    alone = onnx.shape_inference.infer_shapes(alone)
+    if dtype != "int8":
+        return alone
+    tensors = dict.fromkeys([*node.input, *node.output], (-1.0, 1.0))
+    ranges = Ranges("minmax", None, 1, tensors)
+    return integer_edges(quantize_model(at_least_opset_13(alone), ranges, scheme))
+
+
+def integer_edges(model: onnx.ModelProto) -> onnx.ModelProto:
+    """One quantised layer that reads and gives 8 bits, as it does inside a network.
+
+    before -> after: ``y = Conv(DQ(Q(x)), ...)`` -> ``y8 = Q(Conv(DQ(x8), ...))``, with one scale.
+    """
+    out = onnx.ModelProto()
+    out.CopyFrom(model)
+    graph = out.graph
+    index = Graph(graph)
+    quantises = [n for n in graph.node if n.op_type == "QuantizeLinear"]
+    if not quantises:
+        raise ValueError("the layer is not quantised")
+    kept = [n for n in graph.node if n.op_type != "QuantizeLinear"]
+    types = {value.name: value for value in graph.input}
+    for node in quantises:
+        kind = index.constants[node.input[2]].data_type
+        value = types[node.input[0]]
+        value.type.tensor_type.elem_type = kind
+        for reader in index.consumers[node.output[0]]:
+            reader.input[0] = value.name
+    result = graph.output[0]
+    kept.append(
+        onnx.helper.make_node(
+            "QuantizeLinear",
+            [result.name, *quantises[0].input[1:]],
+            [f"{result.name}.quantised"],
+            f"{result.name}.quantise",
+        )
+    )
+    del graph.node[:]
+    graph.node.extend(kept)
+    result.name = f"{result.name}.quantised"
+    result.type.tensor_type.elem_type = kind
+    return out
+
+
+def _seconds(model: onnx.ModelProto, dtype: str, target: TargetSpec) -> float:
+    import tvm
+    from tvm import relax
+
+    from tvmopt.build import build_library
+    from tvmopt.frontend import import_onnx
+    from tvmopt.transform import convert_module
+    from tvmopt.transform.lower import lower
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the importer tells of every name it changes
+        imported = import_onnx(model)
+    converted = convert_module(imported, dtype=dtype)
+    with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
+        path = Path(folder) / "layer.so"
+        build_library(lower(converted.mod, target.to_tvm()), target, path)
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+    rng = np.random.default_rng(0)
+    arrays = []
+    for value in model.graph.input:
+        kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        dims = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        arrays.append(tvm.runtime.tensor(rng.uniform(0, 1, dims).astype(kind)))
+    machine["main"](*arrays)
+    timer = machine.time_evaluator(
+        "main", tvm.cpu(), number=1, repeat=_REPEATS, min_repeat_ms=_LEAST_MS
+    )
+    return float(timer(*arrays).median)

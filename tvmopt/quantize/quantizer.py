@@ -1,0 +1,169 @@
+"""Float model and ranges -> a model with Q and DQ nodes, by ONNX Runtime's quantiser.
+
+ONNX Runtime's ``QDQQuantizer`` makes scales, zero points and integer weights. Which nodes it gets
+is decided by :mod:`tvmopt.quantize.select`, and :mod:`tvmopt.quantize.surgery` cleans up after it.
+
+before -> after: ``y = Conv(x, w, b); z = Relu(y)`` ->
+``z = Relu(Conv(DQ(Q(x)), DQ(w8), DQ(b32)))``; ``z`` is quantised where an integer node reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection, Iterator
+
+import numpy as np
+import onnx
+from onnxruntime.quantization import QuantType
+from onnxruntime.quantization.calibrate import TensorData
+from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+
+from tvmopt.errors import ConfigError
+from tvmopt.quantize.checks import check_float
+from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.normalise import normalise
+from tvmopt.quantize.ranges import Ranges
+from tvmopt.quantize.scheme import Scheme
+from tvmopt.quantize.select import (
+    ANCHORS,
+    JOINING,
+    SHARING,
+    data_inputs,
+    integer_nodes,
+    quantised_tensors,
+)
+from tvmopt.quantize.surgery import clean_up
+
+_INFERRED = "onnx.infer", "onnxruntime.quant"  # how the quantiser knows that types are inferred
+
+
+class Quantizer:
+    """Quantises one model with one set of ranges; :meth:`__call__` for each skip set.
+
+    Args:
+        model: A prepared float32 model, ``Prepared.model``. It is not changed.
+        ranges: Ranges of its activations, see :func:`~tvmopt.quantize.ranges.collect_ranges`.
+        scheme: What to quantise to.
+
+    Raises:
+        ConfigError: When the model is quantised or not float32, or the ranges are another model's.
+        ModelError: When its operators cannot be brought to opset 13.
+    """
+
+    def __init__(self, model: onnx.ModelProto, ranges: Ranges, scheme: Scheme) -> None:
+        check_float(model)
+        self._model = normalise(model)
+        self._scheme = scheme
+        self._graph = Graph(self._model.graph)
+        wanted = quantised_tensors(self._graph, scheme)
+        missing = [name for name in wanted if name not in ranges.tensors]
+        if missing:
+            raise ConfigError(
+                "ranges must be those of the model that is quantised, but they lack "
+                f"{missing[0]!r} and {len(missing) - 1} more; collect them again"
+            )
+        self._ranges = ranges
+        unusable = {name for name in wanted if not ranges.usable(name)}
+        self._never = {
+            node.name
+            for node in self._graph.nodes
+            if node.op_type in (*ANCHORS, *JOINING)
+            and unusable & {*data_inputs(self._graph, node), *node.output}
+        }
+        self._names = {node.name for node in self._graph.nodes}
+
+    def integer_nodes(self, exclude: Collection[str] = ()) -> set[str]:
+        """Names of the nodes that run in integers when the nodes ``exclude`` do not."""
+        return integer_nodes(self._graph, self._scheme, {*exclude, *self._never})
+
+    def __call__(self, exclude: Collection[str] = ()) -> onnx.ModelProto:
+        """The quantised model; the nodes ``exclude`` (names) and their weights stay float.
+
+        Raises:
+            ConfigError: When ``exclude`` names no node of the model.
+        """
+        unknown = sorted(set(exclude) - self._names)
+        if unknown:
+            raise ConfigError(
+                f"nodes to exclude must be nodes of the model, but {unknown[0]!r} is none; "
+                "take their names from the layer table"
+            )
+        chosen = self.integer_nodes(exclude)
+        out = onnx.ModelProto()
+        out.CopyFrom(self._model)
+        if not chosen:
+            return out
+        out.metadata_props.add(key=_INFERRED[0], value=_INFERRED[1])
+        producer = out.producer_name, out.producer_version
+        with _silent():
+            quantised = self._quantizer(out, chosen).quantize_model()
+        quantised.producer_name, quantised.producer_version = producer
+        kept = [p for p in quantised.metadata_props if p.key != _INFERRED[0]]
+        del quantised.metadata_props[:]
+        quantised.metadata_props.extend(kept)
+        clean_up(quantised.graph, chosen)
+        return quantised
+
+    def _quantizer(self, model: onnx.ModelProto, chosen: set[str]) -> QDQQuantizer:
+        unsigned = self._scheme.types == "u8s8"
+        tensors = {
+            name: TensorData(lowest=np.float32(low), highest=np.float32(high))
+            for name, (low, high) in self._ranges.tensors.items()
+            if self._ranges.usable(name)
+        }
+        options = {
+            "ActivationSymmetric": self._scheme.symmetric,
+            "WeightSymmetric": True,
+            # Nodes are chosen by name already.
+            "ForceQuantizeNoInputCheck": True,
+            # A result is quantised where an integer node reads it, and nowhere else.
+            "OpTypesToExcludeOutputQuantization": [
+                *ANCHORS, *(op for op in JOINING if op not in SHARING)
+            ],
+        }  # fmt: skip
+        return QDQQuantizer(
+            model,
+            self._scheme.per_channel,
+            False,
+            QuantType.QInt8,
+            QuantType.QUInt8 if unsigned else QuantType.QInt8,
+            tensors,
+            sorted(chosen),
+            [],
+            [*ANCHORS, *JOINING],
+            options,
+        )
+
+
+def quantize_model(
+    model: onnx.ModelProto, ranges: Ranges, scheme: Scheme, exclude: Collection[str] = ()
+) -> onnx.ModelProto:
+    """Quantise a float model; see :class:`Quantizer`, which is quicker for several skip sets.
+
+    Args:
+        model: A prepared float32 model, ``Prepared.model``. It is not changed.
+        ranges: Ranges of its activations.
+        scheme: What to quantise to.
+        exclude: Names of nodes that stay float, their weights too.
+
+    Returns:
+        The model with Q and DQ nodes; nodes that were there keep their names.
+
+    Raises:
+        ConfigError: When the model is quantised or not float32, the ranges are another model's,
+            or ``exclude`` names no node.
+        ModelError: When its operators cannot be brought to opset 13.
+    """
+    return Quantizer(model, ranges, scheme)(exclude)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    # The quantiser writes advice to the root logger.
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,280 @@
+"""Ranges of activations, found once by ONNX Runtime's calibraters and good for every skip set."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnxruntime.quantization.calibrate import HistogramCollector, MinMaxCalibrater
+
+from tvmopt.errors import ConfigError, ModelError
+from tvmopt.frontend.prepare import session_options
+from tvmopt.quantize.checks import check_float
+from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.normalise import normalise
+from tvmopt.quantize.scheme import Scheme
+from tvmopt.quantize.select import quantised_tensors
+
+Progress = Callable[[int, int, str], None]
+Inputs = Mapping[str, np.ndarray]
+
+_PERCENTILE_BINS = 8192
+# ONNX Runtime's search takes time in the square of the bins, in Python; its own default (128, as
+# many as the levels) leaves it nothing to choose from.
+_ENTROPY_BINS = 512
+_ENTROPY_LEVELS = 128
+_BYTES_AT_ONCE = 512 * 2**20
+_USABLE_SPAN = 1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranges:
+    """Smallest and largest value to represent, by tensor.
+
+    Attributes:
+        method: The calibration method of :class:`~tvmopt.quantize.scheme.Scheme`.
+        percentile: Its percentile; None for other methods.
+        batches: Calibration batches seen.
+        tensors: ``(low, high)`` by tensor name, in topological order.
+    """
+
+    method: str
+    percentile: float | None
+    batches: int
+    tensors: dict[str, tuple[float, float]]
+
+    def usable(self, name: str) -> bool:
+        """Whether a tensor has a range that 8 bits can represent (finite, known)."""
+        low, high = self.tensors.get(name, (math.nan, math.nan))
+        return math.isfinite(low) and math.isfinite(high) and high - low < _USABLE_SPAN
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form; :meth:`from_dict` reverses it. What is not finite becomes None."""
+        tensors = {
+            name: [value if math.isfinite(value) else None for value in pair]
+            for name, pair in self.tensors.items()
+        }
+        return {
+            "method": self.method,
+            "percentile": self.percentile,
+            "batches": self.batches,
+            "tensors": tensors,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Ranges:
+        """Rebuild ranges from :meth:`to_dict`."""
+        tensors = {
+            name: (_number(low), _number(high)) for name, (low, high) in data["tensors"].items()
+        }
+        return cls(data["method"], data["percentile"], data["batches"], tensors)
+
+
+def collect_ranges(
+    model: onnx.ModelProto,
+    batches: Iterable[Inputs],
+    scheme: Scheme | None = None,
+    progress: Progress | None = None,
+) -> Ranges:
+    """Run the float model on calibration data and choose the range of every activation.
+
+    Memory stays bounded: one batch is held at a time. The histogram methods read the data twice,
+    first for the largest values, so that histograms need never grow.
+
+    Args:
+        model: A prepared float32 model, ``Prepared.model``.
+        batches: Inputs by name, one mapping a call of the model; read twice by the histogram
+            methods, so a list or something that can be iterated again.
+        scheme: Says the method; by default :class:`Scheme`'s.
+        progress: Called with batches done, their number (0: unknown) and what is done.
+
+    Raises:
+        ConfigError: When the model is quantised or not float32, or there is no data.
+        ModelError: When ONNX Runtime cannot run the model on the data.
+    """
+    scheme = scheme or Scheme()
+    check_float(model)
+    if scheme.method != "minmax" and iter(batches) is batches:
+        batches = list(batches)
+    prepared = normalise(model)
+    # Products of activations may be wanted later; their ranges cost nothing more.
+    wanted = quantised_tensors(
+        Graph(prepared.graph), dataclasses.replace(scheme, activation_matmul=True)
+    )
+    report = _Report(progress, len(batches) if isinstance(batches, Sized) else 0)
+    tensors, count = _extremes(prepared, wanted, batches, report)
+    if scheme.method != "minmax" and wanted:
+        tensors = _from_histograms(prepared, tensors, batches, scheme, report)
+    percentile = scheme.percentile if scheme.method == "percentile" else None
+    return Ranges(scheme.method, percentile, count, tensors)
+
+
+def _extremes(
+    model: onnx.ModelProto, wanted: list[str], batches: Iterable[Inputs], report: _Report
+) -> tuple[dict[str, tuple[float, float]], int]:
+    """Smallest and largest values, by ONNX Runtime's MinMaxCalibrater, and the batches seen."""
+    with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
+        path = Path(folder) / "float.onnx"
+        onnx.save_model(model, str(path))
+        with _quiet():
+            calibrater = _MinMax(path, wanted, str(Path(folder) / "augmented.onnx"))
+            calibrater.augment_graph()
+            calibrater.create_inference_session()
+        for inputs in report.count(batches, "smallest and largest values"):
+            with _explained():
+                calibrater.collect_data(_One(inputs))
+    if not report.done:
+        raise ConfigError("calibration needs at least one batch of data, but got none")
+    found = calibrater.calibrate_tensors_range if wanted else {}
+    tensors = {
+        name: (float(np.min(found[name].lowest)), float(np.max(found[name].highest)))
+        for name in wanted
+    }
+    return tensors, report.done
+
+
+def _from_histograms(
+    model: onnx.ModelProto,
+    extremes: dict[str, tuple[float, float]],
+    batches: Iterable[Inputs],
+    scheme: Scheme,
+    report: _Report,
+) -> dict[str, tuple[float, float]]:
+    """Ranges that ONNX Runtime's HistogramCollector chooses from histograms between extremes.
+
+    Its own collection keeps the outputs of all batches in memory, and grows a histogram by as many
+    bins as a later batch is wider than the first: without bound when the first batch is near zero.
+    """
+    bins = _ENTROPY_BINS if scheme.method == "entropy" else _PERCENTILE_BINS
+    collector = HistogramCollector(
+        method=scheme.method,
+        symmetric=False,
+        num_bins=bins,
+        num_quantized_bins=_ENTROPY_LEVELS,
+        percentile=scheme.percentile,
+        scenario="same",
+    )
+    names = [n for n, (low, high) in extremes.items() if 0 < high - low < _USABLE_SPAN]
+    for name in names:
+        low, high = extremes[name]
+        # A hair wider, so that rounding leaves no value outside.
+        limit = np.float32(max(abs(low), abs(high)) * (1 + 1e-5))
+        edges = np.linspace(-limit, limit, bins + 1, dtype=np.float32)
+        counts = np.zeros(bins, np.int64)
+        collector.histogram_dict[name] = (
+            counts, edges, np.float32(low), np.float32(high), limit
+        )  # fmt: skip
+    run = _Outputs(model, names)
+    for inputs in report.count(batches, "histograms"):
+        with _explained():
+            for name, value in run(inputs):
+                counts, edges, *_ = collector.histogram_dict[name]
+                finite = value.ravel()
+                counts += np.histogram(finite, bins, range=(float(edges[0]), float(edges[-1])))[0]
+    if not names:
+        return extremes
+    with _quiet():
+        chosen = collector.compute_collection_result()
+    return {
+        name: (float(chosen[name][0]), float(chosen[name][1])) if name in chosen else pair
+        for name, pair in extremes.items()
+    }
+
+
+class _Outputs:
+    """The float model with inner tensors as outputs, a bounded number of bytes at a time."""
+
+    def __init__(self, model: onnx.ModelProto, names: list[str]) -> None:
+        graph = Graph(model.graph)
+        augmented = onnx.ModelProto()
+        augmented.CopyFrom(model)
+        self._inputs = {name for name in names if name in graph.inputs}
+        inner = [name for name in names if name not in self._inputs]
+        known = {output.name for output in augmented.graph.output}
+        augmented.graph.output.extend(onnx.ValueInfoProto(name=n) for n in inner if n not in known)
+        self._groups: list[list[str]] = []
+        room = 0
+        for name in inner:
+            size = 4 * math.prod(graph.dims(name) or (_BYTES_AT_ONCE,))
+            if size > room:
+                self._groups.append([])
+                room = _BYTES_AT_ONCE
+            self._groups[-1].append(name)
+            room -= size
+        self._session = ort.InferenceSession(
+            augmented.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
+        )
+
+    def __call__(self, inputs: Inputs) -> Iterator[tuple[str, np.ndarray]]:
+        yield from ((name, inputs[name]) for name in self._inputs)
+        for group in self._groups:
+            yield from zip(group, self._session.run(group, dict(inputs)), strict=True)
+
+
+class _MinMax(MinMaxCalibrater):
+    """ONNX Runtime's calibrater for given tensors instead of given operator types."""
+
+    def __init__(self, path: Path, wanted: list[str], augmented: str) -> None:
+        super().__init__(path, augmented_model_path=augmented)
+        self._wanted = wanted
+
+    def select_tensors_to_calibrate(
+        self, model: onnx.ModelProto
+    ) -> tuple[list[str], dict[str, onnx.ValueInfoProto]]:
+        graph = model.graph
+        values = {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
+        return self._wanted, values
+
+
+class _One:
+    """A calibration data reader over one batch."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._left: list[dict[str, np.ndarray]] = [dict(inputs)]
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return self._left.pop() if self._left else None
+
+
+class _Report:
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total = progress, total
+        self.done = 0
+
+    def count(self, batches: Iterable[Inputs], what: str) -> Iterator[Inputs]:
+        self.done = 0
+        for inputs in batches:
+            yield inputs
+            self.done += 1
+            if self._progress is not None:
+                self._progress(self.done, self._total, f"calibrate: {what}")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ModelError(
+            f"the float model must run on the calibration data, but ONNX Runtime says: {reason}"
+        ) from error
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)

@@ -1,0 +1,368 @@
+"""Which layers can take a lower type: what each costs, what it gains, and which to skip.
+
+Statistics are computed once: the ranges of activations, the outputs of the float model, and the
+inner values from which a converted layer and what follows from it can be run without the rest.
+Time is bounded: each layer gets its share of what is left, and what is not reached is marked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+
+from tvmopt.arch.target import TargetSpec
+from tvmopt.errors import ConfigError
+from tvmopt.evaluate.dataset import Batch, Dataset
+from tvmopt.frontend.layers import Layer as TableRow
+from tvmopt.frontend.layers import layer_table
+from tvmopt.frontend.prepare import Prepared
+from tvmopt.quantize.bar import Bar
+from tvmopt.quantize.checks import check_float
+from tvmopt.quantize.downstream import Downstream, Recording, new_session
+from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.joint import Judge, converter
+from tvmopt.quantize.probe import Errors, Layer, Probe, Setting
+from tvmopt.quantize.quantizer import Quantizer
+from tvmopt.quantize.ranges import Progress, Ranges, collect_ranges
+from tvmopt.quantize.report import (
+    ESTIMATED,
+    MEASURED,
+    NOT_CONVERTIBLE,
+    LayerCost,
+    Sensitivity,
+    SkipSet,
+)
+from tvmopt.quantize.roofline import Roofline, Work, roofline, work_of
+from tvmopt.quantize.scheme import Scheme
+from tvmopt.quantize.skipsets import Ladder
+
+DTYPES = ("float16", "bfloat16", "int8")
+_RECORD_BYTES = 2**30
+# Batches for single layers: what 16 bits lose differs little from one to another.
+_SINGLE_BATCHES = {"float16": 3, "bfloat16": 3, "int8": 8}
+_SHARE_OF_SINGLE_LAYERS = 0.5
+_SHARE_OF_SKIP_SETS = 0.6  # of what single layers left, when layers are timed as well
+_LADDER_WEIGHT = {"float16": 1, "bfloat16": 1, "int8": 3}  # 16 bits mostly hold at once
+
+
+def sensitivity(
+    model: Prepared | onnx.ModelProto,
+    data: Dataset,
+    *,
+    dtypes: Sequence[str] = DTYPES,
+    scheme: Scheme | None = None,
+    ranges: Ranges | None = None,
+    target: TargetSpec | None = None,
+    time_limit_s: float = 120.0,
+    samples: int = 32,
+    max_drop: float = 0.01,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Sensitivity:
+    """Measure what converting each layer costs and may gain, and propose skip sets.
+
+    Args:
+        model: A prepared float32 model.
+        data: Calibration data, which evaluation must not see.
+        dtypes: Types to look at, of ``"float16"``, ``"bfloat16"``, ``"int8"``.
+        scheme: How to quantise to int8; by default :class:`Scheme`'s.
+        ranges: Ranges of the activations; by default they are collected from the samples.
+        target: CPU whose peaks decide what is gained, and on which layers are timed; without one,
+            peaks are this machine's and nothing is timed.
+        time_limit_s: Seconds to take, but for what has been begun.
+        samples: Samples to look at, chosen from the data with ``seed``.
+        max_drop: Accuracy that a skip set may lose, see :class:`~tvmopt.quantize.bar.Bar`.
+        seed: Chooses the samples.
+        progress: Called with layers done, their number, and what is done.
+
+    Raises:
+        ConfigError: When a parameter breaks its rule, or the model is quantised or not float32.
+        ModelError: When ONNX Runtime cannot run the model on the data.
+    """
+    start = time.monotonic()
+    _check(dtypes, time_limit_s, samples)
+    bar = Bar(max_drop)
+    scheme = scheme or Scheme()
+    proto = model.model if isinstance(model, Prepared) else _with_types(model)
+    check_float(proto)
+    chosen = _choose(data, samples, seed)
+    batches = list(chosen.batches())
+    if "int8" in dtypes and ranges is None:
+        ranges = collect_ranges(proto, [b.inputs for b in batches], scheme, progress)
+    quantizer = None
+    if "int8" in dtypes:
+        assert ranges is not None
+        quantizer = Quantizer(proto, ranges, scheme)
+
+    graph = Graph(proto.graph)
+    setting = Setting(proto, graph, scheme, ranges)
+    nodes = {node.name: node for node in graph.nodes}
+    layers = layer_table(proto)
+    peaks = roofline(target.cpu_flags, target.threads) if target is not None else roofline()
+    costs = _without_measuring(setting, layers, nodes, dtypes, peaks)
+
+    # All layers converted: what skip sets start from, and which samples suffer most.
+    deadline = start + time_limit_s
+    session = new_session(proto)
+    judge = Judge(batches, [session.run(None, b.inputs) for b in batches], bar)
+    converters = {
+        dtype: converter(proto, dtype, _convertible_names(costs, dtype), quantizer)
+        for dtype in dtypes
+    }
+    verdicts = {
+        dtype: judge(converters[dtype](()), dtype, deadline, patient=True) for dtype in dtypes
+    }
+
+    # Single layers, on those samples: what is converted is run, and what follows from it.
+    reached = [layer for layer in layers if any(_open(costs, layer, d) for d in dtypes)]
+    parts = {layer.index: Downstream(graph, nodes[layer.name].output[0]) for layer in reached}
+    names = {name for part in parts.values() for name in part.inputs}
+    names.update(name for layer in reached for name in nodes[layer.name].input)
+    hardest = [batches[at] for at in judge.hardest(max(_SINGLE_BATCHES[d] for d in dtypes))]
+    recording = Recording(proto, sorted(names), [b.inputs for b in hardest], _RECORD_BYTES)
+    single_deadline = time.monotonic() + _SHARE_OF_SINGLE_LAYERS * max(
+        0.0, deadline - time.monotonic()
+    )
+    costs = _measure_layers(
+        setting, reached, nodes, parts, recording, hardest, costs, single_deadline, progress
+    )
+    notes = _notes(costs, hardest, recording)
+
+    # Many layers at once.
+    timed = target is not None and not target.missing_on_host()
+    if target is not None and not timed:
+        notes.append(f"layers are not timed: target {target.mcpu} does not run on this machine")
+    ladder_deadline = time.monotonic() + (deadline - time.monotonic()) * (
+        _SHARE_OF_SKIP_SETS if timed else 1.0
+    )
+    sets: list[SkipSet] = []
+    told = _teller(progress, len(layers))
+    for at, dtype in enumerate(dtypes):
+        weights = [_LADDER_WEIGHT[other] for other in dtypes[at:]]
+        share = (ladder_deadline - time.monotonic()) * weights[0] / sum(weights)
+        of_dtype = [cost for cost in costs.values() if cost.dtype == dtype]
+        ladder = Ladder(of_dtype, converters[dtype], judge, bar, told)
+        sets += ladder.climb(verdicts[dtype], time.monotonic() + share)
+    if timed:
+        assert target is not None
+        costs = _with_latency(setting, nodes, costs, target, deadline)
+        untimed = sum(c.latency_s is None and c.source != NOT_CONVERTIBLE for c in costs.values())
+        if untimed:
+            notes.append(
+                f"{untimed} of {len(costs)} layers and types are not timed: time ran out or they "
+                "do not compile alone"
+            )
+    return Sensitivity(
+        dtypes=tuple(dtypes),
+        costs=tuple(costs.values()),
+        skip_sets=tuple(sets),
+        samples=chosen.samples,
+        seconds=time.monotonic() - start,
+        settings={
+            "scheme": scheme.to_dict(),
+            "bar": dataclasses.asdict(bar),
+            "seed": seed,
+            "time_limit_s": time_limit_s,
+            "peaks": dataclasses.asdict(peaks),
+        },
+        notes=tuple(notes),
+    )
+
+
+Costs = dict[tuple[int, str], LayerCost]
+
+
+def _check(dtypes: Sequence[str], time_limit_s: float, samples: int) -> None:
+    unknown = [dtype for dtype in dtypes if dtype not in DTYPES]
+    if unknown or not dtypes or len(set(dtypes)) != len(dtypes):
+        raise ConfigError(
+            f"dtypes must be one or more of {', '.join(DTYPES)}, each once, "
+            f"but got {', '.join(dtypes) or 'none'}"
+        )
+    if not time_limit_s > 0:
+        raise ConfigError(f"time_limit_s must be above 0 seconds, but got {time_limit_s}")
+    if samples < 1:
+        raise ConfigError(f"samples must be at least 1, but got {samples}")
+
+
+def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:  # they may be written down already
+        return model
+
+
+def _choose(data: Dataset, samples: int, seed: int) -> Dataset:
+    # Whole inputs may be few; rows of a batch are taken in full batches, at least one.
+    if data.samples <= samples:
+        return data
+    count = max(samples, min(data.batch_size, data.samples))
+    order = np.random.default_rng(seed).permutation(data.samples)
+    return data.take(np.sort(order[:count]))
+
+
+def _without_measuring(
+    setting: Setting,
+    layers: Sequence[TableRow],
+    nodes: dict[str, onnx.NodeProto],
+    dtypes: Sequence[str],
+    peaks: Roofline,
+) -> Costs:
+    """A record for each layer and type, with what it gains, and why some cannot be converted."""
+    works = {layer.index: _work(setting.graph, layer, nodes) for layer in layers}
+    total = sum(peaks.seconds(w, "float32") for w in works.values() if w is not None)
+    costs: Costs = {}
+    for dtype in dtypes:
+        for layer in layers:
+            node = nodes.get(layer.name)
+            reason = "it is in a branch" if node is None else setting.why_not(node, dtype)
+            work = works[layer.index]
+            saved = None
+            if work is not None and reason is None:
+                saved = peaks.seconds(work, "float32") - peaks.seconds(work, dtype)
+            costs[layer.index, dtype] = LayerCost(
+                index=layer.index,
+                name=layer.name,
+                op=layer.op,
+                dtype=dtype,
+                source=ESTIMATED if reason is None else NOT_CONVERTIBLE,
+                saved_s=saved,
+                gain=saved / total if saved is not None and total > 0 else 0.0,
+                reason=reason or "",
+            )
+    return costs
+
+
+def _convertible_names(costs: Costs, dtype: str) -> list[str]:
+    convertible = [cost for cost in costs.values() if cost.source != NOT_CONVERTIBLE]
+    return [cost.name for cost in convertible if cost.dtype == dtype]
+
+
+def _work(graph: Graph, layer: TableRow, nodes: dict[str, onnx.NodeProto]) -> Work | None:
+    node = nodes.get(layer.name)
+    if node is None:
+        return None
+    return work_of(layer.flops, [graph.dims(n) for n in (*node.input[:2], node.output[0])])
+
+
+def _open(costs: Costs, layer: TableRow, dtype: str) -> bool:
+    return costs[layer.index, dtype].source != NOT_CONVERTIBLE
+
+
+def _measure_layers(
+    setting: Setting,
+    layers: Sequence[TableRow],
+    nodes: dict[str, onnx.NodeProto],
+    parts: dict[int, Downstream],
+    recording: Recording,
+    batches: Sequence[Batch],
+    costs: Costs,
+    deadline: float,
+    progress: Progress | None,
+) -> Costs:
+    """Errors of the outputs, for as many layers and samples as time allows.
+
+    Layers whose own results lose most come first, so that what is not reached is benign.
+    """
+    out = dict(costs)
+    dtypes = list(dict.fromkeys(dtype for _, dtype in costs))
+    example = recording.values[0]
+    for layer in layers:
+        wanted = [dtype for dtype in dtypes if _open(costs, layer, dtype)]
+        own = Layer(setting, nodes[layer.name], example).own_errors(example, wanted)
+        for dtype, error in own.items():
+            out[layer.index, dtype] = dataclasses.replace(out[layer.index, dtype], error=error)
+    order = sorted(layers, key=lambda layer: -max(out[layer.index, d].error for d in dtypes))
+    for done, layer in enumerate(order):
+        now = time.monotonic()
+        if now >= deadline:
+            break
+        until = now + (deadline - now) / (len(order) - done)
+        wanted = [dtype for dtype in dtypes if _open(costs, layer, dtype)]
+        probe = Probe(setting, nodes[layer.name], parts[layer.index], example)
+        errors = {dtype: Errors(recording.output_names) for dtype in wanted}
+        for at, values in enumerate(recording.values):
+            for dtype in wanted:
+                if at < _SINGLE_BATCHES[dtype]:
+                    errors[dtype].add(batches[at], recording, at, probe(values, dtype))
+            if time.monotonic() >= until:
+                break
+        for dtype, found in errors.items():
+            out[layer.index, dtype] = dataclasses.replace(
+                out[layer.index, dtype],
+                source=MEASURED,
+                error=found.error,
+                cosine=found.cosine,
+                disagreement=found.disagreement,
+                samples=found.samples,
+            )
+        if progress is not None:
+            progress(done + 1, len(order), f"sensitivity: {layer.name}")
+    return out
+
+
+def _with_latency(
+    setting: Setting,
+    nodes: dict[str, onnx.NodeProto],
+    costs: Costs,
+    target: TargetSpec,
+    deadline: float,
+) -> Costs:
+    """Costs with measured seconds, layers that the roofline finds heaviest first."""
+    from tvmopt.quantize.latency import layer_seconds
+
+    heaviest = sorted(
+        (cost for cost in costs.values() if cost.source != NOT_CONVERTIBLE),
+        key=lambda cost: -(cost.saved_s or 0.0),
+    )
+    jobs = [(nodes[c.name], dtype) for c in heaviest for dtype in ("float32", c.dtype)]
+    seconds = layer_seconds(
+        setting.model, jobs, setting.scheme, target, deadline
+    )
+    return {
+        key: dataclasses.replace(
+            cost,
+            latency_s=seconds.get((cost.name, cost.dtype)),
+            float_latency_s=seconds.get((cost.name, "float32")),
+        )
+        for key, cost in costs.items()
+    }
+
+
+def _notes(costs: Costs, batches: Sequence[Batch], recording: Recording) -> list[str]:
+    notes = []
+    estimated = sum(cost.source == ESTIMATED for cost in costs.values())
+    if estimated:
+        notes.append(
+            f"{estimated} of {len(costs)} costs are estimated from the error of the layer's own "
+            "result, for time ran out; give a larger time limit to measure them"
+        )
+    if len(recording.values) < len(batches):
+        notes.append(
+            f"single layers were measured on {len(recording.values)} of {len(batches)} batches: "
+            f"their inner values take more than {_RECORD_BYTES // 2**30} GiB"
+        )
+    short = sum(
+        c.source == MEASURED
+        and c.samples < sum(b.valid for b in batches[: _SINGLE_BATCHES[c.dtype]])
+        for c in costs.values()
+    )
+    if short:
+        notes.append(f"{short} of {len(costs)} costs were measured on fewer samples, for time")
+    return notes
+
+
+def _teller(progress: Progress | None, total: int) -> Callable[[SkipSet], None]:
+    def told(found: SkipSet) -> None:
+        if progress is not None:
+            progress(
+                total,
+                total,
+                f"{found.dtype}: {len(found.layers)} layers skipped, cosine {found.cosine:.4f}",
+            )
+
+    return told

@@ -1,0 +1,61 @@
+"""Stage 0, for int8: the range of every activation on the calibration part of the data."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from tvmopt.config import CalibrateConfig
+from tvmopt.evaluate.dataset import Dataset, load_dataset, random_dataset
+from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
+from tvmopt.frontend.reference import Reference, input_specs, working_random_inputs
+from tvmopt.quantize import Ranges, Scheme, collect_ranges
+from tvmopt.stages.result import Progress, StageResult
+
+RANGES_FILE = "ranges.json"
+_RANDOM = "random inputs: no data was given, so accuracy on real inputs is unknown"
+
+
+def calibrate(
+    config: CalibrateConfig, model: Path, out_dir: Path, progress: Progress, data: Path | None = None
+) -> StageResult:
+    """Run the float model on samples and write the range of each of its activations.
+
+    Raises:
+        ConfigError, ModelError: The model or the data cannot be used.
+    """
+    start = time.perf_counter()
+    prepared = prepare(load_onnx(model), parse_input_shapes(config.input_shapes))
+    dataset = calibration_data(prepared.reference, data, config.samples)
+    batches = [batch.inputs for batch in dataset.batches()]
+    ranges = collect_ranges(prepared.model, batches, Scheme(method=config.method), progress)
+    (out_dir / RANGES_FILE).write_text(json.dumps(ranges.to_dict(), indent=1))
+    metrics = {
+        "calibrate_s": time.perf_counter() - start,
+        "calibration_samples": float(dataset.samples),
+        "calibrated_tensors": float(len(ranges.tensors)),
+    }
+    tags = {"tvmopt.calibration_data": data.name if data else _RANDOM}
+    what = f"{dataset.samples} {'' if data else 'random '}samples"
+    return StageResult(metrics, tags, [f"{len(ranges.tensors)} ranges by {config.method} on {what}"])
+
+
+def read_ranges(folder: Path) -> Ranges:
+    """Ranges that the calibrate stage wrote."""
+    return Ranges.from_dict(json.loads((folder / RANGES_FILE).read_text()))
+
+
+def calibration_data(reference: onnx.ModelProto, data: Path | None, most: int) -> Dataset:
+    """At most ``most`` samples of the calibration part, evenly spread; random ones without data."""
+    specs = input_specs(reference)
+    if data is None:
+        kind, _, _ = working_random_inputs(Reference(reference), specs, seed=0)
+        return random_dataset(specs, seed=0, kind=kind)
+    dataset = load_dataset(data, specs).split("calibrate")
+    if dataset.samples <= most:
+        return dataset
+    return dataset.take(np.linspace(0, dataset.samples - 1, most).round().astype(np.int64))

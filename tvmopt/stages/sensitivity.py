@@ -1,0 +1,81 @@
+"""What each layer costs and gains in each number format, and which layers to skip for it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tvmopt.arch.target import TargetSpec
+from tvmopt.config import SensitivityConfig
+from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
+from tvmopt.quantize import Scheme, Sensitivity, SkipSet
+from tvmopt.quantize import sensitivity as measure
+from tvmopt.stages.calibrate import calibration_data, read_ranges
+from tvmopt.stages.result import Progress, StageResult
+
+SENSITIVITY_FILE = "sensitivity.json"
+TABLE_FILE = "sensitivity.csv"
+SKIP_SETS_FILE = "skip_sets.csv"
+PLOT_FILE = "sensitivity.png"
+
+
+def sensitivity(
+    config: SensitivityConfig,
+    model: Path,
+    out_dir: Path,
+    progress: Progress,
+    data: Path | None = None,
+    calibrate_dir: Path | None = None,
+) -> StageResult:
+    """Measure every layer in every number format, and propose skip sets of rising size.
+
+    Raises:
+        ConfigError, ModelError: The model or the data cannot be used.
+    """
+    start = time.perf_counter()
+    prepared = prepare(load_onnx(model), parse_input_shapes(config.input_shapes))
+    dataset = calibration_data(prepared.reference, data, config.samples)
+    found = measure(
+        prepared,
+        dataset,
+        dtypes=config.dtypes,
+        scheme=Scheme(config.quantization),
+        ranges=read_ranges(calibrate_dir) if calibrate_dir else None,
+        target=TargetSpec.from_dict(config.target),
+        time_limit_s=config.time_limit_s,
+        samples=config.samples,
+        max_drop=config.max_accuracy_drop,
+        progress=progress,
+    )
+    (out_dir / SENSITIVITY_FILE).write_text(json.dumps(found.to_dict(), indent=1))
+    found.write_csv(out_dir / TABLE_FILE)
+    _write_skip_sets(out_dir / SKIP_SETS_FILE, found.skip_sets)
+    found.plot(out_dir / PLOT_FILE)
+    metrics = {"sensitivity_s": time.perf_counter() - start, "samples": float(dataset.samples)}
+    lines = []
+    for dtype in config.dtypes:
+        proposed = found.proposed(dtype)
+        metrics[f"proposed_skips_{dtype}"] = float(len(proposed))
+        listed = ",".join(map(str, proposed)) or "none"
+        lines.append(f"{dtype}: skip {listed}")
+    tags = {"tvmopt.notes": "; ".join(found.notes)} if found.notes else {}
+    return StageResult(metrics, tags, [*lines, *found.notes])
+
+
+def read_proposal(folder: Path, dtype: str) -> tuple[int, ...]:
+    """Layers that the sensitivity stage proposes to skip for ``dtype``."""
+    data = json.loads((folder / SENSITIVITY_FILE).read_text())
+    return Sensitivity.from_dict(data).proposed(dtype)
+
+
+def _write_skip_sets(path: Path, sets: Sequence[SkipSet]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [f.name for f in dataclasses.fields(SkipSet)])
+        writer.writeheader()
+        for found in sets:
+            listed = " ".join(map(str, found.layers))
+            writer.writerow({**dataclasses.asdict(found), "layers": listed})

@@ -1,0 +1,45 @@
+"""What a converted model takes, gives, and may deviate by: ``signature.json``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from tvmopt.compare import Tolerance
+from tvmopt.runtime.metadata import TensorSpec
+
+SIGNATURE_FILE = "signature.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """Signature of a converted model.
+
+    Attributes:
+        inputs: Inputs in ONNX order.
+        outputs: Outputs in ONNX order.
+        random_inputs: Kind of random inputs that the float model accepts.
+        tolerance: Deviation from the golden outputs that is allowed.
+        min_cosine: Smallest cosine with the float model's outputs that is allowed.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    random_inputs: str
+    tolerance: Tolerance
+    min_cosine: float
+
+    def write(self, folder: Path) -> None:
+        """Write ``signature.json``."""
+        (folder / SIGNATURE_FILE).write_text(json.dumps(dataclasses.asdict(self), indent=2))
+
+    @classmethod
+    def read(cls, folder: Path) -> Signature:
+        """Read what :meth:`write` wrote."""
+        data = json.loads((folder / SIGNATURE_FILE).read_text())
+        for side in ("inputs", "outputs"):
+            data[side] = tuple(
+                TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in data[side]
+            )
+        return cls(**{**data, "tolerance": Tolerance(**data["tolerance"])})

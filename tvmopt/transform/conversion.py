@@ -1,0 +1,79 @@
+"""All conversions of a module, as one list: integers, number format, layout."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import tvm
+
+from tvmopt.transform.integer import lower_quantized
+from tvmopt.transform.layout import LayoutChange, convert_layout_with_report
+from tvmopt.transform.precision import to_precision
+from tvmopt.transform.raise_tensor_ir import RaisePass
+from tvmopt.transform.simplify import simplify
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """A converted module and what was not converted.
+
+    Attributes:
+        mod: The module; inputs and outputs are those it had before.
+        kept: Why a layer kept its number format or its layout, by layer number; layers that were
+            asked to be skipped are not in it.
+        layout_changes: Layout changes of activations that were inserted.
+    """
+
+    mod: tvm.IRModule
+    kept: dict[int, str]
+    layout_changes: tuple[LayoutChange, ...]
+
+    @property
+    def layout_change_bytes(self) -> int:
+        """Bytes of all tensors that change layout."""
+        return sum(change.bytes for change in self.layout_changes)
+
+
+def convert_module(
+    mod: tvm.IRModule,
+    *,
+    dtype: str = "float32",
+    layout: str = "NCHW",
+    skip_layers: Iterable[int] = (),
+) -> Conversion:
+    """Bring ``mod``, as imported, to a number format and a layout.
+
+    Quantised operators become integer ones whatever ``dtype``; for ``"int8"`` the module must have
+    been imported from a quantised model.
+
+    Args:
+        mod: An imported module.
+        dtype: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"int8"``.
+        layout: Layout of the convolutions; ``"NCHW"`` leaves them alone.
+        skip_layers: Numbers of layers to leave alone.
+    """
+    skip = sorted(set(skip_layers))
+    reasons: dict[int, list[str]] = {}
+
+    def keep(what: str, found: dict[int, str]) -> None:
+        for index, why in found.items():
+            if index not in skip:
+                reasons.setdefault(index, []).append(f"{what}: {why}")
+
+    mod = RaisePass()(mod)
+    integer = lower_quantized(mod)  # before constants are folded: quantised weights are some
+    mod = simplify(integer.mod)
+    if dtype == "int8":
+        keep("dtype", integer.floats)
+    if dtype in ("float16", "bfloat16"):
+        precision = to_precision(mod, dtype, skip_layers=skip)
+        mod = precision.mod
+        keep("dtype", precision.skipped)
+    changes: tuple[LayoutChange, ...] = ()
+    if layout != "NCHW":
+        laid_out = convert_layout_with_report(mod, {"nn.conv2d": layout}, skip_layers=skip)
+        mod, changes = laid_out.mod, laid_out.changes
+        keep("layout", laid_out.skipped)
+    kept = {index: "; ".join(why) for index, why in sorted(reasons.items())}
+    return Conversion(simplify(mod), kept, changes)

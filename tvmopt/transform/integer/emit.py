@@ -1,0 +1,157 @@
+"""Values to Relax operators: as floats where floats are needed, else requantised.
+
+before -> after, a requantise of an accumulator (relu is in the clip):
+
+    quantize(relu(scale * (acc + bias)), out_scale, zero)
+    -> astype(clip(add(round(multiply(astype(add(acc, bias), float32), scale / out_scale)),
+           zero), max(0, zero), 255), uint8)
+
+The arithmetic is ONNX Runtime's: one float32 scale, round half to even, then the zero point.
+Every operator is elementwise, so that FuseOps puts the chain into the convolution's kernel.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tvm import relax
+
+from tvmopt.transform.integer.values import (
+    Concatenated,
+    Constant,
+    Linear,
+    QuantParams,
+    Term,
+    Value,
+    array_of,
+)
+
+
+class Emitter:
+    """Emits operators into the function that ``builder`` is building."""
+
+    def __init__(self, builder: relax.BlockBuilder) -> None:
+        self.builder = builder
+
+    def emit(self, expr: relax.Expr, name: str = "") -> relax.Var:
+        """Bind ``expr`` to a new variable."""
+        return self.builder.emit(expr, name)
+
+    def floats(self, value: Value) -> relax.Expr:
+        """``value`` as a float32 tensor (or a tuple of them)."""
+        if isinstance(value, Linear):
+            return self._clamp(self._sum(value, np.float32(1)), value.low, value.high)
+        if isinstance(value, Constant):
+            return relax.const(value.real, "float32")
+        if isinstance(value, Concatenated):
+            parts = relax.Tuple([self.floats(part) for part in value.parts])
+            return self.emit(relax.op.concat(parts, value.axis))
+        if isinstance(value, tuple):
+            return relax.Tuple([self.floats(field) for field in value])
+        return value
+
+    def quantised(self, value: Value, params: QuantParams) -> relax.Expr:
+        """``value`` quantised to ``params``; no operator when it is already."""
+        if isinstance(value, Linear):
+            return self._requantise(value, params)
+        if isinstance(value, Concatenated):
+            parts = relax.Tuple([self.quantised(part, params) for part in value.parts])
+            return self.emit(relax.op.concat(parts, value.axis))
+        if isinstance(value, Constant):
+            return relax.const(params.apply(value.real), params.dtype)
+        real = self.floats(value)
+        known = array_of(real)
+        if known is not None and known.dtype == np.float32:
+            return relax.const(params.apply(known), params.dtype)
+        steps = self.emit(relax.op.divide(real, number(params.scale, "float32")))
+        return self._saturate(steps, params, *params.limits)
+
+    def clipped(self, tensor: relax.Expr, low: int, high: int) -> relax.Expr:
+        """An integer tensor cut off at ``low`` and ``high``."""
+        info = np.iinfo(str(tensor.ty.dtype))
+        if low <= info.min and high >= info.max:
+            return tensor
+        return self.emit(relax.op.clip(tensor, max(low, info.min), min(high, info.max)))
+
+    def _requantise(self, value: Linear, params: QuantParams) -> relax.Expr:
+        if value.clamped and not params.per_tensor:
+            return self.quantised(self.floats(value), params)
+        low, high = (_bound(limit, params) for limit in (value.low, value.high))
+        if _is_quantised(value, params):
+            return self.clipped(value.terms[0].tensor, low, high)
+        return self._saturate(self._sum(value, params.scale), params, low, high)
+
+    def _saturate(
+        self, steps: relax.Expr, params: QuantParams, low: int, high: int
+    ) -> relax.Expr:
+        steps = self.emit(relax.op.round(steps))
+        if params.zero.any():
+            steps = self.emit(relax.op.add(steps, number(params.zero, "float32")))
+        return self.emit(relax.op.astype(self.emit(relax.op.clip(steps, low, high)), params.dtype))
+
+    def _sum(self, value: Linear, unit: np.ndarray | np.float32) -> relax.Expr:
+        """Terms and offset in float32, counted in ``unit``."""
+        total: relax.Expr | None = None
+        for term in value.terms:
+            x = self._scaled(term, unit)
+            total = x if total is None else self.emit(relax.op.add(total, x))
+        assert total is not None
+        if value.offset.any():
+            total = self.emit(relax.op.add(total, number(value.offset / unit, "float32")))
+        return total
+
+    def _scaled(self, term: Term, unit: np.ndarray | np.float32) -> relax.Expr:
+        x = term.tensor
+        if term.dtype != "int32":  # a float holds the difference of two small integers exactly
+            x = self.emit(relax.op.astype(x, "float32"))
+            if term.shift.any():
+                x = self.emit(relax.op.subtract(x, number(-term.shift, "float32")))
+        else:
+            if term.shift.any():
+                x = self.emit(relax.op.add(x, number(term.shift, "int32")))
+            x = self.emit(relax.op.astype(x, "float32"))
+        scale = (term.scale / unit).astype(np.float32)
+        if (scale != 1).any():
+            x = self.emit(relax.op.multiply(x, number(scale, "float32")))
+        return x
+
+    def _clamp(self, x: relax.Expr, low: float, high: float) -> relax.Expr:
+        if low == 0 and high == math.inf:
+            return self.emit(relax.op.nn.relu(x))
+        if low > -math.inf and high < math.inf:
+            return self.emit(relax.op.clip(x, low, high))
+        if low > -math.inf:
+            return self.emit(relax.op.maximum(x, relax.const(low, "float32")))
+        if high < math.inf:
+            return self.emit(relax.op.minimum(x, relax.const(high, "float32")))
+        return x
+
+
+def number(array: np.ndarray, dtype: str) -> relax.Expr:
+    """A constant; one value, even repeated, becomes a scalar that kernels hold as a literal."""
+    array = np.asarray(array)
+    if array.size and (array == array.flat[0]).all():
+        array = array.reshape(-1)[0].reshape(())
+    return relax.const(array.astype(dtype), dtype)
+
+
+def _is_quantised(value: Linear, params: QuantParams) -> bool:
+    if len(value.terms) != 1 or value.offset.any():
+        return False
+    term = value.terms[0]
+    return (
+        term.dtype == params.dtype
+        and np.array_equal(term.scale, params.scale)
+        and np.array_equal(-term.shift, params.zero)
+    )
+
+
+def _bound(limit: float, params: QuantParams) -> int:
+    """The quantised form of a bound: rounding is monotone, so the clip may follow it."""
+    low, high = params.limits
+    if math.isinf(limit):
+        return low if limit < 0 else high
+    with np.errstate(over="ignore"):
+        step = float(np.rint(np.float32(limit) / params.scale)) + float(params.zero)
+    return int(min(max(step, low), high))

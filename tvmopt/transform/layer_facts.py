@@ -1,0 +1,128 @@
+"""What became of the layers: number formats and layouts of a converted module's anchors."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import tvm
+from tvm import relax
+
+from tvmopt.transform.anchors import Anchor, anchors
+
+_ELEMENTWISE = frozenset(
+    """add subtract multiply divide maximum minimum clip round floor ceil trunc sign negative abs
+    astype sigmoid tanh erf exp log sqrt rsqrt square power where nn.relu nn.relu6 nn.leakyrelu
+    nn.gelu nn.gelu_tanh nn.silu nn.prelu quantize dequantize greater less equal""".split()
+)
+
+# A value of such a type is there to be stored.
+_NARROW = ("int8", "uint8", "float16", "bfloat16")
+
+# For each variable, the variables of the elementwise operators that read it; None for each other
+# reader: an operator that needs the value stored, or the end.
+_Users = dict[relax.Var, list[relax.Var | None]]
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerFacts:
+    """Facts of one layer after conversion.
+
+    Attributes:
+        dtype: Element type of the weight (of the second operand): what it computes with.
+        input_dtype: Element type of the first operand, as it is stored.
+        output_dtype: Element type in which the result is stored, after the elementwise operators
+            that are fused to it; several joined by ``/`` when it is stored more than once.
+        layout: Layout of the activation of a convolution, else empty.
+        bytes: Bytes of both operands and of the anchor's result as stored.
+    """
+
+    dtype: str
+    input_dtype: str
+    output_dtype: str
+    layout: str
+    bytes: int
+
+
+def layer_facts(mod: tvm.IRModule) -> dict[int, LayerFacts]:
+    """Facts of every layer of ``main`` by layer number; of its first anchor where it has two."""
+    users = _users(mod["main"])
+    facts: dict[int, LayerFacts] = {}
+    for anchor in anchors(mod):
+        facts.setdefault(anchor.index, _facts(anchor, users))
+    return facts
+
+
+def _facts(anchor: Anchor, users: _Users) -> LayerFacts:
+    data, weight = anchor.call.args[0], anchor.call.args[1]
+    stored = sorted(_stored_dtypes(anchor.var, users)) or [_dtype(anchor.var)]
+    layout = str(getattr(anchor.call.attrs, "data_layout", "") or "")
+    size = _elements(anchor.var) * _itemsize(stored[0])
+    size += sum(_elements(x) * _itemsize(_dtype(x)) for x in (data, weight))
+    return LayerFacts(_dtype(weight), _dtype(data), "/".join(stored), layout, math.ceil(size))
+
+
+def _users(main: relax.Function) -> _Users:
+    found: _Users = {}
+
+    def use(expr: relax.Expr, by: relax.Var | None) -> None:
+        if isinstance(expr, relax.Var):
+            found.setdefault(expr, []).append(by)
+        elif isinstance(expr, relax.Tuple):
+            for field in expr.fields:
+                use(field, by)
+
+    def visit(body: relax.Expr) -> None:
+        for block in body.blocks if isinstance(body, relax.SeqExpr) else []:
+            for binding in block.bindings:
+                value = binding.value
+                if isinstance(value, relax.If):
+                    visit(value.true_branch)
+                    visit(value.false_branch)
+                elif isinstance(value, relax.Call):
+                    for arg in value.args:
+                        use(arg, binding.var if _is_elementwise(value) else None)
+                else:
+                    use(value, binding.var if isinstance(value, relax.Var) else None)
+        use(body.body if isinstance(body, relax.SeqExpr) else body, None)
+
+    visit(main.body)
+    return found
+
+
+def _stored_dtypes(var: relax.Var, users: _Users) -> set[str]:
+    """Types of the values that leave the elementwise operators behind ``var``."""
+    dtypes, seen, todo = set(), {var}, [var]
+    while todo:
+        value = todo.pop()
+        readers = users.get(value, [])
+        if None in readers or _dtype(value) in _NARROW:
+            dtypes.add(_dtype(value))
+        if _dtype(value) in _NARROW:
+            continue  # what reads it next is another layer's business
+        for reader in readers:
+            if reader is not None and reader not in seen:
+                seen.add(reader)
+                todo.append(reader)
+    return dtypes
+
+
+def _is_elementwise(call: relax.Call) -> bool:
+    return (
+        isinstance(call.op, tvm.ir.Op) and call.op.name.removeprefix("relax.") in _ELEMENTWISE
+    )
+
+
+def _dtype(expr: relax.Expr) -> str:
+    return str(expr.ty.dtype)
+
+
+def _elements(expr: relax.Expr) -> int:
+    shape = getattr(expr.ty, "shape", None)
+    if shape is None or not all(isinstance(d, tvm.tirx.IntImm) for d in shape):
+        return 0
+    return math.prod(int(d) for d in shape)
+
+
+def _itemsize(dtype: str) -> float:
+    return 1.0 if dtype == "bool" else tvm.DataType(dtype).bits / 8

@@ -1,0 +1,13 @@
+"""Layouts of convolutions: conversion, its settings for a scope, and its report."""
+
+from tvmopt.transform.layout.config import LayoutConfig
+from tvmopt.transform.layout.convert import convert_layout, convert_layout_with_report
+from tvmopt.transform.layout.report import LayoutChange, LayoutResult
+
+__all__ = [
+    "LayoutChange",
+    "LayoutConfig",
+    "LayoutResult",
+    "convert_layout",
+    "convert_layout_with_report",
+]

@@ -1,0 +1,97 @@
+"""Reshapes and transposes as views: tensors that name the memory of another one anew."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tvm import relax
+
+from tvmopt.transform.layout.form import Form, change, reshape_form, transpose_form
+from tvmopt.transform.layout.tensors import Tensor, static_shape
+
+RESHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
+TRANSPOSE = "relax.permute_dims"
+BROADCAST = "relax.broadcast_to"
+VIEWS = (*RESHAPES, TRANSPOSE, BROADCAST)  # the last one where it changes nothing
+
+
+def view(name: str, call: relax.Call, base: Tensor) -> Tensor | None:
+    """The result of a reshape or a transpose of ``base``; None for another call."""
+    shape = static_shape(call.ty)
+    if shape is None or math.prod(shape) == 0:
+        return None
+    if call.op.name in RESHAPES or (call.op.name == BROADCAST and shape == base.shape):
+        return base.reshaped(name, shape)
+    if call.op.name == TRANSPOSE:
+        axes, back = _axes(call)
+        out = base.view(
+            name,
+            shape,
+            lambda form: transpose_form(form, axes),
+            lambda form: transpose_form(form, back),
+        )
+        out.transposes = 1
+        return out
+    return None
+
+
+def before(call: relax.Call, form: Form) -> Form | None:
+    """Form of what is reshaped or transposed, from the form of the result; None: no such form."""
+    shape, out = static_shape(call.args[0].ty), static_shape(call.ty)
+    if shape is None or out is None:
+        return None
+    if call.op.name == TRANSPOSE:
+        return transpose_form(form, _axes(call)[1])
+    if call.op.name == BROADCAST:
+        return form if len(shape) == len(out) else None
+    return reshape_form(form, out, shape)
+
+
+def _axes(call: relax.Call) -> tuple[list[int], list[int]]:
+    """Axes of a transpose, and of its inverse."""
+    rank = len(call.args[0].ty.shape)
+    given = call.attrs.axes
+    axes = [int(a) % rank for a in given] if given is not None else [*range(rank)][::-1]
+    return axes, [axes.index(a) for a in range(rank)]
+
+
+def flattened(tensor: Tensor) -> tuple[Tensor, Form, list[int]] | None:
+    """How a flattened tensor can be had without moving memory, by reordering what it meets.
+
+    For ``(n, c, h, w) -> (n, c * h * w)`` of a tensor in NHWC: that tensor, that form, and for
+    every column of ``reshape(tensor in NHWC)`` the column of the original it is.
+
+    Returns:
+        None when ``tensor`` is no such view, or is there in its original form already.
+    """
+    base = tensor.base
+    identity = Form.identity(len(tensor.shape))
+    if base is None or tensor.is_native() or identity in tensor.available():
+        return None
+    rank = len(base.shape)
+    for form in base.available():
+        # The leading axes (all of them but the flattened ones) must lie in front, in order.
+        for lead in range(rank):
+            columns = math.prod(base.shape[lead:])
+            if columns != tensor.shape[-1] or not _leads(form, base.shape, lead):
+                continue
+            numbers = _columns(form, base.shape, lead)
+            return base, form, numbers
+    return None
+
+
+def _leads(form: Form, shape: tuple[int, ...], lead: int) -> bool:
+    moving = [a for a in form.order if shape[a] > 1]
+    wanted = [a for a in range(lead) if shape[a] > 1]
+    return moving[: len(wanted)] == wanted and not any(
+        a < lead and shape[a] > 1 for a, _ in form.blocks
+    )
+
+
+def _columns(form: Form, shape: tuple[int, ...], lead: int) -> list[int]:
+    inner = (1,) * lead + shape[lead:]
+    step = change(inner, Form.identity(len(shape)), form)
+    assert step is not None
+    numbers = np.arange(math.prod(inner)).reshape(inner)
+    return [int(n) for n in step(numbers).ravel()]

@@ -1,0 +1,372 @@
+"""Layers in float16 or bfloat16, float32 where it matters.
+
+before -> after, for two convolutions::
+
+    a = conv2d(x, w0)                  x' = astype(x, float16)
+    b = relu(add(a, bias))             a = conv2d(x', w0', out_dtype=float32)
+    c = conv2d(b, w1)                  b = relu(add(a, bias))
+                                       b' = astype(b, float16)
+                                       c = conv2d(b', w1', out_dtype=float32)
+
+Every variable stays float32 and those that are stored get a low twin, of which the converted
+layers, carriers and register operators read; what nobody reads is then dead. Operators keep the
+roles of :mod:`.rules`, and :mod:`.fusion` says what is stored: a value that stays in registers is
+never rounded. A value gets a twin when it is stored and leads to a converted layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvmopt.errors import ConfigError
+from tvmopt.transform.anchors import Anchor, anchors
+from tvmopt.transform.skip import SkipLayers, resolve_skip_layers
+
+from .anchor_call import TYPED_ANCHORS, constant_data, operand_dtypes, with_operands
+from .casting import cast_constant, largest
+from .fusion import Node, dataflow
+from .rules import Role, check_keep_float32, op_name, role
+
+LOW_DTYPES = ("float16", "bfloat16")
+_FLOAT = "float32"
+# What comes out of these is small, whatever went in.
+_BOUNDED = frozenset({"sigmoid", "tanh", "erf", "clip", "nn.softmax", "atan"})
+
+
+@dataclasses.dataclass(frozen=True)
+class PrecisionResult:
+    """A module after :func:`to_precision`.
+
+    Attributes:
+        mod: The module; inputs and outputs have the types they had.
+        skipped: For each layer that was left alone, by index, the reason.
+    """
+
+    mod: tvm.IRModule
+    skipped: dict[int, str]
+
+
+def to_precision(
+    mod: tvm.IRModule,
+    dtype: str,
+    skip_layers: SkipLayers = None,
+    keep_float32: Iterable[str] = (),
+) -> PrecisionResult:
+    """Let the layers read ``dtype`` and add up in float32.
+
+    Args:
+        mod: A simplified module, weights bound.
+        dtype: ``"float16"`` or ``"bfloat16"``.
+        skip_layers: Layers that stay float32.
+        keep_float32: More operators to treat as sensitive, ``("sigmoid", "nn.max_pool2d")``: they
+            read and write float32, and nothing is stored low for their sake.
+
+    Raises:
+        ConfigError: When ``dtype`` is another, a skip pattern matches no layer, or an operator of
+            ``keep_float32`` does not exist.
+    """
+    if dtype not in LOW_DTYPES:
+        raise ConfigError(
+            f"dtype must be one of {', '.join(LOW_DTYPES)}, but got {dtype!r}; "
+            "for whole numbers use recast or a quantised model"
+        )
+    kept = check_keep_float32(keep_float32)
+    found = anchors(mod)
+    skipped = resolve_skip_layers(found, skip_layers)
+    weights = _Weights(dtype)
+    bound = {b.var for block in mod["main"].body.blocks for b in block.bindings}
+    converted: set[relax.Var] = set()
+    for anchor in found:
+        reason = skipped.get(anchor.index) or _why_not(anchor, bound, kept, weights)
+        if reason is None:
+            converted.add(anchor.var)
+        else:
+            skipped.setdefault(anchor.index, reason)
+    if not converted:
+        return PrecisionResult(mod, dict(sorted(skipped.items())))
+    plan = _plan(dataflow(mod), converted, kept, dtype)
+    convert = _Convert(mod, dtype, plan, weights)
+    main = mod["main"]
+    changed = convert.visit_expr(main)
+    convert.builder_.update_func(mod.get_global_var("main"), changed)
+    out = convert.builder_.get()
+    if main.attrs:
+        out["main"] = out["main"].with_attrs(dict(main.attrs.items()))
+    clean = tvm.transform.Sequential(
+        [
+            relax.transform.CanonicalizeBindings(),
+            relax.transform.DeadCodeElimination(["main"]),
+        ]
+    )
+    return PrecisionResult(clean(out), dict(sorted(skipped.items())))
+
+
+class _Weights:
+    """Constants in the low type, each tensor cast once."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+        self._largest = largest(dtype)
+        self._cast: dict[int, relax.Expr] = {}
+        self._keep: list[tvm.runtime.Tensor] = []
+
+    def magnitude(self, data: tvm.runtime.Tensor) -> float:
+        """Largest magnitude; infinite when there is a NaN or an infinity."""
+        array = data.numpy()
+        if array.size == 0:
+            return 0.0
+        high = float(max(array.max(), -array.min()))
+        return math.inf if math.isnan(high) else high
+
+    def overflows(self, data: tvm.runtime.Tensor) -> bool:
+        """Whether a value has no finite neighbour in the low type."""
+        return self.magnitude(data) > self._largest
+
+    def cast(self, constant: relax.Expr) -> relax.Expr:
+        key = constant.__hash__()
+        if key not in self._cast:
+            low = cast_constant(constant.value.numpy(), self.dtype)
+            assert low is not None
+            self._cast[key] = low
+            self._keep.append(constant)
+        return self._cast[key]
+
+
+def _why_not(
+    anchor: Anchor, bound: set[relax.Var], kept: frozenset[str], weights: _Weights
+) -> str | None:
+    if anchor.op in kept:
+        return f"keep_float32: {anchor.op}"
+    if anchor.op not in TYPED_ANCHORS:
+        return f"{anchor.op} has no form that adds up in float32"
+    if anchor.var not in bound:
+        return "inside a branch of an If"
+    types = operand_dtypes(anchor.call)
+    if types != (_FLOAT, _FLOAT) or str(anchor.call.ty.dtype) != _FLOAT:
+        return f"operands are {types[0] or 'unknown'} and {types[1] or 'unknown'}, not float32"
+    for operand in anchor.call.args[:2]:
+        data = constant_data(operand)
+        if data is not None and weights.overflows(data):
+            high = weights.magnitude(data)
+            return f"weights up to {high:.3g} overflow {weights.dtype}"
+    return None
+
+
+@dataclasses.dataclass
+class _Step:
+    """What becomes of one binding: its role, and whether its value gets a low twin.
+
+    Attributes:
+        role: None for converted layers and for what is no call.
+        converted: Whether it is a converted layer.
+        leads: Whether a converted layer reads its value, through whatever else.
+        twin: Whether its value is stored and so gets a low twin.
+        huge: Whether its values may be beyond the low type's, so that the twin saturates.
+    """
+
+    role: Role | None = None
+    converted: bool = False
+    leads: bool = False
+    twin: bool = False
+    huge: bool = False
+
+
+def _plan(
+    nodes: list[Node], converted: set[relax.Var], kept: frozenset[str], dtype: str
+) -> dict[relax.Var, _Step]:
+    steps = [_Step(converted=node.var in converted) for node in nodes]
+    centred = _centred(nodes)
+    limit = largest(dtype)
+    for step, node in zip(steps, nodes, strict=True):
+        if isinstance(node.value, relax.Call) and not step.converted:
+            sensitive = node.var in centred
+            step.role = Role.SENSITIVE if sensitive else role(node.value, node.pattern, kept)
+        passes = step.role in (Role.CARRIER, Role.REGISTER) and op_name(node.value) not in _BOUNDED
+        if passes or isinstance(node.value, relax.Tuple | relax.TupleGetItem):
+            step.huge = any(steps[use].huge for use in node.uses) or _reads_huge(node, limit)
+    for i in reversed(range(len(nodes))):
+        steps[i].leads = any(_passes_demand(nodes[u], steps[u]) for u in nodes[i].users)
+        # Where float32 lies in memory anyway, elementwise readers take that.
+        wide = nodes[i].escapes or any(steps[u].role is Role.SENSITIVE for u in nodes[i].users)
+        is_float = str(getattr(nodes[i].var.ty, "dtype", "")) == _FLOAT
+        steps[i].twin = is_float and steps[i].leads and nodes[i].stored and not wide
+    return {node.var: step for node, step in zip(nodes, steps, strict=True)}
+
+
+def _passes_demand(user: Node, step: _Step) -> bool:
+    if step.converted:
+        return True
+    if isinstance(user.value, relax.Call) and step.role is Role.SENSITIVE:
+        return False
+    is_data = isinstance(user.value, relax.Call | relax.Tuple | relax.TupleGetItem | relax.Var)
+    return is_data and step.leads
+
+
+def _centred(nodes: list[Node]) -> set[relax.Var]:
+    """Subtractions of a mean from what it is the mean of: norms written out."""
+    found = set()
+    for node in nodes:
+        if op_name(node.value) != "subtract" or len(node.uses) != 2:
+            continue
+        for one, other in (node.uses, node.uses[::-1]):
+            mean = nodes[other]
+            while op_name(mean.value) in ("reshape", "expand_dims", "broadcast_to") and mean.uses:
+                mean = nodes[mean.uses[0]]
+            if op_name(mean.value) in ("mean", "sum") and mean.uses == [one]:
+                found.add(node.var)
+    return found
+
+
+def _reads_huge(node: Node, limit: float) -> bool:
+    if not isinstance(node.value, relax.Call):
+        return False
+    for arg in node.value.args:
+        data = constant_data(arg)
+        if data is not None and str(arg.ty.dtype) == _FLOAT:
+            array = data.numpy()
+            if array.size and not np.abs(array).max() <= limit:
+                return True
+    return False
+
+
+@mutator
+class _Convert(PyExprMutator):
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        dtype: str,
+        plan: dict[relax.Var, _Step],
+        weights: _Weights,
+    ) -> None:
+        super().__init__(mod)
+        self._dtype = dtype
+        self._plan = plan
+        self._weights = weights
+        self._limit = largest(dtype)
+        # Variables of the module given -> their low twins, tensors or tuples of them.
+        self._twins: dict[relax.Var, relax.Var] = {}
+        # Those of them that lie in memory instead of the variable.
+        self._stored_low: set[relax.Var] = set()
+        self._var: relax.Var | None = None
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        step = self._plan.get(binding.var)
+        if step is None:  # inside a branch
+            super().visit_var_binding_(binding)
+            return
+        self._var = binding.var
+        super().visit_var_binding_(binding)
+        self._var = None
+        if step.twin and binding.var not in self._twins:
+            self._twins[binding.var] = self._narrow(self.visit_expr(binding.var), step.huge)
+            self._stored_low.add(binding.var)
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        var, self._var = self._var, None
+        step = self._plan.get(var) if var is not None else None
+        if step is None:
+            return super().visit_call_(op)
+        if step.converted:
+            data, weight = (self._low(arg) for arg in op.args[:2])
+            return with_operands(op, data, weight, _FLOAT)
+        if step.role is Role.CARRIER and self._runs_low(op, step):
+            return self._carry(var, op)
+        if step.role in (Role.REGISTER, Role.REDUCTION) and self._reads_twin(op):
+            args = [self._wide(arg) for arg in op.args]
+            if op_name(op) == "mean":
+                return self._mean(op, args[0])
+            return relax.Call(op.op, args, op.attrs, op.ty_args)
+        return super().visit_call_(op)
+
+    def visit_tuple_getitem_(self, op: relax.TupleGetItem) -> relax.Expr:
+        var, self._var = self._var, None
+        twin = self._twins.get(op.tuple_value) if var is not None else None
+        if twin is None:
+            return super().visit_tuple_getitem_(op)
+        low = self.builder_.emit(relax.TupleGetItem(twin, op.index))
+        self._twins[var] = low
+        self._stored_low.add(var)
+        return relax.op.astype(low, _FLOAT)
+
+    def _carry(self, var: relax.Var, op: relax.Call) -> relax.Expr:
+        args = [self._low(arg) for arg in op.args]
+        low = self.builder_.emit(relax.Call(op.op, args, op.attrs, op.ty_args))
+        self._twins[var] = low
+        self._stored_low.add(var)
+        if isinstance(low.ty, relax.TupleType):
+            return super().visit_call_(op)  # its fields are taken from the twin; this one is dead
+        return relax.op.astype(low, _FLOAT)
+
+    def _mean(self, op: relax.Call, data: relax.Expr) -> relax.Expr:
+        # Legalised, a mean is not a reduction that its operand's up-cast is fused into; a sum is.
+        shape = data.ty.shape
+        axes = range(len(shape)) if op.attrs.axis is None else [int(a) for a in op.attrs.axis]
+        extents = [shape[axis] for axis in axes]
+        if not all(isinstance(extent, tvm.tirx.IntImm) for extent in extents):
+            return relax.Call(op.op, [data], op.attrs, op.ty_args)
+        count = math.prod(int(extent) for extent in extents)
+        total = self.builder_.emit(relax.op.sum(data, op.attrs.axis, op.attrs.keepdims))
+        return relax.op.multiply(total, relax.const(np.float32(1 / count)))
+
+    def _runs_low(self, op: relax.Call, step: _Step) -> bool:
+        """Whether every float operand can be had low at no cost, or is wanted low anyway."""
+        leaves = self._leaves(op.args)
+        if any(isinstance(arg.ty, relax.TupleType) for arg in leaves):
+            return False  # a tuple by name, of which there is no low twin
+        operands = [arg for arg in leaves if _is_float(arg)]
+        variables = [arg for arg in operands if isinstance(arg, relax.Var)]
+        constants = [data for data in map(constant_data, operands) if data is not None]
+        if any(self._weights.overflows(data) for data in constants):
+            return False
+        low = [arg in self._stored_low for arg in variables]
+        wanted = step.leads and (step.twin or isinstance(op.ty, relax.TupleType))
+        return (any(low) and (all(low) or step.leads)) or (not variables and wanted)
+
+    def _reads_twin(self, op: relax.Call) -> bool:
+        return any(arg in self._stored_low for arg in self._leaves(op.args))
+
+    def _leaves(self, args: Iterable[relax.Expr]) -> list[relax.Expr]:
+        leaves: list[relax.Expr] = []
+        for arg in args:
+            leaves += self._leaves(arg.fields) if isinstance(arg, relax.Tuple) else [arg]
+        return leaves
+
+    def _low(self, arg: relax.Expr) -> relax.Expr:
+        """``arg`` in the low type; anything but float32 as it is."""
+        if isinstance(arg, relax.Tuple):
+            return relax.Tuple([self._low(field) for field in arg.fields])
+        if not _is_float(arg):
+            return self.visit_expr(arg)
+        if isinstance(arg, relax.Var):
+            if arg not in self._twins:
+                huge = arg in self._plan and self._plan[arg].huge
+                self._twins[arg] = self._narrow(self.visit_expr(arg), huge)
+            return self._twins[arg]
+        if constant_data(arg) is not None:
+            return self._weights.cast(arg)
+        return relax.op.astype(self.visit_expr(arg), self._dtype)
+
+    def _wide(self, arg: relax.Expr) -> relax.Expr:
+        """``arg`` in float32, loaded from its twin when it has one."""
+        if isinstance(arg, relax.Tuple):
+            return relax.Tuple([self._wide(field) for field in arg.fields])
+        if isinstance(arg, relax.Var) and arg in self._stored_low:
+            return self.builder_.emit(relax.op.astype(self._twins[arg], _FLOAT))
+        return self.visit_expr(arg)
+
+    def _narrow(self, value: relax.Expr, huge: bool) -> relax.Var:
+        if huge:
+            # The mask of an attention, -3.4e38, would become an infinity, and that a NaN.
+            value = self.builder_.emit(relax.op.clip(value, -self._limit, self._limit))
+        return self.builder_.emit(relax.op.astype(value, self._dtype))
+
+
+def _is_float(arg: relax.Expr) -> bool:
+    return str(getattr(arg.ty, "dtype", "")) == _FLOAT

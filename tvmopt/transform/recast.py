@@ -1,0 +1,128 @@
+"""Layers on other number formats, for benchmarking: what would int8 take?
+
+before -> after, ``recast(mod, "int8", "int32")``::
+
+    y = conv2d(x, w)        x' = astype(x, int8)
+                            y' = conv2d(x', w', out_dtype=int32)      w' = int8(w), a constant
+                            y = astype(y', float32)
+
+The speed is that of the type; the numbers are not the model's, for nothing is scaled: a cast of
+floats to whole numbers truncates (0.7 becomes 0; weights beyond the range are saturated, for
+activations beyond it the result is whatever the target gives). For accuracy use a quantised model
+or :func:`tvmopt.transform.precision.to_precision`.
+
+Source: ``recast`` of apache/tvm pull request 6748, for Relay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvmopt.errors import ConfigError
+from tvmopt.transform.anchors import anchors
+from tvmopt.transform.count_layers import anchor_names
+from tvmopt.transform.precision.anchor_call import TYPED_ANCHORS, constant_data, with_operands
+from tvmopt.transform.precision.casting import cast_constant
+from tvmopt.transform.skip import SkipLayers, resolve_skip_layers
+
+DTYPES = ("int4", "int8", "uint8", "float16", "bfloat16")
+OUT_DTYPES = ("int4", "int8", "uint8", "int16", "int32", "float16", "bfloat16", "float32")
+
+
+def recast(
+    mod: tvm.IRModule,
+    dtype: str,
+    out_dtype: str,
+    ops: str | Iterable[str] | None = None,
+    skip_layers: SkipLayers = None,
+) -> tvm.IRModule:
+    """Change the type of the operands and of the result of layers, in whatever layout they are.
+
+    Args:
+        mod: A module in Relax operators.
+        dtype: Element type of data and weights, one of :data:`DTYPES`. A layer of int4 converts,
+            prints and is saved; TVM compiles none for a CPU.
+        out_dtype: Element type of the sums and of the result, one of :data:`OUT_DTYPES`; the graph
+            around goes on in the type it had.
+        ops: Anchor operators such as ``["nn.conv2d"]``; by default all convolutions and matmuls.
+        skip_layers: Layers to leave alone.
+
+    Returns:
+        The module; its layers keep their order, numbers and attributes.
+
+    Raises:
+        ConfigError: When a type is another, an operator is no anchor operator or has no output
+            type, or a skip pattern matches no layer.
+    """
+    _check("dtype", dtype, DTYPES)
+    _check("out_dtype", out_dtype, OUT_DTYPES)
+    wanted = _typed_ops(ops)
+    found = anchors(mod)
+    skipped = resolve_skip_layers(found, skip_layers)
+    chosen = {a.var for a in found if a.op in wanted and a.index not in skipped}
+    if not chosen:
+        return mod
+    change = _Recast(mod, dtype, out_dtype, chosen)
+    var = mod.get_global_var("main")
+    change.builder_.update_func(var, change.visit_expr(mod[var]))
+    return change.builder_.get()
+
+
+def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, but got {value!r}")
+
+
+def _typed_ops(ops: str | Iterable[str] | None) -> frozenset[str]:
+    if ops is None:
+        return frozenset(TYPED_ANCHORS)
+    names = anchor_names(ops)
+    untyped = sorted(names - set(TYPED_ANCHORS))
+    if untyped:
+        raise ConfigError(
+            f"ops must have an output type of their own ({', '.join(TYPED_ANCHORS)}), "
+            f"but got {untyped[0]!r}; leave it out"
+        )
+    return names
+
+
+@mutator
+class _Recast(PyExprMutator):
+    def __init__(
+        self, mod: tvm.IRModule, dtype: str, out_dtype: str, chosen: set[relax.Var]
+    ) -> None:
+        super().__init__(mod)
+        self._dtype = dtype
+        self._out_dtype = out_dtype
+        self._chosen = chosen
+        self._var: relax.Var | None = None
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._var = binding.var
+        super().visit_var_binding_(binding)
+        self._var = None
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        var, self._var = self._var, None
+        call = super().visit_call_(op)
+        if var is None or var not in self._chosen:
+            return call
+        data, weight = (self._cast(arg) for arg in call.args[:2])
+        result = with_operands(call, data, weight, self._out_dtype)
+        before = str(op.ty.dtype)
+        if before == self._out_dtype:
+            return result
+        return relax.op.astype(self.builder_.emit(result), before)
+
+    def _cast(self, arg: relax.Expr) -> relax.Expr:
+        if str(arg.ty.dtype) == self._dtype:
+            return arg
+        data = constant_data(arg)
+        folded = cast_constant(data.numpy(), self._dtype) if data is not None else None
+        if folded is not None:
+            return folded
+        return self.builder_.emit(relax.op.astype(arg, self._dtype))
