@@ -18,10 +18,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.fixture(scope="session")
 def digits():
     """Prepared model, calibration data and evaluation data; batches of 20."""
-    prepared = prepare(load_onnx(EXAMPLES / "digits_cnn.onnx"), parse_input_shapes("image:20x1x8x8"))
+    shapes = parse_input_shapes("image:20x1x8x8")
+    prepared = prepare(load_onnx(EXAMPLES / "digits_cnn.onnx"), shapes)
     specs = input_specs(prepared.reference)
-    data = [load_dataset(EXAMPLES / f"digits_{part}.npz", specs) for part in ("calibration", "eval")]
-    return prepared, *data
+    files = [EXAMPLES / f"digits_{part}.npz" for part in ("calibration", "eval")]
+    return prepared, *(load_dataset(file, specs) for file in files)
 
 
 @pytest.fixture(scope="session")
@@ -64,8 +65,8 @@ def network(make_model):
         constants[f"{name}.w"] = weight(out, inner, 3, 3)
         constants[f"{name}.b"] = weight(out, 1)[:, 0]
     constants["fc.w"], constants["fc.b"] = weight(5, 6), weight(5, 1)[:, 0]
-    model = make_model(nodes, {"x": ("float32", (1, 3, 8, 8))}, {"y": ("float32", (1, 5))}, constants)
-    return prepare(model, {})
+    inputs, outputs = {"x": ("float32", (1, 3, 8, 8))}, {"y": ("float32", (1, 5))}
+    return prepare(make_model(nodes, inputs, outputs, constants), {})
 
 
 @pytest.fixture(scope="session")

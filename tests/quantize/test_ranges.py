@@ -58,7 +58,7 @@ def test_percentile_is_that_of_the_values(network, batches):
     for name, array in values.items():
         low, high = np.percentile(array, [5, 95])
         step = 2 * float(np.abs(array).max()) / 8192
-        tolerance = step + 0.02  # of the few values around the cut
+        tolerance = step + 0.05  # of the few values around the cut
         assert ranges.tensors[name] == pytest.approx((low, high), abs=tolerance), name
 
 

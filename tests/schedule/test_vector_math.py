@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tvm import relax
@@ -59,3 +60,18 @@ def test_calls_are_gone_from_the_schedule() -> None:
 def test_float64_keeps_its_calls() -> None:
     mod, _ = schedule_module(lower(relax.op.tanh, [((64,), "float64")]), ARCH)
     assert "T.tanh" in mod.script()
+
+
+@pytest.mark.parametrize("name", _EXACT)
+def test_bfloat16_before_and_behind(name: str) -> None:
+    """TVM gets bfloat16 inside a Let wrong, so the functions that hold it keep their calls."""
+    operator, exact, _ = _EXACT[name]
+    x = np.linspace(-4, 4, 333).astype("float32").astype(ml_dtypes.bfloat16)
+
+    def body(value: relax.Expr) -> relax.Expr:
+        return relax.op.astype(operator(relax.op.astype(value, "float32")), "bfloat16")
+
+    mod, _ = schedule_module(lower(body, [(x.shape, "bfloat16")]), ARCH)
+    (got,) = run(mod, [x])
+    expected = exact(x.astype("float64"))
+    np.testing.assert_allclose(got.astype("float64"), expected, rtol=2**-7, atol=1e-6)

@@ -53,7 +53,7 @@ class Builder:
 
     def weight(self, *shape):
         fan_in = int(np.prod(shape[1:])) or 1
-        array = self.rng.standard_normal(shape).astype(np.float32) / np.sqrt(fan_in)
+        array = (self.rng.standard_normal(shape) / np.sqrt(fan_in)).astype(np.float32)
         return self.constant(array)
 
     def constant(self, array):

@@ -81,13 +81,14 @@ def test_reshape_needs_no_tensor_ir(relax_main):
 
 
 def test_leftover_operators_are_refused_by_name(relax_main, target):
-    def blocked(emit, x):
-        weight = relax.const(np.ones((1, 1, 3, 3, 16, 16), np.float32))
-        layouts = {"data_layout": "NCHW16c", "kernel_layout": "OIHW16i16o"}
-        return emit(op.nn.conv2d(x, weight, **layouts))
+    def grouped(emit, x):
+        weight = relax.const(np.ones((3, 3, 4, 2), np.float32))
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        return emit(op.nn.conv2d_transpose(x, weight, groups=2, **layouts))
 
-    mod = relax_main(blocked, x=((1, 1, 8, 8, 16), "float32"))
-    with pytest.raises(UnsupportedOperatorError, match=r"did not: relax\.nn\.conv2d x1; replace"):
+    mod = relax_main(grouped, x=((1, 8, 8, 4), "float32"))
+    match = r"did not: relax\.nn\.conv2d_transpose x1; replace"
+    with pytest.raises(UnsupportedOperatorError, match=match):
         lower(mod, target)
 
 

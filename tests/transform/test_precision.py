@@ -17,6 +17,7 @@ from tvmopt.build import build_library
 from tvmopt.errors import ConfigError
 from tvmopt.transform import lower as lower_module
 from tvmopt.transform.anchors import INDICES_ATTR, NAMES_ATTR, anchors, with_layers
+from tvmopt.transform.precision.rounding import round_keeping_sums
 from tvmopt.transform.precision import SENSITIVE, to_precision
 from tvmopt.transform.precision.fusion import dataflow
 from tvmopt.transform.precision.widen import WidenOnLoad
@@ -95,7 +96,7 @@ def test_one_cast_where_a_value_is_stored(relax_main, assert_same, dtype):
     def body(emit, x):
         for _ in range(2):
             x = emit(op.astype(x, dtype))
-            w = _const(W, dtype)
+            w = relax.const(round_keeping_sums(W, dtype), dtype)
             x = emit(op.nn.conv2d(x, w, padding=1, out_dtype="float32"))
             x = emit(op.nn.relu(emit(op.add(x, relax.const(B)))))
         return x

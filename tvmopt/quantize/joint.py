@@ -21,6 +21,8 @@ Convert = Callable[[Collection[str]], onnx.ModelProto]
 """From names of layers that stay float to the model with all others converted."""
 
 _HOPELESS = 4.0  # times the loss of cosine that is allowed
+_LEAST_BATCHES = 8
+_MEASUREMENTS = 10  # that should fit into the time left
 
 
 def converter(
@@ -54,37 +56,44 @@ class Judge:
         self, batches: Sequence[Batch], expected: Sequence[Sequence[np.ndarray]], bar: Bar
     ) -> None:
         self._batches, self._expected, self._bar = batches, expected, bar
-        self._order = list(range(len(batches)))
+        self._order = list(range(len(batches)))  # worst first, once something has been measured
+        self._batch_s = 0.0
         first = expected[0][0]
         self._labelled = all(
             b.labels is not None and first.ndim >= 2 and len(first) >= b.valid for b in batches
         )
-        rows = sum(
-            b.valid if self._labelled else math.prod(w[0].shape[:-1]) - b.padding
-            for b, w in zip(batches, expected, strict=True)
-        )
         scores = AccuracyMeter("fidelity", has_labels=False)
         scores.add(expected[0], expected[0], None, batches[0].valid)
-        counted = self._labelled or scores.result().agreement is not None
-        self._rows = rows if counted else 0
+        self._counted = self._labelled or scores.result().agreement is not None
 
     def hardest(self, count: int) -> list[int]:
         """The batches that were worst the last time, in order."""
         return sorted(self._order[:count])
 
     def __call__(
-        self, model: onnx.ModelProto, dtype: str, deadline: float, patient: bool = False
+        self,
+        model: onnx.ModelProto,
+        dtype: str,
+        deadline: float,
+        *,
+        patient: bool = False,
+        bar: Bar | None = None,
     ) -> Verdict:
         """Accuracy of ``model``.
 
-        A model that is far off is not run to the end, unless ``patient``: the batches that were
-        worst come first the next time. Nor is one for which time is out, which then does not hold.
+        The batches that were worst before come first, and a model that is far off is not run to
+        the end, unless ``patient``. Where a dozen runs of all batches do not fit into the time,
+        only the worst are run, eight at least. Where time is out before, the model does not hold.
+        A ``bar`` takes the place of the usual one.
         """
+        bar = bar or self._bar
         session = new_session(model)
         meter = AccuracyMeter("auto", self._labelled)
+        order = self._order if patient else self._order[: self._affordable(deadline)]
+        coarse = not bar.counts(sum(self._rows(at) for at in order))
         losses: dict[int, float] = {}
-        cut_short = False
-        for at in self._order:
+        start = time.monotonic()
+        for at in order:
             batch, want = self._batches[at], self._expected[at]
             got = session.run(None, batch.inputs)
             single = AccuracyMeter("fidelity", has_labels=False)
@@ -92,12 +101,23 @@ class Judge:
             meter.add(got, want, labels, batch.valid, batch.padding)
             single.add(got, want, None, batch.valid, batch.padding)
             losses[at] = 1 - single.result().cosine
-            too_far = losses[at] > _HOPELESS * self._bar.cosine_loss(dtype)
-            hopeless = too_far and not patient and not self._bar.counts(self._rows)
-            if hopeless or time.monotonic() > deadline:
-                cut_short = len(losses) < len(self._order)
+            hopeless = losses[at] > _HOPELESS * bar.cosine_loss(dtype)
+            if (hopeless and coarse and not patient) or time.monotonic() > deadline:
                 break
+        self._batch_s = (time.monotonic() - start) / len(losses)
         self._order.sort(key=lambda at: -losses.get(at, 0.0))  # stable: ties keep their place
         accuracy = meter.result()
-        holds = not cut_short and self._bar.holds(accuracy, dtype, self._rows)
-        return Verdict(accuracy, holds)
+        rows = sum(self._rows(at) for at in losses)
+        complete = len(losses) == len(order)
+        return Verdict(accuracy, complete and bar.holds(accuracy, dtype, rows))
+
+    def _affordable(self, deadline: float) -> int:
+        left = max(0.0, deadline - time.monotonic())
+        return max(_LEAST_BATCHES, int(left / _MEASUREMENTS / max(self._batch_s, 1e-6)))
+
+    def _rows(self, at: int) -> int:
+        """Rows of a batch whose top-1 is looked at."""
+        batch, first = self._batches[at], self._expected[at][0]
+        if self._labelled:
+            return batch.valid
+        return math.prod(first.shape[:-1]) - batch.padding if self._counted else 0

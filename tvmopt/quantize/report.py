@@ -75,7 +75,8 @@ class SkipSet:
             cosine.
         gain: Share of the roofline seconds of all layers that is still saved.
         samples: Samples compared.
-        holds: Whether it meets the bar of :class:`Bar` with its margin.
+        holds: Whether it meets the bar of :class:`Bar` with its margin; twice the margin when it
+            is one of many sets that were tried to make another smaller.
     """
 
     dtype: str

@@ -44,9 +44,9 @@ DTYPES = ("float16", "bfloat16", "int8")
 _RECORD_BYTES = 2**30
 # Batches for single layers: what 16 bits lose differs little from one to another.
 _SINGLE_BATCHES = {"float16": 3, "bfloat16": 3, "int8": 8}
-_SHARE_OF_SINGLE_LAYERS = 0.5
+_SHARE_OF_SINGLE_LAYERS = 0.4
 _SHARE_OF_SKIP_SETS = 0.6  # of what single layers left, when layers are timed as well
-_LADDER_WEIGHT = {"float16": 1, "bfloat16": 1, "int8": 3}  # 16 bits mostly hold at once
+_LADDER_WEIGHT = {"float16": 1.0, "bfloat16": 1.0, "int8": 2.0}
 
 
 def sensitivity(
@@ -139,14 +139,18 @@ def sensitivity(
     ladder_deadline = time.monotonic() + (deadline - time.monotonic()) * (
         _SHARE_OF_SKIP_SETS if timed else 1.0
     )
-    sets: list[SkipSet] = []
     told = _teller(progress, len(layers))
+    ladders = []
     for at, dtype in enumerate(dtypes):
-        weights = [_LADDER_WEIGHT[other] for other in dtypes[at:]]
-        share = (ladder_deadline - time.monotonic()) * weights[0] / sum(weights)
+        weights = [0.0 if verdicts[d].holds else _LADDER_WEIGHT[d] for d in dtypes[at:]]
+        share = weights[0] / sum(weights) if weights[0] else 0.0
+        until = time.monotonic() + share * (ladder_deadline - time.monotonic())
         of_dtype = [cost for cost in costs.values() if cost.dtype == dtype]
-        ladder = Ladder(of_dtype, converters[dtype], judge, bar, told)
-        sets += ladder.climb(verdicts[dtype], time.monotonic() + share)
+        ladders.append(Ladder(of_dtype, converters[dtype], judge, bar, told))
+        ladders[-1].climb(verdicts[dtype], until)
+    sets: list[SkipSet] = []
+    for ladder in ladders:
+        sets += ladder.convert_again(ladder_deadline)
     if timed:
         assert target is not None
         costs = _with_latency(setting, nodes, costs, target, deadline)

@@ -4,13 +4,15 @@ Errors of single layers do not add up in every model, so a set is proposed only 
 been run without it. First come beginnings of one ranking: 0, 1, 2, 4, ... layers until the bar
 holds, then sizes between the last that failed and the first that held. A size that the errors of
 single layers rule out by far is passed over. Then layers of the set that held are converted again,
-in ever smaller groups, as long as it goes on holding. All layers skipped is the float model.
+in ever smaller groups, as long as it goes on holding with twice the margin: of many sets that are
+tried, some hold by luck. All layers skipped is the float model.
 
 Source of the last step: delta debugging, Zeller and Hildebrandt, IEEE TSE 28(2), 2002.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
@@ -19,7 +21,7 @@ from tvmopt.quantize.joint import Convert, Judge, Verdict
 from tvmopt.quantize.report import LayerCost, SkipSet, ranked
 
 _TOO_FAR = 3.0  # times the allowed loss: a rung that is predicted to lose more is left out
-_MOST_REFINEMENTS = 12
+_MOST_REFINEMENTS = 8
 
 Told = Callable[[SkipSet], None]
 
@@ -76,7 +78,6 @@ class Ladder:
                 size = middle
             else:
                 fails = middle
-        self._convert_again(order[:size], deadline)
         return self.sets
 
     def _next_size(self, size: int) -> int:
@@ -95,8 +96,10 @@ class Ladder:
         # cosine loses half the error power.
         return sum(self._costs[index].error for index in self._order[size:]) / 2
 
-    def _convert_again(self, skipped: list[int], deadline: float) -> None:
-        left = list(skipped)
+    def convert_again(self, deadline: float) -> list[SkipSet]:
+        """Try smaller sets than the smallest that holds, until ``deadline``; returns all sets."""
+        strict = dataclasses.replace(self._bar, margin=self._bar.margin / 2)
+        left = list(min((s for s in self.sets if s.holds), key=lambda s: len(s.layers)).layers)
         group = len(left) // 2
         measured = 0
         while group >= 1:
@@ -105,24 +108,27 @@ class Ladder:
             start = len(left)
             while start > 0:
                 if time.monotonic() >= deadline or measured >= _MOST_REFINEMENTS:
-                    return
+                    return self.sets
                 start = max(0, start - group)
                 rest = left[:start] + left[start + group :]
                 if not self._known(rest):
                     measured += 1
-                    if self._measure(rest, deadline):
+                    if self._measure(rest, deadline, strict):
                         left = rest
             group //= 2
+        return self.sets
 
     def _known(self, skipped: Sequence[int]) -> bool:
         return any(s.layers == tuple(sorted(skipped)) for s in self.sets)
 
-    def _measure(self, skipped: Sequence[int], deadline: float) -> bool:
+    def _measure(
+        self, skipped: Sequence[int], deadline: float, bar: Bar | None = None
+    ) -> bool:
         layers = tuple(sorted(skipped))
         if len(layers) == len(self._order):
             return self._add(layers, None)
         model = self._convert([self._costs[index].name for index in layers])
-        return self._add(layers, self._judge(model, self._dtype, deadline))
+        return self._add(layers, self._judge(model, self._dtype, deadline, bar=bar))
 
     def _add(self, layers: tuple[int, ...], verdict: Verdict | None) -> bool:
         """Record a set; no verdict is for the float model."""

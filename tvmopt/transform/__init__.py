@@ -12,6 +12,7 @@ from tvmopt.transform.layout import (
     convert_layout_with_report,
 )
 from tvmopt.transform.precision import PrecisionResult, to_precision
+from tvmopt.transform.recast import recast
 from tvmopt.transform.skip import parse_skip_layers, resolve_skip_layers
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "count_layers",
     "lower_quantized",
     "parse_skip_layers",
+    "recast",
     "resolve_skip_layers",
     "to_precision",
 ]

@@ -219,7 +219,8 @@ def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     attrs = call.attrs
     layout, kernel = str(attrs.data_layout), str(attrs.kernel_layout)
     blocked = len(layout) > 4 and layout.startswith("NCHW") and kernel.startswith("OIHW")
-    plain = layout == "HWNC" or (layout == "NHWC" and int(attrs.groups) > 1)
+    narrow = str(call.ty.dtype) in _HALF  # TVM would sum in it
+    plain = layout == "HWNC" or (layout == "NHWC" and (int(attrs.groups) > 1 or narrow))
     if str(attrs.out_layout) != layout or not (blocked or plain) or not _static(call):
         return _default(builder, call)
     settings: dict[str, Any] = {

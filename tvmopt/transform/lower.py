@@ -11,6 +11,7 @@ from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.transform.legalize import legalize_map
+from tvmopt.transform.precision.widen import WidenOnLoad
 from tvmopt.transform.safe_take import GuardTake
 from tvmopt.transform.simplify import simplify_passes
 
@@ -31,6 +32,7 @@ def lower_passes() -> list[tvm.transform.Pass]:
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
+        WidenOnLoad(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(["main"]),
     ]
@@ -41,8 +43,10 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 
     Raises:
         UnsupportedOperatorError: When an operator has no TensorIR form and would fail later in
-            code generation; all of them are listed.
+            code generation; all of them are listed. When tensors are int4, which TVM can neither
+            fold nor compile for a CPU.
     """
+    _refuse_int4(mod)
     with target, tvm.transform.PassContext(opt_level=3):
         lowered = tvm.transform.Sequential(lower_passes())(mod)
     left = remaining_operators(lowered)
@@ -53,6 +57,23 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
             "replace them in the model or fix more input dimensions"
         )
     return lowered
+
+
+def _refuse_int4(mod: tvm.IRModule) -> None:
+    found: list[str] = []
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and "int4" in str(getattr(expr.ty, "dtype", "")):
+            found.append(str(expr.op.name if isinstance(expr.op, tvm.ir.Op) else expr.op))
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    if found:
+        raise UnsupportedOperatorError(
+            f"tensors must not be int4 to be compiled, but {len(found)} operators give some "
+            f"({found[0]}); recast to int8 instead"
+        )
 
 
 def remaining_operators(mod: tvm.IRModule) -> dict[str, int]:

@@ -56,6 +56,28 @@ def test_no_reason():
         assert result.skipped == {}
 
 
+@pytest.mark.parametrize(
+    ("attrs", "reason"),
+    [
+        ({"groups": 2}, "it has 2 groups"),
+        ({"dilation": (1, 2)}, "it is dilated"),
+        ({"padding": (2, 0)}, "it cuts off more than its kernel adds"),
+    ],
+)
+def test_reasons_of_a_transposed_convolution(attrs, reason):
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 4, 5, 5), "float32"))
+    weight = relax.const(np.zeros((4, 4, 2, 2), np.float32))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.nn.conv2d_transpose(x, weight, **attrs))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    result = convert_layout_with_report(mod, {"nn.conv2d_transpose": "NHWC"})
+    assert result.skipped == {0: reason}
+    assert convert_layout_with_report(mod, {"nn.conv2d_transpose": "NCHW"}).skipped == {}
+
+
 def test_without_auto_skip_everything_possible_is_converted():
     mod = _conv(3, 5)
     assert convert_layout_with_report(mod, {"nn.conv2d": "HWNC"}, auto_skip=False).count == 2

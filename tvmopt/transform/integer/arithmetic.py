@@ -71,10 +71,9 @@ def relu6(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
 
 def clip(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
     """Bounds of a Clip."""
-    bounds = [getattr(arg, "value", None) for arg in call.args[1:3]]
-    if any(not hasattr(bound, "value") and not isinstance(bound, int | float) for bound in bounds):
+    low, high = (_literal(arg) for arg in call.args[1:3])
+    if low is None or high is None:
         return None
-    low, high = (float(getattr(bound, "value", bound)) for bound in bounds)
     return bounded(ctx.value(call.args[0]), low, high)
 
 
@@ -102,6 +101,13 @@ def bounded(value: Value, low: float, high: float) -> Linear | None:
     # Clipping to [low, high] after [value.low, value.high].
     bounds = [min(max(bound, low), high) for bound in (value.low, value.high)]
     return dataclasses.replace(value, low=bounds[0], high=bounds[1])
+
+
+def _literal(expr: relax.Expr) -> float | None:
+    """The number of a literal argument."""
+    value = getattr(expr, "value", None)
+    value = getattr(value, "value", value)
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _sum(ctx: Context, call: relax.Call, sign: np.float32) -> RuleResult:
@@ -191,7 +197,7 @@ def _scaled(value: Linear, factor: np.ndarray | np.float32, shape: Shape | None)
         terms.append(Term(term.tensor, np.asarray(scale), term.shift))
     if any(term.tensor.ty.ndim != rank for term in terms):
         return None
-    offset = np.asarray(value.offset * factor, np.float32) if value.offset.any() else ZERO
+    offset = ZERO if not value.offset.any() else np.asarray(value.offset * factor, np.float32)
     low, high = value.low, value.high
     if value.clamped:
         low, high = low * float(factor), high * float(factor)

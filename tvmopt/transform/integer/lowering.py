@@ -24,7 +24,6 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.anchors import Anchor, anchors, is_anchor
 from tvmopt.transform.integer import arithmetic, movement, pooling, products
-from tvmopt.transform.integer.clips import bound_of_tensor_ir
 from tvmopt.transform.integer.context import Context, Rule
 from tvmopt.transform.integer.emit import Emitter
 from tvmopt.transform.integer.hidden import simplify_quantised
@@ -93,7 +92,8 @@ def lower_quantized(mod: tvm.IRModule) -> IntegerResult:
 
     Args:
         mod: An imported module, **not** simplified: simplifying folds dequantised weights to
-            floats, and the layers are then left float. The result is simplified.
+            floats, and the layers are then left float. The result is simplified. What the
+            importer wrote in TensorIR (Clip) should be operators again, else it stays float.
 
     Returns:
         The module, unchanged when it neither quantises nor dequantises. Its anchors are those of
@@ -192,8 +192,6 @@ class _Lowering:
         if is_anchor(call):
             self._reasons[var] = f"{name.removeprefix('relax.')} has no integer form"
             return None
-        if name == "relax.call_tir":
-            return bound_of_tensor_ir(self._context, self._mod, call)
         rule = _RULES.get(name)
         return rule(self._context, var, call) if rule else None
 

@@ -24,7 +24,7 @@ from tvm.ir import GenericConst
 
 Shape: TypeAlias = tuple[int, ...]
 
-ZERO = np.float32(0).reshape(())
+ZERO = np.zeros((), np.float32)
 """The offset of a value that has none."""
 
 
@@ -55,7 +55,7 @@ class Linear:
 
     terms: tuple[Term, ...]
     shape: Shape
-    offset: np.ndarray = ZERO
+    offset: np.ndarray = dataclasses.field(default_factory=lambda: ZERO)
     low: float = -math.inf
     high: float = math.inf
 

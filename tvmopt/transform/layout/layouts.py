@@ -154,6 +154,21 @@ def cannot(call: relax.Call, layout: ConvLayout) -> str | None:
         return "its shapes are not all known"
     if layout.block is not None:
         return _cannot_block(call, layout.block, shapes[0], shapes[1])
+    if op == "nn.conv2d_transpose" and layout.data != data:
+        return _cannot_transpose(call, shapes[1])
+    return None
+
+
+def _cannot_transpose(call: relax.Call, weight: Shape) -> str | None:
+    """What the TensorIR of :mod:`tvmopt.transform.legalize` leaves out."""
+    attrs = call.attrs
+    if int(attrs.groups) > 1:
+        return f"it has {int(attrs.groups)} groups"
+    if any(int(d) > 1 for d in attrs.dilation):
+        return "it is dilated"
+    kernel = [weight[str(attrs.kernel_layout).index(letter)] for letter in "HW"] * 2
+    if any(int(p) >= k for p, k in zip(attrs.padding, kernel, strict=True)):
+        return "it cuts off more than its kernel adds"
     return None
 
 

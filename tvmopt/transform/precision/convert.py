@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tvm
@@ -30,8 +30,9 @@ from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.skip import SkipLayers, resolve_skip_layers
 
 from .anchor_call import TYPED_ANCHORS, constant_data, operand_dtypes, with_operands
-from .casting import cast_constant, largest
+from .casting import cast_array, largest
 from .fusion import Node, dataflow
+from .rounding import round_keeping_sums
 from .rules import Role, check_keep_float32, op_name, role
 
 LOW_DTYPES = ("float16", "bfloat16")
@@ -130,13 +131,29 @@ class _Weights:
         return self.magnitude(data) > self._largest
 
     def cast(self, constant: relax.Expr) -> relax.Expr:
+        """The constant, each value rounded to the nearest."""
+        return self._once(constant, lambda data: cast_array(data, self.dtype))
+
+    def cast_kernels(self, constant: relax.Expr) -> relax.Expr:
+        """The weight of a convolution, rounded so that each kernel keeps its sum."""
+        return self._once(constant, lambda data: round_keeping_sums(data, self.dtype))
+
+    def _once(
+        self, constant: relax.Expr, cast: Callable[[np.ndarray], np.ndarray]
+    ) -> relax.Expr:
         key = constant.__hash__()
         if key not in self._cast:
-            low = cast_constant(constant.value.numpy(), self.dtype)
-            assert low is not None
+            low = relax.const(np.ascontiguousarray(cast(constant.value.numpy())), self.dtype)
             self._cast[key] = low
             self._keep.append(constant)
         return self._cast[key]
+
+
+def _has_kernels(call: relax.Call) -> bool:
+    """Whether the weight is a constant of kernels (outputs, inputs, *taps), more than a tap each."""
+    layout = str(getattr(call.attrs, "kernel_layout", "") or "")
+    data = constant_data(call.args[1])
+    return data is not None and layout.startswith("OI") and math.prod(data.shape[2:]) > 1
 
 
 def _why_not(
@@ -274,8 +291,9 @@ class _Convert(PyExprMutator):
         if step is None:
             return super().visit_call_(op)
         if step.converted:
-            data, weight = (self._low(arg) for arg in op.args[:2])
-            return with_operands(op, data, weight, _FLOAT)
+            data, weight = op.args[:2]
+            low = self._weights.cast_kernels(weight) if _has_kernels(op) else self._low(weight)
+            return with_operands(op, self._low(data), low, _FLOAT)
         if step.role is Role.CARRIER and self._runs_low(op, step):
             return self._carry(var, op)
         if step.role in (Role.REGISTER, Role.REDUCTION) and self._reads_twin(op):
