@@ -10,7 +10,7 @@ import tvm
 from tvmopt.transform.integer import lower_quantized
 from tvmopt.transform.layout import LayoutChange, convert_layout_with_report
 from tvmopt.transform.precision import to_precision
-from tvmopt.transform.raise_tensor_ir import RaisePass
+from tvmopt.transform.raise_tensor_ir import RaiseTensorIR
 from tvmopt.transform.simplify import simplify
 
 
@@ -61,7 +61,7 @@ def convert_module(
             if index not in skip:
                 reasons.setdefault(index, []).append(f"{what}: {why}")
 
-    mod = RaisePass()(mod)
+    mod = RaiseTensorIR()(mod)
     integer = lower_quantized(mod)  # before constants are folded: quantised weights are some
     mod = simplify(integer.mod)
     if dtype == "int8":
@@ -72,7 +72,10 @@ def convert_module(
         keep("dtype", precision.skipped)
     changes: tuple[LayoutChange, ...] = ()
     if layout != "NCHW":
-        laid_out = convert_layout_with_report(mod, {"nn.conv2d": layout}, skip_layers=skip)
+        desired = {"nn.conv2d": layout}
+        if layout == "NHWC":  # the one layout that transposed convolutions have besides
+            desired["nn.conv2d_transpose"] = layout
+        laid_out = convert_layout_with_report(mod, desired, skip_layers=skip)
         mod, changes = laid_out.mod, laid_out.changes
         keep("layout", laid_out.skipped)
     kept = {index: "; ".join(why) for index, why in sorted(reasons.items())}

@@ -6,11 +6,13 @@ import tvm
 from tvm import relax
 
 from tvmopt.transform.fold_numpy import FoldConstantNumpy
+from tvmopt.transform.raise_tensor_ir import RaiseTensorIR
 
 
 def simplify_passes() -> list[tvm.transform.Pass]:
-    """Inference forms of training operators, constants folded, dead code gone."""
+    """Operators instead of TensorIR, inference forms, constants folded, dead code gone."""
     return [
+        RaiseTensorIR(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
         FoldConstantNumpy(),

@@ -16,13 +16,16 @@ class NamedLayer(Protocol):
     """What is needed of a layer to tell whether it is meant."""
 
     @property
-    def index(self) -> int: ...
+    def index(self) -> int:
+        """Its number."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of its ONNX node."""
 
     @property
-    def op(self) -> str: ...
+    def op(self) -> str:
+        """Its operator, ONNX's or Relax's."""
 
 
 def parse_skip_layers(skip_layers: SkipLayers) -> tuple[int | str, ...]:

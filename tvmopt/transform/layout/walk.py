@@ -13,7 +13,6 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvmopt.transform.layout.choose import Wanted, choose_form
 from tvmopt.transform.layout.form import Form
 from tvmopt.transform.layout.layouts import ConvForms
-from tvmopt.transform.layout.raise_tir import RaiseTensorIR
 from tvmopt.transform.layout.rules import RULES, Follow, Operands
 from tvmopt.transform.layout.tensors import Forms, Tensor, static_shape
 from tvmopt.transform.layout.views import VIEWS, flattened, view
@@ -41,7 +40,6 @@ class Walk:
         self._main = mod["main"]
         self._planned = planned
         self._builder = relax.BlockBuilder()
-        self._raise = RaiseTensorIR(mod)
         self._known: dict[relax.Var, _Value] = {}
         self.forms = Forms(self._builder, self._letters())
         self._operands = Operands(self.forms, self._known)
@@ -49,7 +47,7 @@ class Walk:
     def run(self) -> relax.Function:
         """The new ``main``."""
         self._calls = {
-            binding.var: self._raised(binding.value)
+            binding.var: binding.value
             for block in self._main.body.blocks
             for binding in block.bindings
             if isinstance(binding, relax.VarBinding)
@@ -71,12 +69,6 @@ class Walk:
                     name = str(binding.value.attrs.data_layout)
                     letters.setdefault(len(name), name)
         return letters
-
-    def _raised(self, value: relax.Expr) -> relax.Expr:
-        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op):
-            call = self._raise(value)
-            return self._builder.normalize(call) if call is not value else value
-        return value
 
     def _block(self, block: relax.BindingBlock) -> None:
         if not isinstance(block, relax.DataflowBlock):

@@ -1,0 +1,232 @@
+"""The convert stage to other layouts and number formats: what it leaves, and that it refuses."""
+
+from __future__ import annotations
+
+import csv
+import os
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tvmopt.arch.target import resolve_target
+from tvmopt.compare import cosine
+from tvmopt.config import CalibrateConfig, ConvertConfig, SensitivityConfig
+from tvmopt.errors import AccuracyError, ConfigError
+from tvmopt.frontend.reference import Reference
+from tvmopt.runtime.metadata import GOLDEN_FILE
+from tvmopt.stages import convert as convert_module
+from tvmopt.stages.calibrate import calibrate, read_ranges
+from tvmopt.stages.convert import convert
+from tvmopt.stages.module_files import QUANTIZED_FILE, REFERENCE_FILE
+from tvmopt.stages.sensitivity import read_proposal, sensitivity
+from tvmopt.stages.signature import Signature
+
+TARGET = resolve_target("host", 1).to_dict()
+
+
+def _quiet(done, total, text):
+    pass
+
+
+@pytest.fixture(scope="module")
+def network(make_model):
+    """Three convolutions, a residual sum, and a Gemm; fan-in scaled weights."""
+    rng = np.random.default_rng(0)
+
+    def weight(*shape):
+        return (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], name="stem", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], name="relu0"),
+        helper.make_node("Conv", ["b", "w1"], ["c"], name="left", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["d"], name="relu1"),
+        helper.make_node("Conv", ["d", "w2"], ["e"], name="right"),
+        helper.make_node("Add", ["e", "b"], ["f"], name="sum"),
+        helper.make_node("GlobalAveragePool", ["f"], ["p"], name="mean"),
+        helper.make_node("Flatten", ["p"], ["g"], name="flatten"),
+        helper.make_node("Gemm", ["g", "w3"], ["y"], name="fc", transB=1),
+    ]
+    constants = {
+        "w0": weight(16, 3, 3, 3),
+        "w1": weight(16, 16, 3, 3),
+        "w2": weight(16, 16, 1, 1),
+        "w3": weight(5, 16),
+    }
+    return make_model(nodes, {"x": ("float32", [1, 3, 8, 8])}, {"y": ("float32", [1, 5])}, constants)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, network):
+    """Convert a model with what has to come before; gives the result and the folder."""
+    monkeypatch.setenv("TVM_NUM_THREADS", os.environ.get("TVM_NUM_THREADS", "1"))
+
+    def convert_model(dtype, layout="NCHW", skip="", model=network, data=None, **how):
+        path = tmp_path / "model.onnx"
+        onnx.save(model, str(path))
+        if data is None:
+            data = np.random.default_rng(4).standard_normal((40, 3, 8, 8)).astype(np.float32)
+        np.savez(tmp_path / "data.npz", x=data)
+        data_path = tmp_path / "data.npz"
+        folders = [tmp_path / name for name in ("calibrated", "sensitive", "out")]
+        for folder in folders:
+            folder.mkdir()
+        calibrated, sensitive, out = folders
+        calibrate(CalibrateConfig(""), path, calibrated, _quiet, data_path)
+        if skip == "auto":
+            sensitivity(
+                SensitivityConfig("", TARGET, (dtype,), time_limit_s=20),
+                path, sensitive, _quiet, data_path, calibrated,
+            )  # fmt: skip
+        config = ConvertConfig("", TARGET, layout, dtype, skip, **how)
+        return convert(config, path, out, _quiet, data_path, calibrated, sensitive), out
+
+    return convert_model
+
+
+def _layers(folder):
+    with (folder / "layers.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("quantization", ["u8s8", "s8s8"])
+def test_int8_layers_hand_bytes_to_each_other(run, quantization):
+    result, out = run("int8", quantization=quantization)
+    stored = "uint8" if quantization == "u8s8" else "int8"
+    rows = _layers(out)
+    assert [row["dtype"] for row in rows] == ["int8"] * 4
+    assert [row["input_dtype"] for row in rows] == [stored] * 4
+    assert [row["output_dtype"] for row in rows[:3]] == [stored] * 3
+    assert [row["skipped"] for row in rows] == ["False"] * 4
+    assert "int8: 4 of 4 layers" in result.changed
+    assert result.metrics["cosine_vs_float"] > 0.99
+    kinds = {node.op_type for node in onnx.load(str(out / QUANTIZED_FILE)).graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear"} <= kinds
+
+
+def test_calibration_and_evaluation_share_no_sample(run, tmp_path, network):
+    """Samples outside the calibration part are enormous, and the ranges do not know of them."""
+    from tvmopt.evaluate.dataset import Dataset
+    from tvmopt.runtime.metadata import TensorSpec
+
+    spec = TensorSpec("x", (1, 3, 8, 8), "float32")
+    data = np.random.default_rng(4).standard_normal((40, 3, 8, 8)).astype(np.float32)
+    index = np.arange(40, dtype=np.float32).reshape(40, 1, 1, 1) * np.ones((1, 3, 8, 8), "float32")
+    parts = Dataset((spec,), {"x": index}, None, stacked=False)
+    seen = parts.split("calibrate").arrays["x"][:, 0, 0, 0].astype(int)
+    others = np.setdiff1d(np.arange(40), seen)
+    assert len(seen) == 8
+    data[others] *= 1000
+    run("int8", data=data)
+    low, high = read_ranges(tmp_path / "calibrated").tensors["x"]
+    assert -10 < low < high < 10
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_low_floats(run, dtype):
+    result, out = run(dtype, "NHWC", skip="0")
+    rows = _layers(out)
+    assert [row["dtype"] for row in rows] == ["float32", dtype, dtype, dtype]
+    assert [row["layout"] for row in rows] == ["NCHW", "NHWC", "NHWC", ""]
+    # A mean, which stays float32, reads the third.
+    assert [row["output_dtype"] for row in rows] == [dtype, dtype, "float32", "float32"]
+    assert rows[0]["reason"] == "skip_layers: 0"
+    assert result.metrics["layers_skipped"] == 1
+    assert result.metrics["layout_changes"] == 1
+    with np.load(out / GOLDEN_FILE) as golden:
+        want = Reference(str(out / REFERENCE_FILE))({"x": golden["input_0"]})[0]
+        assert 0.999 < cosine(golden["output_0"], want)
+        assert not np.array_equal(golden["output_0"], want)  # what it computes, not what it should
+    assert Signature.read(out).min_cosine == {"float16": 0.999, "bfloat16": 0.99}[dtype]
+
+
+def test_layer_that_cannot_take_the_layout_says_why(run):
+    _, out = run("float32", "NCHW16c")
+    rows = _layers(out)
+    assert [row["layout"] for row in rows] == ["NCHW", "NCHW16c", "NCHW16c", ""]
+    assert rows[0]["reason"] == "layout: 3 input channels are not a multiple of 16"
+    with (out / "layout_changes.csv").open(newline="") as file:
+        (change,) = csv.DictReader(file)
+    assert (change["source"], change["target"]) == ("NCHW", "NCHW16c")
+    assert int(change["bytes"]) == 4 * 16 * 64
+
+
+def test_sensitivity_proposes_what_auto_skips(run, tmp_path):
+    _, out = run("int8", skip="auto")
+    proposed = read_proposal(tmp_path / "sensitive", "int8")
+    skipped = [int(row["index"]) for row in _layers(out) if row["skipped"] == "True"]
+    assert skipped == sorted(proposed)
+    assert (tmp_path / "sensitive" / "sensitivity.png").read_bytes().startswith(b"\x89PNG")
+    with (tmp_path / "sensitive" / "skip_sets.csv").open(newline="") as file:
+        assert {row["dtype"] for row in csv.DictReader(file)} == {"int8"}
+
+
+def test_model_that_came_quantised_needs_no_calibration(run, tmp_path):
+    _, out = run("int8")
+    model = onnx.load(str(out / QUANTIZED_FILE))
+    again = tmp_path / "again"
+    again.mkdir()
+    onnx.save(model, str(tmp_path / "quantised.onnx"))
+    convert(ConvertConfig("", TARGET), tmp_path / "quantised.onnx", again, _quiet)
+    assert [row["dtype"] for row in _layers(again)] == ["int8"] * 4
+    assert not (again / QUANTIZED_FILE).exists()
+
+
+def test_int8_without_ranges(tmp_path, network):
+    onnx.save(network, str(tmp_path / "model.onnx"))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ConfigError, match="dtype=int8 needs the ranges of the calibrate stage"):
+        convert(
+            ConvertConfig("", TARGET, dtype="int8"),
+            tmp_path / "model.onnx", tmp_path / "out", _quiet,
+        )  # fmt: skip
+
+
+def test_first_bad_layer_is_named_when_numbers_overflow(run, make_model, network):
+    """float16 ends at 65504: the second layer's sums leave it on their way to the third."""
+    model = onnx.ModelProto()
+    model.CopyFrom(network)
+    for constant in model.graph.initializer:
+        if constant.name == "w1":
+            values = onnx.numpy_helper.to_array(constant) * np.float32(6e4)
+            constant.CopyFrom(onnx.numpy_helper.from_array(values, "w1"))
+    with pytest.raises(AccuracyError) as caught:
+        run("float16", model=model)
+    message = str(caught.value)
+    assert "the conversion to float16 in NCHW must follow the float model" in message
+    assert "the first bad layer is 2 ('right', Conv)" in message
+    assert "skip it with skip_layers=2" in message
+
+
+def test_first_bad_layer_is_named_when_a_pass_is_wrong(run, monkeypatch):
+    """A conversion that loses a weight of one layer."""
+    real = convert_module.convert_module
+
+    def forgetful(mod, **how):
+        import tvm
+        from tvm.relax.expr_functor import PyExprMutator, mutator
+
+        @mutator
+        class Forget(PyExprMutator):
+            def visit_generic_const_(self, op):
+                if tuple(op.value.shape) == (16, 16, 1, 1):
+                    return tvm.relax.const(np.zeros((16, 16, 1, 1), np.float32))
+                return op
+
+        found = real(mod, **how)
+        forget = Forget(found.mod)
+        for var, func in found.mod.functions_items():
+            if isinstance(func, tvm.relax.Function):
+                forget.builder_.update_func(var, forget.visit_expr(func))
+        return convert_module.Conversion(forget.builder_.get(), found.kept, found.layout_changes)
+
+    monkeypatch.setattr(convert_module, "convert_module", forgetful)
+    with pytest.raises(AccuracyError, match=r"first bad layer is 2 \('right', Conv\)"):
+        run("float32")
+
+
+def test_skip_pattern_that_matches_nothing(run):
+    with pytest.raises(ConfigError, match="skip_layers must match layers, but 'conv9'"):
+        run("float16", skip="conv9")
