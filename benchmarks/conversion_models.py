@@ -77,7 +77,8 @@ class Bench:
         self.specs = input_specs(prepared.reference)
         if data is None:
             data = self.work / "data.npz"
-            np.savez(data, **real_inputs.samples(name, self.specs, samples, seed=5))
+            arrays = real_inputs.samples(name, self.specs, samples, seed=5)
+            np.savez(data, allow_pickle=False, **arrays)
         self.data = data
         self._calibrated: Path | None = None
 

@@ -1,7 +1,7 @@
 """A small writer for ONNX graphs, for the models that are built here.
 
-Every node has one output, which bears the node's name unless it is given another, so a graph reads like a chain of
-assignments and the names survive into reports.
+Every node has one output, which bears the node's name unless it is given another, so a graph reads
+like a chain of assignments and the names survive into reports.
 """
 
 from __future__ import annotations

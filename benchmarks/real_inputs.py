@@ -38,7 +38,7 @@ def samples(name: str, specs: Sequence[TensorSpec], count: int, seed: int) -> di
 
 def _normalised(name: str, images: np.ndarray) -> np.ndarray:
     """``(n, h, w, 3)`` bytes to ``(n, 3, h, w)`` floats, as the model's own preprocessing does."""
-    values = images.astype(np.float32)
+    values: np.ndarray = images.astype(np.float32)
     if name == "efficientnet_lite0":
         values = (values - 127) / 128
     elif name.startswith("ppocr_rec") or name.startswith("ppocr_cls"):
@@ -57,7 +57,8 @@ def _photograph(rng: np.random.Generator, height: int, width: int) -> np.ndarray
     image = _photographs()[rng.integers(2)]
     size = rng.uniform(0.25, 1.0) * min(image.width / width, image.height / height)
     w, h = int(size * width), int(size * height)
-    left, top = rng.integers(image.width - w + 1), rng.integers(image.height - h + 1)
+    left = int(rng.integers(image.width - w + 1))
+    top = int(rng.integers(image.height - h + 1))
     crop = image.resize((width, height), box=(left, top, left + w, top + h))
     pixels = np.asarray(crop, np.float32)[:, :: rng.choice([-1, 1])]
     light = rng.uniform(0.6, 1.3) * pixels + rng.uniform(-20, 20)

@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import onnx
 import pytest
@@ -31,8 +32,7 @@ def _ok(done: subprocess.CompletedProcess) -> str:
 
 def _artifact(folder, run, name, where):
     uri = f"sqlite:///{folder / 'mlflow.db'}"
-    path = MlflowClient(uri, uri).download_artifacts(run.info.run_id, name, str(where))
-    return path
+    return Path(MlflowClient(uri, uri).download_artifacts(run.info.run_id, name, str(where)))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_int8_in_nhwc_is_logged(int8, store, tmp_path):
     assert run.data.tags["tvmopt.layout"] == "NHWC"
     assert run.data.metrics["cosine_vs_float"] > 0.99
     assert run.data.metrics["layout_changes"] <= 2
-    with open(_artifact(store, run, "layers.csv", tmp_path), newline="") as file:
+    with _artifact(store, run, "layers.csv", tmp_path).open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["dtype"] for row in rows] == ["float32", *["int8"] * 5, "float32"]
     assert [row["layout"] for row in rows] == ["NCHW", *["NHWC"] * 5, ""]
@@ -67,7 +67,7 @@ def test_int8_in_nhwc_is_logged(int8, store, tmp_path):
 
 def test_quantised_model_is_an_artifact_with_the_skipped_layers_in_float(int8, store, tmp_path):
     _, run = int8
-    model = onnx.load(_artifact(store, run, "quantized.onnx", tmp_path))
+    model = onnx.load(str(_artifact(store, run, "quantized.onnx", tmp_path)))
     made_by = {output: node for node in model.graph.node for output in node.output}
     quantised = {
         node.name: made_by[node.input[1]].op_type == "DequantizeLinear"
@@ -83,8 +83,8 @@ def test_quantised_model_is_an_artifact_with_the_skipped_layers_in_float(int8, s
 def test_calibration_is_a_run_that_conversions_share(int8, store, mlflow_run, tmp_path):
     (calibrated,) = _runs(store, "tags.`tvmopt.stage` = 'calibrate'")
     assert calibrated.data.metrics["calibration_samples"] == 100
-    ranges = json.load(open(_artifact(store, calibrated, "ranges.json", tmp_path)))
-    assert ranges
+    ranges = json.loads(_artifact(store, calibrated, "ranges.json", tmp_path).read_text())
+    assert set(ranges["tensors"]) > {"image"}
     out = _ok(mlflow_run(store, "convert", dtype="int8"))
     assert "calibrate          reused" in out
     assert len(_runs(store, "tags.`tvmopt.stage` = 'calibrate'")) == 1
@@ -96,8 +96,8 @@ def test_sensitivity_chooses_and_main_promotes(store, mlflow_run, tmp_path):
     assert "has alias champion" in out
     (run,) = _runs(store, "tags.`tvmopt.stage` = 'sensitivity'")
     assert run.info.status == "FINISHED"
-    with open(_artifact(store, run, "sensitivity.png", tmp_path), "rb") as file:
-        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+    plot = _artifact(store, run, "sensitivity.png", tmp_path).read_bytes()
+    assert plot.startswith(b"\x89PNG\r\n\x1a\n")
     (measured,) = _runs(store, "tags.`tvmopt.stage` = 'evaluate'")
     assert measured.data.metrics["accuracy_drop"] <= 0.01
 

@@ -93,5 +93,5 @@ def test_count_layers(branched, ops, count):
 
 def test_count_layers_of_something_else(branched):
     mod = import_onnx(prepare(branched, {}).model)
-    with pytest.raises(ConfigError, match="ops must be anchor operators .*, but got 'nn.relu'"):
+    with pytest.raises(ConfigError, match=r"ops must be anchor operators .*, but got 'nn\.relu'"):
         count_layers(mod, ["nn.relu", "nn.conv2d"])

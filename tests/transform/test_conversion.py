@@ -121,7 +121,7 @@ class Builder:
         return value, shape
 
     def head(self, value, shape):
-        channels, height, width = shape
+        channels = shape[0]
         kind = self.draw(st.sampled_from(["map", "gemm", "matmul", "sequence"]))
         if kind == "map":
             return value

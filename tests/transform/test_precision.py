@@ -17,10 +17,9 @@ from tvmopt.build import build_library
 from tvmopt.errors import ConfigError
 from tvmopt.transform import lower as lower_module
 from tvmopt.transform.anchors import INDICES_ATTR, NAMES_ATTR, anchors, with_layers
-from tvmopt.transform.precision.rounding import round_keeping_sums
 from tvmopt.transform.precision import SENSITIVE, to_precision
 from tvmopt.transform.precision.fusion import dataflow
-from tvmopt.transform.precision.widen import WidenOnLoad
+from tvmopt.transform.precision.rounding import round_keeping_sums
 
 op = relax.op
 TARGET = resolve_target("host", 1)
@@ -40,12 +39,7 @@ def _const(array, dtype=None):
 
 
 def _lower(mod):
-    phases = lower_module.lower_passes()
-    names = [phase.info.name for phase in phases]
-    if "WidenOnLoad" not in names:
-        phases.insert(names.index("FuseTIR"), WidenOnLoad())
-    with TARGET.to_tvm(), tvm.transform.PassContext(opt_level=3):
-        return tvm.transform.Sequential(phases)(mod)
+    return lower_module.lower(mod, TARGET.to_tvm())
 
 
 def _stored(mod):

@@ -5,7 +5,7 @@ import pytest
 import tvm
 from tvm import relax, te, topi
 
-from tvmopt.transform.raise_tensor_ir import RaiseTensorIR
+from tvmopt.transform.raise_tensor_ir import raise_tensor_ir
 
 
 def _raised(compute, *args, name=None):
@@ -20,7 +20,7 @@ def _raised(compute, *args, name=None):
         builder.emit_func_output(out)
     mod = builder.get()
     assert _first(mod).op.name == "relax.call_tir"
-    return _first(RaiseTensorIR()(mod))
+    return _first(raise_tensor_ir(mod))
 
 
 def _first(mod):

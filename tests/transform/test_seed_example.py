@@ -1,4 +1,4 @@
-"""The six lines of apache/tvm pull request 6748, on Relax: ResNets in HWNC and int8 but for layer 0.
+"""The six lines of apache/tvm pull request 6748, on Relax: ResNets, HWNC and int8 but for layer 0.
 
 Structure is compared: what each of the two steps did to each layer, and what it left alone.
 """

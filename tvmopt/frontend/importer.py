@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-
 from collections.abc import Sequence
 from typing import Any
 

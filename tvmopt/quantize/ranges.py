@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnxruntime.quantization.calibrate import HistogramCollector, MinMaxCalibrater
 
 from tvmopt.errors import ConfigError, ModelError
-from tvmopt.frontend.prepare import session_options
 from tvmopt.quantize.checks import check_float
+from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.normalise import normalise
 from tvmopt.quantize.scheme import Scheme
@@ -210,9 +209,7 @@ class _Outputs:
                 room = _BYTES_AT_ONCE
             self._groups[-1].append(name)
             room -= size
-        self._session = ort.InferenceSession(
-            augmented.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
-        )
+        self._session = new_session(augmented)
 
     def __call__(self, inputs: Inputs) -> Iterator[tuple[str, np.ndarray]]:
         yield from ((name, inputs[name]) for name in self._inputs)
@@ -226,6 +223,10 @@ class _MinMax(MinMaxCalibrater):
     def __init__(self, path: Path, wanted: list[str], augmented: str) -> None:
         super().__init__(path, augmented_model_path=augmented)
         self._wanted = wanted
+
+    def create_inference_session(self) -> None:
+        # As it comes, ONNX Runtime writes to the log and optimises nothing.
+        self.infer_session = new_session(self.model)
 
     def select_tensors_to_calibrate(
         self, model: onnx.ModelProto

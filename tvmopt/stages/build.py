@@ -13,9 +13,9 @@ from tvmopt.config import BuildConfig
 from tvmopt.digest import sha256_file
 from tvmopt.runtime import ModelMetadata, load
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE
-from tvmopt.stages.signature import Signature
 from tvmopt.stages.module_files import read_module
 from tvmopt.stages.result import Progress, StageResult
+from tvmopt.stages.signature import Signature
 from tvmopt.stages.tune import DATABASE_DIR
 from tvmopt.transform.lower import lower
 from tvmopt.versions import TVM_VERSION, VERSION

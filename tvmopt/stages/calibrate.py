@@ -21,7 +21,11 @@ _RANDOM = "random inputs: no data was given, so accuracy on real inputs is unkno
 
 
 def calibrate(
-    config: CalibrateConfig, model: Path, out_dir: Path, progress: Progress, data: Path | None = None
+    config: CalibrateConfig,
+    model: Path,
+    out_dir: Path,
+    progress: Progress,
+    data: Path | None = None,
 ) -> StageResult:
     """Run the float model on samples and write the range of each of its activations.
 
@@ -50,7 +54,7 @@ def read_ranges(folder: Path) -> Ranges:
 
 
 def calibration_data(reference: onnx.ModelProto, data: Path | None, most: int) -> Dataset:
-    """At most ``most`` samples of the calibration part, evenly spread; random ones without data."""
+    """At most ``most`` samples of the calibration part, evenly spread; without data, random."""
     specs = input_specs(reference)
     if data is None:
         kind, _, _ = working_random_inputs(Reference(reference), specs, seed=0)

@@ -1,4 +1,4 @@
-"""Is a converted model still the model it was? Compile it, run it, compare, and find the culprit."""
+"""Is a converted model what it was? Compile it, run it, compare, and find the culprit."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from tvmopt.evaluate.statistics import LatencySummary, summarise
 from tvmopt.frontend.prepare import session_options
 from tvmopt.runtime import CompiledModel, load
 from tvmopt.runtime.metadata import LIBRARY_FILE
-from tvmopt.stages.signature import Signature
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
+from tvmopt.stages.signature import Signature
 
 TABLE_FILE = "comparison.csv"
 CANDIDATE = "candidate"

@@ -14,8 +14,8 @@ from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime import CompiledModel
-from tvmopt.stages.signature import Signature
 from tvmopt.stages.module_files import REFERENCE_FILE
+from tvmopt.stages.signature import Signature
 from tvmopt.tracking import flavor
 from tvmopt.tracking.artifacts import is_intact, local_artifacts
 from tvmopt.tracking.registry import CHAMPION, Registered, champion_alias, find_version

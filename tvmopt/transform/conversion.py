@@ -10,7 +10,7 @@ import tvm
 from tvmopt.transform.integer import lower_quantized
 from tvmopt.transform.layout import LayoutChange, convert_layout_with_report
 from tvmopt.transform.precision import to_precision
-from tvmopt.transform.raise_tensor_ir import RaiseTensorIR
+from tvmopt.transform.raise_tensor_ir import raise_tensor_ir
 from tvmopt.transform.simplify import simplify
 
 
@@ -61,7 +61,7 @@ def convert_module(
             if index not in skip:
                 reasons.setdefault(index, []).append(f"{what}: {why}")
 
-    mod = RaiseTensorIR()(mod)
+    mod = raise_tensor_ir(mod)
     integer = lower_quantized(mod)  # before constants are folded: quantised weights are some
     mod = simplify(integer.mod)
     if dtype == "int8":

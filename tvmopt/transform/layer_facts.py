@@ -10,11 +10,12 @@ from tvm import relax
 
 from tvmopt.transform.anchors import Anchor, anchors
 
-_ELEMENTWISE = frozenset(
-    """add subtract multiply divide maximum minimum clip round floor ceil trunc sign negative abs
-    astype sigmoid tanh erf exp log sqrt rsqrt square power where nn.relu nn.relu6 nn.leakyrelu
-    nn.gelu nn.gelu_tanh nn.silu nn.prelu quantize dequantize greater less equal""".split()
-)
+_ELEMENTWISE = frozenset({
+    "add", "subtract", "multiply", "divide", "maximum", "minimum", "clip", "round", "floor",
+    "ceil", "trunc", "sign", "negative", "abs", "astype", "sigmoid", "tanh", "erf", "exp", "log",
+    "sqrt", "rsqrt", "square", "power", "where", "nn.relu", "nn.relu6", "nn.leakyrelu", "nn.gelu",
+    "nn.gelu_tanh", "nn.silu", "nn.prelu", "quantize", "dequantize", "greater", "less", "equal",
+})  # fmt: skip
 
 # A value of such a type is there to be stored.
 _NARROW = ("int8", "uint8", "float16", "bfloat16")

@@ -10,8 +10,8 @@ import tvm
 from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.transform.integer.store_narrow import StoreNarrow
 from tvmopt.transform.legalize import legalize_map
-from tvmopt.transform.precision.widen import WidenOnLoad
 from tvmopt.transform.safe_take import GuardTake
 from tvmopt.transform.simplify import simplify_passes
 
@@ -32,7 +32,7 @@ def lower_passes() -> list[tvm.transform.Pass]:
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
-        WidenOnLoad(),
+        StoreNarrow(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(["main"]),
     ]

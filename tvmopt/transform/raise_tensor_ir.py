@@ -104,21 +104,26 @@ class _Raise(PyExprMutator):
         return self._recognise(call) if isinstance(call.op, tvm.ir.Op) else call
 
 
+def raise_tensor_ir(mod: tvm.IRModule) -> tvm.IRModule:
+    """``mod`` with every call raised that can be; see the module's docstring."""
+    if not any(isinstance(func, tirx.PrimFunc) for _, func in mod.functions_items()):
+        return mod
+    raising = _Raise(mod)
+    for var, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            raising.builder_.update_func(var, raising.visit_expr(func))
+    return raising.builder_.get()
+
+
 @tvm.transform.module_pass(opt_level=0, name="RaiseTensorIR")
 class RaiseTensorIR:
-    """Raise what can be raised; see the module's docstring."""
+    """:func:`raise_tensor_ir` as a pass."""
 
     def transform_module(
         self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
     ) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
-        if not any(isinstance(func, tirx.PrimFunc) for _, func in mod.functions_items()):
-            return mod
-        raising = _Raise(mod)
-        for var, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                raising.builder_.update_func(var, raising.visit_expr(func))
-        return raising.builder_.get()
+        return raise_tensor_ir(mod)
 
 
 def _static(buffer: object) -> bool:

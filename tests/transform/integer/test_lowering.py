@@ -102,14 +102,15 @@ def test_depthwise_and_clip(relax_main, assert_same):
     assert_same(lowered(relax_main(before, **X)), relax_main(after, **X))
 
 
-def test_clip_in_tensor_ir_as_the_importer_writes_it(assert_same):
+def test_clip_as_the_importer_writes_it_bounds_the_integers():
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((2, 3), "uint8"))
-    with builder.function("main", [x]), builder.dataflow():
-        y = dequantise(builder.emit, x, SX, 100)
-        y = builder.emit_te(tvm.topi.maximum, y, f32(0))
-        y = builder.emit_te(tvm.topi.minimum, y, f32(1))
-        y = builder.emit_output(quantise(builder.emit, y, SX, 100))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = dequantise(builder.emit, x, SX, 100)
+            y = builder.emit_te(tvm.topi.maximum, y, f32(0))
+            y = builder.emit_te(tvm.topi.minimum, y, f32(1))
+            y = builder.emit_output(quantise(builder.emit, y, SX, 100))
         builder.emit_func_output(y)
     main = lower_quantized(builder.get()).mod["main"]
     calls = [b.value for b in main.body.blocks[0].bindings if isinstance(b.value, relax.Call)]

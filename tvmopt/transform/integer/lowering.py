@@ -92,8 +92,7 @@ def lower_quantized(mod: tvm.IRModule) -> IntegerResult:
 
     Args:
         mod: An imported module, **not** simplified: simplifying folds dequantised weights to
-            floats, and the layers are then left float. The result is simplified. What the
-            importer wrote in TensorIR (Clip) should be operators again, else it stays float.
+            floats, and the layers are then left float. The result is simplified.
 
     Returns:
         The module, unchanged when it neither quantises nor dequantises. Its anchors are those of

@@ -116,7 +116,7 @@ def _activation(ctx: Context, arg: relax.Expr) -> Linear | str:
     data = ctx.quantised(arg)
     if data is None:
         value = ctx.value(arg)
-        if not isinstance(value, Linear):
+        if not isinstance(value, Linear) or value.accumulates:
             return "input is not quantised"
         term = value.terms[0]
         if len(value.terms) == 1 and term.dtype in _BYTES and term.scale.ndim:

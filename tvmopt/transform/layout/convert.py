@@ -35,7 +35,7 @@ from tvmopt.transform.layout.layouts import (
 )
 from tvmopt.transform.layout.report import LayoutResult
 from tvmopt.transform.layout.walk import Walk
-from tvmopt.transform.raise_tensor_ir import RaiseTensorIR
+from tvmopt.transform.raise_tensor_ir import raise_tensor_ir
 from tvmopt.transform.skip import SkipLayers, resolve_skip_layers
 
 DesiredLayouts = Mapping[str, str | Sequence[str]]
@@ -81,7 +81,7 @@ def convert_layout_with_report(
     """
     config = LayoutConfig.current()
     layouts = parse_layouts(desired_layouts)
-    mod = RaiseTensorIR()(mod)  # TensorIR says nothing of axes
+    mod = raise_tensor_ir(mod)  # TensorIR says nothing of axes
     found = anchors(mod)
     skipped = resolve_skip_layers(
         found, config.skip_layers if skip_layers is None else skip_layers

@@ -150,7 +150,7 @@ class _Weights:
 
 
 def _has_kernels(call: relax.Call) -> bool:
-    """Whether the weight is a constant of kernels (outputs, inputs, *taps), more than a tap each."""
+    """Whether the weight is a constant of kernels (outputs, inputs, *taps) of several taps."""
     layout = str(getattr(call.attrs, "kernel_layout", "") or "")
     data = constant_data(call.args[1])
     return data is not None and layout.startswith("OI") and math.prod(data.shape[2:]) > 1

@@ -6,8 +6,8 @@ the brightness; in networks of depthwise convolutions that is most of the error.
 those where it costs least, go to their other neighbour, until the error of the sum is as small as
 it gets. Every tap stays within one unit in the last place.
 
-before -> after, bfloat16: taps ``a, b, c`` with the sum 0 -> ``a', b', c'`` with the sum 0 within half
-a unit of the smallest, where the nearest values may miss it by one and a half units of the largest.
+before -> after, bfloat16: taps ``a, b, c`` with the sum 0 -> ``a', b', c'`` with the sum 0 within
+half a unit of the smallest; the nearest values may miss it by one and a half units of the largest.
 """
 
 from __future__ import annotations
