@@ -63,8 +63,8 @@ _ALL = (
     Parameter("input_shapes", str, "",
               "shapes of dynamic inputs, e.g. image:1x3x224x224,mask:1x16"),
     Parameter("data", str, "",
-              ".npz with an array an input and optionally integer 'labels', or .npy; 20% calibrate, "
-              "50% evaluate, 30% are held out for promotion"),
+              ".npz with an array an input and optionally integer 'labels', or .npy; 20% "
+              "calibrate, 50% evaluate, 30% are held out for promotion"),
     Parameter("target", str, "host",
               "'host', an LLVM CPU name (skylake-avx512), or JSON with mcpu and mattr"),
     Parameter("threads", int, 0, "threads to compile for and measure with; 0: all usable cores"),

@@ -16,6 +16,7 @@ from tvmopt.quantize.downstream import Downstream, Recording
 from tvmopt.quantize.emulate import cast_layers, quantised_activation, quantised_weight, round_to
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.probe import Probe, Setting, noise_ratio
+from tvmopt.transform.precision.rounding import round_keeping_sums
 
 FLOATS = arrays(np.float32, 16, elements=st.floats(-1000, 1000, width=32))
 
@@ -89,12 +90,29 @@ def test_a_layer_alone_is_what_conversion_does_to_it(network, batches, setting, 
             assert np.abs(got - plain).max() > 1e-5 * scale or dtype != "int8", layer.name
 
 
-def test_casting_rounds_what_layers_read_and_give(network, batches):
-    model = cast_layers(network.model, "float16", ["fc"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_casting_rounds_what_layers_read(network, batches, dtype):
+    model = cast_layers(network.model, dtype, ["fc"])
     onnx.checker.check_model(model, full_check=True)
-    got, want = Reference(model)(batches[0])[0], Reference(network.model)(batches[0])[0]
-    np.testing.assert_array_equal(got, np.float32(np.float16(got)))
-    assert 0 < np.abs(got - want).max() < 1e-2
+    graph = Graph(network.model.graph)
+    node = next(n for n in network.model.graph.node if n.name == "fc")
+    inner = Recording(network.model, [node.input[0]], batches, 2**30).values[0][node.input[0]]
+    flat, weight = (round_to(x, dtype) for x in (inner, graph.array(node.input[1])))
+    want = flat @ weight.T + graph.array(node.input[2])
+    np.testing.assert_allclose(Reference(model)(batches[0])[0], want, rtol=1e-5, atol=1e-6)
+
+
+def test_casting_rounds_kernels_as_conversion_does(network):
+    model = cast_layers(network.model, "bfloat16", [n.name for n in network.model.graph.node])
+    before, after = Graph(network.model.graph), Graph(model.graph)
+    kernels = 0
+    for node in after.nodes:
+        if node.op_type == "Conv" and after.array(node.input[1])[0, 0].size > 1:
+            exact = before.array(node.input[1].removesuffix(".as_bfloat16"))
+            want = round_keeping_sums(exact, "bfloat16").astype(np.float32)
+            np.testing.assert_array_equal(after.array(node.input[1]), want)
+            kernels += 1
+    assert kernels
 
 
 def test_only_what_follows_is_run(network, batches):

@@ -1,7 +1,8 @@
 """Numbers of a lower type in float32: what a conversion of some layers does to the outputs.
 
-float16 and bfloat16 layers round what they read and what they give and add up in float32; that is
-what a converted layer computes, but for the order of its sums. int8 is emulated for one layer here,
+float16 and bfloat16 layers round their two operands, a kernel so that it keeps its sum, and add up
+in float32, the bias too; that is what a converted layer computes, but for the order of its sums.
+What they give is rounded where the next such layer reads it. int8 is emulated for one layer here,
 with the scales of ONNX Runtime's quantiser; for several, quantise the model.
 """
 
@@ -19,6 +20,8 @@ from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.normalise import at_least_opset_13
 from tvmopt.quantize.scheme import Scheme
+from tvmopt.transform.precision.casting import largest
+from tvmopt.transform.precision.rounding import round_keeping_sums
 
 HALF = ("float16", "bfloat16")
 _NUMPY: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -30,6 +33,15 @@ def round_to(value: np.ndarray, dtype: str) -> np.ndarray:
     """The nearest numbers of ``dtype`` (``"float16"`` or ``"bfloat16"``), as float32."""
     with np.errstate(over="ignore", invalid="ignore"):
         return value.astype(_NUMPY[dtype]).astype(np.float32)
+
+
+def round_weight(value: np.ndarray, node: onnx.NodeProto, dtype: str) -> np.ndarray:
+    """The weight of a layer as :func:`~tvmopt.transform.to_precision` rounds it, as float32."""
+    if node.op_type != "Conv" or value.ndim < 3 or value[0, 0].size < 2:
+        return round_to(value, dtype)
+    if not np.abs(value).max(initial=0.0) < largest(dtype):
+        return round_to(value, dtype)
+    return round_keeping_sums(value, dtype).astype(np.float32)
 
 
 def quantised_activation(
@@ -70,8 +82,8 @@ def weight_axis(node: onnx.NodeProto, scheme: Scheme) -> int | None:
 def cast_layers(model: onnx.ModelProto, dtype: str, layers: Collection[str]) -> onnx.ModelProto:
     """A copy in which the nodes ``layers`` (names) compute on numbers of ``dtype``.
 
-    before -> after: ``y = Conv(x, w)`` -> ``y = round(Conv(round(x), round(w)))`` where ``round``
-    is ``Cast(Cast(_, dtype), float)``, done once for a constant.
+    before -> after: ``y = Conv(x, w, b)`` -> ``y = Conv(round(x), round(w), b)`` where ``round`` is
+    ``Cast(Cast(_, dtype), float)``, done once for a constant.
 
     Raises:
         ModelError: When the operators cannot be brought to opset 13.
@@ -95,20 +107,18 @@ def cast_layers(model: onnx.ModelProto, dtype: str, layers: Collection[str]) -> 
         if node.name not in layers:
             nodes.append(node)
             continue
-        for at, name in enumerate(node.input):
+        for at, name in enumerate(node.input[:2]):
             if not name or not index.is_float(name):
                 continue
             if name not in rounded:
                 rounded[name] = f"{name}.as_{dtype}"
                 if name in index.constants:
-                    value = round_to(index.array(name), dtype)
+                    value = round_weight(index.array(name), node, dtype)
                     graph.initializer.append(numpy_helper.from_array(value, rounded[name]))
                 else:
                     nodes += casts(name, rounded[name])
             node.input[at] = rounded[name]
-        exact = node.output[0]
-        node.output[0] = f"{exact}.exact"
-        nodes += [node, *casts(node.output[0], exact)]
+        nodes.append(node)
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)

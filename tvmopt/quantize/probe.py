@@ -21,10 +21,10 @@ from tvmopt.quantize.downstream import (
 )
 from tvmopt.quantize.emulate import (
     CASTABLE,
-    HALF,
     quantised_activation,
     quantised_weight,
     round_to,
+    round_weight,
     weight_axis,
 )
 from tvmopt.quantize.graph import Graph
@@ -79,7 +79,9 @@ class Setting:
                 axis = weight_axis(node, self.scheme)
                 found[weight] = quantised_weight(found[weight], axis)
         elif dtype != "float32":
-            found = {name: round_to(value, dtype) for name, value in found.items()}
+            weight = node.input[1]
+            if weight in found:
+                found[weight] = round_weight(found[weight], node, dtype)
         return found
 
 
@@ -108,7 +110,7 @@ class Layer:
             self._weights[dtype] = self._setting.weights(self._node, dtype)
         activations = self._setting.activations(self._node, values, dtype)
         result: np.ndarray = self._session.run(None, {**activations, **self._weights[dtype]})[0]
-        return round_to(result, dtype) if dtype in HALF else result
+        return result
 
     def own_errors(self, values: Arrays, dtypes: Sequence[str]) -> dict[str, float]:
         """Error power over power of its result, by type."""

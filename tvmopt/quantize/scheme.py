@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tvmopt.config import CALIBRATIONS, QUANTIZATIONS
 from tvmopt.errors import ConfigError
-
-TYPES = ("u8s8", "s8s8")
-METHODS = ("minmax", "entropy", "percentile")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +38,15 @@ class Scheme:
         Raises:
             ConfigError: When a value breaks its rule.
         """
-        if self.types not in TYPES:
+        if self.types not in QUANTIZATIONS:
             raise ConfigError(
-                f"types of a quantisation must be one of {', '.join(TYPES)} (activations and "
-                f"weights), but got {self.types!r}"
+                f"types of a quantisation must be one of {', '.join(QUANTIZATIONS)} (activations "
+                f"and weights), but got {self.types!r}"
             )
-        if self.method not in METHODS:
+        if self.method not in CALIBRATIONS:
             raise ConfigError(
-                f"calibration method must be one of {', '.join(METHODS)}, but got {self.method!r}"
+                f"calibration method must be one of {', '.join(CALIBRATIONS)}, "
+                f"but got {self.method!r}"
             )
         number = isinstance(self.percentile, int | float) and not isinstance(self.percentile, bool)
         if not number or not 50 < self.percentile <= 100:

@@ -45,7 +45,8 @@ def calibrate(
     }
     tags = {"tvmopt.calibration_data": data.name if data else _RANDOM}
     what = f"{dataset.samples} {'' if data else 'random '}samples"
-    return StageResult(metrics, tags, [f"{len(ranges.tensors)} ranges by {config.method} on {what}"])
+    said = f"{len(ranges.tensors)} ranges by {config.method} on {what}"
+    return StageResult(metrics, tags, [said])
 
 
 def read_ranges(folder: Path) -> Ranges:
