@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 from tvm import relax
 
 from .qdq import QdqModel, assert_within_one_step, integer_outputs, lowered
@@ -221,3 +222,20 @@ def test_sixteen_bits_stay_float() -> None:
     result, _ = integer_outputs(m.build(), m.feeds)
     assert result.floats == {0: "input is uint16"}
     assert_within_one_step(m.build(), m.feeds)
+
+
+def test_a_branch_reads_floats() -> None:
+    m = QdqModel(np.random.default_rng(5))
+    x, _ = m.activations(1, 4, 6, 6)
+    y = m.node("Conv", [x, m.weights(3, 4, 3, 3, axis=0)[0]])
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(op, [y], [name])], name, [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
+        )
+        for name, op in (("then", "Relu"), ("else", "Neg"))
+    }  # fmt: skip
+    condition = m.node("Greater", [m.node("ReduceMax", [x], keepdims=0), m.constant(0, "float32")])
+    m.real_output(m.node("If", [condition], **branches))
+    model = m.build()
+    assert assert_within_one_step(model, m.feeds).floats == {}

@@ -126,9 +126,11 @@ def test_residual_add_is_one_kernel_of_two_operands(relax_main, assert_same):
         return quantise(emit, emit(op.nn.relu(total)), SY)
 
     def after(emit, x, y):
-        left = emit(op.subtract(emit(op.astype(x, "float32")), f32(3)))
-        left = emit(op.multiply(left, f32(SX / SY)))
-        return saturate(emit, emit(op.add(left, emit(op.astype(y, "float32")))))
+        ratio = SX / SY
+        left = emit(op.astype(y, "float32"))
+        right = emit(op.multiply(emit(op.astype(x, "float32")), f32(ratio)))
+        total = emit(op.add(emit(op.add(left, right)), f32(-ratio * np.float32(3))))
+        return saturate(emit, total)
 
     assert_same(lowered(relax_main(before, **inputs)), relax_main(after, **inputs))
 

@@ -153,6 +153,13 @@ def _shifted(
     bias = _integer_bias(value, constant, sign)
     if bias is not None:
         return bias
+    if isinstance(constant, Constant) and not value.accumulates:
+        # A term of its own, counted as ONNX Runtime counts it: sums often lie between two steps.
+        data, scale, zero = (
+            with_rank(a, len(shape)) for a in (constant.data, constant.scale, constant.zero)
+        )
+        term = Term(relax.const(data), np.asarray(sign * scale, np.float32), -zero)
+        return dataclasses.replace(value, terms=(*value.terms, term))
     offset = np.asarray(value.offset + sign * with_rank(real, len(shape)), np.float32)
     return dataclasses.replace(value, offset=offset)
 
@@ -195,7 +202,7 @@ def _scaled(value: Linear, factor: np.ndarray | np.float32, shape: Shape | None)
         if sum(dim != 1 for dim in scale.shape) > 1:
             return None
         terms.append(Term(term.tensor, np.asarray(scale), term.shift))
-    if any(term.tensor.ty.ndim != rank for term in terms):
+    if any(term.tensor.ty.ndim not in (0, rank) for term in terms):
         return None
     offset = ZERO if not value.offset.any() else np.asarray(value.offset * factor, np.float32)
     low, high = value.low, value.high

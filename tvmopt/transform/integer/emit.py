@@ -80,7 +80,34 @@ class Emitter:
         low, high = (_bound(limit, params) for limit in (value.low, value.high))
         if _is_quantised(value, params):
             return self.clipped(value.terms[0].tensor, low, high)
-        return self._saturate(self._sum(value, params.scale), params, low, high)
+        if value.accumulates or (len(value.terms) == 1 and not value.offset.any()):
+            return self._saturate(self._sum(value, params.scale), params, low, high)
+        steps = self.emit(relax.op.round(self._steps(value, params)))
+        return self.emit(relax.op.astype(self.emit(relax.op.clip(steps, low, high)), params.dtype))
+
+    def _steps(self, value: Linear, params: QuantParams) -> relax.Expr:
+        """A sum of quantised tensors in steps of the result, all constants in one.
+
+        ONNX Runtime adds quantised tensors like this, the zero point before it rounds.
+        """
+        zeros = np.zeros((), np.float32)
+        for term in value.terms:
+            ratio = (term.scale / params.scale).astype(np.float32)
+            zeros = zeros - ratio * term.shift.astype(np.float32)
+        fixed = params.zero.astype(np.float32) - zeros + value.offset / params.scale
+        total: relax.Expr | None = None
+        for term in reversed(value.terms):
+            ratio = (term.scale / params.scale).astype(np.float32)
+            known = array_of(term.tensor)
+            if known is not None:
+                fixed = fixed + ratio * known.astype(np.float32)
+                continue
+            x = self.emit(relax.op.astype(term.tensor, "float32"))
+            if (ratio != 1).any():
+                x = self.emit(relax.op.multiply(x, number(ratio, "float32")))
+            total = x if total is None else self.emit(relax.op.add(total, x))
+        assert total is not None
+        return self.emit(relax.op.add(total, number(fixed, "float32"))) if fixed.any() else total
 
     def _saturate(
         self, steps: relax.Expr, params: QuantParams, low: int, high: int
@@ -103,6 +130,10 @@ class Emitter:
 
     def _scaled(self, term: Term, unit: np.ndarray | np.float32) -> relax.Expr:
         x = term.tensor
+        known = array_of(x)
+        if known is not None:
+            real = (known.astype(np.float32) + term.shift) * (term.scale / unit)
+            return number(real, "float32")
         if term.dtype != "int32":  # a float holds the difference of two small integers exactly
             x = self.emit(relax.op.astype(x, "float32"))
             if term.shift.any():
