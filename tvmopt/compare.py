@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 MEASURES = ("max", "rms")
+_LEAST_RMS = 1e-2  # of what is nearly zero throughout, only the noise would be compared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ def deviation(actual: np.ndarray, expected: np.ndarray, measure: str = "max") ->
 
     ``"max"``: the largest absolute difference, relative to the largest absolute value of
     ``expected``, or to 1 when that is larger. ``"rms"``: the root mean square of the difference,
-    relative to that of ``expected``. For integers and booleans, the share of elements that differ.
+    relative to that of ``expected``, or to 0.01 when that is larger. For integers and booleans, the share of elements that differ.
     Infinite where shapes differ or only one side holds NaN or an infinity.
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
@@ -65,7 +66,7 @@ def deviation(actual: np.ndarray, expected: np.ndarray, measure: str = "max") ->
         finite = np.abs(e[np.isfinite(e)])
         if measure == "rms":
             power = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
-            found = np.sqrt(np.mean(difference**2)) / (power or 1.0)
+            found = np.sqrt(np.mean(difference**2)) / max(_LEAST_RMS, power)
         else:
             found = difference.max() / max(1.0, finite.max() if finite.size else 1.0)
     return float(found) if np.isfinite(found) else float("inf")

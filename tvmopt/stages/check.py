@@ -110,7 +110,10 @@ def check_conversion(
     least = 1.0
     for trial in trials:
         got = run(list(trial.inputs.values()))
-        if criteria.tolerance is not None and worst is not None:
+        # On inputs unlike those it was calibrated on, a quantised model saturates, and what is left
+        # of its numbers may be noise.
+        comparable = trial.real or (criteria.tolerance and criteria.tolerance.measure == "max")
+        if criteria.tolerance is not None and worst is not None and comparable:
             what = f"{criteria.name} on {trial.what}"
             expected = exact(trial.inputs)
             error = check_outputs(got, expected, names, what, criteria.tolerance)
