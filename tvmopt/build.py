@@ -53,11 +53,13 @@ def build_library(
     *,
     database_dir: Path | None = None,
     schedule: str = "default",
+    quick: bool = False,
 ) -> BuiltLibrary:
     """Schedule every function of a lowered module and compile it to ``path``.
 
     Functions with a database record get that schedule; with ``schedule="default"`` the others get
-    the default rules'; with ``schedule="none"`` they stay as TVM's own pipeline has them.
+    the default rules'; with ``schedule="none"`` they stay as TVM's own pipeline has them. A
+    ``quick`` library, to check numbers with, is optimised less and compiled in half the time.
 
     Raises:
         DatabaseMismatchError: When the database is another target's.
@@ -71,7 +73,7 @@ def build_library(
     start = time.perf_counter()
     functions = [v.name_hint for v, f in mod.functions_items() if _is_tensor_ir(f)]
     sources = dict.fromkeys(functions, "none:baseline")
-    llvm = target.to_tvm()
+    llvm = target.to_tvm(opt_level=1 if quick else None)
     if database_dir is not None:
         key = DatabaseKey(canonical_target(llvm), target.threads)
         mod, served = apply_database(mod, database_dir, key, llvm)

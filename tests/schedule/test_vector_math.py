@@ -75,3 +75,18 @@ def test_bfloat16_before_and_behind(name: str) -> None:
     (got,) = run(mod, [x])
     expected = exact(x.astype("float64"))
     np.testing.assert_allclose(got.astype("float64"), expected, rtol=2**-7, atol=1e-6)
+
+
+def test_factor_of_a_product() -> None:
+    """TVM visits the factors of a product twice, and refuses a Let that it meets again."""
+    x = np.linspace(-4, 4, 333).astype("float32")
+
+    def body(value: relax.Expr) -> relax.Expr:
+        half = relax.const(np.float32(0.5))
+        gate = relax.op.multiply(relax.op.sigmoid(relax.op.round(value)), half)
+        return relax.op.multiply(gate, relax.op.tanh(value))
+
+    mod, _ = schedule_module(lower(body, [(x.shape, "float32")]), ARCH)
+    (got,) = run(mod, [x])
+    expected = 0.5 / (1 + np.exp(-np.round(x.astype("float64")))) * np.tanh(x.astype("float64"))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)

@@ -69,9 +69,9 @@ class TargetSpec:
         """Short name for tags and aliases, e.g. ``"sapphirerapids-2t"``."""
         return f"{self.mcpu}-{self.threads}t"
 
-    def to_tvm(self) -> Any:
-        """The ``tvm.target.Target`` that compiles for this CPU."""
-        return _llvm_target(self.mcpu, self.mattr, self.threads)
+    def to_tvm(self, opt_level: int | None = None) -> Any:
+        """The ``tvm.target.Target`` that compiles for this CPU; LLVM's level is 3 by default."""
+        return _llvm_target(self.mcpu, self.mattr, self.threads, opt_level)
 
     def arch(self) -> CpuArch:
         """Descriptor for scheduling; cache sizes are the host's when it is the same CPU."""
@@ -180,12 +180,16 @@ def _checked(mcpu: str, mattr: tuple[str, ...]) -> Any:
 
 
 @functools.cache
-def _llvm_target(mcpu: str, mattr: tuple[str, ...], threads: int) -> Any:
+def _llvm_target(
+    mcpu: str, mattr: tuple[str, ...], threads: int, opt_level: int | None = None
+) -> Any:
     import tvm
 
     config: dict[str, Any] = {"kind": "llvm", "mcpu": mcpu, "num-cores": threads}
     if mattr:
         config["mattr"] = list(mattr)
+    if opt_level is not None:
+        config["opt-level"] = opt_level
     return tvm.target.Target(config)
 
 

@@ -59,6 +59,8 @@ def rewrite_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if _uses_bfloat16(func):
         return func  # TVM legalises no bfloat16 inside a Let: wrong numbers, or no code at all
     body = tvm_ffi.structural_map(func.body, (ir.Call, on_call), order="post")
+    # TVM's vectoriser visits the factors of a product twice, and then refuses a Let in one.
+    body = tvm_ffi.structural_map(body, (tirx.Mul, _bind_factors), order="post")
     return func.with_body(body)
 
 
@@ -70,6 +72,19 @@ def _uses_bfloat16(func: tirx.PrimFunc) -> bool:
 
     tvm_ffi.structural_walk(func.body, (tirx.Cast, on_cast), order="post")
     return "bfloat16" in dtypes
+
+
+def _bind_factors(product: tirx.Mul) -> ir.Expr:
+    a, b = product.a, product.b
+    if _has_let(a):
+        return _let("f", a, lambda v: _let("g", b, lambda w: v * w) if _has_let(b) else v * b)
+    return _let("f", b, lambda v: a * v) if _has_let(b) else product
+
+
+def _has_let(expr: ir.Expr) -> bool:
+    found: list[tirx.Let] = []
+    tvm_ffi.structural_walk(expr, (tirx.Let, found.append), order="post")
+    return bool(found)
 
 
 def _let(name: str, value: ir.Expr, body: Callable[[tirx.Var], ir.Expr]) -> ir.Expr:
