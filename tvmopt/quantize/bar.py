@@ -21,7 +21,7 @@ class Bar:
     """
 
     max_drop: float = 0.01
-    margin: float = 0.5
+    margin: float = 0.3
 
     def __post_init__(self) -> None:
         """Check the values.
