@@ -50,7 +50,8 @@ def deviation(actual: np.ndarray, expected: np.ndarray, measure: str = "max") ->
     ``"max"``: the largest absolute difference, relative to the largest absolute value of
     ``expected``, or to 1 when that is larger. ``"rms"``: the root mean square of the difference,
     relative to that of ``expected``, or to 0.01 when that is larger. For integers and booleans, the
-    share of elements that differ. Infinite where shapes differ or only one side holds NaN or an infinity.
+    share of elements that differ. Infinite where shapes differ or only one side holds NaN or an
+    infinity.
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:

@@ -99,7 +99,9 @@ def test_casting_rounds_what_layers_read(network, batches, dtype):
     inner = Recording(network.model, [node.input[0]], batches, 2**30).values[0][node.input[0]]
     flat, weight = (round_to(x, dtype) for x in (inner, graph.array(node.input[1])))
     want = flat @ weight.T + graph.array(node.input[2])
-    np.testing.assert_allclose(Reference(model)(batches[0])[0], want, rtol=1e-5, atol=1e-6)
+    got = Reference(model)(batches[0])[0]
+    np.testing.assert_array_equal(got, round_to(got, dtype))
+    np.testing.assert_allclose(got, want, rtol=2**-8, atol=1e-6)
 
 
 def test_casting_rounds_kernels_as_conversion_does(network):

@@ -2,7 +2,7 @@
 
 float16 and bfloat16 layers round their two operands, a kernel so that it keeps its sum, and add up
 in float32, the bias too; that is what a converted layer computes, but for the order of its sums.
-What they give is rounded where the next such layer reads it. int8 is emulated for one layer here,
+What they give is rounded too, for most of it is stored. int8 is emulated for one layer here,
 with the scales of ONNX Runtime's quantiser; for several, quantise the model.
 """
 
@@ -82,8 +82,8 @@ def weight_axis(node: onnx.NodeProto, scheme: Scheme) -> int | None:
 def cast_layers(model: onnx.ModelProto, dtype: str, layers: Collection[str]) -> onnx.ModelProto:
     """A copy in which the nodes ``layers`` (names) compute on numbers of ``dtype``.
 
-    before -> after: ``y = Conv(x, w, b)`` -> ``y = Conv(round(x), round(w), b)`` where ``round`` is
-    ``Cast(Cast(_, dtype), float)``, done once for a constant.
+    before -> after: ``y = Conv(x, w, b)`` -> ``y = round(Conv(round(x), round(w), b))``
+    where ``round`` is ``Cast(Cast(_, dtype), float)``, done once for a constant.
 
     Raises:
         ModelError: When the operators cannot be brought to opset 13.
@@ -118,7 +118,9 @@ def cast_layers(model: onnx.ModelProto, dtype: str, layers: Collection[str]) -> 
                 else:
                     nodes += casts(name, rounded[name])
             node.input[at] = rounded[name]
-        nodes.append(node)
+        exact = node.output[0]
+        node.output[0] = f"{exact}.exact"
+        nodes += [node, *casts(node.output[0], exact)]
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)

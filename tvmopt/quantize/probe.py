@@ -21,6 +21,7 @@ from tvmopt.quantize.downstream import (
 )
 from tvmopt.quantize.emulate import (
     CASTABLE,
+    HALF,
     quantised_activation,
     quantised_weight,
     round_to,
@@ -110,7 +111,7 @@ class Layer:
             self._weights[dtype] = self._setting.weights(self._node, dtype)
         activations = self._setting.activations(self._node, values, dtype)
         result: np.ndarray = self._session.run(None, {**activations, **self._weights[dtype]})[0]
-        return result
+        return round_to(result, dtype) if dtype in HALF else result
 
     def own_errors(self, values: Arrays, dtypes: Sequence[str]) -> dict[str, float]:
         """Error power over power of its result, by type."""
