@@ -11,7 +11,8 @@ from tvmopt.errors import ConfigError
 STRATEGIES = ("default", "metaschedule", "none")
 GRANULARITIES = ("subgraph",)
 METRICS = ("auto", "top1", "fidelity")
-DTYPES = ("float32", "float16", "bfloat16", "int8")
+LOW_DTYPES = ("float16", "bfloat16", "int8")
+DTYPES = ("float32", *LOW_DTYPES)
 LAYOUTS = ("NCHW", "NHWC", "NCHW<c>c", "HWNC")
 QUANTIZATIONS = ("u8s8", "s8s8")
 CALIBRATIONS = ("minmax", "entropy", "percentile")
@@ -69,7 +70,7 @@ class SensitivityConfig(StageConfig):
 
     input_shapes: str
     target: dict[str, Any]
-    dtypes: tuple[str, ...] = ("float16", "bfloat16", "int8")
+    dtypes: tuple[str, ...] = LOW_DTYPES
     quantization: str = "u8s8"
     max_accuracy_drop: float = 0.01
     samples: int = 32
@@ -78,9 +79,9 @@ class SensitivityConfig(StageConfig):
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtypes", tuple(self.dtypes))
         if not self.dtypes:
-            raise ConfigError(f"dtypes must name at least one of {', '.join(DTYPES[1:])}")
+            raise ConfigError(f"dtypes must name at least one of {', '.join(LOW_DTYPES)}")
         for dtype in self.dtypes:
-            one_of("dtypes", dtype, DTYPES[1:])
+            one_of("dtypes", dtype, LOW_DTYPES)
         one_of("quantization", self.quantization, QUANTIZATIONS)
         at_least("max_accuracy_drop", self.max_accuracy_drop, 0)
         at_least("samples", self.samples, 1)

@@ -9,7 +9,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tvmopt.config import CALIBRATIONS, DTYPES, LAYOUTS, METRICS, QUANTIZATIONS, STRATEGIES
+from tvmopt.config import (
+    CALIBRATIONS,
+    DTYPES,
+    LAYOUTS,
+    LOW_DTYPES,
+    METRICS,
+    QUANTIZATIONS,
+    STRATEGIES,
+)
 from tvmopt.errors import ConfigError
 
 
@@ -71,7 +79,7 @@ _ALL = (
     Parameter("layout", str, "NCHW", f"layout of the convolutions: {', '.join(LAYOUTS)}"),
     Parameter("dtype", str, "float32",
               f"number format of the layers: {', '.join(DTYPES)}; float32: the model's own"),
-    Parameter("dtypes", str, "", f"number formats to look at; default: {', '.join(DTYPES[1:])}"),
+    Parameter("dtypes", str, "", f"number formats to look at; default: {', '.join(LOW_DTYPES)}"),
     Parameter("skip_layers", str, "",
               "layers to leave alone: indices, name globs, operator types (0,fc*,Gemm), or auto"),
     Parameter("quantization", str, "u8s8",

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from tvmopt.arch.target import TargetSpec
+from tvmopt.config import LOW_DTYPES
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.dataset import Batch, Dataset
 from tvmopt.frontend.layers import Layer as TableRow
@@ -40,7 +41,6 @@ from tvmopt.quantize.roofline import Roofline, Work, roofline, work_of
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.skipsets import Ladder
 
-DTYPES = ("float16", "bfloat16", "int8")
 _RECORD_BYTES = 2**30
 # Batches for single layers: what 16 bits lose differs little from one to another.
 _SINGLE_BATCHES = {"float16": 3, "bfloat16": 3, "int8": 8}
@@ -53,7 +53,7 @@ def sensitivity(
     model: Prepared | onnx.ModelProto,
     data: Dataset,
     *,
-    dtypes: Sequence[str] = DTYPES,
+    dtypes: Sequence[str] = LOW_DTYPES,
     scheme: Scheme | None = None,
     ranges: Ranges | None = None,
     target: TargetSpec | None = None,
@@ -181,10 +181,10 @@ Costs = dict[tuple[int, str], LayerCost]
 
 
 def _check(dtypes: Sequence[str], time_limit_s: float, samples: int) -> None:
-    unknown = [dtype for dtype in dtypes if dtype not in DTYPES]
+    unknown = [dtype for dtype in dtypes if dtype not in LOW_DTYPES]
     if unknown or not dtypes or len(set(dtypes)) != len(dtypes):
         raise ConfigError(
-            f"dtypes must be one or more of {', '.join(DTYPES)}, each once, "
+            f"dtypes must be one or more of {', '.join(LOW_DTYPES)}, each once, "
             f"but got {', '.join(dtypes) or 'none'}"
         )
     if not time_limit_s > 0:

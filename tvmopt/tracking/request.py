@@ -9,7 +9,7 @@ from pathlib import Path
 from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.config import (
     AUTO,
-    DTYPES,
+    LOW_DTYPES,
     BuildConfig,
     CalibrateConfig,
     ConvertConfig,
@@ -139,7 +139,7 @@ def make_request(
     sensitivity = SensitivityConfig(
         fixed,
         described,
-        looked_at or (DTYPES[1:] if dtype == "float32" else (dtype,)),
+        looked_at or (LOW_DTYPES if dtype == "float32" else (dtype,)),
         quantization,
         max_accuracy_drop,
         time_limit_s=sensitivity_time,
