@@ -26,7 +26,7 @@ def test_wrong_values(values, message):
         Scheme(**values)
 
 
-@pytest.mark.parametrize("name", ["max_drop", "margin"])
+@pytest.mark.parametrize("name", ["margin", "tail_margin"])
 def test_wrong_bar(name):
     with pytest.raises(ConfigError, match=f"{name} must be above 0 and at most 1, but got 0"):
         Bar(**{name: 0})

@@ -216,8 +216,9 @@ def test_ranking_weighs_error_and_gain():
     def cost(index, error, gain, source="measured"):
         return LayerCost(index, "", "Conv", "int8", source, error=error, gain=gain)
 
-    assert ranked([cost(0, 1e-3, 0.1), cost(1, 1e-3, 0.01), cost(2, 1e-2, 0.1)]) == [2, 1, 0]
-    assert ranked([cost(0, 0.0, 0.0), cost(1, 1.0, 1.0, "not convertible")]) == [0]
+    costs = [cost(0, 1e-3, 0.1), cost(1, 1e-3, 0.01), cost(2, 5e-3, 0.1)]
+    assert [ranked(costs, thrift) for thrift in (0, 0.5, 1)] == [[2, 0, 1], [2, 1, 0], [1, 2, 0]]
+    assert ranked([cost(0, 0.0, 0.0), cost(1, 1.0, 1.0, "not convertible")], 1) == [0]
 
 
 def test_latency_is_measured_for_a_target(network):
@@ -242,7 +243,7 @@ def test_latency_is_measured_for_a_target(network):
         ({"dtypes": ["int8", "int8"]}, "each once, but got int8, int8"),
         ({"time_limit_s": 0}, "time_limit_s must be above 0 seconds, but got 0"),
         ({"samples": 0}, "samples must be at least 1, but got 0"),
-        ({"max_drop": 2}, "max_drop must be above 0 and at most 1, but got 2"),
+        ({"max_drop": -1}, "max_drop must be at least 0, but got -1"),
     ],
 )
 def test_wrong_parameters(network, values, message):

@@ -111,6 +111,28 @@ def test_sum_of_two_layers_is_in_registers(relax_main):
     assert all("float16" not in shape_and_type for shape_and_type in sums)
 
 
+def _from_its_largest(emit, x):
+    # The values stand far from 0 and differ little.
+    far = emit(op.add(_conv(emit, x), relax.const(np.float32(1000))))
+    return _conv(emit, emit(op.subtract(far, emit(op.max(far, [2, 3], keepdims=True)))))
+
+
+def test_between_exact_values_nothing_is_rounded(relax_main, run):
+    """What a skipped layer gives stays float32 until a converted layer reads it."""
+    mod = relax_main(_from_its_largest, x=IMAGE)
+    lowered = _lower(to_precision(mod, "bfloat16", skip_layers=[0]).mod)
+    assert _stored(lowered) == ["float32", "float32", "bfloat16", "float32"]
+    # After a layer that is converted, the value is as inexact as its rounding.
+    everywhere = _stored(_lower(to_precision(mod, "bfloat16").mod))
+    assert everywhere == ["bfloat16", "bfloat16", "float32", "bfloat16", "float32"]
+    x = RNG.standard_normal((1, 4, 8, 8)).astype(np.float32)
+    (want,) = run(mod, x)
+    (got,) = run(to_precision(mod, "bfloat16", skip_layers=[0]).mod, x)
+    assert _deviation(got, want) < 1e-2
+    (rounded,) = run(to_precision(mod, "bfloat16").mod, x)
+    assert _deviation(rounded, want) > 0.1
+
+
 def _squeeze_excite(emit, x):
     # Two readers in different functions, one a reduction, and an operand broadcast.
     x = _conv_relu(emit, x)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
 
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy
 
+_LEAST_LOSS = 1e-9  # what float32 cannot tell from 0
+_LEAST_BATCHES = 4  # from which a spread is estimated
 _COSINE_LOSS = {"float16": 1e-3, "bfloat16": 1e-3, "int8": 1e-2}
 
 
@@ -15,13 +20,16 @@ class Bar:
     """What a skip set must keep.
 
     Attributes:
-        max_drop: Accuracy it may lose (0.01: one sample in a hundred).
+        max_drop: Accuracy it may lose (0.01: one sample in a hundred); 0 leaves it to the cosine.
         margin: Share of every allowance that may be used up on the samples measured, since others
             will be evaluated.
+        tail_margin: Share of the allowed loss of cosine that one batch in a hundred may be expected
+            to exceed, see :func:`expected_tail`.
     """
 
     max_drop: float = 0.01
     margin: float = 0.3
+    tail_margin: float = 0.5
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -29,7 +37,9 @@ class Bar:
         Raises:
             ConfigError: When one breaks its rule.
         """
-        for name in ("max_drop", "margin"):
+        if not self.max_drop >= 0:
+            raise ConfigError(f"max_drop must be at least 0, but got {self.max_drop!r}")
+        for name in ("margin", "tail_margin"):
             value = getattr(self, name)
             if not 0 < value <= 1:
                 raise ConfigError(f"{name} must be above 0 and at most 1, but got {value!r}")
@@ -42,7 +52,9 @@ class Bar:
         """Whether so many rows can show a drop as small as is allowed."""
         return rows * self.margin * self.max_drop >= 1
 
-    def holds(self, accuracy: Accuracy, dtype: str, rows: int) -> bool:
+    def holds(
+        self, accuracy: Accuracy, dtype: str, rows: int, losses: Sequence[float] = ()
+    ) -> bool:
         """Whether the outputs are close to the float model's, or the accuracy is.
 
         The smallest cosine of an output must be at least 0.99 (int8) or 0.999 (16-bit types), or
@@ -53,7 +65,22 @@ class Bar:
             accuracy: Of the converted model.
             dtype: What it was converted to.
             rows: Rows that the accuracy was counted on.
+            losses: 1 - cosine of batches chosen at random, to judge by what others may lose.
         """
-        if 1 - accuracy.cosine <= self.cosine_loss(dtype):
+        near = 1 - accuracy.cosine <= self.cosine_loss(dtype)
+        if near and expected_tail(losses) <= self.tail_margin * _COSINE_LOSS[dtype]:
             return True
         return self.counts(rows) and accuracy.drop <= self.margin * self.max_drop
+
+
+def expected_tail(losses: Sequence[float]) -> float:
+    """The loss that one batch in a hundred exceeds, if the logarithms of losses are normal.
+
+    In most models losses of all samples are alike and this is near the largest seen; where they
+    spread over powers of ten, a dozen samples do not show the worst. 0 for fewer than four.
+    """
+    if len(losses) < _LEAST_BATCHES:
+        return 0.0
+    logs = [math.log(max(loss, _LEAST_LOSS)) for loss in losses]
+    spread = statistics.NormalDist(statistics.fmean(logs), max(statistics.stdev(logs), 1e-6))
+    return math.exp(spread.inv_cdf(0.99))

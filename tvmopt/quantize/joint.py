@@ -109,7 +109,9 @@ class Judge:
         accuracy = meter.result()
         rows = sum(self._rows(at) for at in losses)
         complete = len(losses) == len(order)
-        return Verdict(accuracy, complete and bar.holds(accuracy, dtype, rows))
+        # The worst of all batches are no sample to judge others by.
+        drawn = list(losses.values()) if len(losses) == len(self._order) else []
+        return Verdict(accuracy, complete and bar.holds(accuracy, dtype, rows, drawn))
 
     def _affordable(self, deadline: float) -> int:
         left = max(0.0, deadline - time.monotonic())

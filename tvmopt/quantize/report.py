@@ -131,12 +131,14 @@ class Sensitivity:
         return sorted(found, key=lambda s: (len(s.layers), -s.gain))
 
     def proposed(self, dtype: str) -> tuple[int, ...]:
-        """The smallest skip set that was seen to meet the bar with its margin.
+        """Of the skip sets seen to meet the bar with its margin, one that gains most.
+
+        Sets that gain nearly as much count as equal, and the one with the largest cosine is taken.
 
         Raises:
             ConfigError: When the type was not looked at.
         """
-        return next(s.layers for s in self.sets(dtype) if s.holds)
+        return best(self.sets(dtype)).layers
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form; :meth:`from_dict` reverses it. Infinities become text."""
@@ -202,16 +204,31 @@ def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
     return {k: float(v) if isinstance(v, str) and v in special else v for k, v in data.items()}
 
 
-def ranked(costs: Sequence[LayerCost]) -> list[int]:
+NEARLY = 0.05
+"""Share of the gain that is given for a larger cosine."""
+
+
+def best(sets: Sequence[SkipSet]) -> SkipSet:
+    """Of those that hold and gain nearly the most, the set with the largest cosine.
+
+    Nothing skipped comes before all others. One set must hold.
+    """
+    held = [s for s in sets if s.holds]
+    most = max(s.gain for s in held)
+    near = [s for s in held if s.gain >= (1 - NEARLY) * most]
+    return max(near, key=lambda s: (not s.layers, s.cosine, s.gain, -len(s.layers)))
+
+
+def ranked(costs: Sequence[LayerCost], thrift: float) -> list[int]:
     """Numbers of the convertible layers, those first that are to be skipped first.
 
-    That is by error over the square root of what they gain: by the error alone, large layers are
-    given up for little; by error over gain, many small ones are, and the set grows long.
+    That is by error over gain to the power of ``thrift``. By the error alone (0), large layers are
+    given up for little; by error over gain (1), many small ones are, and the set grows long.
     """
     least = 1e-4  # a layer that gains nothing is not infinitely dear
 
     def price(cost: LayerCost) -> float:
-        return cost.error / math.sqrt(max(cost.gain, least))
+        return cost.error / max(cost.gain, least) ** thrift
 
     convertible = [cost for cost in costs if cost.source != NOT_CONVERTIBLE]
     return [cost.index for cost in sorted(convertible, key=price, reverse=True)]

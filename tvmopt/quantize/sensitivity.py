@@ -150,7 +150,8 @@ def sensitivity(
         ladders[-1].climb(verdicts[dtype], until)
     sets: list[SkipSet] = []
     for ladder in ladders:
-        sets += ladder.convert_again(ladder_deadline)
+        ladder.convert_again(ladder_deadline)
+        sets += ladder.insure(deadline)
     if timed:
         assert target is not None
         costs = _with_latency(setting, nodes, costs, target, deadline)

@@ -1,11 +1,13 @@
 """Skip sets of rising size, each measured with all other layers converted.
 
 Errors of single layers do not add up in every model, so a set is proposed only when the model has
-been run without it. First come beginnings of one ranking: 0, 1, 2, 4, ... layers until the bar
-holds, then sizes between the last that failed and the first that held. A size that the errors of
-single layers rule out by far is passed over. Then layers of the set that held are converted again,
-in ever smaller groups, as long as it goes on holding with twice the margin: of many sets that are
-tried, some hold by luck. All layers skipped is the float model.
+been run without it. First come beginnings of a ranking: 0, 1, 2, 4, ... layers until the bar holds,
+then sizes between the last that failed and the first that held. A size that the errors of single
+layers rule out by far is passed over. Where much of the gain is lost that way, a ranking that gives
+up many small layers for a large one is tried too. Then layers of the best set that held are
+converted again, in ever smaller groups, as long as it goes on holding with twice the margin: of
+many sets that are tried, some hold by luck. Last, to the best come those layers that risk most for
+a few hundredths of the gain. All layers skipped is the float model.
 
 Source of the last step: delta debugging, Zeller and Hildebrandt, IEEE TSE 28(2), 2002.
 """
@@ -18,10 +20,12 @@ from collections.abc import Callable, Sequence
 
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.joint import Convert, Judge, Verdict
-from tvmopt.quantize.report import LayerCost, SkipSet, ranked
+from tvmopt.quantize.report import NEARLY, LayerCost, SkipSet, ranked
 
 _TOO_FAR = 3.0  # times the allowed loss: a rung that is predicted to lose more is left out
 _MOST_REFINEMENTS = 8
+_BALANCED, _THRIFTY = 0.5, 1.0  # see ranked()
+_MUCH = 0.1  # share of the gain of all layers
 
 Told = Callable[[SkipSet], None]
 
@@ -46,7 +50,7 @@ class Ladder:
         told: Told | None = None,
     ) -> None:
         self._costs = {cost.index: cost for cost in costs}
-        self._order = ranked(costs)
+        self._orders = [ranked(costs, thrift) for thrift in (_BALANCED, _THRIFTY)]
         self._dtype = costs[0].dtype if costs else ""
         self._convert, self._judge, self._bar, self._told = convert, judge, bar, told
         self.sets: list[SkipSet] = []
@@ -61,45 +65,50 @@ class Ladder:
         Returns:
             The sets in the order they were measured; one of them holds.
         """
-        order, count = self._order, len(self._order)
-        if count == 0:
+        if not self._orders[0]:
             self._add((), None)
             return self.sets
         self._add((), first)
+        self._climb(self._orders[0], deadline)
+        possible = sum(self._costs[index].gain for index in self._orders[0])
+        if self._fastest().gain < (1 - _MUCH) * possible and time.monotonic() < deadline:
+            self._climb(self._orders[1], deadline)
+        return self.sets
+
+    def _climb(self, order: list[int], deadline: float) -> None:
         fails, size = 0, 0
-        while not self.sets[-1].holds:
-            fails, size = size, self._next_size(size)
-            if size < count and time.monotonic() >= deadline:
-                size = count
-            self._measure(order[:size], deadline)
+        holds = self._known(())
+        while not holds:
+            fails, size = size, self._next_size(order, size)
+            if size < len(order) and time.monotonic() >= deadline:
+                size = len(order)
+            holds = self._measure(order[:size], deadline)
         while size - fails > 1 and time.monotonic() < deadline:
             middle = (size + fails) // 2
             if self._measure(order[:middle], deadline):
                 size = middle
             else:
                 fails = middle
-        return self.sets
 
-    def _next_size(self, size: int) -> int:
-        count = len(self._order)
+    def _next_size(self, order: list[int], size: int) -> int:
         size = max(1, 2 * size)
-        while size < count and self._predicted_loss(size) > _TOO_FAR * self._allowed:
+        while size < len(order) and self._predicted_loss(order[size:]) > _TOO_FAR * self._allowed:
             size *= 2
-        return min(size, count)
+        return min(size, len(order))
 
     @property
     def _allowed(self) -> float:
         return self._bar.cosine_loss(self._dtype)
 
-    def _predicted_loss(self, size: int) -> float:
+    def _predicted_loss(self, converted: Sequence[int]) -> float:
         # Errors of single layers are independent more often than not: their powers add up, and a
         # cosine loses half the error power.
-        return sum(self._costs[index].error for index in self._order[size:]) / 2
+        return sum(self._costs[index].error for index in converted) / 2
 
     def convert_again(self, deadline: float) -> list[SkipSet]:
         """Try smaller sets than the smallest that holds, until ``deadline``; returns all sets."""
         strict = dataclasses.replace(self._bar, margin=self._bar.margin / 2)
-        left = list(min((s for s in self.sets if s.holds), key=lambda s: len(s.layers)).layers)
+        left = list(self._fastest().layers)
         group = len(left) // 2
         measured = 0
         while group >= 1:
@@ -111,21 +120,41 @@ class Ladder:
                     return self.sets
                 start = max(0, start - group)
                 rest = left[:start] + left[start + group :]
-                if not self._known(rest):
+                if self._known(rest) is None:
                     measured += 1
                     if self._measure(rest, deadline, strict):
                         left = rest
             group //= 2
         return self.sets
 
-    def _known(self, skipped: Sequence[int]) -> bool:
-        return any(s.layers == tuple(sorted(skipped)) for s in self.sets)
+    def insure(self, deadline: float) -> list[SkipSet]:
+        """Measure the best set with such layers added as gain little for their error."""
+        fastest = self._fastest()
+        if fastest.layers and time.monotonic() < deadline:
+            skipped, budget = list(fastest.layers), NEARLY * fastest.gain
+            for index in self._orders[1]:
+                if index not in skipped and self._costs[index].gain <= budget:
+                    skipped.append(index)
+                    budget -= self._costs[index].gain
+            self._measure(skipped, deadline)
+        return self.sets
+
+    def _fastest(self) -> SkipSet:
+        return max((s for s in self.sets if s.holds), key=lambda s: (s.gain, -len(s.layers)))
+
+    def _known(self, skipped: Sequence[int]) -> bool | None:
+        """Whether a set holds; None when it has not been measured."""
+        layers = tuple(sorted(skipped))
+        return next((s.holds for s in self.sets if s.layers == layers), None)
 
     def _measure(
         self, skipped: Sequence[int], deadline: float, bar: Bar | None = None
     ) -> bool:
+        known = self._known(skipped)
+        if known is not None:
+            return known
         layers = tuple(sorted(skipped))
-        if len(layers) == len(self._order):
+        if len(layers) == len(self._orders[0]):
             return self._add(layers, None)
         model = self._convert([self._costs[index].name for index in layers])
         return self._add(layers, self._judge(model, self._dtype, deadline, bar=bar))
@@ -136,7 +165,7 @@ class Ladder:
             found = SkipSet(self._dtype, layers, "exact", 1.0, None, 0.0, 0.0, 0, True)
         else:
             accuracy = verdict.accuracy
-            gain = sum(self._costs[index].gain for index in self._order if index not in layers)
+            gain = sum(self._costs[index].gain for index in self._orders[0] if index not in layers)
             found = SkipSet(
                 self._dtype,
                 layers,

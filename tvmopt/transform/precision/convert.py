@@ -10,8 +10,8 @@ before -> after, for two convolutions::
 
 Every variable stays float32 and those that are stored get a low twin, of which the converted
 layers, carriers and register operators read; what nobody reads is then dead. Operators keep the
-roles of :mod:`.rules`, and :mod:`.fusion` says what is stored: a value that stays in registers is
-never rounded. A value gets a twin when it is stored and leads to a converted layer.
+roles of :mod:`.rules`, :mod:`.fusion` says what is stored (a value that stays in registers is never
+rounded), and :mod:`.plan` which values get a twin.
 """
 
 from __future__ import annotations
@@ -31,14 +31,12 @@ from tvmopt.transform.skip import SkipLayers, resolve_skip_layers
 
 from .anchor_call import TYPED_ANCHORS, constant_data, operand_dtypes, with_operands
 from .casting import cast_array, largest
-from .fusion import Node, dataflow
+from .fusion import dataflow
+from .plan import FLOAT, Step, plan_twins
 from .rounding import round_keeping_sums
-from .rules import Role, check_keep_float32, op_name, role
+from .rules import Role, check_keep_float32, op_name
 
 LOW_DTYPES = ("float16", "bfloat16")
-_FLOAT = "float32"
-# What comes out of these is small, whatever went in.
-_BOUNDED = frozenset({"sigmoid", "tanh", "erf", "clip", "nn.softmax", "atan"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +90,7 @@ def to_precision(
             skipped.setdefault(anchor.index, reason)
     if not converted:
         return PrecisionResult(mod, dict(sorted(skipped.items())))
-    plan = _plan(dataflow(mod), converted, kept, dtype)
+    plan = plan_twins(dataflow(mod), converted, kept, dtype)
     convert = _Convert(mod, dtype, plan, weights)
     main = mod["main"]
     changed = convert.visit_expr(main)
@@ -166,7 +164,7 @@ def _why_not(
     if anchor.var not in bound:
         return "inside a branch of an If"
     types = operand_dtypes(anchor.call)
-    if types != (_FLOAT, _FLOAT) or str(anchor.call.ty.dtype) != _FLOAT:
+    if types != (FLOAT, FLOAT) or str(anchor.call.ty.dtype) != FLOAT:
         return f"operands are {types[0] or 'unknown'} and {types[1] or 'unknown'}, not float32"
     for operand in anchor.call.args[:2]:
         data = constant_data(operand)
@@ -176,90 +174,13 @@ def _why_not(
     return None
 
 
-@dataclasses.dataclass
-class _Step:
-    """What becomes of one binding: its role, and whether its value gets a low twin.
-
-    Attributes:
-        role: None for converted layers and for what is no call.
-        converted: Whether it is a converted layer.
-        leads: Whether a converted layer reads its value, through whatever else.
-        twin: Whether its value is stored and so gets a low twin.
-        huge: Whether its values may be beyond the low type's, so that the twin saturates.
-    """
-
-    role: Role | None = None
-    converted: bool = False
-    leads: bool = False
-    twin: bool = False
-    huge: bool = False
-
-
-def _plan(
-    nodes: list[Node], converted: set[relax.Var], kept: frozenset[str], dtype: str
-) -> dict[relax.Var, _Step]:
-    steps = [_Step(converted=node.var in converted) for node in nodes]
-    centred = _centred(nodes)
-    limit = largest(dtype)
-    for step, node in zip(steps, nodes, strict=True):
-        if isinstance(node.value, relax.Call) and not step.converted:
-            sensitive = node.var in centred
-            step.role = Role.SENSITIVE if sensitive else role(node.value, node.pattern, kept)
-        passes = step.role in (Role.CARRIER, Role.REGISTER) and op_name(node.value) not in _BOUNDED
-        if passes or isinstance(node.value, relax.Tuple | relax.TupleGetItem):
-            step.huge = any(steps[use].huge for use in node.uses) or _reads_huge(node, limit)
-    for i in reversed(range(len(nodes))):
-        steps[i].leads = any(_passes_demand(nodes[u], steps[u]) for u in nodes[i].users)
-        # Where float32 lies in memory anyway, elementwise readers take that.
-        wide = nodes[i].escapes or any(steps[u].role is Role.SENSITIVE for u in nodes[i].users)
-        is_float = str(getattr(nodes[i].var.ty, "dtype", "")) == _FLOAT
-        steps[i].twin = is_float and steps[i].leads and nodes[i].stored and not wide
-    return {node.var: step for node, step in zip(nodes, steps, strict=True)}
-
-
-def _passes_demand(user: Node, step: _Step) -> bool:
-    if step.converted:
-        return True
-    if isinstance(user.value, relax.Call) and step.role is Role.SENSITIVE:
-        return False
-    is_data = isinstance(user.value, relax.Call | relax.Tuple | relax.TupleGetItem | relax.Var)
-    return is_data and step.leads
-
-
-def _centred(nodes: list[Node]) -> set[relax.Var]:
-    """Subtractions of a mean from what it is the mean of: norms written out."""
-    found = set()
-    for node in nodes:
-        if op_name(node.value) != "subtract" or len(node.uses) != 2:
-            continue
-        for one, other in (node.uses, node.uses[::-1]):
-            mean = nodes[other]
-            while op_name(mean.value) in ("reshape", "expand_dims", "broadcast_to") and mean.uses:
-                mean = nodes[mean.uses[0]]
-            if op_name(mean.value) in ("mean", "sum") and mean.uses == [one]:
-                found.add(node.var)
-    return found
-
-
-def _reads_huge(node: Node, limit: float) -> bool:
-    if not isinstance(node.value, relax.Call):
-        return False
-    for arg in node.value.args:
-        data = constant_data(arg)
-        if data is not None and str(arg.ty.dtype) == _FLOAT:
-            array = data.numpy()
-            if array.size and not np.abs(array).max() <= limit:
-                return True
-    return False
-
-
 @mutator
 class _Convert(PyExprMutator):
     def __init__(
         self,
         mod: tvm.IRModule,
         dtype: str,
-        plan: dict[relax.Var, _Step],
+        plan: dict[relax.Var, Step],
         weights: _Weights,
     ) -> None:
         super().__init__(mod)
@@ -293,7 +214,7 @@ class _Convert(PyExprMutator):
         if step.converted:
             data, weight = op.args[:2]
             low = self._weights.cast_kernels(weight) if _has_kernels(op) else self._low(weight)
-            return with_operands(op, self._low(data), low, _FLOAT)
+            return with_operands(op, self._low(data), low, FLOAT)
         if step.role is Role.CARRIER and self._runs_low(op, step):
             return self._carry(var, op)
         if step.role in (Role.REGISTER, Role.REDUCTION) and self._reads_twin(op):
@@ -311,7 +232,7 @@ class _Convert(PyExprMutator):
         low = self.builder_.emit(relax.TupleGetItem(twin, op.index))
         self._twins[var] = low
         self._stored_low.add(var)
-        return relax.op.astype(low, _FLOAT)
+        return relax.op.astype(low, FLOAT)
 
     def _carry(self, var: relax.Var, op: relax.Call) -> relax.Expr:
         args = [self._low(arg) for arg in op.args]
@@ -320,7 +241,7 @@ class _Convert(PyExprMutator):
         self._stored_low.add(var)
         if isinstance(low.ty, relax.TupleType):
             return super().visit_call_(op)  # its fields are taken from the twin; this one is dead
-        return relax.op.astype(low, _FLOAT)
+        return relax.op.astype(low, FLOAT)
 
     def _mean(self, op: relax.Call, data: relax.Expr) -> relax.Expr:
         # Legalised, a mean is not a reduction that its operand's up-cast is fused into; a sum is.
@@ -333,7 +254,7 @@ class _Convert(PyExprMutator):
         total = self.builder_.emit(relax.op.sum(data, op.attrs.axis, op.attrs.keepdims))
         return relax.op.multiply(total, relax.const(np.float32(1 / count)))
 
-    def _runs_low(self, op: relax.Call, step: _Step) -> bool:
+    def _runs_low(self, op: relax.Call, step: Step) -> bool:
         """Whether every float operand can be had low at no cost, or is wanted low anyway."""
         leaves = self._leaves(op.args)
         if any(isinstance(arg.ty, relax.TupleType) for arg in leaves):
@@ -376,7 +297,7 @@ class _Convert(PyExprMutator):
         if isinstance(arg, relax.Tuple):
             return relax.Tuple([self._wide(field) for field in arg.fields])
         if isinstance(arg, relax.Var) and arg in self._stored_low:
-            return self.builder_.emit(relax.op.astype(self._twins[arg], _FLOAT))
+            return self.builder_.emit(relax.op.astype(self._twins[arg], FLOAT))
         return self.visit_expr(arg)
 
     def _narrow(self, value: relax.Expr, huge: bool) -> relax.Var:
@@ -387,4 +308,4 @@ class _Convert(PyExprMutator):
 
 
 def _is_float(arg: relax.Expr) -> bool:
-    return str(getattr(arg.ty, "dtype", "")) == _FLOAT
+    return str(getattr(arg.ty, "dtype", "")) == FLOAT

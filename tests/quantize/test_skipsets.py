@@ -1,0 +1,124 @@
+"""The search for skip sets, on layers whose losses are known."""
+
+import time
+
+import pytest
+
+from tvmopt.evaluate.accuracy import Accuracy
+from tvmopt.quantize.bar import Bar, expected_tail
+from tvmopt.quantize.joint import Verdict
+from tvmopt.quantize.report import LayerCost, SkipSet, best
+from tvmopt.quantize.skipsets import Ladder
+
+BAR = Bar()
+FOREVER = time.monotonic() + 1e6
+
+
+def _accuracy(loss):
+    return Accuracy("fidelity", 1 - loss, 1.0, None, 1 - loss, 0.0, 4)
+
+
+def _ladder(layers):
+    """A ladder over layers of (error, gain), whose losses of cosine add up; and what it ran."""
+    costs = [
+        LayerCost(i, str(i), "Conv", "int8", "measured", error=2 * loss, gain=gain)
+        for i, (loss, gain) in enumerate(layers)
+    ]
+    ran = []
+
+    def convert(exclude):
+        return [i for i in range(len(layers)) if str(i) not in exclude]
+
+    def judge(converted, dtype, deadline, bar=None):
+        ran.append(tuple(converted))
+        accuracy = _accuracy(sum(layers[i][0] for i in converted))
+        return Verdict(accuracy, (bar or BAR).holds(accuracy, dtype, 4))
+
+    return Ladder(costs, convert, judge, BAR), judge(convert(()), "int8", FOREVER), ran
+
+
+def _search(layers, deadline=FOREVER):
+    ladder, first, ran = _ladder(layers)
+    ladder.climb(first, deadline)
+    ladder.convert_again(deadline)
+    return best(ladder.insure(deadline)).layers, ran
+
+
+def test_nothing_is_skipped_where_nothing_is_lost():
+    assert _search([(1e-5, 0.1)] * 8) == ((), [tuple(range(8))])
+
+
+def test_the_one_bad_layer_is_skipped():
+    layers = [(1e-5, 0.1)] * 20
+    layers[13] = (0.5, 0.1)
+    found, _ = _search(layers)
+    assert found == (13,)
+
+
+def test_many_small_layers_are_given_up_for_a_large_one():
+    """Each of 30 small layers loses a little less than the large one, and gains next to nothing."""
+    layers = [(2e-3, 0.9), *[(1e-3, 0.001)] * 30]
+    found, _ = _search(layers)
+    assert 0 not in found
+    assert len(found) >= 29
+
+
+def test_a_little_gain_is_given_for_a_larger_cosine():
+    """Layer 1 holds with layer 0 skipped, but it loses most of what is left for 1% of the gain."""
+    layers = [(0.5, 0.2), (1e-3, 0.01), *[(1e-6, 0.1)] * 8]
+    found, ran = _search(layers)
+    assert found == (0, 1)
+    assert tuple(range(1, 10)) in ran
+
+
+def test_no_set_is_measured_twice():
+    layers = [(10.0**-i, 0.05 + 0.01 * (i % 3)) for i in range(1, 17)]
+    _, ran = _search(layers)
+    assert len(ran) == len(set(ran))
+
+
+def test_without_time_the_float_model_is_proposed():
+    found, ran = _search([(0.1, 0.1)] * 5, deadline=time.monotonic() - 1)
+    assert found == (0, 1, 2, 3, 4)
+    assert len(ran) == 1
+
+
+def test_best_prefers_gain_then_cosine():
+    def found(layers, gain, cosine, holds=True):
+        return SkipSet("int8", layers, "measured", cosine, None, 0.0, gain, 4, holds)
+
+    fast, near, slow = found((1,), 0.80, 0.992), found((1, 2), 0.78, 0.998), found((3,), 0.5, 1.0)
+    assert best([fast, near, slow]) is near
+    assert best([fast, slow, found((), 0.9, 0.5, holds=False)]) is fast
+    nothing = found((), 0.81, 0.991)
+    assert best([fast, near, slow, nothing]) is nothing
+
+
+@pytest.mark.parametrize(
+    ("losses", "tail"),
+    [
+        ([], 0.0),
+        ([1e-3] * 3, 0.0),
+        ([1e-3] * 8, 1e-3),
+        ([0.0] * 8, 1e-9),
+        # Logarithms to base 10 of mean -4 and standard deviation 1: 2.326 of those above the mean.
+        ([10**-4.0 * 10**d for d in (-(2**0.5), 0, 2**0.5, 0) for _ in range(1000)], 10**-1.674),
+    ],
+)
+def test_expected_tail(losses, tail):
+    assert expected_tail(losses) == pytest.approx(tail, rel=2e-3)
+
+
+def test_losses_that_spread_over_powers_of_ten_do_not_hold():
+    accuracy = _accuracy(2e-3)
+    alike = [2e-3 - 1e-4 * i for i in range(12)]
+    spread = [2e-3 * 10 ** (-i / 3) for i in range(12)]
+    assert BAR.holds(accuracy, "int8", 12, alike)
+    assert not BAR.holds(accuracy, "int8", 12, spread)
+
+
+def test_where_no_drop_is_allowed_the_cosine_decides():
+    strict = Bar(max_drop=0)
+    assert not strict.counts(10**9)
+    assert strict.holds(_accuracy(2e-3), "int8", 10**9)
+    assert not strict.holds(_accuracy(5e-3), "int8", 10**9)
