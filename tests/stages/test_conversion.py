@@ -164,6 +164,21 @@ def test_sensitivity_proposes_what_auto_skips(run, tmp_path):
         assert {row["dtype"] for row in csv.DictReader(file)} == {"int8"}
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_proposed_layers_keep_their_number_format_but_not_their_layout(run, monkeypatch, dtype):
+    monkeypatch.setattr("tvmopt.stages.convert.read_proposal", lambda folder, dtype: (1, 3))
+    _, out = run(dtype, layout="NHWC", skip="auto,2")
+    rows = _layers(out)
+    assert [row["dtype"] for row in rows] == [dtype, "float32", "float32", "float32"]
+    assert [row["layout"] for row in rows] == ["NHWC", "NHWC", "NCHW", ""]
+    assert [row["reason"] for row in rows] == [
+        "",
+        "skip_layers: auto (sensitivity)",
+        "skip_layers: 2",
+        "skip_layers: auto (sensitivity)",
+    ]
+
+
 def test_model_that_came_quantised_needs_no_calibration(run, tmp_path):
     _, out = run("int8")
     model = onnx.load(str(out / QUANTIZED_FILE))

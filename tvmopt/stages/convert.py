@@ -104,7 +104,9 @@ def convert(
     kind, trials = _trials(reference, specs, data)
     outputs = _output_specs(reference.output_names, trials[-1].expected)
     layers = layer_table(prepared.model)
-    skipped = _skipped(config, layers, sensitivity_dir)
+    left_alone = _left_alone(config, layers)
+    proposed = _proposed(config, sensitivity_dir)
+    skipped = dict(sorted({**proposed, **left_alone}.items()))
 
     progress(1, 5, "quantise" if config.dtype == "int8" else "import")
     source = _quantised(config, prepared, [layers[i].name for i in skipped], calibrate_dir)
@@ -114,7 +116,11 @@ def convert(
 
     def conversion_of(mod: tvm.IRModule) -> Conversion:
         return convert_module(
-            mod, dtype=config.dtype, layout=config.layout, skip_layers=skipped
+            mod,
+            dtype=config.dtype,
+            layout=config.layout,
+            skip_layers=left_alone,
+            keep_dtype=proposed,
         )
 
     converted = conversion_of(imported)
@@ -198,16 +204,18 @@ def _trials(
     return kind, trials
 
 
-def _skipped(
-    config: ConvertConfig, layers: Sequence[Layer], sensitivity_dir: Path | None
-) -> dict[int, str]:
-    """Numbers of the layers to leave alone, with the reason."""
-    patterns = parse_skip_layers(config.skip_layers)
-    found = resolve_skip_layers(layers, [p for p in patterns if p != AUTO])
-    if AUTO in patterns and sensitivity_dir is not None:
-        for index in read_proposal(sensitivity_dir, config.dtype):
-            found.setdefault(index, "skip_layers: auto (sensitivity)")
-    return dict(sorted(found.items()))
+def _left_alone(config: ConvertConfig, layers: Sequence[Layer]) -> dict[int, str]:
+    """Numbers of the layers that the user names, with the reason."""
+    patterns = [p for p in parse_skip_layers(config.skip_layers) if p != AUTO]
+    return resolve_skip_layers(layers, patterns)
+
+
+def _proposed(config: ConvertConfig, sensitivity_dir: Path | None) -> dict[int, str]:
+    """Numbers of the layers that are to keep their number format, with the reason."""
+    if AUTO not in parse_skip_layers(config.skip_layers) or sensitivity_dir is None:
+        return {}
+    reason = "skip_layers: auto (sensitivity)"
+    return dict.fromkeys(read_proposal(sensitivity_dir, config.dtype), reason)
 
 
 def _quantised(

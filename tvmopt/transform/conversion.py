@@ -41,6 +41,7 @@ def convert_module(
     dtype: str = "float32",
     layout: str = "NCHW",
     skip_layers: Iterable[int] = (),
+    keep_dtype: Iterable[int] = (),
 ) -> Conversion:
     """Bring ``mod``, as imported, to a number format and a layout.
 
@@ -52,13 +53,16 @@ def convert_module(
         dtype: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"int8"``.
         layout: Layout of the convolutions; ``"NCHW"`` leaves them alone.
         skip_layers: Numbers of layers to leave alone.
+        keep_dtype: Numbers of layers that keep their number format, but not their layout.
     """
     skip = sorted(set(skip_layers))
+    same_dtype = sorted({*skip, *keep_dtype})
     reasons: dict[int, list[str]] = {}
 
     def keep(what: str, found: dict[int, str]) -> None:
         for index, why in found.items():
-            if index not in skip:
+            asked = skip if what == "layout" else same_dtype
+            if index not in asked:
                 reasons.setdefault(index, []).append(f"{what}: {why}")
 
     mod = raise_tensor_ir(mod)
@@ -67,7 +71,7 @@ def convert_module(
     if dtype == "int8":
         keep("dtype", integer.floats)
     if dtype in ("float16", "bfloat16"):
-        precision = to_precision(mod, dtype, skip_layers=skip)
+        precision = to_precision(mod, dtype, skip_layers=same_dtype)
         mod = precision.mod
         keep("dtype", precision.skipped)
     changes: tuple[LayoutChange, ...] = ()
