@@ -10,10 +10,10 @@ import tvm
 from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
-from tvmopt.transform.integer.store_narrow import StoreNarrow
 from tvmopt.transform.legalize import legalize_map
 from tvmopt.transform.safe_take import GuardTake
 from tvmopt.transform.simplify import simplify_passes
+from tvmopt.transform.store_narrow import StoreNarrow
 
 
 def lower_passes() -> list[tvm.transform.Pass]:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 from tvmopt.frontend import import_onnx
-from tvmopt.transform.integer import IntegerResult, StoreNarrow, lower_quantized
+from tvmopt.transform.integer import IntegerResult, lower_quantized
 from tvmopt.transform.lower import lower_passes
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
@@ -152,19 +152,10 @@ def onnxruntime_outputs(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) ->
     return session.run(None, feeds)
 
 
-def narrow_passes() -> list[tvm.transform.Pass]:
-    """The passes of lowering, with StoreNarrow where it belongs."""
-    passes = lower_passes()
-    if not any(p.info.name == "StoreNarrow" for p in passes):
-        place = next(i for i, p in enumerate(passes) if p.info.name == "FuseTIR")
-        passes.insert(place, StoreNarrow())
-    return passes
-
-
 def lowered(mod: tvm.IRModule) -> tvm.IRModule:
     """Fused TensorIR functions."""
     with TARGET, tvm.transform.PassContext(opt_level=3):
-        return tvm.transform.Sequential(narrow_passes())(mod)
+        return tvm.transform.Sequential(lower_passes())(mod)
 
 
 def integer_outputs(
