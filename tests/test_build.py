@@ -25,6 +25,48 @@ config = BuildConfig("conv", resolve_target("host", 2).to_dict())
 build(config, folder / "convert", folder / "tune", "d2", out, lambda *a: None)
 """
 
+_BRANCHES = """
+import sys
+from pathlib import Path
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.script import ir as I, relax as R
+from tvmopt.arch.target import resolve_target
+from tvmopt.build import build_library
+from tvmopt.transform.lower import lower
+
+@I.ir_module
+class Choice:
+    @R.function
+    def main(
+        x: R.Tensor((1, 16, 8, 8), "float32"),
+        w: R.Tensor((16, 16, 1, 1), "float32"),
+        flag: R.Tensor((), "bool"),
+    ) -> R.Tensor((1, 16, 8, 8), "float32"):
+        a = R.nn.conv2d(x, w)
+        if flag:
+            b = R.nn.conv2d(a, w)
+            c = R.nn.relu(b)
+        else:
+            c = R.nn.relu(a)
+        out = R.add(R.nn.conv2d(c, w), a)
+        return out
+
+spec, path = resolve_target("host", 1), Path(sys.argv[1]) / "choice.so"
+build_library(lower(Choice, spec.to_tvm()), spec, path)
+run = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())["main"]
+rng = np.random.default_rng(0)
+x, w = rng.standard_normal((1, 16, 8, 8), np.float32), rng.standard_normal((16, 16), np.float32)
+conv = lambda v: np.einsum("nihw,oi->nohw", v, w)
+for flag in (True, False, True):
+    arrays = (x, w[:, :, None, None], np.array(flag))
+    got = run(*map(tvm.runtime.tensor, arrays)).numpy()
+    a = conv(x)
+    want = conv(np.maximum(conv(a) if flag else a, 0)) + a
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+"""
+
 
 @pytest.fixture
 def spec():
@@ -43,6 +85,14 @@ def test_two_processes_build_the_same_bytes(conv_build, conv_bundle, tmp_path, r
     assert done.returncode == 0, done.stderr
     again = (out / "bundle" / LIBRARY_FILE).read_bytes()
     assert again == (conv_bundle / LIBRARY_FILE).read_bytes()
+
+
+def test_tensors_of_a_branch_have_their_own_memory(tmp_path, run_python):
+    """TVM's memory planning hands on storage that a branch not taken never allocates."""
+    script = tmp_path / "choice.py"
+    script.write_text(_BRANCHES)
+    done = run_python(str(script), str(tmp_path))
+    assert done.returncode == 0, done.stderr
 
 
 def test_library_names_no_folder_of_the_build(conv_bundle):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import tvm
+from tvm import relax
 
 from tvmopt.arch.target import TargetSpec
 from tvmopt.errors import BuildError, EnvironmentSetupError
@@ -109,7 +110,23 @@ def _finish_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
                 *cpu_generic.dataflow_lower_passes(target),
                 *cpu_generic.finalize_passes(target),
             ]
+            if _has_branches(mod):
+                # It gives a tensor the storage of another that only one branch allocates.
+                passes = [p for p in passes if p.info.name != "StaticPlanBlockMemory"]
             return tvm.transform.Sequential(passes)(mod)
 
     return finish
+
+
+def _has_branches(mod: tvm.IRModule) -> bool:
+    found: list[relax.If] = []
+
+    def look(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.If):
+            found.append(expr)
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, look)
+    return bool(found)
 
