@@ -122,3 +122,14 @@ def test_where_no_drop_is_allowed_the_cosine_decides():
     assert not strict.counts(10**9)
     assert strict.holds(_accuracy(2e-3), "int8", 10**9)
     assert not strict.holds(_accuracy(5e-3), "int8", 10**9)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rows", "holds"),
+    [(0, 149, False), (0, 150, True), (2, 480, True), (3, 480, False), (9, 1500, True)],
+)
+def test_a_drop_holds_with_its_standard_error(wrong, rows, holds):
+    far = Accuracy("top1", 1 - wrong / rows, 1.0, 1 - wrong / rows, 0.5, 0.0, rows)
+    assert BAR.holds(far, "int8", rows) is holds
+    if wrong == 2:
+        assert not BAR.stricter().holds(far, "int8", rows)

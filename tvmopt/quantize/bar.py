@@ -21,15 +21,17 @@ class Bar:
 
     Attributes:
         max_drop: Accuracy it may lose (0.01: one sample in a hundred); 0 leaves it to the cosine.
-        margin: Share of every allowance that may be used up on the samples measured, since others
-            will be evaluated.
+        margin: Share of the allowed loss of cosine that may be used up on the samples measured,
+            since others will be evaluated.
         tail_margin: Share of the allowed loss of cosine that one batch in a hundred may be expected
             to exceed, see :func:`expected_tail`.
+        standard_errors: Of the drop of accuracy, that must fit under ``max_drop`` besides it.
     """
 
     max_drop: float = 0.01
     margin: float = 0.3
     tail_margin: float = 0.5
+    standard_errors: float = 1.5
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -43,6 +45,13 @@ class Bar:
             value = getattr(self, name)
             if not 0 < value <= 1:
                 raise ConfigError(f"{name} must be above 0 and at most 1, but got {value!r}")
+        if not self.standard_errors >= 0:
+            raise ConfigError(f"standard_errors must be at least 0, but got {self.standard_errors}")
+
+    def stricter(self) -> Bar:
+        """For the best of many sets, some of which meet a bar by luck."""
+        errors = max(2.0, self.standard_errors)
+        return dataclasses.replace(self, margin=self.margin / 2, standard_errors=errors)
 
     def cosine_loss(self, dtype: str) -> float:
         """How far a cosine may be from 1 on the samples measured."""
@@ -50,7 +59,7 @@ class Bar:
 
     def counts(self, rows: int) -> bool:
         """Whether so many rows can show a drop as small as is allowed."""
-        return rows * self.margin * self.max_drop >= 1
+        return rows > 0 and self._drop_holds(0.0, rows)
 
     def holds(
         self, accuracy: Accuracy, dtype: str, rows: int, losses: Sequence[float] = ()
@@ -58,8 +67,7 @@ class Bar:
         """Whether the outputs are close to the float model's, or the accuracy is.
 
         The smallest cosine of an output must be at least 0.99 (int8) or 0.999 (16-bit types), or
-        the accuracy may drop by ``max_drop``; less the margin. The drop counts only when there are
-        enough rows to see one so small.
+        the accuracy may drop by ``max_drop``; less the margins.
 
         Args:
             accuracy: Of the converted model.
@@ -70,7 +78,12 @@ class Bar:
         near = 1 - accuracy.cosine <= self.cosine_loss(dtype)
         if near and expected_tail(losses) <= self.tail_margin * _COSINE_LOSS[dtype]:
             return True
-        return self.counts(rows) and accuracy.drop <= self.margin * self.max_drop
+        return self.counts(rows) and self._drop_holds(accuracy.drop, rows)
+
+    def _drop_holds(self, drop: float, rows: int) -> bool:
+        share = min(max(drop, 1 / rows), 1.0)  # that no row differs does not mean that none does
+        error = math.sqrt(share * (1 - share) / rows)
+        return drop + self.standard_errors * error <= self.max_drop
 
 
 def expected_tail(losses: Sequence[float]) -> float:

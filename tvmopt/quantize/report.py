@@ -75,7 +75,7 @@ class SkipSet:
             cosine.
         gain: Share of the roofline seconds of all layers that is still saved.
         samples: Samples compared.
-        holds: Whether it meets the bar of :class:`Bar` with its margin; twice the margin when it
+        holds: Whether it meets the bar of :class:`Bar` with its margin; with a wider one when it
             is one of many sets that were tried to make another smaller.
     """
 

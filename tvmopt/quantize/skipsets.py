@@ -5,8 +5,8 @@ been run without it. First come beginnings of a ranking: 0, 1, 2, 4, ... layers 
 then sizes between the last that failed and the first that held. A size that the errors of single
 layers rule out by far is passed over. Where much of the gain is lost that way, a ranking that gives
 up many small layers for a large one is tried too. Then layers of the best set that held are
-converted again, in ever smaller groups, as long as it goes on holding with twice the margin: of
-many sets that are tried, some hold by luck. Last, to the best come those layers that risk most for
+converted again, in ever smaller groups, as long as it goes on holding with a wider margin: of many
+sets that are tried, some hold by luck. Last, to the best come those layers that risk most for
 a few hundredths of the gain. All layers skipped is the float model.
 
 Source of the last step: delta debugging, Zeller and Hildebrandt, IEEE TSE 28(2), 2002.
@@ -14,7 +14,6 @@ Source of the last step: delta debugging, Zeller and Hildebrandt, IEEE TSE 28(2)
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
@@ -107,7 +106,7 @@ class Ladder:
 
     def convert_again(self, deadline: float) -> list[SkipSet]:
         """Try smaller sets than the smallest that holds, until ``deadline``; returns all sets."""
-        strict = dataclasses.replace(self._bar, margin=self._bar.margin / 2)
+        strict = self._bar.stricter()
         left = list(self._fastest().layers)
         group = len(left) // 2
         measured = 0
