@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tvmopt.evaluate.accuracy import Accuracy
-from tvmopt.quantize.bar import Bar, expected_tail
+from tvmopt.quantize.bar import Bar, Measured, expected_tail
 from tvmopt.quantize.joint import Verdict
 from tvmopt.quantize.report import LayerCost, SkipSet, best
 from tvmopt.quantize.skipsets import Ladder
@@ -32,7 +32,7 @@ def _ladder(layers):
     def judge(converted, dtype, deadline, bar=None):
         ran.append(tuple(converted))
         accuracy = _accuracy(sum(layers[i][0] for i in converted))
-        return Verdict(accuracy, (bar or BAR).holds(accuracy, dtype, 4))
+        return Verdict(accuracy, (bar or BAR).holds(Measured(accuracy, 4), dtype))
 
     return Ladder(costs, convert, judge, BAR), judge(convert(()), "int8", FOREVER), ran
 
@@ -113,23 +113,29 @@ def test_losses_that_spread_over_powers_of_ten_do_not_hold():
     accuracy = _accuracy(2e-3)
     alike = [2e-3 - 1e-4 * i for i in range(12)]
     spread = [2e-3 * 10 ** (-i / 3) for i in range(12)]
-    assert BAR.holds(accuracy, "int8", 12, alike)
-    assert not BAR.holds(accuracy, "int8", 12, spread)
+    assert BAR.holds(Measured(accuracy, 12, losses=tuple(alike)), "int8")
+    assert not BAR.holds(Measured(accuracy, 12, losses=tuple(spread)), "int8")
 
 
 def test_where_no_drop_is_allowed_the_cosine_decides():
     strict = Bar(max_drop=0)
     assert not strict.counts(10**9)
-    assert strict.holds(_accuracy(2e-3), "int8", 10**9)
-    assert not strict.holds(_accuracy(5e-3), "int8", 10**9)
+    assert strict.holds(Measured(_accuracy(2e-3), 10**9), "int8")
+    assert not strict.holds(Measured(_accuracy(5e-3), 10**9), "int8")
 
 
 @pytest.mark.parametrize(
     ("wrong", "rows", "holds"),
-    [(0, 149, False), (0, 150, True), (2, 480, True), (3, 480, False), (9, 1500, True)],
+    [(0, 299, False), (0, 300, True), (1, 480, True), (2, 480, False), (6, 1500, True)],
 )
 def test_a_drop_holds_with_its_standard_error(wrong, rows, holds):
     far = Accuracy("top1", 1 - wrong / rows, 1.0, 1 - wrong / rows, 0.5, 0.0, rows)
-    assert BAR.holds(far, "int8", rows) is holds
-    if wrong == 2:
-        assert not BAR.stricter().holds(far, "int8", rows)
+    assert BAR.holds(Measured(far, rows), "int8") is holds
+
+
+def test_rows_of_a_sample_err_together():
+    """Four wrong rows of 1,200 say less when they lie in one sample than when in four."""
+    far = Accuracy("fidelity", 1 - 4 / 1200, 1.0, 1 - 4 / 1200, 0.5, 0.0, 30)
+    spread, together = [0.025] * 4 + [0.0] * 26, [0.1] + [0.0] * 29
+    assert BAR.holds(Measured(far, 1200, drops=tuple(spread)), "int8")
+    assert not BAR.holds(Measured(far, 1200, drops=tuple(together)), "int8")

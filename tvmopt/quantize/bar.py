@@ -16,6 +16,24 @@ _COSINE_LOSS = {"float16": 1e-3, "bfloat16": 1e-3, "int8": 1e-2}
 
 
 @dataclasses.dataclass(frozen=True)
+class Measured:
+    """A converted model on some batches.
+
+    Attributes:
+        accuracy: Over all of them.
+        rows: Rows that the accuracy was counted on.
+        drops: Accuracy lost on each batch.
+        losses: 1 - cosine on each batch, to judge by what others may lose; empty when the batches
+            were not chosen at random.
+    """
+
+    accuracy: Accuracy
+    rows: int
+    drops: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Bar:
     """What a skip set must keep.
 
@@ -25,13 +43,14 @@ class Bar:
             since others will be evaluated.
         tail_margin: Share of the allowed loss of cosine that one batch in a hundred may be expected
             to exceed, see :func:`expected_tail`.
-        standard_errors: Of the drop of accuracy, that must fit under ``max_drop`` besides it.
+        standard_errors: Of the drop of accuracy, that must fit under ``max_drop`` with it. Three,
+            since the best of some twenty sets is proposed, and is judged on other samples again.
     """
 
     max_drop: float = 0.01
     margin: float = 0.3
     tail_margin: float = 0.5
-    standard_errors: float = 1.5
+    standard_errors: float = 3.0
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -50,8 +69,7 @@ class Bar:
 
     def stricter(self) -> Bar:
         """For the best of many sets, some of which meet a bar by luck."""
-        errors = max(2.0, self.standard_errors)
-        return dataclasses.replace(self, margin=self.margin / 2, standard_errors=errors)
+        return dataclasses.replace(self, margin=self.margin / 2)
 
     def cosine_loss(self, dtype: str) -> float:
         """How far a cosine may be from 1 on the samples measured."""
@@ -59,30 +77,26 @@ class Bar:
 
     def counts(self, rows: int) -> bool:
         """Whether so many rows can show a drop as small as is allowed."""
-        return rows > 0 and self._drop_holds(0.0, rows)
+        return rows > 0 and self._drop_holds(0.0, rows, ())
 
-    def holds(
-        self, accuracy: Accuracy, dtype: str, rows: int, losses: Sequence[float] = ()
-    ) -> bool:
+    def holds(self, found: Measured, dtype: str) -> bool:
         """Whether the outputs are close to the float model's, or the accuracy is.
 
         The smallest cosine of an output must be at least 0.99 (int8) or 0.999 (16-bit types), or
         the accuracy may drop by ``max_drop``; less the margins.
-
-        Args:
-            accuracy: Of the converted model.
-            dtype: What it was converted to.
-            rows: Rows that the accuracy was counted on.
-            losses: 1 - cosine of batches chosen at random, to judge by what others may lose.
         """
-        near = 1 - accuracy.cosine <= self.cosine_loss(dtype)
-        if near and expected_tail(losses) <= self.tail_margin * _COSINE_LOSS[dtype]:
+        near = 1 - found.accuracy.cosine <= self.cosine_loss(dtype)
+        if near and expected_tail(found.losses) <= self.tail_margin * _COSINE_LOSS[dtype]:
             return True
-        return self.counts(rows) and self._drop_holds(accuracy.drop, rows)
+        if not self.counts(found.rows):
+            return False
+        return self._drop_holds(found.accuracy.drop, found.rows, found.drops)
 
-    def _drop_holds(self, drop: float, rows: int) -> bool:
+    def _drop_holds(self, drop: float, rows: int, drops: Sequence[float]) -> bool:
         share = min(max(drop, 1 / rows), 1.0)  # that no row differs does not mean that none does
         error = math.sqrt(share * (1 - share) / rows)
+        if len(drops) >= _LEAST_BATCHES:  # rows of one sample err together
+            error = max(error, statistics.stdev(drops) / math.sqrt(len(drops)))
         return drop + self.standard_errors * error <= self.max_drop
 
 

@@ -12,7 +12,7 @@ import onnx
 
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Batch
-from tvmopt.quantize.bar import Bar
+from tvmopt.quantize.bar import Bar, Measured
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.emulate import cast_layers
 from tvmopt.quantize.quantizer import Quantizer
@@ -92,26 +92,31 @@ class Judge:
         order = self._order if patient else self._order[: self._affordable(deadline)]
         coarse = not bar.counts(sum(self._rows(at) for at in order))
         losses: dict[int, float] = {}
+        drops: list[float] = []
         start = time.monotonic()
         for at in order:
             batch, want = self._batches[at], self._expected[at]
             got = session.run(None, batch.inputs)
-            single = AccuracyMeter("fidelity", has_labels=False)
+            single = AccuracyMeter("auto", self._labelled)
             labels = batch.labels if self._labelled else None
-            meter.add(got, want, labels, batch.valid, batch.padding)
-            single.add(got, want, None, batch.valid, batch.padding)
+            for each in (meter, single):
+                each.add(got, want, labels, batch.valid, batch.padding)
             losses[at] = 1 - single.result().cosine
+            drops.append(single.result().drop)
             hopeless = losses[at] > _HOPELESS * bar.cosine_loss(dtype)
             if (hopeless and coarse and not patient) or time.monotonic() > deadline:
                 break
         self._batch_s = (time.monotonic() - start) / len(losses)
         self._order.sort(key=lambda at: -losses.get(at, 0.0))  # stable: ties keep their place
-        accuracy = meter.result()
-        rows = sum(self._rows(at) for at in losses)
+        everywhere = len(losses) == len(self._order)  # the worst alone are no sample of others
+        measured = Measured(
+            meter.result(),
+            sum(self._rows(at) for at in losses),
+            tuple(drops),
+            tuple(losses.values()) if everywhere else (),
+        )
         complete = len(losses) == len(order)
-        # The worst of all batches are no sample to judge others by.
-        drawn = list(losses.values()) if len(losses) == len(self._order) else []
-        return Verdict(accuracy, complete and bar.holds(accuracy, dtype, rows, drawn))
+        return Verdict(measured.accuracy, complete and bar.holds(measured, dtype))
 
     def _affordable(self, deadline: float) -> int:
         left = max(0.0, deadline - time.monotonic())
