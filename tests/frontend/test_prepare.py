@@ -117,3 +117,28 @@ def test_static_dimension_is_changed_where_the_model_can_take_it(conv_model):
 
 def test_result_is_valid_onnx(conv_bn):
     onnx.checker.check_model(prepare(conv_bn, {"x": (1, 3, 6, 6)}).model)
+
+
+def test_constants_that_the_reference_makes_have_names_of_their_own(make_model):
+    """ONNX Runtime would choose the same names again when it loads the result, and fail."""
+    shape = ("float32", (1, 6, 4))
+    weights = {f"{kind}{i}": np.eye(4, dtype=np.float32)[: 4 if kind == "w" else 1].squeeze()
+               for i in range(2) for kind in "wb"}  # fmt: skip
+    nodes = []
+    for i, (source, result) in enumerate((("x", "h"), ("h", "y"))):
+        nodes.append(helper.make_node("MatMul", [source, f"w{i}"], [f"p{i}"], f"product{i}"))
+        nodes.append(helper.make_node("Add", [f"p{i}", f"b{i}"], [result], f"bias{i}"))
+    nodes.append(helper.make_node("Shape", ["x"], ["size"], "size"))
+    outputs = {"y": shape, "size": ("int64", (3,))}
+    prepared = prepare(make_model(nodes, {"x": shape}, outputs, weights), {})
+    made = {i.name for i in prepared.model.graph.initializer} - set(weights)
+    assert made
+    # A constant that is an output keeps its name.
+    assert all(name.startswith("folded/") or name == "size" for name in made)
+    assert [o.name for o in prepared.model.graph.output] == ["y", "size"]
+    onnx.checker.check_model(prepared.model)
+    x = np.arange(24, dtype=np.float32).reshape(1, 6, 4)
+    for got, want in zip(
+        Reference(prepared.model)({"x": x}), Reference(prepared.reference)({"x": x}), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)

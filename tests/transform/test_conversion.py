@@ -167,6 +167,15 @@ def _inputs(model, seed):
     return {"x": np.random.default_rng(seed).standard_normal(dims).astype(np.float32)}
 
 
+def _output_step(model, output):
+    """Scale of the first output; of one that is not quantised, 1/255 of its span."""
+    (producer,) = (n for n in model.graph.node if model.graph.output[0].name in n.output)
+    if producer.op_type == "DequantizeLinear":
+        constants = {i.name: i for i in model.graph.initializer}
+        return float(numpy_helper.to_array(constants[producer.input[1]]).max())
+    return float(np.ptp(output)) / 255
+
+
 def _check(model, dtype, layout, skip):
     prepared = prepare(model, {})
     layers = layer_table(prepared.model)
@@ -178,15 +187,16 @@ def _check(model, dtype, layout, skip):
         ranges = collect_ranges(source, batches, scheme)
         source = quantize_model(source, ranges, scheme, [layers[i].name for i in skip])
     mod = import_onnx(source, layers)
-    converted = convert_module(mod, dtype=dtype, layout=layout, skip_layers=skip)
+    converted = convert_module(
+        mod, dtype=dtype, layout=layout, skip_layers=skip[::2], keep_dtype=skip[1::2]
+    )
     assert [a.index for a in anchors(converted.mod)] == [a.index for a in anchors(mod)]
     inputs = _inputs(model, 1)
     got = compile_for_check(converted.mod, TARGET)([inputs["x"]])
     expected = Reference(prepared.reference)(inputs)
     if dtype == "int8":
         for a, exact, real in zip(got, Reference(source)(inputs), expected, strict=True):
-            # A step of the output's scale: 1/255 of its span, for the rare value on an edge.
-            step = float(np.ptp(exact)) / 255
+            step = _output_step(source, exact)
             assert np.abs(a - exact).max() <= 2.1 * step + 1e-4 * np.abs(exact).max() + 1e-6
             assert cosine(a, real) > 0.9
         return
@@ -214,7 +224,7 @@ def test_drawn_graphs(dtype, model, layout, skip):
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(SLOW, max_examples=60, derandomize=False)
+@settings(SLOW, max_examples=25, derandomize=False)
 @given(models(), st.lists(st.integers(0, 9), max_size=3))
 def test_many_drawn_graphs(dtype, layout, model, skip):
     _check(model, dtype, layout, skip)

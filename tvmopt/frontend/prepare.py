@@ -60,6 +60,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
                 "post-processing (ZipMap and the like) from the model"
             )
     folded = _fold(reference)
+    _rename_new_constants(folded.graph, {i.name for i in reference.graph.initializer})
     _name_nodes(folded.graph)
     with contextlib.suppress(Exception):  # shapes are for reports; the importer infers its own
         folded = onnx.shape_inference.infer_shapes(folded, data_prop=True)
@@ -83,6 +84,25 @@ def _make_initializers_constant(model: onnx.ModelProto) -> None:
     del model.graph.input[:]
     model.graph.input.extend(needed)
     model.ir_version = max(model.ir_version, 4)
+
+
+def _rename_new_constants(graph: onnx.GraphProto, old: set[str]) -> None:
+    # ONNX Runtime names what it makes (gemm_input_shape_token_3); when it loads the model again, it
+    # may choose one of these names a second time, and fail.
+    kept = old | {value.name for value in graph.output}
+    new = {i.name: f"folded/{i.name}" for i in graph.initializer if i.name not in kept}
+    for named in (*graph.initializer, *graph.value_info):
+        named.name = new.get(named.name, named.name)
+    _rename_inputs(graph, new)
+
+
+def _rename_inputs(graph: onnx.GraphProto, new: dict[str, str]) -> None:
+    for node in graph.node:
+        for at, name in enumerate(node.input):
+            node.input[at] = new.get(name, name)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _rename_inputs(attribute.g, new)
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
