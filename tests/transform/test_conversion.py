@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -176,6 +177,15 @@ def _output_step(model, output):
     return float(np.ptp(output)) / 255
 
 
+def _without_fusion(model, inputs):
+    """What ONNX Runtime computes when every quantise and dequantise is done as written."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    providers = ["CPUExecutionProvider"]
+    return ort.InferenceSession(model.SerializeToString(), options, providers).run(None, inputs)
+
+
 def _check(model, dtype, layout, skip):
     prepared = prepare(model, {})
     layers = layer_table(prepared.model)
@@ -195,9 +205,13 @@ def _check(model, dtype, layout, skip):
     got = compile_for_check(converted.mod, TARGET)([inputs["x"]])
     expected = Reference(prepared.reference)(inputs)
     if dtype == "int8":
-        for a, exact, real in zip(got, Reference(source)(inputs), expected, strict=True):
-            step = _output_step(source, exact)
-            assert np.abs(a - exact).max() <= 2.1 * step + 1e-4 * np.abs(exact).max() + 1e-6
+        pairs = zip(Reference(source)(inputs), _without_fusion(source, inputs), strict=True)
+        for a, (fused, plain), real in zip(got, pairs, expected, strict=True):
+            # Where ONNX Runtime's integer kernels round otherwise than its float ones (the mean of
+            # four bytes), its own two results differ, and we may lie beside either.
+            apart = np.abs(fused - plain).max()
+            bound = 2.1 * _output_step(source, fused) + apart + 1e-4 * np.abs(fused).max() + 1e-6
+            assert min(np.abs(a - exact).max() for exact in (fused, plain)) <= bound
             assert cosine(a, real) > 0.9
         return
     tolerance = TOLERANCES[dtype]
