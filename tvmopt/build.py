@@ -129,4 +129,3 @@ def _has_branches(mod: tvm.IRModule) -> bool:
         if isinstance(func, relax.Function):
             relax.analysis.post_order_visit(func, look)
     return bool(found)
-

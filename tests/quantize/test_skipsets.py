@@ -41,7 +41,8 @@ def _search(layers, deadline=FOREVER):
     ladder, first, ran = _ladder(layers)
     ladder.climb(first, deadline)
     ladder.convert_again(deadline)
-    return best(ladder.insure(deadline)).layers, ran
+    ladder.insure(deadline)
+    return best(ladder.sets).layers, ran
 
 
 def test_nothing_is_skipped_where_nothing_is_lost():

@@ -101,8 +101,9 @@ class Judge:
             labels = batch.labels if self._labelled else None
             for each in (meter, single):
                 each.add(got, want, labels, batch.valid, batch.padding)
-            losses[at] = 1 - single.result().cosine
-            drops.append(single.result().drop)
+            alone = single.result()
+            losses[at] = 1 - alone.cosine
+            drops.append(alone.drop)
             hopeless = losses[at] > _HOPELESS * bar.cosine_loss(dtype)
             if (hopeless and coarse and not patient) or time.monotonic() > deadline:
                 break

@@ -151,7 +151,8 @@ def sensitivity(
     sets: list[SkipSet] = []
     for ladder in ladders:
         ladder.convert_again(ladder_deadline)
-        sets += ladder.insure(deadline)
+        ladder.insure(deadline)
+        sets += ladder.sets
     if timed:
         assert target is not None
         costs = _with_latency(setting, nodes, costs, target, deadline)

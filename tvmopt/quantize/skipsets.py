@@ -38,6 +38,9 @@ class Ladder:
         judge: Measures it.
         bar: What must hold.
         told: Called with each set.
+
+    Attributes:
+        sets: Those measured, in order.
     """
 
     def __init__(
@@ -54,25 +57,21 @@ class Ladder:
         self._convert, self._judge, self._bar, self._told = convert, judge, bar, told
         self.sets: list[SkipSet] = []
 
-    def climb(self, first: Verdict, deadline: float) -> list[SkipSet]:
-        """Measure until a small set holds.
+    def climb(self, first: Verdict, deadline: float) -> None:
+        """Measure until a small set holds, so that one of :attr:`sets` does.
 
         Args:
             first: Verdict on the model with nothing skipped.
             deadline: Value of ``time.monotonic()`` after which nothing new is begun.
-
-        Returns:
-            The sets in the order they were measured; one of them holds.
         """
         if not self._orders[0]:
             self._add((), None)
-            return self.sets
+            return
         self._add((), first)
         self._climb(self._orders[0], deadline)
         possible = sum(self._costs[index].gain for index in self._orders[0])
         if self._fastest().gain < (1 - _MUCH) * possible and time.monotonic() < deadline:
             self._climb(self._orders[1], deadline)
-        return self.sets
 
     def _climb(self, order: list[int], deadline: float) -> None:
         fails, size = 0, 0
@@ -104,8 +103,8 @@ class Ladder:
         # cosine loses half the error power.
         return sum(self._costs[index].error for index in converted) / 2
 
-    def convert_again(self, deadline: float) -> list[SkipSet]:
-        """Try smaller sets than the smallest that holds, until ``deadline``; returns all sets."""
+    def convert_again(self, deadline: float) -> None:
+        """Try parts of the set that gains most of those that hold, until ``deadline``."""
         strict = self._bar.stricter()
         left = list(self._fastest().layers)
         group = len(left) // 2
@@ -116,7 +115,7 @@ class Ladder:
             start = len(left)
             while start > 0:
                 if time.monotonic() >= deadline or measured >= _MOST_REFINEMENTS:
-                    return self.sets
+                    return
                 start = max(0, start - group)
                 rest = left[:start] + left[start + group :]
                 if self._known(rest) is None:
@@ -124,9 +123,8 @@ class Ladder:
                     if self._measure(rest, deadline, strict):
                         left = rest
             group //= 2
-        return self.sets
 
-    def insure(self, deadline: float) -> list[SkipSet]:
+    def insure(self, deadline: float) -> None:
         """Measure the best set with such layers added as gain little for their error."""
         fastest = self._fastest()
         if fastest.layers and time.monotonic() < deadline:
@@ -136,7 +134,6 @@ class Ladder:
                     skipped.append(index)
                     budget -= self._costs[index].gain
             self._measure(skipped, deadline)
-        return self.sets
 
     def _fastest(self) -> SkipSet:
         return max((s for s in self.sets if s.holds), key=lambda s: (s.gain, -len(s.layers)))
