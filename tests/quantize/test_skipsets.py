@@ -120,7 +120,7 @@ def test_losses_that_spread_over_powers_of_ten_do_not_hold():
 
 def test_where_no_drop_is_allowed_the_cosine_decides():
     strict = Bar(max_drop=0)
-    assert not strict.counts(10**9)
+    assert not strict.counts(10**9, 10**9)
     assert strict.holds(Measured(_accuracy(2e-3), 10**9), "int8")
     assert not strict.holds(Measured(_accuracy(5e-3), 10**9), "int8")
 
@@ -140,3 +140,15 @@ def test_rows_of_a_sample_err_together():
     spread, together = [0.025] * 4 + [0.0] * 26, [0.1] + [0.0] * 29
     assert BAR.holds(Measured(far, 1200, drops=tuple(spread)), "int8")
     assert not BAR.holds(Measured(far, 1200, drops=tuple(together)), "int8")
+
+
+@pytest.mark.parametrize(
+    ("samples", "rows_each", "counts"),
+    [(299, 1, False), (300, 1, True), (8, 40, False), (29, 40, False), (30, 40, True)],
+)
+def test_rows_of_few_samples_do_not_count(samples, rows_each, counts):
+    """Eight samples of 40 rows each, none wrong, are not 320 that are right."""
+    same = Accuracy("fidelity", 1.0, 1.0, 1.0, 0.5, 0.0, samples)
+    rows = samples * rows_each
+    assert BAR.counts(rows, samples) is counts
+    assert BAR.holds(Measured(same, rows, drops=(0.0,) * samples), "int8") is counts

@@ -12,6 +12,7 @@ from tvmopt.evaluate.accuracy import Accuracy
 
 _LEAST_LOSS = 1e-9  # what float32 cannot tell from 0
 _LEAST_BATCHES = 4  # from which a spread is estimated
+_CLUMP = 0.1  # share of the rows of a sample that are expected to be wrong together
 _COSINE_LOSS = {"float16": 1e-3, "bfloat16": 1e-3, "int8": 1e-2}
 
 
@@ -21,7 +22,7 @@ class Measured:
 
     Attributes:
         accuracy: Over all of them.
-        rows: Rows that the accuracy was counted on.
+        rows: Rows that the accuracy was counted on: one for each sample, or several.
         drops: Accuracy lost on each batch.
         losses: 1 - cosine on each batch, to judge by what others may lose; empty when the batches
             were not chosen at random.
@@ -75,9 +76,13 @@ class Bar:
         """How far a cosine may be from 1 on the samples measured."""
         return self.margin * _COSINE_LOSS[dtype]
 
-    def counts(self, rows: int) -> bool:
-        """Whether so many rows can show a drop as small as is allowed."""
-        return rows > 0 and self._drop_holds(0.0, rows, ())
+    def counts(self, rows: int, samples: int) -> bool:
+        """Whether so many rows, of so many samples, can show a drop as small as is allowed.
+
+        That none is wrong does not mean that none would be: the first that is may bring others of
+        its sample with it.
+        """
+        return rows > 0 and self.standard_errors * max(1 / rows, _CLUMP / samples) <= self.max_drop
 
     def holds(self, found: Measured, dtype: str) -> bool:
         """Whether the outputs are close to the float model's, or the accuracy is.
@@ -88,12 +93,12 @@ class Bar:
         near = 1 - found.accuracy.cosine <= self.cosine_loss(dtype)
         if near and expected_tail(found.losses) <= self.tail_margin * _COSINE_LOSS[dtype]:
             return True
-        if not self.counts(found.rows):
+        if not self.counts(found.rows, found.accuracy.samples):
             return False
         return self._drop_holds(found.accuracy.drop, found.rows, found.drops)
 
     def _drop_holds(self, drop: float, rows: int, drops: Sequence[float]) -> bool:
-        share = min(max(drop, 1 / rows), 1.0)  # that no row differs does not mean that none does
+        share = min(max(drop, 1 / rows), 1.0)
         error = math.sqrt(share * (1 - share) / rows)
         if len(drops) >= _LEAST_BATCHES:  # rows of one sample err together
             error = max(error, statistics.stdev(drops) / math.sqrt(len(drops)))

@@ -90,7 +90,8 @@ class Judge:
         session = new_session(model)
         meter = AccuracyMeter("auto", self._labelled)
         order = self._order if patient else self._order[: self._affordable(deadline)]
-        coarse = not bar.counts(sum(self._rows(at) for at in order))
+        samples = sum(self._batches[at].valid for at in order)
+        coarse = not bar.counts(sum(self._rows(at) for at in order), samples)
         losses: dict[int, float] = {}
         drops: list[float] = []
         start = time.monotonic()
