@@ -135,11 +135,11 @@ def test_a_drop_holds_with_its_standard_error(wrong, rows, holds):
 
 
 def test_rows_of_a_sample_err_together():
-    """Four wrong rows of 1,200 say less when they lie in one sample than when in four."""
-    far = Accuracy("fidelity", 1 - 4 / 1200, 1.0, 1 - 4 / 1200, 0.5, 0.0, 30)
-    spread, together = [0.025] * 4 + [0.0] * 26, [0.1] + [0.0] * 29
-    assert BAR.holds(Measured(far, 1200, drops=tuple(spread)), "int8")
-    assert not BAR.holds(Measured(far, 1200, drops=tuple(together)), "int8")
+    """Ten wrong rows of 2,400 say less when they lie in one sample than when in ten."""
+    far = Accuracy("fidelity", 1 - 10 / 2400, 1.0, 1 - 10 / 2400, 0.5, 0.0, 60)
+    spread, together = [0.025] * 10 + [0.0] * 50, [0.25] + [0.0] * 59
+    assert BAR.holds(Measured(far, 2400, drops=tuple(spread)), "int8")
+    assert not BAR.holds(Measured(far, 2400, drops=tuple(together)), "int8")
 
 
 @pytest.mark.parametrize(

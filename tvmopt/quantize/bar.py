@@ -77,12 +77,8 @@ class Bar:
         return self.margin * _COSINE_LOSS[dtype]
 
     def counts(self, rows: int, samples: int) -> bool:
-        """Whether so many rows, of so many samples, can show a drop as small as is allowed.
-
-        That none is wrong does not mean that none would be: the first that is may bring others of
-        its sample with it.
-        """
-        return rows > 0 and self.standard_errors * max(1 / rows, _CLUMP / samples) <= self.max_drop
+        """Whether so many rows, of so many samples, can show a drop as small as is allowed."""
+        return rows > 0 and self._drop_holds(0.0, rows, samples, ())
 
     def holds(self, found: Measured, dtype: str) -> bool:
         """Whether the outputs are close to the float model's, or the accuracy is.
@@ -93,14 +89,17 @@ class Bar:
         near = 1 - found.accuracy.cosine <= self.cosine_loss(dtype)
         if near and expected_tail(found.losses) <= self.tail_margin * _COSINE_LOSS[dtype]:
             return True
-        if not self.counts(found.rows, found.accuracy.samples):
+        samples = found.accuracy.samples
+        if not self.counts(found.rows, samples):
             return False
-        return self._drop_holds(found.accuracy.drop, found.rows, found.drops)
+        return self._drop_holds(found.accuracy.drop, found.rows, samples, found.drops)
 
-    def _drop_holds(self, drop: float, rows: int, drops: Sequence[float]) -> bool:
+    def _drop_holds(self, drop: float, rows: int, samples: int, drops: Sequence[float]) -> bool:
+        # That no row is wrong does not mean that none would be, and the first that is may bring
+        # others of its sample with it.
         share = min(max(drop, 1 / rows), 1.0)
-        error = math.sqrt(share * (1 - share) / rows)
-        if len(drops) >= _LEAST_BATCHES:  # rows of one sample err together
+        error = max(math.sqrt(share * (1 - share) / rows), _CLUMP / samples)
+        if len(drops) >= _LEAST_BATCHES:
             error = max(error, statistics.stdev(drops) / math.sqrt(len(drops)))
         return drop + self.standard_errors * error <= self.max_drop
 
