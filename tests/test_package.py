@@ -55,6 +55,7 @@ def _imported(path):
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
+@pytest.mark.alone
 def test_import_is_quick(run_python):
     code = (
         "import time; start = time.perf_counter(); import tvmopt, sys\n"

@@ -27,6 +27,7 @@ def _argv(values):
     return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
 def test_help_is_quick_and_complete(entry, run_python):
     seconds = []
@@ -148,6 +149,7 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch):
         command_line.run("main", lambda: function)
 
 
+@pytest.mark.alone
 def test_wrong_input_is_refused_by_the_real_command_before_tvm_is_imported(run_python):
     start = time.perf_counter()
     done = run_python("-X", "importtime", "-m", "flows.main", "--threads", "two")

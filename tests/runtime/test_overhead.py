@@ -6,6 +6,7 @@ import statistics
 import time
 
 import numpy as np
+import pytest
 
 LIMIT_S = 100e-6
 
@@ -20,6 +21,7 @@ def _overhead(model, inputs, calls=400):
     return statistics.median(whole) - statistics.median(bare)
 
 
+@pytest.mark.alone
 def test_a_call_costs_little_more_than_its_kernels(conv):
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)
     conv(x)

@@ -149,6 +149,7 @@ def test_clean_process_loads_the_champion_and_equals_onnx_runtime(example, proje
     assert "mlruns" in loaded_from  # the code that the model carries, not this checkout
 
 
+@pytest.mark.alone
 def test_second_run_reuses_every_stage_quickly(example, mlflow_run):
     before = len(_runs(example, tvmopt__entry_point="main"))
     stages = {r.info.run_id for r in _runs(example) if "tvmopt.stage" in r.data.tags}

@@ -10,6 +10,14 @@ import pytest
 from tvmopt.tune.interrupt import interrupt_deferred
 
 
+@pytest.fixture(autouse=True)
+def usual_handler():
+    """That of Python; where tests run in the background, SIGINT may be ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_an_interrupt_comes_at_the_end_of_the_block() -> None:
     steps = []
     with pytest.raises(KeyboardInterrupt), interrupt_deferred():

@@ -37,6 +37,8 @@ from .models import (
     symbolic_net,
 )
 
+pytestmark = pytest.mark.alone  # records win by their time
+
 KEY = DatabaseKey(target=canonical_target(TARGET), threads=THREADS)
 OPTIONS = TuneOptions(trials=16, time_budget_s=0, threads=THREADS)
 
