@@ -139,6 +139,15 @@ def test_a_chain_that_doubles_is_not_inlined_into_one_expression() -> None:
     assert len(mod.script()) < 100_000
 
 
+def test_a_long_chain_of_activations() -> None:
+    def chain(x):
+        for _ in range(6):
+            x = op.nn.silu(x)
+        return x
+
+    check(chain, [_f32(8, 16)])
+
+
 class _Refuses(ScheduleRule):
     """Raises what TVM's primitives raise."""
 

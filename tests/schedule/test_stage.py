@@ -14,7 +14,7 @@ from tvmopt.schedule.analysis import (
     why_not_schedulable,
 )
 from tvmopt.schedule.contraction import choose_tile
-from tvmopt.schedule.stage import contiguous_tail, vector_length
+from tvmopt.schedule.stage import contiguous_tail, inline_injective, vector_length
 
 from .harness import ARCH, NARROW, lower
 
@@ -87,3 +87,22 @@ def test_tile_fits_the_registers(shape, arch) -> None:
     assert tile.rows * tile.columns <= arch.vector_registers * 3 // 4
     assert tile.length <= arch.lanes("float32")
     assert columns % (tile.columns * tile.length) == 0 or tile.vector == 0
+
+
+@pytest.mark.parametrize("names", [["silu"] * 4, ["tanh", "relu", "silu", "silu"]])
+def test_functions_that_use_their_argument_often_are_not_nested_deep(names: list[str]) -> None:
+    """Three of them in one expression took the code generator minutes."""
+
+    def chain(x):
+        for name in names:
+            x = {"silu": nn.silu, "relu": nn.relu, "tanh": op.tanh}[name](x)
+        return x
+
+    mod = lower(chain, [((8, 16), "float32")])
+    (func,) = (f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc))
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    before = len(leaf_blocks(sch))
+    inline_injective(sch)
+    after = [block_facts(sch, block).math_depth for block in leaf_blocks(sch)]
+    assert max(after) == 2
+    assert len(after) <= before / 2

@@ -16,6 +16,8 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV
 
+from .vector_math import math_depth
+
 _DATA_PARALLEL, _REDUCE = 0, 2  # tirx.IterVar.iter_type
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 
@@ -57,6 +59,7 @@ class BlockFacts:
         calls: Names of the calls in the body (``tirx.exp``, ...).
         stores: How many stores the body holds (more than one: tuple reduction).
         size: How many expressions the body holds.
+        math_depth: How deep the functions that :mod:`.vector_math` rewrites are nested.
         dtype: The widest data type that the body computes with.
         divides: Whether it divides integers that it has loaded: no CPU has vectors for that.
     """
@@ -69,6 +72,7 @@ class BlockFacts:
     calls: frozenset[str]
     stores: int
     size: int
+    math_depth: int
     dtype: str
     divides: bool
 
@@ -158,6 +162,7 @@ def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
         calls=frozenset(calls),
         stores=len(stores),
         size=size,
+        math_depth=math_depth(block.body),
         dtype=max((str(d) for d in dtypes), key=_bits),
         divides=any(_loads_integers(division) for division in divisions),
     )

@@ -28,6 +28,9 @@ MAX_VECTOR_REGISTERS = 4
 # Expressions in a block from which on nothing that is read twice is inlined into it: TVM's
 # simplifier takes seconds over nested conditions of a few hundred.
 MAX_INLINED_SIZE = 300
+# Nested exp, tanh, erf and sigmoid: each uses its argument several times, and TVM's code generator
+# puts the argument in again at every use. Two take it 0.1 s, three 18 s.
+MAX_MATH_DEPTH = 2
 # Calls worth computing once a row rather than once an element.
 _COSTLY = frozenset(
     {
@@ -223,7 +226,8 @@ def inline_injective(sch: s_tir.Schedule) -> None:
 
     A block stays when it writes an output, when its consumer is a reduction, when it is costly and
     read much more often than it is computed, or when the expression would grow too large (a chain
-    of blocks that each read their predecessor twice doubles it every time).
+    of blocks that each read their predecessor twice doubles it every time) or nest too many of the
+    functions that :mod:`.vector_math` rewrites.
     """
     outputs = {sch.get(b).name_hint for b in sch.get_output_blocks("root")}
     for block in leaf_blocks(sch):
@@ -239,6 +243,9 @@ def inline_injective(sch: s_tir.Schedule) -> None:
             continue
         uses = sum(r.buffer.same_as(facts.write.buffer) for c in consumers for r in c.reads)
         if uses > 1 and max(c.size for c in consumers) + uses * facts.size > MAX_INLINED_SIZE:
+            continue
+        depth = facts.math_depth
+        if depth and depth + max(c.math_depth for c in consumers) > MAX_MATH_DEPTH:
             continue
         try:
             sch.compute_inline(block)

@@ -64,6 +64,18 @@ def rewrite_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(body)
 
 
+def math_depth(node: tvm_ffi.Object) -> int:
+    """How deep the functions of this module are nested in ``node``: 2 for ``exp(tanh(x) + y)``."""
+    calls: list[ir.Call] = []
+
+    def on_call(call: ir.Call) -> None:
+        if getattr(call.op, "name", "") in _REWRITES:
+            calls.append(call)
+
+    tvm_ffi.structural_walk(node, (ir.Call, on_call), order="post")
+    return max((1 + math_depth(call.args[0]) for call in calls), default=0)
+
+
 def _uses_bfloat16(func: tirx.PrimFunc) -> bool:
     dtypes: list[str] = []
 
