@@ -67,10 +67,18 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
     return Prepared(reference, folded, fixed)
 
 
-def session_options(threads: int = 0) -> ort.SessionOptions:
-    """Options for a quiet ONNX Runtime session with ``threads`` threads (0: its default)."""
+def session_options(threads: int = 0, *, pad_fusion: bool = False) -> ort.SessionOptions:
+    """Options for a quiet ONNX Runtime session with ``threads`` threads (0: its default).
+
+    Its fusion of Pad into what follows is left out unless asked for: it takes a pad of zeros into
+    MaxPool, which pads with -inf, and makes pools that pad more than ONNX Runtime itself accepts.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    if not pad_fusion:
+        options.add_session_config_entry(
+            "optimization.disable_specified_optimizers", "Pad_Fusion"
+        )
     if threads:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -117,10 +125,19 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
                 _name_nodes(attribute.g)
 
 
+def _pads_a_pool(graph: onnx.GraphProto) -> bool:
+    padded = {node.output[0] for node in graph.node if node.op_type == "Pad"}
+    return any(
+        (node.op_type in ("AveragePool", "MaxPool") and node.input[0] in padded)
+        or any(_pads_a_pool(a.g) for a in node.attribute if a.HasField("g"))
+        for node in graph.node
+    )
+
+
 def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "folded.onnx"
-        options = session_options()
+        options = session_options(pad_fusion=not _pads_a_pool(model.graph))
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(path)
         try:
