@@ -6,6 +6,8 @@ import dataclasses
 import subprocess
 import sys
 
+import ml_dtypes
+import numpy as np
 import pytest
 import tvm
 from tvm import relax, s_tir, tirx
@@ -19,7 +21,7 @@ from tvmopt.schedule import (
 )
 from tvmopt.schedule.apply import SCHEDULED_ATTR
 
-from .harness import ARCH, check, loop_kinds, lower
+from .harness import ARCH, check, loop_kinds, lower, run
 
 op, nn = relax.op, relax.op.nn
 
@@ -146,6 +148,16 @@ def test_a_long_chain_of_activations() -> None:
         return x
 
     check(chain, [_f32(8, 16)])
+
+
+def test_a_pad_in_bfloat16() -> None:
+    """Its zeros are a constant, of which TVM stores no vector in this type."""
+    mod = lower(lambda x: op.nn.pad(x, [0, 0, 1, 2, 3, 1]), [((2, 3, 3), "bfloat16")])
+    scheduled, rules = schedule_module(mod, ARCH)
+    assert list(rules.values()) == ["elementwise"]
+    x = np.arange(18).reshape(2, 3, 3).astype(ml_dtypes.bfloat16)
+    (got,) = run(scheduled, [x])
+    np.testing.assert_array_equal(got, np.pad(x, [(0, 0), (1, 2), (3, 1)]))
 
 
 class _Refuses(ScheduleRule):
