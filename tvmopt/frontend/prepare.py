@@ -67,15 +67,18 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
     return Prepared(reference, folded, fixed)
 
 
-def session_options(threads: int = 0, *, pad_fusion: bool = False) -> ort.SessionOptions:
+def session_options(model: onnx.ModelProto | str, threads: int = 0) -> ort.SessionOptions:
     """Options for a quiet ONNX Runtime session with ``threads`` threads (0: its default).
 
-    Its fusion of Pad into what follows is left out unless asked for: it takes a pad of zeros into
-    MaxPool, which pads with -inf, and makes pools that pad more than ONNX Runtime itself accepts.
+    Where ``model`` (or the model at that path) pads before a pool, ONNX Runtime's fusion of Pad is
+    left out: it takes a pad of zeros into MaxPool, which pads with -inf, and makes pools that pad
+    more than ONNX Runtime itself accepts.
     """
+    if isinstance(model, str):
+        model = onnx.load_model(model, load_external_data=False)
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    if not pad_fusion:
+    if _pads_a_pool(model.graph):
         options.add_session_config_entry(
             "optimization.disable_specified_optimizers", "Pad_Fusion"
         )
@@ -83,6 +86,19 @@ def session_options(threads: int = 0, *, pad_fusion: bool = False) -> ort.Sessio
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
     return options
+
+
+def _pads_a_pool(graph: onnx.GraphProto) -> bool:
+    padded: set[str] = set()
+    for node in graph.node:
+        fed = bool(node.input) and node.input[0] in padded
+        if node.op_type == "Pad" or (fed and node.op_type in ("Dropout", "Identity")):
+            padded.add(node.output[0])
+        if fed and node.op_type in ("AveragePool", "MaxPool"):
+            return True
+        if any(_pads_a_pool(a.g) for a in node.attribute if a.HasField("g")):
+            return True
+    return False
 
 
 def _make_initializers_constant(model: onnx.ModelProto) -> None:
@@ -125,19 +141,10 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
                 _name_nodes(attribute.g)
 
 
-def _pads_a_pool(graph: onnx.GraphProto) -> bool:
-    padded = {node.output[0] for node in graph.node if node.op_type == "Pad"}
-    return any(
-        (node.op_type in ("AveragePool", "MaxPool") and node.input[0] in padded)
-        or any(_pads_a_pool(a.g) for a in node.attribute if a.HasField("g"))
-        for node in graph.node
-    )
-
-
 def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "folded.onnx"
-        options = session_options(pad_fusion=not _pads_a_pool(model.graph))
+        options = session_options(model)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(path)
         try:

@@ -35,7 +35,7 @@ class Reference:
     def __init__(self, model: onnx.ModelProto | str, threads: int = 0) -> None:
         source = model if isinstance(model, str) else model.SerializeToString()
         self.session = ort.InferenceSession(
-            source, session_options(threads), providers=["CPUExecutionProvider"]
+            source, session_options(model, threads), providers=["CPUExecutionProvider"]
         )
         self.output_names = [o.name for o in self.session.get_outputs()]
 

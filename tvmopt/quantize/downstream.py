@@ -116,7 +116,7 @@ class _Run:
 def new_session(model: onnx.ModelProto) -> ort.InferenceSession:
     """A quiet session of ONNX Runtime on the CPU."""
     source = model.SerializeToString()
-    options = session_options()
+    options = session_options(model)
     # Many sessions take turns: threads of one that wait in a loop would slow down the next.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:

@@ -117,7 +117,7 @@ def _bind(model: CompiledModel, inputs: dict[str, np.ndarray]) -> Callable[[], o
 
 
 def _session(path: Path, threads: int) -> ort.InferenceSession:
-    options = session_options(threads)
+    options = session_options(str(path), threads)
     # Threads that go on spinning after a call would slow down whoever is measured next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
