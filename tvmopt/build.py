@@ -67,7 +67,8 @@ def build_library(
         BuildError: When code generation or linking fails.
         EnvironmentSetupError: When there is no C++ compiler.
     """
-    from tvmopt.schedule import schedule_module
+    from tvmopt.policy import schedule_module
+    from tvmopt.transform.prepack import prepack
     from tvmopt.tune.database import DatabaseKey, apply_database, canonical_target
 
     cxx_compiler()
@@ -85,6 +86,7 @@ def build_library(
             if sources.get(name) != "database":
                 none = rule.startswith("unscheduled")
                 sources[name] = f"none:{rule}" if none else f"default:{rule}"
+    mod = prepack(mod, llvm)
     try:
         with tvm.transform.PassContext(opt_level=3):
             executable = tvm.compile(mod, llvm, relax_pipeline=_finish_pipeline(llvm))

@@ -20,6 +20,13 @@ class CpuArch:
         l1_bytes: L1 data cache of one core, in bytes.
         l2_bytes: L2 cache of one core, in bytes.
         l3_bytes: Last-level cache shared by the cores, in bytes.
+        fma_ports: Vector multiply-adds that start in one cycle.
+        fma_latency: Cycles until the result of one can be used.
+        load_ports: Vector loads in one cycle.
+        l1_bandwidth: Bytes a cycle and core from L1; the next three likewise from the levels below.
+        l2_bandwidth: From L2.
+        l3_bandwidth: From L3.
+        dram_bandwidth: From memory.
     """
 
     mcpu: str
@@ -30,6 +37,18 @@ class CpuArch:
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 1024 * 1024
     l3_bytes: int = 16 * 1024 * 1024
+    fma_ports: int = 2
+    fma_latency: int = 4
+    load_ports: int = 2
+    l1_bandwidth: float = 100.0
+    l2_bandwidth: float = 32.0
+    l3_bandwidth: float = 10.0
+    dram_bandwidth: float = 6.0
+
+    @property
+    def simd_bytes(self) -> int:
+        """Bytes of one vector register."""
+        return self.simd_bits // 8
 
     def lanes(self, dtype: str) -> int:
         """Elements of ``dtype`` in one vector register (at least 1)."""

@@ -1,17 +1,10 @@
-"""Rule-based CPU schedules for TensorIR functions: the ``default`` tuning strategy.
+"""Templates: TensorIR function + hint -> scheduled function; one kernel shape a file.
 
-:func:`schedule_module` gives every function of a network a parallel and vectorised schedule in
-seconds, without measuring. The rules of :data:`DEFAULT_RULES` are asked in order; one rule, or
-template, lives in one file.
+Which hints are worth trying is the business of :mod:`tvmopt.policy`.
 """
 
-from .apply import DEFAULT_RULES, schedule_function, schedule_module
-from .base import Scheduled, ScheduleRule
+from .apply import TEMPLATES, NotApplicable, apply_hint, finish
+from .base import Template
+from .hint import Hint
 
-__all__ = [
-    "DEFAULT_RULES",
-    "ScheduleRule",
-    "Scheduled",
-    "schedule_function",
-    "schedule_module",
-]
+__all__ = ["TEMPLATES", "Hint", "NotApplicable", "Template", "apply_hint", "finish"]

@@ -1,98 +1,70 @@
-"""Schedule a function, or every function of a module, with the first rule that fits."""
+"""Apply a hint: the template that it names, and what every scheduled function needs besides."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tvm import IRModule, tirx
+from tvm import s_tir, tirx
 from tvm.error import InternalError
-from tvm.ir import GlobalVar
 from tvm.s_tir import ScheduleError
 
-from tvmopt.arch.cpu import CpuArch
-
-from .analysis import why_not_schedulable
-from .base import Scheduled, ScheduleRule
+from .base import Template
 from .contraction import Contraction
 from .elementwise import Elementwise
 from .fallback import Fallback
+from .hint import Hint
+from .register_tile import RegisterTile
 from .row_reduction import RowReduction
 from .vector_math import rewrite_math
-
-#: The policy: rules are asked in this order, and the first schedule is taken.
-DEFAULT_RULES: tuple[ScheduleRule, ...] = (
-    Elementwise(),
-    RowReduction(),
-    Contraction(),
-    Contraction(pack=False),
-    Fallback(),
-)
+from .window import Window
 
 SCHEDULED_ATTR = "tirx.is_scheduled"
 
+#: Every template, by name.
+TEMPLATES: dict[str, Template] = {
+    template.name: template
+    for template in (
+        Elementwise(),
+        RowReduction(),
+        RegisterTile(),
+        Window(),
+        Contraction(),
+        Contraction(pack=False),
+        Fallback(),
+    )
+}
 
-def schedule_function(
-    func: tirx.PrimFunc, arch: CpuArch, rules: Sequence[ScheduleRule] = DEFAULT_RULES
-) -> Scheduled:
-    """Schedule one function with the first of ``rules`` that fits it.
+
+class NotApplicable(Exception):
+    """A hint does not fit a function; the message says why."""
+
+
+def apply_hint(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule:
+    """Schedule ``func`` as ``hint`` says.
+
+    Raises:
+        NotApplicable: When the template does not take the function, or TVM refuses a step.
+    """
+    try:
+        schedule = TEMPLATES[hint.template].apply(func, hint)
+    except (ScheduleError, InternalError) as error:
+        raise NotApplicable(f"{hint.template} refused: {_last_line(error)}") from error
+    if schedule is None:
+        raise NotApplicable(f"{hint.template} does not fit")
+    return schedule
+
+
+def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A scheduled function ready to be compiled: vector forms of its math, attributes kept.
 
     Args:
-        func: A TensorIR function, as FuseTIR leaves it. It is not changed.
-        arch: The CPU to schedule for.
-        rules: Rules in order of preference.
-
-    Returns:
-        The function with its attributes kept and ``tirx.is_scheduled`` set, its exp, tanh, erf and
-        sigmoid rewritten by :func:`.vector_math.rewrite_math`, and the name of the rule that
-        served. A function that no rule takes comes back as it was, with the reason.
+        scheduled: ``func`` under a schedule.
+        func: The function before, whose attributes are kept.
     """
-    reason = why_not_schedulable(func)
-    if reason is not None:
-        return Scheduled(func, f"unscheduled: {reason}")
-    refusals: list[str] = []
-    for rule in rules:
-        try:
-            schedule = rule.apply(func, arch)
-        except (ScheduleError, InternalError) as error:
-            refusals.append(f"{rule.name} refused: {_first_line(error)}")
-            continue
-        if schedule is not None:
-            scheduled = rewrite_math(schedule.mod["main"])
-            for key, value in (func.attrs or {}).items():
-                scheduled = scheduled.with_attr(key, value)
-            return Scheduled(scheduled.with_attr(SCHEDULED_ATTR, True), rule.name)
-    return Scheduled(func, f"unscheduled: {'; '.join(refusals) or 'no rule fits'}")
+    result = rewrite_math(scheduled)
+    for key, value in (func.attrs or {}).items():
+        result = result.with_attr(key, value)
+    return result.with_attr(SCHEDULED_ATTR, True)
 
 
-def schedule_module(
-    mod: IRModule, arch: CpuArch, rules: Sequence[ScheduleRule] = DEFAULT_RULES
-) -> tuple[IRModule, dict[str, str]]:
-    """Schedule every PrimFunc of ``mod`` that is not scheduled yet.
-
-    Args:
-        mod: A module after LegalizeOps, FuseOps and FuseTIR. It is not changed.
-        arch: The CPU to schedule for.
-        rules: Rules in order of preference.
-
-    Returns:
-        The new module, and for each function looked at the name of its rule or, beginning with
-        ``"unscheduled: "``, why it was left alone. Relax functions and functions already marked
-        ``tirx.is_scheduled`` are passed through and not listed.
-    """
-    updates: dict[GlobalVar, tirx.PrimFunc] = {}
-    served: dict[str, str] = {}
-    for var, func in mod.functions_items():
-        if not isinstance(func, tirx.PrimFunc) or func.attrs.get(SCHEDULED_ATTR, False):
-            continue
-        result = schedule_function(func, arch, rules)
-        served[var.name_hint] = result.rule
-        if not result.rule.startswith("unscheduled"):
-            updates[var] = result.func
-    out = mod.clone()
-    out.update(IRModule(updates))
-    return out, served
-
-
-def _first_line(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -17,11 +17,12 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmopt.arch.cpu import CpuArch
 
 from .analysis import BlockFacts, block_facts, leaf_blocks
-from .base import ScheduleRule
+from .base import Template
+from .hint import Hint
 from .injective import schedule_injective
+from .nest import find_epilogue, unroll_and_vectorize
 from .packing import is_einsum, pack_operands
 from .stage import (
-    TASKS_PER_CORE,
     collapse_axes,
     collapse_map,
     contiguous_tail,
@@ -66,7 +67,7 @@ class Tile:
     rows_inside: bool
 
 
-class Contraction(ScheduleRule):
+class Contraction(Template):
     """Register-tile the only reduction block; fuse what follows it into the tile.
 
     Args:
@@ -78,7 +79,7 @@ class Contraction(ScheduleRule):
         self._pack = pack
         self.name = "contraction" if pack else "contraction_in_place"
 
-    def apply(self, func: tirx.PrimFunc, arch: CpuArch) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None when it is not one plain reduction of that kind."""
         sch = s_tir.Schedule(IRModule({"main": func}))
         reductions = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
@@ -88,20 +89,20 @@ class Contraction(ScheduleRule):
         inline_injective(sch)
         inline_copies(sch, anchor)
         if self._pack:
-            pack_operands(sch, anchor, arch)
-        if choose_tile(block_facts(sch, anchor), arch) is None:
+            pack_operands(sch, anchor, hint.arch)
+        if choose_tile(block_facts(sch, anchor), hint.arch) is None:
             return None
-        epilogue = _epilogue(sch, anchor)
+        epilogue = find_epilogue(sch, anchor)
         fused = {sch.get(anchor).name_hint, sch.get(epilogue).name_hint}
         stages = [sch.get(b).name_hint for b in leaf_blocks(sch)]
         _collapse_vector_axes(sch, anchor, epilogue)
-        tile = choose_tile(block_facts(sch, anchor), arch)
+        tile = choose_tile(block_facts(sch, anchor), hint.arch)
         if tile is None:
             return None
-        schedule_tile(sch, anchor, epilogue, tile, self._pack, arch)
+        schedule_tile(sch, anchor, epilogue, tile, self._pack, hint)
         for name in stages:
             if name not in fused:
-                schedule_injective(sch, sch.get_sblock(name), arch)
+                schedule_injective(sch, sch.get_sblock(name), hint)
         return sch
 
 
@@ -175,7 +176,7 @@ def schedule_tile(
     epilogue: SBlockRV,
     tile: Tile,
     pack: bool,
-    arch: CpuArch,
+    hint: Hint,
 ) -> None:
     """Apply ``tile`` to ``anchor`` and move ``epilogue`` to where a tile is complete.
 
@@ -214,7 +215,7 @@ def schedule_tile(
     sch.reorder(*outer_loops, *reduction, *inner)
 
     shared = outer_loops
-    if pack and tile.rows_inside and _needs_panel(sch, anchor, tile, arch):
+    if pack and tile.rows_inside and _needs_panel(sch, anchor, tile, hint):
         shared = outer_loops[:-1]  # the panel sits between these and the row tiles
         _copy_panel(sch, anchor, tile, shared[-1])
     sch.reverse_compute_at(epilogue, outer_loops[-1], preserve_unit_loops=True)
@@ -223,18 +224,18 @@ def schedule_tile(
     vector = _split(sch, finish.pop(tile.vector), tile.length)
     rest = [loop for i, loop in finish.items() if i != tile.row]
     sch.reorder(*rest, *([finish[tile.row]] if tile.row is not None else []), *vector)
-    _unroll_and_vectorize(sch, sch.get_loops(epilogue)[len(outer_loops) :])
-    _unroll_and_vectorize(sch, inner)
+    unroll_and_vectorize(sch, sch.get_loops(epilogue)[len(outer_loops) :])
+    unroll_and_vectorize(sch, inner)
     if tile.row is None and facts.reduced <= _UNROLLED:
         for loop in reduction:
             sch.unroll(loop)
-    parallelize(sch, shared, arch, facts.work)
+    parallelize(sch, shared, hint, facts.work)
     # Last, because TVM proves no loop around a reduction parallel once its init is apart.
     init = sch.decompose_reduction(anchor, reduction[0])
-    _unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) :])
+    unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) :])
 
 
-def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, arch: CpuArch) -> bool:
+def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, hint: Hint) -> bool:
     """Whether what row tiles share lies far apart in memory, and a copy is used often enough."""
     facts = block_facts(sch, anchor)
     reads = [r for r in facts.reads if r.strides[tile.vector] == 1]
@@ -250,8 +251,8 @@ def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, arch: CpuArc
         and tile.row is not None
         and all(step >= _FAR for _, step in walked)
         and facts.axes[tile.row].extent >= _PANEL_USES * tile.rows
-        and math.prod(extent for extent, _ in walked) * width * itemsize <= arch.l2_bytes // 2
-        and (tasks % arch.cores == 0 or tasks >= TASKS_PER_CORE * arch.cores)
+        and math.prod(extent for extent, _ in walked) * width * itemsize <= hint.arch.l2_bytes // 2
+        and (tasks % hint.arch.cores == 0 or tasks >= hint.tasks * hint.arch.cores)
     )
 
 
@@ -275,49 +276,8 @@ def _copy_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, loop: LoopRV)
     sch.vectorize(_split(sch, sch.get_loops(panel)[-1], tile.length)[1])
 
 
-def _unroll_and_vectorize(sch: s_tir.Schedule, loops: list[LoopRV]) -> None:
-    """The last loop becomes a vector, the others straight-line code."""
-    for loop in loops[:-1]:
-        if int(sch.get(loop).extent) > 1:
-            sch.unroll(loop)
-    if int(sch.get(loops[-1]).extent) > 1:
-        sch.vectorize(loops[-1])
-
-
 def _split(sch: s_tir.Schedule, loop: LoopRV, inner: int) -> list[LoopRV]:
     return sch.split(loop, [int(sch.get(loop).extent) // inner, inner])
-
-
-def _epilogue(sch: s_tir.Schedule, anchor: SBlockRV) -> SBlockRV:
-    """The block that finishes the anchor's elements one by one; a copy when there is none.
-
-    The consumer serves when it is the only one and its axes are the anchor's spatial axes, in
-    their order. Otherwise it stays a stage of its own, and the copy is made for the tile.
-    """
-    facts = block_facts(sch, anchor)
-    consumers = sch.get_consumers(anchor)
-    if len(consumers) == 1:
-        consumer = block_facts(sch, consumers[0])
-        reads = [r for r in consumer.reads if r.buffer.same_as(facts.write.buffer)]
-        spatial = [facts.axes[i].extent for i in facts.spatial]
-        if (
-            not consumer.reduction
-            and [a.extent for a in consumer.axes] == spatial
-            and all(r.strides == _strides(facts.write.buffer) for r in reads)
-        ):
-            sch.set_scope(anchor, 0, "local")
-            return consumers[0]
-    return sch.cache_write(anchor, 0, "local")
-
-
-def _strides(buffer: tirx.Buffer) -> tuple[int, ...]:
-    """Row-major strides; 0 for extent 1, as :class:`Access` has them."""
-    strides: list[int] = []
-    step = 1
-    for extent in reversed([int(e) for e in buffer.shape]):
-        strides.insert(0, step if extent > 1 else 0)
-        step *= extent
-    return tuple(strides)
 
 
 def _collapse_vector_axes(sch: s_tir.Schedule, anchor: SBlockRV, epilogue: SBlockRV) -> None:

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 from tvm import IRModule, s_tir, tirx
 
-from tvmopt.arch.cpu import CpuArch
-
 from .analysis import block_facts, leaf_blocks
-from .base import ScheduleRule
+from .base import Template
+from .hint import Hint
 from .injective import schedule_injective
 from .stage import inline_injective
 
 
-class Elementwise(ScheduleRule):
+class Elementwise(Template):
     """Inline all, then parallelise and vectorise what is left."""
 
     name = "elementwise"
 
-    def apply(self, func: tirx.PrimFunc, arch: CpuArch) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None when it holds a reduction."""
         sch = s_tir.Schedule(IRModule({"main": func}))
         if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
             return None
         inline_injective(sch)
         for block in leaf_blocks(sch):
-            schedule_injective(sch, block, arch)
+            schedule_injective(sch, block, hint)
         return sch

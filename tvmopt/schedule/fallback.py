@@ -10,33 +10,32 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.arch.cpu import CpuArch
-
 from .analysis import block_facts, leaf_blocks
-from .base import ScheduleRule
+from .base import Template
+from .hint import Hint
 from .injective import schedule_injective
 from .stage import parallelize, vector_length, vectorizes_well
 
 
-class Fallback(ScheduleRule):
+class Fallback(Template):
     """Parallel outer loops and a vectorised inner loop, block by block."""
 
     name = "fallback"
 
-    def apply(self, func: tirx.PrimFunc, arch: CpuArch) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
         """Schedule each block of ``func`` as far as TVM lets it."""
         sch = s_tir.Schedule(IRModule({"main": func}))
         for name in [sch.get(block).name_hint for block in leaf_blocks(sch)]:
             attempt = sch.copy()
             try:
-                _schedule_block(attempt, attempt.get_sblock(name), arch)
+                _schedule_block(attempt, attempt.get_sblock(name), hint)
             except ScheduleError:
                 continue
             sch = attempt
         return sch
 
 
-def _schedule_block(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> None:
+def _schedule_block(sch: s_tir.Schedule, block: SBlockRV, hint: Hint) -> None:
     """Data-parallel loops outside, reduction inside them, the vector loop innermost.
 
     Before -> after::
@@ -46,7 +45,7 @@ def _schedule_block(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> None
     """
     facts = block_facts(sch, block)
     if not facts.reduction:
-        schedule_injective(sch, block, arch)
+        schedule_injective(sch, block, hint)
         return
     loops = sch.get_loops(block)
     spatial = [loops[i] for i in facts.spatial]
@@ -56,7 +55,7 @@ def _schedule_block(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> None
     inner = facts.spatial[-1]
     length = 1
     if facts.stores == 1 and vectorizes_well(facts, inner):
-        length = vector_length(facts.axes[inner].extent, arch.lanes(facts.dtype))
+        length = vector_length(facts.axes[inner].extent, hint.arch.lanes(facts.dtype))
     if length > 1:
         rest, vector = sch.split(spatial[-1], [facts.axes[inner].extent // length, length])
         spatial = [*spatial[:-1], rest]
@@ -66,4 +65,4 @@ def _schedule_block(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> None
         sch.vectorize(vector)
     else:
         sch.reorder(*spatial, *reduction)
-    parallelize(sch, spatial, arch, facts.work)
+    parallelize(sch, spatial, hint, facts.work)

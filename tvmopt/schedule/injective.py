@@ -5,13 +5,12 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.arch.cpu import CpuArch
-
 from .analysis import BlockFacts, block_facts
+from .hint import Hint
 from .stage import parallelize, vectorize_tail
 
 
-def schedule_injective(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> None:
+def schedule_injective(sch: s_tir.Schedule, block: SBlockRV, hint: Hint) -> None:
     """Schedule a root-level block: parallel outside, vector inside.
 
     Before -> after, for ``B[c, y, x] = max(A[c, y, x], 0)`` of 64 x 28 x 28::
@@ -23,9 +22,9 @@ def schedule_injective(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> N
     loops = sch.get_loops(block)
     padded = _first_padded_axis(facts)
     if padded is not None and sch.can_decompose_padding(block, loops[padded]):
-        _schedule_padding(sch, block, padded, arch)
+        _schedule_padding(sch, block, padded, hint)
         return
-    parallelize(sch, vectorize_tail(sch, facts, loops, arch), arch, facts.work)
+    parallelize(sch, vectorize_tail(sch, facts, loops, hint), hint, facts.work)
 
 
 def _first_padded_axis(facts: BlockFacts) -> int | None:
@@ -39,7 +38,7 @@ def _first_padded_axis(facts: BlockFacts) -> int | None:
     return first if any(axis.extent > 1 for axis in facts.axes[:first]) else None
 
 
-def _schedule_padding(sch: s_tir.Schedule, block: SBlockRV, padded: int, arch: CpuArch) -> None:
+def _schedule_padding(sch: s_tir.Schedule, block: SBlockRV, padded: int, hint: Hint) -> None:
     """Fill first, then copy the inside: neither needs a condition, so both vectorise.
 
     Before -> after::
@@ -53,7 +52,7 @@ def _schedule_padding(sch: s_tir.Schedule, block: SBlockRV, padded: int, arch: C
     facts = block_facts(sch, block)
     loops = sch.get_loops(block)
     inner = len(loops) - padded
-    parallelize(sch, loops[:padded], arch, facts.work)
+    parallelize(sch, loops[:padded], hint, facts.work)
     fill = sch.decompose_padding(block, loops[padded])
     for part in (fill, block):
-        vectorize_tail(sch, block_facts(sch, part), sch.get_loops(part)[-inner:], arch)
+        vectorize_tail(sch, block_facts(sch, part), sch.get_loops(part)[-inner:], hint)

@@ -15,7 +15,8 @@ from tvm.s_tir.schedule import SBlockRV
 from tvmopt.arch.cpu import CpuArch
 
 from .analysis import BlockFacts, block_facts, leaf_blocks
-from .base import ScheduleRule
+from .base import Template
+from .hint import Hint
 from .injective import schedule_injective
 from .stage import (
     collapse_axes,
@@ -35,12 +36,12 @@ _LONG_ROW = 1024
 _MATMUL_USES = 8
 
 
-class RowReduction(ScheduleRule):
+class RowReduction(Template):
     """Parallel over rows; within a row vectorised partial results and vectorised stages."""
 
     name = "row_reduction"
 
-    def apply(self, func: tirx.PrimFunc, arch: CpuArch) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None unless all its reductions run along memory."""
         sch = s_tir.Schedule(IRModule({"main": func}))
         reductions = [f.name for f in all_facts(sch) if f.reduction]
@@ -49,14 +50,14 @@ class RowReduction(ScheduleRule):
         inline_injective(sch)
         for name in reductions:
             inline_copies(sch, sch.get_sblock(name))
-        if not all(reduces_rows(block_facts(sch, sch.get_sblock(n)), arch) for n in reductions):
+        if not all(reduces_rows(block_facts(sch, sch.get_sblock(n)), hint.arch) for n in reductions):
             return None
         stages, rows = _rows(sch, reductions)
         work = sum(f.work for f in all_facts(sch))
-        partials = [_split_into_lanes(sch, sch.get_sblock(name), arch) for name in reductions]
+        partials = [_split_into_lanes(sch, sch.get_sblock(name), hint.arch) for name in reductions]
         for name in stages:
-            schedule_injective(sch, sch.get_sblock(name), arch)
-        _compute_at_rows(sch, stages, rows, [p for p in partials if p], work, arch)
+            schedule_injective(sch, sch.get_sblock(name), hint)
+        _compute_at_rows(sch, stages, rows, [p for p in partials if p], work, hint)
         return sch
 
 
@@ -152,7 +153,7 @@ def _compute_at_rows(
     rows: int,
     partials: list[str],
     work: int,
-    arch: CpuArch,
+    hint: Hint,
 ) -> None:
     """Share the rows out over the cores and run all blocks of a row together.
 
@@ -170,7 +171,7 @@ def _compute_at_rows(
         depth = 1
     inner = [(block, sch.get_loops(block)[depth:]) for block in [*others, last]]
     if rows:
-        parallelize(sch, [row], arch, work)
+        parallelize(sch, [row], hint, work)
     sums = []
     for block, loops in inner:
         facts = block_facts(sch, block)
@@ -179,7 +180,7 @@ def _compute_at_rows(
             sums.append((block, loops))
         elif not facts.reduction:
             in_row = len(facts.axes) - rows
-            vectorize_tail(sch, facts, loops[len(loops) - in_row :], arch)
+            vectorize_tail(sch, facts, loops[len(loops) - in_row :], hint)
     # Last: around a reduction whose init is apart TVM proves no other loop parallel.
     for block, loops in sums:
         extents = [int(sch.get(loop).extent) for loop in loops]

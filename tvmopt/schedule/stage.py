@@ -14,17 +14,11 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.arch.cpu import CpuArch
-
 from .analysis import Access, BlockFacts, block_facts, leaf_blocks
+from .hint import MAX_VECTOR_REGISTERS, Hint
 
 # Below this much work a parallel launch (2 to 10 us) costs more than it saves.
 PARALLEL_WORK = 16 * 1024
-# Parallel tasks a core, at least: the pool hands every thread one contiguous share of the tasks,
-# so a remainder of one task must be small next to a share.
-TASKS_PER_CORE = 8
-# Longest vectorised loop, in registers. LLVM cuts it into registers; longer ones only spill.
-MAX_VECTOR_REGISTERS = 4
 # Expressions in a block from which on nothing that is read twice is inlined into it: TVM's
 # simplifier takes seconds over nested conditions of a few hundred.
 MAX_INLINED_SIZE = 300
@@ -148,8 +142,8 @@ def collapse_axes(sch: s_tir.Schedule, block: SBlockRV, axes: Sequence[int]) -> 
         sch.transform_block_layout(block, collapse_map(facts, axes, len(facts.axes)))
 
 
-def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], arch: CpuArch, work: int) -> None:
-    """Make the head of ``loops`` parallel when there is enough work.
+def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: Hint, work: int) -> None:
+    """Make the head of ``loops`` parallel when there is enough work and the hint does not forbid it.
 
     Before -> after, for 2 cores and loops of 3, 32 and 7::
 
@@ -157,9 +151,9 @@ def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], arch: CpuArch, wor
 
     Only as many loops are fused as tasks are needed: each further one adds divisions.
     """
-    if work < PARALLEL_WORK or arch.cores < 2:
+    if work < PARALLEL_WORK or hint.arch.cores < 2 or hint.tasks == 0:
         return
-    wanted = arch.cores * TASKS_PER_CORE
+    wanted = hint.arch.cores * hint.tasks
     head: list[LoopRV] = []
     tasks = 1
     for loop in loops:
@@ -181,7 +175,7 @@ def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], arch: CpuArch, wor
 
 
 def vectorize_tail(
-    sch: s_tir.Schedule, facts: BlockFacts, loops: Sequence[LoopRV], arch: CpuArch
+    sch: s_tir.Schedule, facts: BlockFacts, loops: Sequence[LoopRV], hint: Hint
 ) -> list[LoopRV]:
     """Vectorise the contiguous tail of ``loops``, the loops of the last ``len(loops)`` axes.
 
@@ -197,7 +191,7 @@ def vectorize_tail(
     members = [loops[i - first] for i in tail.axes]
     outer = list(loops[: len(loops) - len(members)])
     inner = sch.fuse(*members) if len(members) > 1 else members[0]
-    length = vector_length(tail.extent, arch.lanes(facts.dtype))
+    length = vector_length(tail.extent, hint.arch.lanes(facts.dtype), hint.vectors)
     if length == 1:
         return [*outer, inner]
     rest, vector = sch.split(inner, [tail.extent // length, length])

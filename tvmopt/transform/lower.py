@@ -35,6 +35,8 @@ def lower_passes() -> list[tvm.transform.Pass]:
         StoreNarrow(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(["main"]),
+        # 4. Weights are known: a schedule may choose their layout.
+        relax.transform.AttachAttrLayoutFreeBuffers(),
     ]
 
 

@@ -47,7 +47,7 @@ class DefaultStrategy(TuneStrategy):
 
 def schedule_task(task: Task, arch: CpuArch) -> tuple[IRModule, str]:
     """A task's module under its default schedule, and the name of the rule that gave it."""
-    from tvmopt.schedule import schedule_function
+    from tvmopt.policy import schedule_function
 
     scheduled = schedule_function(task.mod["main"], arch)
     return IRModule({"main": scheduled.func}), str(scheduled.rule)

@@ -1,0 +1,96 @@
+"""What a register tile costs: arithmetic, loads, traffic through the caches, cores left idle.
+
+The model of Roller (OSDI'22) and Welder (OSDI'23) for a CPU: a roofline over execution ports and
+cache levels for one tile, times the tiles of the busiest core. Cycles of one core; only ratios
+between configurations matter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from tvmopt.arch.cpu import CpuArch
+
+# Cycles to enter a parallel region, to begin and end a tile, and to branch around a loop body.
+LAUNCH, _TILE, _BRANCH = 12_000.0, 24.0, 2.0
+# Share of a cache that a working set may fill before it is taken to miss.
+_FILL = 0.75
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """One configuration of a register tile, in numbers.
+
+    Attributes:
+        rows: Rows of accumulators.
+        vectors: Vectors side by side.
+        depth: Multiply-adds that one accumulator sums up.
+        tiles: Tiles of the whole function.
+        weight_block: Bytes of weight that one tile reads.
+        weight_reuse: Bytes touched between two uses of the same weight.
+        data_block: Bytes of data that one tile reads for the first time.
+        data_reuse: Bytes touched between two uses of the same data.
+        out_bytes: Bytes that one tile writes and its epilogue reads.
+        imbalance: Work of the busiest core over the average.
+        parallel: Whether the tiles are shared out over the cores.
+        unroll: Steps of the reduction written out.
+        inner: Extent of the innermost reduction loop.
+        guarded: Whether rows may lie outside, so that each is guarded by a branch.
+        strided: Bytes between the rows' data when it is a large power of two, else 0.
+    """
+
+    rows: int
+    vectors: int
+    depth: int
+    tiles: int
+    weight_block: float
+    weight_reuse: float
+    data_block: float
+    data_reuse: float
+    out_bytes: float
+    imbalance: float
+    parallel: bool
+    unroll: int = 1
+    inner: int = 1
+    guarded: bool = False
+
+
+def tile_cycles(tile: Tile, arch: CpuArch, itemsize: int) -> float:
+    """Cycles of the busiest core for all of its tiles."""
+    accumulators = tile.rows * tile.vectors
+    multiply = accumulators / arch.fma_ports
+    load = (tile.rows + tile.vectors) / arch.load_ports
+    latency = arch.fma_latency * (1.0 if accumulators < arch.fma_ports * arch.fma_latency else 0.0)
+    step = max(multiply, load, latency)
+    needed = accumulators + tile.vectors + 1
+    if needed > arch.vector_registers:  # accumulators live in memory
+        step += 1.5 * (needed - arch.vector_registers)
+    step += _BRANCH / max(1, min(tile.unroll, tile.inner)) / 4
+    if tile.guarded:
+        step *= 1.5
+    compute = tile.depth * step
+    traffic = tile.weight_block / bandwidth(tile.weight_reuse, arch)
+    traffic += tile.data_block / bandwidth(tile.data_reuse, arch)
+    stores = tile.out_bytes / arch.simd_bytes * 2.0
+    one = max(compute, traffic) + 0.15 * min(compute, traffic) + stores + _TILE
+    cores = arch.cores if tile.parallel else 1
+    return tile.tiles * one * tile.imbalance / cores + (LAUNCH if tile.parallel and arch.cores > 1 else 0.0)
+
+
+def bandwidth(working_set: float, arch: CpuArch) -> float:
+    """Bytes a cycle and core from the smallest cache that holds ``working_set`` bytes."""
+    levels = (
+        (arch.l1_bytes, arch.l1_bandwidth),
+        (arch.l2_bytes, arch.l2_bandwidth),
+        (arch.l3_bytes / max(1, arch.cores), arch.l3_bandwidth),
+    )
+    for size, rate in levels:
+        if working_set <= _FILL * size:
+            return rate
+    return arch.dram_bandwidth
+
+
+def imbalance(tasks: int, cores: int) -> float:
+    """Tasks of the busiest core over the average, when each gets one contiguous share."""
+    return math.ceil(tasks / cores) * cores / tasks

@@ -1,0 +1,238 @@
+"""Configurations of the register tile, with what each is expected to cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.policy.cost import LAUNCH, Tile, bandwidth, imbalance, tile_cycles
+from tvmopt.policy.ranked import Ranked
+from tvmopt.policy.region import region_bytes
+from tvmopt.schedule.analysis import BlockFacts
+from tvmopt.schedule.hint import Hint
+from tvmopt.schedule.register_tile import Form, RegisterTile
+
+# Share of the lanes that must be in use, unless no width does better.
+_GOOD_USE = 0.8
+_MOST_VECTORS = 16
+
+
+def register_tile_hints(form: Form, arch: CpuArch) -> list[Ranked]:
+    """Every sensible configuration of ``form``, unordered."""
+    return [
+        Ranked(hint, _cycles(form, hint, arch))
+        for hint in _hints(form, arch)
+    ]
+
+
+def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
+    facts = form.facts
+    extents = [facts.axes[i].extent for i in facts.spatial]
+    rows = [facts.spatial.index(i) for i in form.rows]
+    columns = [facts.spatial.index(i) for i in form.columns]
+    last = len(extents) - 1
+    has_stage = bool(form.producers)
+    for width in _widths(form, arch):
+        vectors = math.ceil(width / arch.lanes(facts.dtype))
+        for row_block in _row_blocks(form, rows, vectors, arch):
+            block = [1] * len(extents)
+            block[last] = width
+            for position, size in row_block.items():
+                block[position] = size
+            for order, parallel, stage in _orders(extents, block, rows, columns, has_stage, arch):
+                for rstep in _rsteps(facts, form):
+                    yield Hint(
+                        RegisterTile.name,
+                        arch,
+                        block=tuple(block),
+                        rstep=rstep,
+                        order=order,
+                        parallel=parallel,
+                        stage=stage,
+                        pack=_pack(form, width, arch),
+                    )
+
+
+def _pack(form: Form, width: int, arch: CpuArch) -> str:
+    if form.constant:
+        return "constant"
+    whole = width % arch.lanes(form.facts.dtype) == 0
+    if whole and form.weight.strides[form.vector] == 1:
+        rows = math.prod(form.facts.axes[i].extent for i in form.rows)
+        if rows < 64:  # each element of a copy would be used too seldom
+            return "none"
+    return "call"
+
+
+def _widths(form: Form, arch: CpuArch) -> list[int]:
+    """Widths of a tile: divisors of the vectorised axis that waste few lanes."""
+    extent = form.facts.axes[form.vector].extent
+    lanes = arch.lanes(form.facts.dtype)
+    found: dict[int, float] = {}
+    for width in range(1, min(extent, _MOST_VECTORS * lanes) + 1):
+        if extent % width == 0:
+            found[width] = width / (math.ceil(width / lanes) * lanes)
+    best = max(found.values())
+    return [w for w, use in found.items() if use >= min(_GOOD_USE, best)]
+
+
+def _row_blocks(form: Form, rows: list[int], vectors: int, arch: CpuArch) -> list[dict[int, int]]:
+    """How many rows of which axes share a tile."""
+    extents = [form.facts.axes[form.facts.spatial[p]].extent for p in rows]
+    most = max(1, (arch.vector_registers - 1 - vectors) // vectors)
+    wide = [p for p, e in zip(rows, extents, strict=True) if e > 1][-2:]
+    if not wide:
+        return [{}]
+    size = dict(zip(rows, extents, strict=True))
+    inner = wide[-1]
+    blocks: list[dict[int, int]] = []
+    for count in _row_counts(size[inner], most):
+        blocks.append({inner: count})
+    if len(wide) == 2:
+        outer = wide[0]
+        for a in range(2, min(most, size[outer]) + 1):
+            if size[outer] % a:
+                continue
+            for b in _divisors(size[inner], most // a):
+                if a * b >= most // 2:
+                    blocks.append({outer: a, inner: b})
+    return blocks
+
+
+def _row_counts(extent: int, most: int) -> list[int]:
+    """Divisors of ``extent`` in the upper range, and the best rag when they are few."""
+    divisors = _divisors(extent, most)
+    counts = {d for d in divisors if d * 3 >= most} or {divisors[-1]}
+    if divisors[-1] * 2 < min(most, extent):
+        # A last tile that is not full, with as few idle rows as can be.
+        counts |= set(sorted(range(max(2, most // 2), most + 1), key=lambda c: (-(-extent // c) * c, -c))[:2])
+    return sorted(counts)
+
+
+def _divisors(extent: int, most: int) -> list[int]:
+    return [d for d in range(1, min(extent, most) + 1) if extent % d == 0] or [1]
+
+
+def _orders(
+    extents: list[int],
+    block: list[int],
+    rows: list[int],
+    columns: list[int],
+    has_stage: bool,
+    arch: CpuArch,
+) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """Orders of the tile loops, the share that runs in parallel, the place of the producers."""
+    shared = [p for p in range(len(extents)) if p not in rows and p not in columns]
+    tiles = [math.ceil(e / b) for e, b in zip(extents, block, strict=True)]
+    seen = set()
+    for cut in range(len(rows) + 1):
+        order = (*shared, *rows[:cut], *columns, *rows[cut:])
+        loops = tuple(p for p in order if tiles[p] > 1)
+        if loops in seen:
+            continue
+        seen.add(loops)
+        for parallel in _parallel_depths([tiles[p] for p in order], arch.cores):
+            yield order, parallel, 0
+            if has_stage and parallel:
+                depth = max(parallel, 1 + max((order.index(p) for p in rows[: max(1, cut)]), default=0))
+                if depth < len(order) and cut:
+                    yield order, parallel, depth
+
+
+def _parallel_depths(tiles: list[int], cores: int) -> list[int]:
+    if cores == 1 or math.prod(tiles) == 1:
+        return [0]
+    depths = []
+    for depth in range(1, len(tiles) + 1):
+        if tiles[depth - 1] == 1 and depth < len(tiles):
+            continue
+        count = math.prod(tiles[:depth])
+        if count >= cores:
+            depths.append(depth)
+        if len(depths) == 2 or count >= 16 * cores:
+            break
+    return [0, *depths]
+
+
+def _rsteps(facts: BlockFacts, form: Form) -> list[int]:
+    wide = [i for i in facts.reduction if facts.axes[i].extent > 1]
+    inner = facts.axes[facts.reduction[-1]].extent
+    if len(wide) < 2 or inner <= 64:
+        return [0]
+    return [0, *(s for s in (32, 64) if inner % s == 0)]
+
+
+def _cycles(form: Form, hint: Hint, arch: CpuArch) -> float:
+    facts = form.facts
+    itemsize = form.weight.buffer.dtype.itemsize
+    lanes = arch.lanes(facts.dtype)
+    extents = [facts.axes[i].extent for i in facts.spatial]
+    tiles = [math.ceil(e / b) for e, b in zip(extents, hint.block, strict=True)]
+    vectors = math.ceil(hint.block[-1] / lanes)
+    rows = math.prod(hint.block[:-1])
+    depth = facts.reduced
+    weight_block = depth * vectors * lanes * itemsize
+    touched: dict[int, float] = {}
+
+    def data_bytes(positions: dict[int, int]) -> float:
+        return region_bytes(form.data, facts, positions)
+
+    # Bytes touched by one run of each suffix of the loops.
+    inner_weight, inner_data, suffix = [], [], list(reversed(hint.order))
+    span = {p: hint.block[p] for p in range(len(extents))}
+    columns = 1
+    for p in suffix:
+        inner_weight.append(weight_block * columns)
+        inner_data.append(data_bytes(span))
+        span[p] = min(extents[p], span[p] * tiles[p])
+        if form.weight.strides[facts.spatial[p]] != 0:
+            columns *= tiles[p]
+    inner_weight.append(weight_block * columns)
+    inner_data.append(data_bytes(span))
+    weight_reuse = _reuse(suffix, tiles, [w + d for w, d in zip(inner_weight, inner_data, strict=True)],
+                          [form.weight.strides[facts.spatial[p]] == 0 for p in range(len(extents))])
+    data_reuse = _reuse(suffix, tiles, [w + d for w, d in zip(inner_weight, inner_data, strict=True)],
+                        [form.data.strides[facts.spatial[p]] == 0 for p in range(len(extents))])
+    tasks = math.prod(tiles[p] for p in hint.order[: hint.parallel]) if hint.parallel else 1
+    tile = Tile(
+        rows=rows,
+        vectors=vectors,
+        depth=depth,
+        tiles=math.prod(tiles),
+        weight_block=weight_block,
+        weight_reuse=weight_reuse,
+        data_block=data_bytes({p: hint.block[p] for p in range(len(extents))}),
+        data_reuse=data_reuse,
+        out_bytes=rows * hint.block[-1] * itemsize * 2,
+        imbalance=imbalance(tasks, arch.cores) if hint.parallel else 1.0,
+        parallel=hint.parallel > 0,
+        inner=facts.axes[facts.reduction[-1]].extent,
+        guarded=any(e % b for e, b in zip(extents, hint.block, strict=True)),
+    )
+    return tile_cycles(tile, arch, itemsize) + _stage_cycles(form, hint, arch, tiles, extents)
+
+
+def _reuse(order: list[int], tiles: list[int], inside: list[float], free: list[bool]) -> float:
+    """Bytes touched between two uses: those inside the innermost loop that does not move it."""
+    for k, p in enumerate(order):
+        if tiles[p] > 1 and free[p]:
+            return inside[k]
+    return inside[-1]
+
+
+def _stage_cycles(
+    form: Form, hint: Hint, arch: CpuArch, tiles: list[int], extents: list[int]
+) -> float:
+    """Cycles of the producers (padding): written once and read once, or once a row of tiles."""
+    if not form.producers:
+        return 0.0
+    size = region_bytes(form.data, form.facts, dict(enumerate(extents)))
+    if not hint.stage:
+        return 2 * size / bandwidth(size, arch) / arch.cores + LAUNCH
+    inside = {p: hint.block[p] for p in range(len(extents))}
+    for p in hint.order[hint.stage :]:
+        inside[p] = min(extents[p], hint.block[p] * tiles[p])
+    runs = math.prod(tiles[p] for p in hint.order[: hint.stage])
+    one = region_bytes(form.data, form.facts, inside)
+    return runs * one * 2 / 24.0 / arch.cores

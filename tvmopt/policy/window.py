@@ -1,0 +1,128 @@
+"""Configurations of the window template, with what each is expected to cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.policy.cost import LAUNCH, bandwidth, imbalance
+from tvmopt.policy.ranked import Ranked
+from tvmopt.policy.region import region_bytes
+from tvmopt.schedule.hint import Hint
+from tvmopt.schedule.window import MOST_UNROLLED, Window, WindowForm
+
+_GOOD_USE = 0.7
+
+
+def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked]:
+    """Every sensible configuration of ``form``, unordered."""
+    return [Ranked(hint, _cycles(form, hint, arch)) for hint in _hints(form, arch)]
+
+
+def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
+    facts = form.facts
+    extents = [facts.axes[i].extent for i in facts.spatial]
+    last = len(extents) - 1
+    for width in _widths(form, arch):
+        vectors = math.ceil(width / arch.lanes(facts.dtype))
+        for block in _row_blocks(extents, vectors, form, arch):
+            block = (*block, width)
+            tiles = [math.ceil(e / b) for e, b in zip(extents, block, strict=True)]
+            for order in (tuple(range(last + 1)), (*range(max(0, last - 1)), last, last - 1)):
+                if sorted(order) != list(range(last + 1)):
+                    continue
+                for parallel in _depths([tiles[p] for p in order], arch.cores):
+                    stages = [0]
+                    if form.producers and parallel and last >= 2:
+                        stages.append(max(parallel, last - 1))
+                    for stage in stages:
+                        yield Hint(
+                            Window.name,
+                            arch,
+                            block=block,
+                            order=order,
+                            parallel=parallel,
+                            stage=stage,
+                        )
+
+
+def _widths(form: WindowForm, arch: CpuArch) -> list[int]:
+    facts = form.facts
+    extent = facts.axes[facts.spatial[-1]].extent
+    lanes = arch.lanes(facts.dtype)
+    found = {}
+    for width in range(1, min(extent, 4 * lanes) + 1):
+        if extent % width:
+            continue
+        if not form.unrolled_taps and width > lanes and width % lanes:
+            continue  # LLVM carries such vectors from one iteration to the next in pieces
+        found[width] = width / (math.ceil(width / lanes) * lanes)
+    best = max(found.values())
+    return [w for w, use in found.items() if use >= min(_GOOD_USE, best)]
+
+
+def _row_blocks(
+    extents: list[int], vectors: int, form: WindowForm, arch: CpuArch
+) -> Iterator[tuple[int, ...]]:
+    rows = extents[:-1]
+    most = max(1, (arch.vector_registers - 4) // vectors)
+    if form.unrolled_taps:
+        most = max(1, min(most, MOST_UNROLLED // (form.unrolled_taps * vectors)))
+    wide = [p for p, e in enumerate(rows) if e > 1]
+    if not wide:
+        yield (1,) * len(rows)
+        return
+    inner = wide[-1]
+    for count in [d for d in range(1, min(most, rows[inner]) + 1) if rows[inner] % d == 0]:
+        yield tuple(count if p == inner else 1 for p in range(len(rows)))
+        if len(wide) > 1:
+            outer = wide[-2]
+            for second in (2, 3, 4):
+                if rows[outer] % second == 0 and second * count <= most:
+                    yield tuple(
+                        count if p == inner else second if p == outer else 1
+                        for p in range(len(rows))
+                    )
+
+
+def _depths(tiles: list[int], cores: int) -> list[int]:
+    if cores == 1 or math.prod(tiles) == 1:
+        return [0]
+    for depth in range(1, len(tiles) + 1):
+        if math.prod(tiles[:depth]) >= 4 * cores:
+            return [0, depth]
+    return [0, len(tiles)]
+
+
+def _cycles(form: WindowForm, hint: Hint, arch: CpuArch) -> float:
+    facts = form.facts
+    extents = [facts.axes[i].extent for i in facts.spatial]
+    tiles = [math.ceil(e / b) for e, b in zip(extents, hint.block, strict=True)]
+    lanes = arch.lanes(facts.dtype)
+    itemsize = facts.write.buffer.dtype.itemsize
+    vectors = math.ceil(hint.block[-1] / lanes)
+    rows = math.prod(hint.block[:-1])
+    multiply = facts.reduced * rows * vectors / arch.fma_ports
+    place = dict(enumerate(hint.block))
+    loads = sum(
+        min(facts.reduced * rows * vectors, region_bytes(r, facts, place) / arch.simd_bytes)
+        for r in facts.reads
+    )
+    if not form.unrolled_taps:
+        loads = facts.reduced * rows * vectors
+    traffic = sum(region_bytes(r, facts, place) for r in facts.reads)
+    whole = sum(region_bytes(r, facts, dict(enumerate(extents))) for r in facts.reads)
+    one = max(multiply, loads / arch.load_ports, arch.fma_latency * facts.reduced * (rows * vectors < 8) / 2)
+    one = max(one, traffic / bandwidth(whole / arch.cores, arch)) + rows * vectors * 2 + 16
+    tasks = math.prod(tiles[p] for p in hint.order[: hint.parallel]) if hint.parallel else 1
+    cycles = math.prod(tiles) * one
+    if hint.parallel:
+        cycles = cycles * imbalance(tasks, arch.cores) / arch.cores + LAUNCH
+    if form.producers:
+        size = max(region_bytes(r, facts, dict(enumerate(extents))) for r in facts.reads)
+        if hint.stage:
+            cycles += size * 1.5 / 24.0 / arch.cores
+        else:
+            cycles += 2 * size / bandwidth(size, arch) / arch.cores + LAUNCH
+    return cycles + 0 * itemsize

@@ -1,0 +1,138 @@
+"""The loop nest of a tile: loops over tiles, the reduction, the tile in registers, the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from .analysis import BlockFacts, block_facts
+from .hint import Hint
+from .injective import schedule_injective
+from .stage import vector_length
+
+#: Marks a block that is run once, when a model is built, and not at every call.
+PREPROC = "meta_schedule.layout_rewrite_preproc"
+
+
+def schedule_nest(
+    sch: s_tir.Schedule,
+    anchor: SBlockRV,
+    epilogue: SBlockRV,
+    hint: Hint,
+    *,
+    units: Sequence[LoopRV],
+    outer: Sequence[LoopRV],
+    reduction: Sequence[LoopRV],
+    rows: Sequence[LoopRV],
+    vectors: Sequence[LoopRV],
+    unroll_reduction: bool = False,
+) -> None:
+    """Order and share out the loops of ``anchor``; move epilogue and producers into them.
+
+    Args:
+        sch: The schedule.
+        anchor: The reduction, its data-parallel loops split into ``outer``, ``rows``, ``vectors``.
+        epilogue: The block that finishes its elements.
+        hint: Gives the order of ``outer``, how many of them are parallel, where the producers go
+            and the step of the innermost reduction loop.
+        units: Loops of extent 1 that are left over.
+        outer: Loops over tiles, in the order of ``hint.block``.
+        reduction: Loops of the reduction.
+        rows: Loops in a tile that become straight-line code.
+        vectors: The loops over the vectors of a tile, where there are several, and over lanes.
+        unroll_reduction: Whether the reduction, too, becomes straight-line code.
+    """
+    reduction = list(reduction)
+    chunks: list[LoopRV] = []
+    if hint.rstep and int(sch.get(reduction[-1]).extent) > hint.rstep:
+        chunk, reduction[-1] = sch.split(reduction[-1], [None, hint.rstep])
+        chunks = [chunk]
+    around = [*units, *(outer[position] for position in hint.order)]
+    tile = [*rows, *vectors]
+    sch.reorder(*around, *chunks, *reduction, *tile)
+
+    sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
+    unroll_and_vectorize(sch, sch.get_loops(epilogue)[len(around) :])
+    for producer in sch.get_producers(anchor):
+        if PREPROC in sch.get(producer).annotations or _is_scheduled(sch, producer):
+            continue
+        if hint.stage:
+            depth = len(units) + hint.stage
+            sch.compute_at(producer, around[depth - 1], preserve_unit_loops=True)
+            _vectorize_inner(sch, producer, depth, hint)
+        else:
+            schedule_injective(sch, producer, hint)
+    unroll_and_vectorize(sch, tile)
+    if unroll_reduction:
+        for loop in reduction:
+            sch.unroll(loop)
+    if hint.parallel:
+        head = around[: len(units) + hint.parallel]
+        sch.parallel(sch.fuse(*head) if len(head) > 1 else head[0])
+    # Last, because TVM proves no loop around a reduction parallel once its init is apart.
+    init = sch.decompose_reduction(anchor, (chunks or reduction)[0])
+    unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
+
+
+def unit_loops(facts: BlockFacts, loops: Sequence[LoopRV]) -> list[LoopRV]:
+    """The loops of a block's axes that are neither data-parallel nor reduced: extent 1."""
+    used = {*facts.spatial, *facts.reduction}
+    return [loop for i, loop in enumerate(loops) if i not in used]
+
+
+def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: Hint) -> None:
+    """Vectorise the innermost of the loops that ``block`` has below ``depth``."""
+    loops = sch.get_loops(block)
+    facts = block_facts(sch, block)
+    extent = int(sch.get(loops[-1]).extent)
+    length = vector_length(extent, hint.arch.lanes(facts.dtype), hint.vectors)
+    if len(loops) > depth and length > 1 and not facts.conditional[-1]:
+        _, vector = sch.split(loops[-1], [extent // length, length])
+        sch.vectorize(vector)
+
+
+def _is_scheduled(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+    return any(sch.get(loop).kind != tirx.ForKind.SERIAL for loop in sch.get_loops(block))
+
+
+def unroll_and_vectorize(sch: s_tir.Schedule, loops: list[LoopRV]) -> None:
+    """The last loop becomes a vector, the others straight-line code."""
+    for loop in loops[:-1]:
+        if int(sch.get(loop).extent) > 1:
+            sch.unroll(loop)
+    if int(sch.get(loops[-1]).extent) > 1:
+        sch.vectorize(loops[-1])
+
+
+def find_epilogue(sch: s_tir.Schedule, anchor: SBlockRV) -> SBlockRV:
+    """The block that finishes the anchor's elements one by one; a copy when there is none.
+
+    The consumer serves when it is the only one and its axes are the anchor's spatial axes, in
+    their order. Otherwise it stays a stage of its own, and the copy is made for the tile.
+    """
+    facts = block_facts(sch, anchor)
+    consumers = sch.get_consumers(anchor)
+    if len(consumers) == 1:
+        consumer = block_facts(sch, consumers[0])
+        reads = [r for r in consumer.reads if r.buffer.same_as(facts.write.buffer)]
+        spatial = [facts.axes[i].extent for i in facts.spatial]
+        if (
+            not consumer.reduction
+            and [a.extent for a in consumer.axes] == spatial
+            and all(r.strides == _strides(facts.write.buffer) for r in reads)
+        ):
+            sch.set_scope(anchor, 0, "local")
+            return consumers[0]
+    return sch.cache_write(anchor, 0, "local")
+
+
+def _strides(buffer: tirx.Buffer) -> tuple[int, ...]:
+    """Row-major strides; 0 for extent 1, as :class:`Access` has them."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed([int(e) for e in buffer.shape]):
+        strides.insert(0, step if extent > 1 else 0)
+        step *= extent
+    return tuple(strides)

@@ -1,0 +1,293 @@
+"""Products summed over an axis: matmul, dense, convolution, transposed convolution.
+
+The register-tiled loop nest of GotoBLAS. A tile of accumulators (rows x columns of vectors) stays
+in registers while the reduction runs; one operand, the weight, is loaded as vectors, the other, the
+data, element by element and broadcast. The weight is packed so that the vectors of a tile follow
+one another in memory in the order of use; constant weights are packed when the model is built. The
+epilogue (bias, residual, activation, cast) works on the tile before it is stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from tvm import IRModule, s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
+
+from .analysis import Access, BlockFacts, block_facts, leaf_blocks
+from .base import Template
+from .hint import Hint
+from .injective import schedule_injective
+from .nest import PREPROC, find_epilogue, schedule_nest, unit_loops
+from .stage import collapse_axes, collapse_map, contiguous_tail, inline_copies, inline_injective
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A function made ready for tiling.
+
+    Attributes:
+        sch: Its schedule: everything inlined that can be, the row axes made one where possible.
+        anchor: The reduction.
+        epilogue: The block that finishes the anchor's elements.
+        facts: Of the anchor; its last data-parallel axis is the vectorised one.
+        weight: Access of the operand that is loaded as vectors.
+        data: Access of the other one.
+        constant: Whether the weight is a parameter that does not change between calls.
+        producers: Names of the blocks that make the data, padding mostly.
+    """
+
+    sch: s_tir.Schedule
+    anchor: SBlockRV
+    epilogue: SBlockRV
+    facts: BlockFacts
+    weight: Access
+    data: Access
+    constant: bool
+    producers: tuple[str, ...]
+
+    @property
+    def vector(self) -> int:
+        """Index of the vectorised axis."""
+        return self.facts.spatial[-1]
+
+    @property
+    def rows(self) -> list[int]:
+        """Axes whose steps use the same weight."""
+        return [i for i in self.facts.spatial if self.weight.strides[i] == 0]
+
+    @property
+    def columns(self) -> list[int]:
+        """Axes whose steps use the same data; the vectorised one is the last."""
+        return [
+            i
+            for i in self.facts.spatial
+            if self.weight.strides[i] != 0 and (self.data.strides[i] == 0 or i == self.vector)
+        ]
+
+
+def prepare(func: tirx.PrimFunc) -> Form | None:
+    """``func`` made ready, or None when it is not one sum of products of that kind."""
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    reductions = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
+    if len(reductions) != 1 or reductions[0].stores != 1 or reductions[0].reduced == 1:
+        return None
+    anchor = sch.get_sblock(reductions[0].name)
+    inline_injective(sch)
+    inline_copies(sch, anchor)
+    if _operands(block_facts(sch, anchor)) is None:
+        return None
+    epilogue = find_epilogue(sch, anchor)
+    _collapse_rows(sch, anchor, epilogue)
+    facts = block_facts(sch, anchor)
+    operands = _operands(facts)
+    if operands is None:
+        return None
+    weight, data = operands
+    return Form(
+        sch=sch,
+        anchor=anchor,
+        epilogue=epilogue,
+        facts=facts,
+        weight=weight,
+        data=data,
+        constant=_is_constant(func, sch, weight),
+        producers=tuple(sch.get(b).name_hint for b in sch.get_producers(anchor)),
+    )
+
+
+def _operands(facts: BlockFacts) -> tuple[Access, Access] | None:
+    """The operand that has the last output axis, and the one that has not."""
+    if len(facts.reads) != 2 or any(facts.conditional) or not facts.spatial:
+        return None
+    vector = facts.spatial[-1]
+    if facts.axes[vector].extent == 1 or facts.write.strides[vector] != 1:
+        return None
+    reads = sorted(facts.reads, key=lambda r: r.strides[vector] in (0, None))
+    weight, data = reads
+    if weight.buffer.same_as(data.buffer) or any(weight.strides[i] is None for i in range(len(facts.axes))):
+        return None
+    # A grouped convolution's channel is o // outputs: constant inside a narrow enough tile.
+    return (weight, data) if data.strides[vector] in (0, None) else None
+
+
+def _is_constant(func: tirx.PrimFunc, sch: s_tir.Schedule, weight: Access) -> bool:
+    free = func.attrs.get("layout_free_buffers") if func.attrs else None
+    if not free:
+        return False
+    params = sch.mod["main"].params
+    return any(params[int(i)].same_as(weight.buffer) for i in free)
+
+
+def _collapse_rows(sch: s_tir.Schedule, anchor: SBlockRV, epilogue: SBlockRV) -> None:
+    """Make adjacent row axes one where memory allows: y and x of a 1 x 1 convolution."""
+    facts = block_facts(sch, anchor)
+    operands = _operands(facts)
+    assert operands is not None
+    rows = [i for i in facts.spatial if operands[0].strides[i] == 0]
+    # Only a run of adjacent axes, the innermost ones.
+    run = [i for i in rows if set(range(i, rows[-1] + 1)) <= set(rows)]
+    tail = contiguous_tail(facts, run)
+    if tail is None or len(tail.axes) < 2:
+        return
+    index_map = collapse_map(facts, tail.axes, len(facts.spatial))
+    sch.transform_layout(anchor, ("write", 0), index_map)
+    collapse_axes(sch, epilogue, tail.axes)
+    collapse_axes(sch, anchor, tail.axes)
+
+
+class RegisterTile(Template):
+    """A tile of accumulators in registers, its weight packed."""
+
+    name = "register_tile"
+
+    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+        """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+
+        Before -> after, for a tile of 6 rows x 2 vectors of 16::
+
+            for m, n: for k: acc[m, n] += A[m, k] * B[k, n]
+            for m, n: Y[m, n] = relu(acc[m, n])
+
+            for no, mo in T.parallel(...):
+                for mi in T.unroll(6): for c in T.unroll(2): for v in T.vectorized(16): acc[...] = 0
+                for k:
+                    for mi in T.unroll(6): for c in T.unroll(2): for v in T.vectorized(16):
+                        acc[...] += A[m, k] * P[no, k, c * 16 + v]
+                for mi in T.unroll(6): for v in T.vectorized(32): Y[...] = ...
+        """
+        form = prepare(func)
+        if form is None or len(hint.block) != len(form.facts.spatial):
+            return None
+        sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
+        lanes = hint.arch.lanes(form.facts.dtype)
+        width = hint.block[-1]
+        _split_vector_axis(sch, anchor, epilogue, width)
+        facts = block_facts(sch, anchor)
+        operands = [r for r in facts.reads if r.strides[facts.spatial[-1]] != 0]
+        if len(operands) != 1:
+            return None  # a group boundary inside the tile
+        if hint.pack == "none":
+            if width % lanes or operands[0].strides[facts.spatial[-1]] != 1:
+                return None
+        else:
+            _pack(sch, anchor, epilogue, operands[0], lanes, hint)
+            facts = block_facts(sch, anchor)
+        loops = sch.get_loops(anchor)
+        *others, tiles, place = facts.spatial
+        split = [sch.split(loops[i], [None, hint.block[n]]) for n, i in enumerate(others)]
+        schedule_nest(
+            sch,
+            anchor,
+            epilogue,
+            hint,
+            units=unit_loops(facts, loops),
+            outer=[*(outer for outer, _ in split), loops[tiles]],
+            reduction=[loops[i] for i in facts.reduction],
+            rows=[inner for _, inner in split],
+            vectors=sch.split(loops[place], [None, lanes]),
+        )
+        return sch
+
+
+def _split_vector_axis(
+    sch: s_tir.Schedule, anchor: SBlockRV, epilogue: SBlockRV, width: int
+) -> None:
+    """Number tiles and places in a tile apart: o -> (o // width, o % width)."""
+    facts = block_facts(sch, anchor)
+    last, rank = facts.spatial[-1], len(facts.axes)
+
+    def write(*indices: tirx.Var) -> list[tirx.Expr]:
+        return [*indices[:-1], indices[-1] // width, indices[-1] % width]
+
+    def axes(*indices: tirx.Var) -> list[tirx.Expr]:
+        o = indices[last]
+        return [*indices[:last], o // width, o % width, *indices[last + 1 :]]
+
+    # The axes first: TVM simplifies an index of the new layout, but not one of new axes, and then
+    # computes the wrong part of the epilogue.
+    sch.transform_block_layout(anchor, tirx.IndexMap.from_func(axes, ndim=rank))
+    consumer = len(block_facts(sch, epilogue).axes)
+    sch.transform_block_layout(epilogue, tirx.IndexMap.from_func(write, ndim=consumer))
+    sch.transform_layout(
+        anchor, ("write", 0), tirx.IndexMap.from_func(write, ndim=len(facts.spatial))
+    )
+
+
+def _pack(
+    sch: s_tir.Schedule,
+    anchor: SBlockRV,
+    epilogue: SBlockRV,
+    weight: Access,
+    lanes: int,
+    hint: Hint,
+) -> None:
+    """Copy the weight into the order of use: tile, reduction, place in the tile, zeros at its end.
+
+    Before -> after, for tiles of 40 columns on 16 lanes::
+
+        for m, no, ni: for k: acc[m, no, ni] += A[m, k] * B[k, no * 40 + ni]
+
+        for no, k, ni: P[no, k, ni] = if ni < 40: B[k, no * 40 + ni] else 0     (48 wide)
+        for m, no, ni: for k: acc[m, no, ni] += A[m, k] * P[no, k, ni]
+    """
+    copy = sch.reindex(anchor, ("read", _read_index(sch, anchor, weight)))
+    facts = block_facts(sch, anchor)
+    vector = facts.spatial[-1]
+    ragged = facts.axes[vector].extent % lanes != 0
+    if ragged:
+        data = next(r for r in facts.reads if r.strides[vector] == 0)
+        view = sch.reindex(anchor, ("read", _read_index(sch, anchor, data)))
+        sch.pad_einsum(anchor, [lanes if i == vector else 1 for i in range(len(facts.axes))])
+        (crop,) = sch.get_consumers(anchor)
+        sch.compute_inline(view)
+        sch.compute_inline(crop)
+        (padded,) = sch.get_consumers(copy)
+        sch.compute_inline(copy)
+        copy = padded
+        facts = block_facts(sch, anchor)
+    order = _packed_order(sch, anchor, copy)
+    if order != sorted(order):
+
+        def permute(*indices: tirx.Var) -> list[tirx.Var]:
+            return [indices[d] for d in order]
+
+        index_map = tirx.IndexMap.from_func(permute, ndim=len(order))
+        sch.transform_layout(copy, ("write", 0), index_map)
+        sch.transform_block_layout(copy, index_map)
+    if hint.pack == "constant":
+        sch.annotate(copy, PREPROC, True)
+    else:
+        schedule_injective(sch, copy, hint)
+
+
+def _read_index(sch: s_tir.Schedule, anchor: SBlockRV, access: Access) -> int:
+    buffers = [region.source for region in sch.get(anchor).reads]
+    return next(n for n, buffer in enumerate(buffers) if buffer.same_as(access.buffer))
+
+
+def _packed_order(sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV) -> list[int]:
+    """Dimensions of the copy: data-parallel ones, reduced ones in loop order, place in the tile."""
+    facts = block_facts(sch, anchor)
+    buffer = sch.get(copy).writes[0].source
+    read = next(r for r in facts.reads if r.buffer.same_as(buffer))
+    shape = [int(e) for e in buffer.shape]
+    steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    axis_of: dict[int, int] = {}
+    for d, (extent, step) in enumerate(zip(shape, steps, strict=True)):
+        for i, axis in enumerate(facts.axes):
+            if i not in axis_of.values() and axis.extent == extent and read.strides[i] == (
+                step if extent > 1 else 0
+            ):
+                axis_of[d] = i
+                break
+    vector = facts.spatial[-1]
+
+    def rank(dimension: int) -> tuple[int, int]:
+        i = axis_of.get(dimension, -1)
+        if i == vector:
+            return 2, 0
+        return (1 if i >= 0 and facts.axes[i].reduce else 0), i
+
+    return sorted(range(len(shape)), key=rank)

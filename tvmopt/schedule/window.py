@@ -1,0 +1,115 @@
+"""Sums and maxima over a window, channel by channel: depthwise convolution, pooling.
+
+Channels lie innermost and fill the lanes, so nothing has to be broadcast. A tile of neighbouring
+outputs shares the inputs that its windows have in common: the window is written out as
+straight-line code, and the compiler loads each input once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tvm import IRModule, s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
+
+from .analysis import BlockFacts, block_facts, leaf_blocks
+from .base import Template
+from .hint import Hint
+from .nest import find_epilogue, schedule_nest, unit_loops
+from .stage import inline_copies, inline_injective
+
+# Multiply-adds of one vector that a tile may hold as straight-line code.
+MOST_UNROLLED = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowForm:
+    """A function made ready for tiling.
+
+    Attributes:
+        sch: Its schedule, everything inlined that can be.
+        anchor: The reduction.
+        epilogue: The block that finishes the anchor's elements.
+        facts: Of the anchor; its last data-parallel axis is the vectorised one.
+        producers: Names of the blocks that make the data, padding mostly.
+    """
+
+    sch: s_tir.Schedule
+    anchor: SBlockRV
+    epilogue: SBlockRV
+    facts: BlockFacts
+    producers: tuple[str, ...]
+
+    @property
+    def unrolled_taps(self) -> int:
+        """Steps of the reduction when it becomes straight-line code; 0 when it stays a loop."""
+        return self.facts.reduced if self.facts.reduced <= MOST_UNROLLED // 4 else 0
+
+
+def prepare_window(func: tirx.PrimFunc) -> WindowForm | None:
+    """``func`` made ready, or None when it is not one reduction within channels."""
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    reductions = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
+    if len(reductions) != 1 or reductions[0].stores != 1 or reductions[0].reduced == 1:
+        return None
+    anchor = sch.get_sblock(reductions[0].name)
+    inline_injective(sch)
+    inline_copies(sch, anchor)
+    facts = block_facts(sch, anchor)
+    if not facts.spatial or not facts.reads or any(facts.conditional) or facts.divides:
+        return None
+    vector = facts.spatial[-1]
+    if facts.axes[vector].extent < 4 or facts.write.strides[vector] != 1:
+        return None
+    steps = [read.strides[vector] for read in facts.reads]
+    if any(step not in (0, 1) for step in steps) or steps.count(1) != len(steps):
+        return None
+    epilogue = find_epilogue(sch, anchor)
+    producers = tuple(sch.get(b).name_hint for b in sch.get_producers(anchor))
+    return WindowForm(sch, anchor, epilogue, block_facts(sch, anchor), producers)
+
+
+class Window(Template):
+    """A tile of neighbouring outputs, several channels a vector."""
+
+    name = "window"
+
+    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+        """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+
+        Before -> after, for a 3 x 3 depthwise convolution, tiles of 4 outputs of 32 channels::
+
+            for y, x, c: for ky, kx: acc[y, x, c] += X[y + ky, x + kx, c] * W[ky, kx, c]
+            for y, x, c: Y[y, x, c] = relu(acc[y, x, c])
+
+            for y, xo in T.parallel(...): for co:
+                for ky in T.unroll(3): for kx in T.unroll(3):
+                    for xi in T.unroll(4): for c in T.unroll(2): for v in T.vectorized(16): ...
+                for xi in T.unroll(4): for v in T.vectorized(32): Y[...] = ...
+        """
+        form = prepare_window(func)
+        if form is None or len(hint.block) != len(form.facts.spatial):
+            return None
+        sch, anchor, facts = form.sch, form.anchor, form.facts
+        lanes = hint.arch.lanes(facts.dtype)
+        loops = sch.get_loops(anchor)
+        split = [
+            sch.split(loops[i], [None, size])
+            for i, size in zip(facts.spatial, hint.block, strict=True)
+        ]
+        vectors = [split[-1][1]]
+        if hint.block[-1] % lanes == 0:
+            vectors = list(sch.split(vectors[0], [None, lanes]))
+        schedule_nest(
+            sch,
+            anchor,
+            form.epilogue,
+            hint,
+            units=unit_loops(facts, loops),
+            outer=[outer for outer, _ in split],
+            reduction=[loops[i] for i in facts.reduction],
+            rows=[inner for _, inner in split[:-1]],
+            vectors=vectors,
+            unroll_reduction=form.unrolled_taps > 0,
+        )
+        return sch

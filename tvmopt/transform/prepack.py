@@ -1,0 +1,89 @@
+"""Run what a schedule asks to be done once: weights packed when the model is built.
+
+before -> after: ``call_tir(conv2d, (x, const))`` whose first block packs the constant ->
+``call_tir(conv2d_prepacked, (x, const'))`` with the constant packed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+_PREPROC = "meta_schedule.layout_rewrite_preproc"
+_SUFFIX = "_weight_prepack"
+
+
+def prepack(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Split the packing of constants from scheduled functions and run it, on this machine.
+
+    Args:
+        mod: Module of scheduled functions; it must be able to run code for ``target`` or, when it
+            cannot, for any CPU: packing only copies.
+        target: Target of the module.
+    """
+    if not any(_packs(func) for _, func in mod.functions_items()):
+        return mod
+    split = relax.transform.SplitLayoutRewritePreproc()(mod)
+    packers = {
+        var.name_hint: func.with_attr("global_symbol", var.name_hint)
+        for var, func in split.functions_items()
+        if isinstance(func, tirx.PrimFunc) and _SUFFIX in var.name_hint
+    }
+    with tvm.transform.PassContext(opt_level=3):
+        compiled = tvm.compile(tvm.IRModule(packers), tvm.target.Target({"kind": "llvm"}))
+    folded = _Fold(split, compiled, packers)
+    for var, func in split.functions_items():
+        if isinstance(func, relax.Function):
+            folded.builder_.update_func(var, folded.visit_expr(func))
+    result = folded.builder_.get()
+    return relax.transform.DeadCodeElimination(["main"])(result)
+
+
+def _packs(func: Any) -> bool:
+    found: list[Any] = []
+    if isinstance(func, tirx.PrimFunc):
+        tvm_ffi.structural_walk(
+            func.body,
+            (tvm.s_tir.SBlock, lambda b: found.append(b) if _PREPROC in b.annotations else None),
+            order="post",
+        )
+    return bool(found)
+
+
+@mutator
+class _Fold(PyExprMutator):
+    """Replaces calls of packing functions by what they give."""
+
+    def __init__(self, mod: tvm.IRModule, compiled: Any, packers: dict[str, Any]) -> None:
+        super().__init__(mod)
+        self._compiled = compiled
+        self._packers = packers
+        self._packed: dict[Any, relax.Expr] = {}
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(op)
+        if not isinstance(call.op, tvm.ir.Op) or call.op.name != "relax.call_tir":
+            return call
+        name = call.args[0].name_hint
+        if name not in self._packers:
+            return call
+        inputs = [self._constant(arg) for arg in call.args[1].fields]
+        if any(data is None for data in inputs):
+            return call
+        outputs = [
+            tvm.runtime.empty(tuple(int(e) for e in buffer.shape), str(buffer.dtype))
+            for buffer in self._packers[name].params[len(inputs) :]
+        ]
+        self._compiled[name](*inputs, *outputs)
+        packed = [relax.const(out) for out in outputs]
+        return packed[0] if len(packed) == 1 else relax.Tuple(packed)
+
+    def _constant(self, expr: relax.Expr) -> Any:
+        if isinstance(expr, relax.Var):
+            expr = self.lookup_binding(expr) or expr
+        return expr.value if isinstance(expr, GenericConst) else None
