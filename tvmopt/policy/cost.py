@@ -13,7 +13,10 @@ import math
 from tvmopt.arch.cpu import CpuArch
 
 # Cycles to enter a parallel region, to begin and end a tile, and to branch around a loop body.
-LAUNCH, _TILE, _BRANCH = 12_000.0, 24.0, 2.0
+LAUNCH, _TILE, _BRANCH = 8_000.0, 24.0, 2.0
+# How much of the shorter of arithmetic and traffic is not hidden behind the other; and what a
+# branch around every row costs.
+_OVERLAP, _GUARDED = 0.15, 1.5
 # Share of a cache that a working set may fill before it is taken to miss.
 _FILL = 0.75
 
@@ -34,10 +37,8 @@ class Tile:
         out_bytes: Bytes that one tile writes and its epilogue reads.
         imbalance: Work of the busiest core over the average.
         parallel: Whether the tiles are shared out over the cores.
-        unroll: Steps of the reduction written out.
         inner: Extent of the innermost reduction loop.
         guarded: Whether rows may lie outside, so that each is guarded by a branch.
-        strided: Bytes between the rows' data when it is a large power of two, else 0.
     """
 
     rows: int
@@ -56,8 +57,25 @@ class Tile:
     guarded: bool = False
 
 
-def tile_cycles(tile: Tile, arch: CpuArch, itemsize: int) -> float:
-    """Cycles of the busiest core for all of its tiles."""
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Modelled cycles, in parts.
+
+    Attributes:
+        compute: Of one tile, if memory were free.
+        traffic: Of one tile, if arithmetic were free.
+        overhead: Of one tile: stores, epilogue, loop control.
+        total: Of the busiest core for everything.
+    """
+
+    compute: float
+    traffic: float
+    overhead: float
+    total: float
+
+
+def tile_cost(tile: Tile, arch: CpuArch) -> Cost:
+    """What all tiles cost."""
     accumulators = tile.rows * tile.vectors
     multiply = accumulators / arch.fma_ports
     load = (tile.rows + tile.vectors) / arch.load_ports
@@ -66,16 +84,17 @@ def tile_cycles(tile: Tile, arch: CpuArch, itemsize: int) -> float:
     needed = accumulators + tile.vectors + 1
     if needed > arch.vector_registers:  # accumulators live in memory
         step += 1.5 * (needed - arch.vector_registers)
-    step += _BRANCH / max(1, min(tile.unroll, tile.inner)) / 4
+    step += _BRANCH / min(4, max(1, tile.inner))
     if tile.guarded:
-        step *= 1.5
+        step *= _GUARDED
     compute = tile.depth * step
     traffic = tile.weight_block / bandwidth(tile.weight_reuse, arch)
     traffic += tile.data_block / bandwidth(tile.data_reuse, arch)
-    stores = tile.out_bytes / arch.simd_bytes * 2.0
-    one = max(compute, traffic) + 0.15 * min(compute, traffic) + stores + _TILE
-    cores = arch.cores if tile.parallel else 1
-    return tile.tiles * one * tile.imbalance / cores + (LAUNCH if tile.parallel and arch.cores > 1 else 0.0)
+    overhead = tile.out_bytes / arch.simd_bytes * 2.0 + _TILE
+    one = max(compute, traffic) + _OVERLAP * min(compute, traffic) + overhead
+    shared = tile.parallel and arch.cores > 1
+    total = tile.tiles * one * tile.imbalance / (arch.cores if shared else 1)
+    return Cost(compute, traffic, overhead, total + (LAUNCH if shared else 0.0))
 
 
 def bandwidth(working_set: float, arch: CpuArch) -> float:

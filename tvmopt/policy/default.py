@@ -18,6 +18,7 @@ from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.register_tile import register_tile_hints
 from tvmopt.policy.window import window_hints
 from tvmopt.schedule.analysis import block_facts, leaf_blocks, why_not_schedulable
+from tvmopt.schedule.apply import NotApplicable, apply_hint
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.register_tile import Form, prepare
 from tvmopt.schedule.window import WindowForm, prepare_window
@@ -68,21 +69,28 @@ class DefaultPolicy:
             key=lambda r: r.cycles,
         )
         if not tiles:
+            names = ["contraction", "contraction_in_place", "fallback"]
+            if _fits_rows(self.func, self.arch):
+                return [*_variations("row_reduction", self.arch), *_variations(names[0], self.arch)[:2]]
             return [
-                *_variations("row_reduction", self.arch),
-                *_variations("contraction", self.arch)[:3],
-                *_variations("contraction_in_place", self.arch)[:2],
-                *_variations("fallback", self.arch)[:2],
+                *_variations(names[0], self.arch)[:4],
+                *_variations(names[1], self.arch)[:2],
+                *_variations(names[2], self.arch)[:2],
             ]
-        others = [
-            *_variations("row_reduction", self.arch)[:2],
-            *_variations("contraction", self.arch)[:1],
-            *_variations("fallback", self.arch)[:1],
-        ]
-        if form is not None and not form.constant and not window:
+        rows = _variations("row_reduction", self.arch)[:2] if _fits_rows(self.func, self.arch) else []
+        others = [*rows, *_variations("contraction", self.arch)[:1]]
+        if rows and form is not None and not form.constant:
             # A weight that changes with every call is not packed for a few rows.
-            return [others[0], *tiles[:8], *others[1:], *tiles[8:]]
+            return [rows[0], *tiles[:8], *others[1:], *tiles[8:]]
         return [*tiles[:8], *others, *tiles[8:]]
+
+
+def _fits_rows(func: tirx.PrimFunc, arch: CpuArch) -> bool:
+    try:
+        apply_hint(func, Hint("row_reduction", arch))
+    except NotApplicable:
+        return False
+    return True
 
 
 def _variations(template: str, arch: CpuArch) -> list[Ranked]:

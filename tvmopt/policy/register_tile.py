@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy.cost import LAUNCH, Tile, bandwidth, imbalance, tile_cycles
+from tvmopt.policy.cost import LAUNCH, Tile, bandwidth, imbalance, tile_cost
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.region import region_bytes
 from tvmopt.schedule.analysis import BlockFacts
@@ -20,10 +20,7 @@ _MOST_VECTORS = 16
 
 def register_tile_hints(form: Form, arch: CpuArch) -> list[Ranked]:
     """Every sensible configuration of ``form``, unordered."""
-    return [
-        Ranked(hint, _cycles(form, hint, arch))
-        for hint in _hints(form, arch)
-    ]
+    return [_rank(form, hint, arch) for hint in _hints(form, arch)]
 
 
 def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
@@ -163,7 +160,7 @@ def _rsteps(facts: BlockFacts, form: Form) -> list[int]:
     return [0, *(s for s in (32, 64) if inner % s == 0)]
 
 
-def _cycles(form: Form, hint: Hint, arch: CpuArch) -> float:
+def _rank(form: Form, hint: Hint, arch: CpuArch) -> Ranked:
     facts = form.facts
     itemsize = form.weight.buffer.dtype.itemsize
     lanes = arch.lanes(facts.dtype)
@@ -210,7 +207,19 @@ def _cycles(form: Form, hint: Hint, arch: CpuArch) -> float:
         inner=facts.axes[facts.reduction[-1]].extent,
         guarded=any(e % b for e, b in zip(extents, hint.block, strict=True)),
     )
-    return tile_cycles(tile, arch, itemsize) + _stage_cycles(form, hint, arch, tiles, extents)
+    cost = tile_cost(tile, arch)
+    stage = _stage_cycles(form, hint, arch, tiles, extents)
+    facts = (
+        cost.compute,
+        cost.traffic,
+        cost.overhead,
+        stage,
+        weight_reuse,
+        data_reuse,
+        tasks / arch.cores,
+        float(tile.guarded),
+    )
+    return Ranked(hint, cost.total + stage, facts)
 
 
 def _reuse(order: list[int], tiles: list[int], inside: list[float], free: list[bool]) -> float:

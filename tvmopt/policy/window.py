@@ -17,7 +17,7 @@ _GOOD_USE = 0.7
 
 def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked]:
     """Every sensible configuration of ``form``, unordered."""
-    return [Ranked(hint, _cycles(form, hint, arch)) for hint in _hints(form, arch)]
+    return [_rank(form, hint, arch) for hint in _hints(form, arch)]
 
 
 def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
@@ -95,34 +95,34 @@ def _depths(tiles: list[int], cores: int) -> list[int]:
     return [0, len(tiles)]
 
 
-def _cycles(form: WindowForm, hint: Hint, arch: CpuArch) -> float:
-    facts = form.facts
-    extents = [facts.axes[i].extent for i in facts.spatial]
+def _rank(form: WindowForm, hint: Hint, arch: CpuArch) -> Ranked:
+    shape = form.facts
+    extents = [shape.axes[i].extent for i in shape.spatial]
     tiles = [math.ceil(e / b) for e, b in zip(extents, hint.block, strict=True)]
-    lanes = arch.lanes(facts.dtype)
-    itemsize = facts.write.buffer.dtype.itemsize
+    lanes = arch.lanes(shape.dtype)
     vectors = math.ceil(hint.block[-1] / lanes)
     rows = math.prod(hint.block[:-1])
-    multiply = facts.reduced * rows * vectors / arch.fma_ports
+    multiply = shape.reduced * rows * vectors / arch.fma_ports
     place = dict(enumerate(hint.block))
     loads = sum(
-        min(facts.reduced * rows * vectors, region_bytes(r, facts, place) / arch.simd_bytes)
-        for r in facts.reads
+        min(shape.reduced * rows * vectors, region_bytes(r, shape, place) / arch.simd_bytes)
+        for r in shape.reads
     )
     if not form.unrolled_taps:
-        loads = facts.reduced * rows * vectors
-    traffic = sum(region_bytes(r, facts, place) for r in facts.reads)
-    whole = sum(region_bytes(r, facts, dict(enumerate(extents))) for r in facts.reads)
-    one = max(multiply, loads / arch.load_ports, arch.fma_latency * facts.reduced * (rows * vectors < 8) / 2)
+        loads = shape.reduced * rows * vectors
+    traffic = sum(region_bytes(r, shape, place) for r in shape.reads)
+    whole = sum(region_bytes(r, shape, dict(enumerate(extents))) for r in shape.reads)
+    one = max(multiply, loads / arch.load_ports, arch.fma_latency * shape.reduced * (rows * vectors < 8) / 2)
     one = max(one, traffic / bandwidth(whole / arch.cores, arch)) + rows * vectors * 2 + 16
     tasks = math.prod(tiles[p] for p in hint.order[: hint.parallel]) if hint.parallel else 1
     cycles = math.prod(tiles) * one
     if hint.parallel:
         cycles = cycles * imbalance(tasks, arch.cores) / arch.cores + LAUNCH
     if form.producers:
-        size = max(region_bytes(r, facts, dict(enumerate(extents))) for r in facts.reads)
+        size = max(region_bytes(r, shape, dict(enumerate(extents))) for r in shape.reads)
         if hint.stage:
             cycles += size * 1.5 / 24.0 / arch.cores
         else:
             cycles += 2 * size / bandwidth(size, arch) / arch.cores + LAUNCH
-    return cycles + 0 * itemsize
+    facts = (multiply, loads, one, traffic, whole, float(tasks) / arch.cores)
+    return Ranked(hint, cycles, facts)

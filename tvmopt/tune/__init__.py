@@ -17,6 +17,7 @@ from tvmopt.tune.database import (
     open_database,
 )
 from tvmopt.tune.default import DefaultStrategy
+from tvmopt.tune.fast import FastStrategy
 from tvmopt.tune.metaschedule import MetaScheduleStrategy
 from tvmopt.tune.none import NoneStrategy
 from tvmopt.tune.report import task_rows, write_task_csv, write_task_markdown
@@ -26,6 +27,7 @@ __all__ = [
     "STRATEGIES",
     "DatabaseKey",
     "DefaultStrategy",
+    "FastStrategy",
     "MetaScheduleStrategy",
     "NoneStrategy",
     "Progress",
@@ -49,6 +51,7 @@ __all__ = [
 STRATEGIES: dict[str, type[TuneStrategy]] = {
     "none": NoneStrategy,
     "default": DefaultStrategy,
+    "fast": FastStrategy,
     "metaschedule": MetaScheduleStrategy,
 }
 

@@ -30,6 +30,7 @@ class TuneOptions:
         trials: Most candidates to measure over all tasks.
         time_budget_s: Most seconds to tune for; 0 means no limit.
         threads: Threads a measured kernel runs with.
+        topk: Most configurations of one function that ``fast`` measures.
         seed: Seed of every random choice.
         warm_start: Directory of an earlier tuning database to begin from, or None.
     """
@@ -37,6 +38,7 @@ class TuneOptions:
     trials: int
     time_budget_s: float
     threads: int
+    topk: int = 20
     seed: int = 0
     warm_start: Path | None = None
 

@@ -22,6 +22,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.errors import DatabaseMismatchError, TuneError
+from tvmopt.schedule import finish
 
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
@@ -55,11 +56,13 @@ class Comparison:
         rule: What the default schedule was.
         default_us: Latency under the default schedule.
         tuned_us: Latency under the best record.
+        config: The best record's hint, when it came from one; see ``Hint.to_dict``.
     """
 
     rule: str
     default_us: float | None
     tuned_us: float | None
+    config: dict[str, Any] | None = None
 
     @property
     def record_wins(self) -> bool:
@@ -204,7 +207,11 @@ def apply_database(
     before = _scheduled_names(mod)
     with target, best, tvm.transform.PassContext(opt_level=3):
         applied = relax.transform.MetaScheduleApplyDatabase()(mod)
-    return applied, _scheduled_names(applied) - before
+    served = _scheduled_names(applied) - before
+    for var, func in applied.functions_items():
+        if var.name_hint in served:
+            applied[var] = finish(func, func)
+    return applied, served
 
 
 def best_records(database: Any, comparisons: dict[str, Comparison]) -> Any:

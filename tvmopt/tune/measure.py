@@ -18,7 +18,7 @@ from tvm.target import Target
 
 from tvmopt import host
 from tvmopt.tune.tasks import Task
-from tvmopt.tune.workers import Job, Outcome, WorkerPool
+from tvmopt.measure.workers import Job, Outcome, WorkerPool
 
 _MOST_BUILDERS = 2
 
@@ -158,7 +158,7 @@ class Measurer:
         libraries = [self._scratch / f"candidate{next(self._names)}.so" for _ in modules]
         jobs = [
             Job(
-                "tvmopt.tune.jobs:build",
+                "tvmopt.measure.jobs:build",
                 {
                     "module": tvm.ir.save_json(module),
                     "target": self._target,
@@ -175,7 +175,7 @@ class Measurer:
         ]
 
     def _one(self, function: str, arguments: dict[str, Any], timeout_s: float) -> Outcome:
-        [outcome] = self._runner.run([Job(f"tvmopt.tune.jobs:{function}", arguments, timeout_s)])
+        [outcome] = self._runner.run([Job(f"tvmopt.measure.jobs:{function}", arguments, timeout_s)])
         return outcome
 
 

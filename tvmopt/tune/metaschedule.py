@@ -82,7 +82,7 @@ class MetaScheduleStrategy(TuneStrategy):
             DatabaseMismatchError: When the warm start is for something else.
             EnvironmentSetupError: When a package or the C++ compiler is missing.
         """
-        check_request(target, options)
+        check_request(target, options, self.name)
         start = time.perf_counter()
         work_dir = work_dir.resolve()
         work_dir.mkdir(parents=True, exist_ok=True)
@@ -291,36 +291,37 @@ class _Search:
         self._progress(sum(s.trials for s in self._states), self._options.trials, text)
 
 
-def check_request(target: Target, options: TuneOptions) -> None:
+def check_request(target: Target, options: TuneOptions, strategy: str) -> None:
     """Raise unless the search can run here; see :meth:`MetaScheduleStrategy.tune`."""
     if target.kind.name != "llvm":
         raise ConfigError(
-            "strategy 'metaschedule' measures on this machine's CPU, so the target's kind must be "
+            f"strategy {strategy!r} measures on this machine's CPU, so the target's kind must be "
             f"'llvm', but got {target.kind.name!r}; choose another strategy"
         )
     if "num-cores" not in target.attrs:
         raise ConfigError(
-            "target of strategy 'metaschedule' must have num-cores, but got "
+            f"target of strategy {strategy!r} must have num-cores, but got "
             f"{target}; add it, e.g. 'num-cores': {host.usable_cores()}"
         )
     for name, value, least in (
         ("trials", options.trials, 0),
         ("time_budget_s", options.time_budget_s, 0),
         ("threads", options.threads, 1),
+        ("topk", options.topk, 1),
         ("seed", options.seed, 0),
     ):
         if value < least:
             raise ConfigError(f"{name} must be at least {least}, but got {value}")
     if importlib.util.find_spec("sklearn") is None:
         raise EnvironmentSetupError(
-            "strategy 'metaschedule' needs scikit-learn, but it is not installed; "
+            f"strategy {strategy!r} needs scikit-learn, but it is not installed; "
             "run: pip install scikit-learn"
         )
     from tvm.support import cc
 
     if not cc.get_cc():
         raise EnvironmentSetupError(
-            "strategy 'metaschedule' links each candidate, but no C++ compiler was found; "
+            f"strategy {strategy!r} links each candidate, but no C++ compiler was found; "
             "install g++, or set CXX to a compiler"
         )
 

@@ -1,6 +1,6 @@
-"""The child's end of :mod:`tvmopt.tune.workers`: read a job, call it, answer, repeat.
+"""The child's end of :mod:`tvmopt.measure.workers`: read a job, call it, answer, repeat.
 
-Started as ``python -m tvmopt.tune.worker``. The pipe for answers is moved away from standard
+Started as ``python -m tvmopt.measure.worker``. The pipe for answers is moved away from standard
 output first, since LLVM and candidates may print.
 """
 

@@ -7,7 +7,7 @@ tracking run of the parent must not leak into a child); a worker lives on betwee
 of being started anew for each; a worker that hangs without answering is killed from outside; and
 nothing imports ``tvm.s_tir.tensor_intrin``, which takes 17 to 25 seconds in every process.
 
-Requests and answers are one JSON object a line. See :mod:`tvmopt.tune.worker` for the other end.
+Requests and answers are one JSON object a line. See :mod:`tvmopt.measure.worker` for the other end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tvmopt.errors import TuneError
 _START_TIMEOUT_S = 120.0
 # TVM's code generation leaks a little with each module, so a worker does not live for ever.
 _JOBS_PER_WORKER = 256
-_WORKER_COMMAND = (sys.executable, "-m", "tvmopt.tune.worker")
+_WORKER_COMMAND = (sys.executable, "-m", "tvmopt.measure.worker")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Job:
     """One call of a function in a worker.
 
     Attributes:
-        function: ``"module:function"``; those of :mod:`tvmopt.tune.jobs` are made for it.
+        function: ``"module:function"``; those of :mod:`tvmopt.measure.jobs` are made for it.
         arguments: Its keyword arguments; JSON-able.
         timeout_s: Seconds after which the worker is killed.
     """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tvmopt.host import usable_cores
-from tvmopt.tune.workers import Job, WorkerPool, worker_environment
+from tvmopt.measure.workers import Job, WorkerPool, worker_environment
 
 
 def call(function: str, timeout_s: float = 30.0, **arguments) -> Job:

@@ -80,7 +80,7 @@ def run(
     kernel = module["main"]
     kernel(*tensors)
     for index, (tensor, wanted) in enumerate(zip(tensors, expected, strict=True)):
-        _compare(index, tensor.numpy(), wanted)
+        compare(index, tensor.numpy(), wanted)
 
     rough_s = min(_timed(kernel, tensors) for _ in range(2))
     if best_us is not None and rough_s * 1e6 > _HOPELESS * best_us:
@@ -146,7 +146,8 @@ def _is_finite(array: np.ndarray) -> bool:
     return array.dtype.kind in "biu" or bool(np.isfinite(array.astype(np.float64)).all())
 
 
-def _compare(index: int, got: np.ndarray, wanted: np.ndarray) -> None:
+def compare(index: int, got: np.ndarray, wanted: np.ndarray) -> None:
+    """Raise :class:`WrongResultError` unless ``got`` is ``wanted`` but for rounding."""
     tolerance = _TOLERANCE.get(wanted.dtype.name, 0.0)
     if not tolerance:
         wrong = np.count_nonzero(got != wanted)

@@ -1,0 +1,235 @@
+"""What a worker does to a task's candidates: schedule and build them, check them, time them.
+
+All candidates of a task share one library, since linking one takes as long as compiling one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from tvmopt.measure.jobs import compare, random_array
+from tvmopt.measure.split import split_packing
+from tvmopt.measure.worker import one_line
+from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
+
+# Packed weights are cycled through copies that together exceed a core's caches: between two calls
+# of a layer a network reads the weights of all others.
+_COLD_BYTES = 24 * 1024 * 1024
+_MOST_COPIES = 64
+# Seconds one candidate is timed for, at most, and the fewest and most rounds.
+_SECONDS, _ROUNDS = 0.04, 24
+# Candidates this much slower than the best so far are timed no further.
+_LOSES = (1.6, 1.25, 1.1)
+
+
+def build_batch(func: str, hints: list[dict[str, Any]], target: str, path: str) -> dict[str, Any]:
+    """Schedule ``func`` by each hint and build all that succeed, with a reference, into ``path``.
+
+    Args:
+        func: The function, as :func:`tvm.ir.save_json` writes it.
+        hints: Configurations, as :meth:`Hint.to_dict` gives them.
+        target: JSON of the target.
+        path: Library to write.
+
+    Returns:
+        ``errors``: for each hint None, or why there is no candidate; ``packed``: for each hint the
+        indices of the parameters it packs, and the shapes of what they are packed into.
+    """
+    original = tvm.ir.load_json(func)
+    llvm = Target(json.loads(target))
+    functions: dict[int, dict[str, tirx.PrimFunc]] = {}
+    errors: list[str | None] = []
+    packed: list[list[Any]] = []
+    for index, data in enumerate(hints):
+        try:
+            scheduled = apply_hint(original, Hint.from_dict(data))
+            parts = split_packing(finish(scheduled.mod["main"], original))
+        except Exception as error:  # whatever goes wrong is the candidate's own
+            errors.append(f"schedule: {one_line(error)}")
+            packed.append([])
+            continue
+        functions[index] = {f"candidate{index}": parts.compute}
+        shapes = []
+        if parts.packer is not None:
+            functions[index][f"pack{index}"] = parts.packer
+            written = parts.packer.params[len(parts.packed) :]
+            shapes = [[int(e) for e in buffer.shape] for buffer in written]
+        errors.append(None)
+        packed.append([list(parts.packed), shapes])
+    base = {"reference": _reference(original, hints)}
+    try:
+        _build(base | {k: f for named in functions.values() for k, f in named.items()}, llvm, path)
+    except Exception:
+        # Find whose fault it was, one by one.
+        good = dict(base)
+        for index, named in functions.items():
+            try:
+                _build(named, llvm, None)
+                good |= named
+            except Exception as error:
+                errors[index] = f"build: {one_line(error)}"
+        _build(good, llvm, path)
+    return {"errors": errors, "packed": packed}
+
+
+def _reference(func: tirx.PrimFunc, hints: list[dict[str, Any]]) -> tirx.PrimFunc:
+    """``func`` by the plainest template that is not hopelessly slow."""
+    arch = Hint.from_dict(hints[0]).arch
+    for template in ("contraction", "elementwise", "fallback"):
+        try:
+            return apply_hint(func, Hint(template, arch)).mod["main"]
+        except NotApplicable:
+            continue
+    return func
+
+
+def _build(functions: dict[str, tirx.PrimFunc], target: Target, path: str | None) -> None:
+    module = tvm.IRModule(
+        {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
+    )
+    built = tvm.tirx.build(module, target=target, pipeline="s_tir")
+    if path is not None:
+        built.export_library(path)
+
+
+def run_batch(
+    library: str,
+    arguments: list[list[Any]],
+    constants: list[int],
+    candidates: list[list[Any]],
+    seed: int,
+    best_us: float | None = None,
+) -> list[dict[str, Any]]:
+    """Check candidates against the reference, then time those that are right, in turns.
+
+    Args:
+        library: What :func:`build_batch` wrote.
+        arguments: Shape and type of each argument: ``[[shape, dtype], ...]``; the last is written.
+        constants: Indices of the arguments that are weights.
+        candidates: ``[index, packed parameters, their shapes]`` of each candidate.
+        seed: Seed of the inputs.
+        best_us: Best latency so far of an earlier batch.
+
+    Returns:
+        For each candidate ``latency_us`` or None, ``rounds`` timed, and ``error`` or None.
+    """
+    module = tvm.runtime.load_module(library)
+    inputs, expected = _expected(module["reference"], arguments, seed)
+    results: list[dict[str, Any]] = []
+    kernels: dict[int, Callable[[], None]] = {}
+    for place, (index, packed, shapes) in enumerate(candidates):
+        results.append({"latency_us": None, "rounds": 0, "error": None})
+        try:
+            kernels[place] = _checked(
+                module, index, packed, shapes, inputs, expected, constants
+            )
+        except Exception as error:
+            results[place]["error"] = one_line(error)
+    for place, (latency_us, rounds) in time_in_turns(kernels, best_us).items():
+        results[place] |= {"latency_us": latency_us, "rounds": rounds}
+    return results
+
+
+def _expected(
+    reference: Any, arguments: list[list[Any]], seed: int
+) -> tuple[list[np.ndarray], np.ndarray]:
+    for positive in (False, True):
+        rng = np.random.default_rng(seed)
+        inputs = [random_array(rng, tuple(shape), dtype, positive) for shape, dtype in arguments]
+        tensors = [tvm.runtime.tensor(array) for array in inputs]
+        reference(*tensors)
+        expected = tensors[-1].numpy()
+        if np.isfinite(expected.astype(np.float64)).all():
+            break
+    return inputs, expected
+
+
+def _checked(
+    module: Any,
+    index: int,
+    packed: list[int],
+    shapes: list[list[int]],
+    inputs: list[np.ndarray],
+    expected: np.ndarray,
+    constants: list[int],
+) -> Callable[[], None]:
+    """One call of a candidate, its weights as cold as in a network, once its result is right."""
+    tensors = [tvm.runtime.tensor(array) for array in inputs]
+    if packed:
+        outputs = [
+            tvm.runtime.empty(tuple(shape), tensors[i].dtype)
+            for i, shape in zip(packed, shapes, strict=True)
+        ]
+        module[f"pack{index}"](*(tensors[i] for i in packed), *outputs)
+        for i, tensor in zip(packed, outputs, strict=True):
+            tensors[i] = tensor
+    kernel = module[f"candidate{index}"]
+    kernel(*tensors)
+    compare(len(tensors) - 1, tensors[-1].numpy(), expected)
+    size = sum(math.prod(tensors[i].shape) * 4 for i in constants)
+    copies = min(_MOST_COPIES, math.ceil(_COLD_BYTES / size)) if size >= 4096 else 1
+    sets = [tensors]
+    for _ in range(copies - 1):
+        other = list(tensors)
+        for i in constants:
+            other[i] = tvm.runtime.tensor(tensors[i].numpy())
+        sets.append(other)
+    cycle = itertools.cycle(sets)
+
+    def call() -> None:
+        kernel(*next(cycle))
+
+    return call
+
+
+def time_in_turns(
+    kernels: dict[int, Callable[[], None]], best_us: float | None = None
+) -> dict[int, tuple[float, int]]:
+    """Latency in microseconds of each kernel, and how many rounds it took part in.
+
+    Rounds over all kernels, so that a slow moment of the machine hits all alike; those far from
+    the best drop out early. A kernel's latency is the lower quartile of its rounds: whatever else
+    the machine does only ever adds time.
+    """
+    times: dict[int, list[float]] = {place: [] for place in kernels}
+    alive = list(kernels)
+    for turn in range(_ROUNDS):
+        for place in alive:
+            times[place].append(_once(kernels[place], times[place]))
+        if turn < 2:
+            continue
+        estimate = {place: quartile(times[place]) for place in alive}
+        best = min(min(estimate.values(), default=math.inf), (best_us or math.inf) * 1e-6)
+        limit = _LOSES[0] if turn < 4 else _LOSES[1] if turn < 8 else _LOSES[2]
+        alive = [
+            place
+            for place in alive
+            if estimate[place] <= limit * best and sum(times[place]) < _SECONDS
+        ]
+    return {place: (quartile(seen) * 1e6, len(seen)) for place, seen in times.items()}
+
+
+def _once(kernel: Callable[[], None], before: list[float]) -> float:
+    """Seconds of one call, the mean over as many as last a millisecond."""
+    last = before[-1] if before else 0.0
+    calls = 1 if not before else max(1, min(200, round(1e-3 / max(last, 1e-7))))
+    start = time.perf_counter()
+    for _ in range(calls):
+        kernel()
+    return (time.perf_counter() - start) / calls
+
+
+def quartile(values: list[float]) -> float:
+    """The lower quartile, without the first value when there are others: it warms up."""
+    kept = sorted(values[1:] or values)
+    return kept[len(kept) // 4]

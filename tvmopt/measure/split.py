@@ -1,0 +1,53 @@
+"""A scheduled function apart: what runs once, when a model is built, and what runs at every call."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.script import relax as R
+
+from tvmopt.schedule.nest import PREPROC
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The two parts of a scheduled function.
+
+    Attributes:
+        compute: What runs at every call.
+        packer: Copies parameters ``packed`` into the layout that ``compute`` reads: takes them,
+            then what it writes. None when nothing is packed.
+        packed: Indices of these parameters.
+    """
+
+    compute: tirx.PrimFunc
+    packer: tirx.PrimFunc | None
+    packed: tuple[int, ...]
+
+
+def split_packing(func: tirx.PrimFunc) -> Split:
+    """Part ``func`` as ``relax.transform.SplitLayoutRewritePreproc`` does in a network."""
+    sources: list[tirx.Buffer] = []
+
+    def visit(block: tvm.s_tir.SBlock) -> None:
+        if PREPROC in block.annotations:
+            sources.append(block.reads[0].source)
+
+    tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlock, visit), order="post")
+    if not sources:
+        return Split(func, None, ())
+    packed = sorted(
+        i for i, p in enumerate(func.params) if any(p.same_as(source) for source in sources)
+    )
+    builder = relax.BlockBuilder()
+    kernel = builder.add_func(func.without_attr("global_symbol"), "kernel")
+    types = [R.Tensor(tuple(int(e) for e in p.shape), str(p.dtype)) for p in func.params]
+    arguments = [relax.Var(f"p{i}", ty) for i, ty in enumerate(types[:-1])]
+    with builder.function("main", arguments):
+        builder.emit_func_output(builder.emit(relax.call_tir(kernel, arguments, types[-1])))
+    parts = relax.transform.SplitLayoutRewritePreproc()(builder.get())
+    by_name = {var.name_hint: f for var, f in parts.functions_items()}
+    return Split(by_name["kernel_prepacked"], by_name["kernel_weight_prepack"], tuple(packed))

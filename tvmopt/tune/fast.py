@@ -1,0 +1,237 @@
+"""Strategy ``fast``: rank configurations by a model of the hardware, measure only the best few.
+
+1. copy the records of an earlier database (warm start); what it knows is not measured again,
+2. measure ``topk`` configurations of every other function (:mod:`.fast_search`),
+3. write the fastest of each into the tuning database, with how it compares to the policy's first
+   choice, which is what a build without tuning uses.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tvm.ir import IRModule
+from tvm.target import Target
+
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.measure.hints import HintMeasurer
+from tvmopt.policy.reranker import Reranker
+from tvmopt.schedule import apply_hint
+from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
+from tvmopt.tune.budget import Deadline
+from tvmopt.tune.database import (
+    Comparison,
+    DatabaseKey,
+    canonical_target,
+    create_database,
+    read_comparisons,
+    workload_hash,
+    write_comparisons,
+)
+from tvmopt.tune.default import default_source, schedule_task, untuned
+from tvmopt.tune.fast_search import Tuned, Workload, search
+from tvmopt.tune.metaschedule import check_request
+from tvmopt.tune.tasks import Task, extract_tasks
+from tvmopt.tune.warm_start import check_source, copy_database
+
+
+class FastStrategy(TuneStrategy):
+    """Best of ``topk`` modelled configurations for every function."""
+
+    name = "fast"
+
+    def tune(
+        self,
+        mod: IRModule,
+        target: Target,
+        arch: CpuArch,
+        options: TuneOptions,
+        work_dir: Path,
+        progress: Progress,
+    ) -> TuneResult:
+        """Measure until every task has had its share or the time is spent.
+
+        The database is ``work_dir/database``. An interrupt leaves it usable, with every task
+        finished so far.
+
+        Raises:
+            ConfigError: When the options or the target cannot be tuned for.
+            DatabaseMismatchError: When the warm start is for something else.
+            EnvironmentSetupError: When a package or the C++ compiler is missing.
+        """
+        check_request(target, options, self.name)
+        start = time.perf_counter()
+        work_dir = work_dir.resolve()
+        work_dir.mkdir(parents=True, exist_ok=True)
+        directory = work_dir / "database"
+        key = DatabaseKey(target=canonical_target(target), threads=options.threads)
+        if options.warm_start is not None:
+            check_source(options.warm_start, key)
+        database = create_database(directory, key)
+        reranker = Reranker(options.seed)
+        if options.warm_start is not None:
+            copy_database(options.warm_start, database, directory, key)
+        reranker.load(directory)
+        run = _Run(extract_tasks(mod, target), target, database, directory, progress)
+        deadline = Deadline(options.time_budget_s)
+        with (
+            tempfile.TemporaryDirectory(prefix="candidates-", dir=work_dir) as scratch,
+            HintMeasurer(target, options.threads, Path(scratch), options.seed) as measurer,
+        ):
+            try:
+                search(
+                    run.workloads(),
+                    arch,
+                    measurer,
+                    reranker,
+                    options.topk,
+                    lambda: deadline.expired,
+                    run.finish,
+                )
+            finally:
+                run.write()
+                reranker.save(directory)
+        rows = tuple(run.row(task, arch) for task in run.tasks)
+        return TuneResult(
+            strategy=self.name,
+            database_dir=directory,
+            tasks=rows,
+            trials=sum(row.trials for row in rows),
+            seconds=time.perf_counter() - start,
+            log=tuple(run.log()),
+        )
+
+
+class _Run:
+    """One run of the strategy: its tasks, what is known of them, and where that is written."""
+
+    def __init__(
+        self,
+        tasks: tuple[Task, ...],
+        target: Target,
+        database: Any,
+        directory: Path,
+        progress: Progress,
+    ) -> None:
+        self.tasks = tasks
+        self._target = target
+        self._database = database
+        self._directory = directory
+        self._progress = progress
+        self._keys = {task.name: workload_hash(task.mod) for task in tasks}
+        self._compared = read_comparisons(directory)
+        self._tuned: dict[str, Tuned] = {}
+        self._start = time.monotonic()
+
+    def workloads(self) -> list[Workload]:
+        """Tasks without a record yet."""
+        return [
+            Workload(task.name, task.mod["main"], task.weight)
+            for task in self.tasks
+            if task.is_static and self._keys[task.name] not in self._compared
+        ]
+
+    def finish(self, tuned: Tuned) -> None:
+        """Write down what a finished task came to."""
+        name, best = tuned.workload.name, tuned.best
+        self._tuned[name] = tuned
+        task = next(task for task in self.tasks if task.name == name)
+        if best is not None and best.latency_us is not None:
+            self._commit(task, tuned)
+        done = len(self._tuned)
+        text = f"{name}: " + (
+            f"{best.latency_us:.1f} us, best of {len(tuned.measured)} ({best.hint.template})"
+            if best is not None
+            else f"all {len(tuned.measured)} candidates failed"
+        )
+        self._progress(done, len(self.tasks), text)
+
+    def _commit(self, task: Task, tuned: Tuned) -> None:
+        from tvm.s_tir import meta_schedule as ms
+
+        best, first = tuned.best, tuned.first
+        assert best is not None and best.latency_us is not None
+        schedule = apply_hint(task.mod["main"], best.hint)
+        self._database.commit_tuning_record(
+            ms.database.TuningRecord(
+                schedule.trace,
+                self._database.commit_workload(task.mod),
+                [best.latency_us * 1e-6],
+                self._target,
+                ms.arg_info.ArgInfo.from_prim_func(task.mod["main"]),
+            )
+        )
+        self._compared[self._keys[task.name]] = Comparison(
+            rule=tuned.ranked[0].hint.template,
+            default_us=first.latency_us if first else None,
+            tuned_us=best.latency_us,
+            config=best.hint.to_dict(),
+        )
+
+    def write(self) -> None:
+        """Write the comparisons beside the records."""
+        write_comparisons(self._directory, read_comparisons(self._directory) | self._compared)
+
+    def row(self, task: Task, arch: CpuArch) -> TaskResult:
+        """Row of the per-task table."""
+        known = self._compared.get(self._keys[task.name])
+        tuned = self._tuned.get(task.name)
+        measured = tuned.measured if tuned else []
+        failures = sum(m.latency_us is None for m in measured)
+        if known is None or known.tuned_us is None:
+            _, rule = schedule_task(task, arch)
+            row = untuned(task, default_source(rule))
+            return TaskResult(**{**vars(row), "trials": len(measured), "failures": failures})
+        latency_us = known.tuned_us
+        return TaskResult(
+            name=task.name,
+            shape=task.shape,
+            weight=task.weight,
+            flops=task.flops,
+            source="database" if known.record_wins else f"default:{known.rule}",
+            latency_us=latency_us,
+            gflops=task.flops / latency_us / 1e3,
+            trials=len(measured),
+            failures=failures,
+        )
+
+    def log(self) -> list[dict[str, Any]]:
+        """One record a measured candidate, in the order of measuring."""
+        events = []
+        for name, tuned in self._tuned.items():
+            rank = {ranked.hint: place for place, ranked in enumerate(tuned.ranked)}
+            cycles = {ranked.hint: ranked.cycles for ranked in tuned.ranked}
+            for trial, (m, at) in enumerate(zip(tuned.measured, tuned.at, strict=True), start=1):
+                events.append(
+                    {
+                        "elapsed_s": round(at - self._start, 3),
+                        "task": name,
+                        "trial": trial,
+                        "latency_us": m.latency_us,
+                        "error": m.error,
+                        "config_id": m.hint.config_id,
+                        "config": str(m.hint),
+                        "rank": rank[m.hint],
+                        "modelled_cycles": cycles[m.hint],
+                        "rounds": m.rounds,
+                    }
+                )
+        events.sort(key=lambda event: event["elapsed_s"])
+        self._add_totals(events)
+        return events
+
+    def _add_totals(self, events: list[dict[str, Any]]) -> None:
+        weights = {task.name: task.weight for task in self.tasks}
+        best: dict[str, float] = {}
+        wanted = set(self._tuned)
+        for event in events:
+            name, us = event["task"], event["latency_us"]
+            if us is not None:
+                best[name] = min(us, best.get(name, us))
+            whole = wanted <= set(best)
+            event["best_total_us"] = (
+                sum(weights[n] * us for n, us in best.items()) if whole else None
+            )
