@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 
 from tvmopt.errors import ConfigError
 
-STRATEGIES = ("default", "metaschedule", "none")
+STRATEGIES = ("fast", "default", "metaschedule", "none")
+#: Strategies that measure candidates on this machine.
+MEASURING = ("fast", "metaschedule")
 GRANULARITIES = ("subgraph",)
 METRICS = ("auto", "top1", "fidelity")
 LOW_DTYPES = ("float16", "bfloat16", "int8")
 DTYPES = ("float32", *LOW_DTYPES)
-LAYOUTS = ("NCHW", "NHWC", "NCHW<c>c", "HWNC")
+LAYOUTS = ("auto", "NCHW", "NHWC", "NCHW<c>c", "HWNC")
 QUANTIZATIONS = ("u8s8", "s8s8")
 CALIBRATIONS = ("minmax", "entropy", "percentile")
 AUTO = "auto"
@@ -95,7 +97,8 @@ class ConvertConfig(StageConfig):
     Attributes:
         input_shapes: ``"image:1x3x224x224,mask:1x16"``; inputs that are static may be left out.
         target: ``TargetSpec.to_dict()``; the check of the conversion is compiled for it.
-        layout: Layout of the convolutions: ``"NCHW"`` (ONNX's own), ``"NHWC"``, ``"NCHW16c"`` (any
+        layout: Layout of the convolutions: ``"auto"`` (the one that is modelled to be fastest),
+            ``"NCHW"`` (ONNX's own), ``"NHWC"``, ``"NCHW16c"`` (any
             block) or ``"HWNC"``.
         dtype: Number format of the layers; ``"float32"`` leaves the model's own formats alone.
         skip_layers: Layers to leave alone: indices, name globs and operator types, separated by
@@ -105,7 +108,7 @@ class ConvertConfig(StageConfig):
 
     input_shapes: str
     target: dict[str, Any]
-    layout: str = "NCHW"
+    layout: str = "auto"
     dtype: str = "float32"
     skip_layers: str = ""
     quantization: str = "u8s8"
@@ -116,7 +119,7 @@ class ConvertConfig(StageConfig):
         parse_input_shapes(self.input_shapes)
         one_of("dtype", self.dtype, DTYPES)
         one_of("quantization", self.quantization, QUANTIZATIONS)
-        if not re.fullmatch(r"NCHW|NHWC|HWNC|NCHW[1-9]\d{0,3}c", self.layout):
+        if not re.fullmatch(r"auto|NCHW|NHWC|HWNC|NCHW[1-9]\d{0,3}c", self.layout):
             raise ConfigError(
                 f"layout must be one of {', '.join(LAYOUTS)} (such as NCHW16c), "
                 f"but got {self.layout!r}"
@@ -131,15 +134,17 @@ class TuneConfig(StageConfig):
         target: ``TargetSpec.to_dict()``.
         strategy: One of ``STRATEGIES``.
         granularity: One of ``GRANULARITIES``.
-        trials: Most candidates to measure; only ``metaschedule`` measures.
+        trials: Most candidates that ``metaschedule`` measures.
+        topk: Most configurations of one function that ``fast`` measures.
         time_budget_s: Most seconds to tune for; 0 for no limit.
         seed: Seed of every random choice.
     """
 
     target: dict[str, Any]
-    strategy: str = "default"
+    strategy: str = "fast"
     granularity: str = "subgraph"
     trials: int = 0
+    topk: int = 20
     time_budget_s: float = 0.0
     seed: int = 0
 
@@ -147,6 +152,7 @@ class TuneConfig(StageConfig):
         one_of("strategy", self.strategy, STRATEGIES)
         one_of("granularity", self.granularity, GRANULARITIES)
         at_least("trials", self.trials, 0)
+        at_least("topk", self.topk, 1)
         at_least("time_budget", self.time_budget_s, 0)
         if self.strategy == "metaschedule" and self.trials < 1:
             raise ConfigError(

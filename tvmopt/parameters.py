@@ -76,7 +76,8 @@ _ALL = (
     Parameter("target", str, "host",
               "'host', an LLVM CPU name (skylake-avx512), or JSON with mcpu and mattr"),
     Parameter("threads", int, 0, "threads to compile for and measure with; 0: all usable cores"),
-    Parameter("layout", str, "NCHW", f"layout of the convolutions: {', '.join(LAYOUTS)}"),
+    Parameter("layout", str, "auto",
+              f"layout of the convolutions: {', '.join(LAYOUTS)}; auto: modelled to be fastest"),
     Parameter("dtype", str, "float32",
               f"number format of the layers: {', '.join(DTYPES)}; float32: the model's own"),
     Parameter("dtypes", str, "", f"number formats to look at; default: {', '.join(LOW_DTYPES)}"),
@@ -88,7 +89,8 @@ _ALL = (
               f"int8: how ranges are chosen: {', '.join(CALIBRATIONS)}"),
     Parameter("calibration_samples", int, 100, "int8: most samples to calibrate on"),
     Parameter("sensitivity_time", float, 120.0, "most seconds to measure sensitivity for"),
-    Parameter("strategy", str, "default", f"tuning strategy: {', '.join(STRATEGIES)}"),
+    Parameter("strategy", str, "fast", f"tuning strategy: {', '.join(STRATEGIES)}"),
+    Parameter("topk", int, 20, "most configurations of one function that fast measures"),
     Parameter("trials", int, 64, "most candidates that metaschedule measures"),
     Parameter("time_budget", float, 0.0, "most seconds to tune for; 0: no limit"),
     Parameter("max_accuracy_drop", float, 0.01,
@@ -105,7 +107,7 @@ _BY_NAME = {p.name: p for p in _ALL}
 _MODEL = ("model", "name", "input_shapes", "data", "target", "threads")
 _QUANTIZATION = ("quantization", "calibration", "calibration_samples")
 _CONVERSION = ("layout", "dtype", "skip_layers", *_QUANTIZATION, "max_accuracy_drop")
-_TUNING = ("strategy", "trials", "time_budget")
+_TUNING = ("strategy", "topk", "trials", "time_budget")
 
 
 def _table(*names: str, **defaults: Any) -> tuple[Parameter, ...]:

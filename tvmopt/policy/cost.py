@@ -17,6 +17,8 @@ LAUNCH, _TILE, _BRANCH = 8_000.0, 24.0, 2.0
 # How much of the shorter of arithmetic and traffic is not hidden behind the other; and what a
 # branch around every row costs.
 _OVERLAP, _GUARDED = 0.15, 1.5
+# Cycles to write one accumulator to L1 and read it again.
+_SPILL = 1.5
 # Share of a cache that a working set may fill before it is taken to miss.
 _FILL = 0.75
 
@@ -32,6 +34,8 @@ class Tile:
         tiles: Tiles of the whole function.
         weight_block: Bytes of weight that one tile reads.
         weight_reuse: Bytes touched between two uses of the same weight.
+        weight_uses: Tiles of one core that use the same weight; the first finds it in L3.
+        spills: How often unfinished sums go to memory and back.
         data_block: Bytes of data that one tile reads for the first time.
         data_reuse: Bytes touched between two uses of the same data.
         out_bytes: Bytes that one tile writes and its epilogue reads.
@@ -47,6 +51,8 @@ class Tile:
     tiles: int
     weight_block: float
     weight_reuse: float
+    weight_uses: float
+    spills: int
     data_block: float
     data_reuse: float
     out_bytes: float
@@ -88,7 +94,9 @@ def tile_cost(tile: Tile, arch: CpuArch) -> Cost:
     if tile.guarded:
         step *= _GUARDED
     compute = tile.depth * step
-    traffic = tile.weight_block / bandwidth(tile.weight_reuse, arch)
+    compute += tile.spills * accumulators * _SPILL
+    again = (tile.weight_uses - 1) / bandwidth(tile.weight_reuse, arch)
+    traffic = tile.weight_block * (1 / arch.l3_bandwidth + again) / tile.weight_uses
     traffic += tile.data_block / bandwidth(tile.data_reuse, arch)
     overhead = tile.out_bytes / arch.simd_bytes * 2.0 + _TILE
     one = max(compute, traffic) + _OVERLAP * min(compute, traffic) + overhead

@@ -16,6 +16,8 @@ from tvmopt.schedule.register_tile import Form, RegisterTile
 # Share of the lanes that must be in use, unless no width does better.
 _GOOD_USE = 0.8
 _MOST_VECTORS = 16
+# Tiles whose unfinished sums are kept for one step of the reduction: they must stay in L1.
+_MOST_REPEATS = 24
 
 
 def register_tile_hints(form: Form, arch: CpuArch) -> list[Ranked]:
@@ -38,12 +40,13 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
             for position, size in row_block.items():
                 block[position] = size
             for order, parallel, stage in _orders(extents, block, rows, columns, has_stage, arch):
-                for rstep in _rsteps(facts, form):
+                for rstep, accumulate in _steps(form, extents, block, order, parallel, stage, arch):
                     yield Hint(
                         RegisterTile.name,
                         arch,
                         block=tuple(block),
                         rstep=rstep,
+                        accumulate=accumulate,
                         order=order,
                         parallel=parallel,
                         stage=stage,
@@ -152,12 +155,37 @@ def _parallel_depths(tiles: list[int], cores: int) -> list[int]:
     return [0, *depths]
 
 
-def _rsteps(facts: BlockFacts, form: Form) -> list[int]:
-    wide = [i for i in facts.reduction if facts.axes[i].extent > 1]
+def _steps(
+    form: Form,
+    extents: list[int],
+    block: list[int],
+    order: tuple[int, ...],
+    parallel: int,
+    stage: int,
+    arch: CpuArch,
+) -> Iterator[tuple[int, int]]:
+    """Steps of the innermost reduction, and the loops that keep unfinished sums for one."""
+    facts = form.facts
+    yield 0, 0
     inner = facts.axes[facts.reduction[-1]].extent
-    if len(wide) < 2 or inner <= 64:
-        return [0]
-    return [0, *(s for s in (32, 64) if inner % s == 0)]
+    others = facts.reduced // inner
+    lanes = arch.lanes(facts.dtype)
+    step_bytes = others * math.ceil(block[-1] / lanes) * lanes * form.weight.buffer.dtype.itemsize
+    if others > 1 and inner > 64:
+        for step in (32, 64):
+            if inner % step == 0:
+                yield step, 0
+    within = 0
+    for p in reversed(order):
+        if form.weight.strides[facts.spatial[p]] != 0:
+            break
+        within += 1
+    within = min(within, len(order) - max(parallel, stage, 1))
+    repeats = math.prod(math.ceil(extents[p] / block[p]) for p in order[len(order) - within :])
+    if within and 1 < repeats <= _MOST_REPEATS and step_bytes * inner > arch.l1_bytes // 2:
+        fitting = [s for s in _divisors(inner, inner) if 4 <= s and s * step_bytes <= arch.l1_bytes * 0.7]
+        for step in fitting[-2:]:
+            yield step, within
 
 
 def _rank(form: Form, hint: Hint, arch: CpuArch) -> Ranked:
@@ -192,6 +220,9 @@ def _rank(form: Form, hint: Hint, arch: CpuArch) -> Ranked:
     data_reuse = _reuse(suffix, tiles, [w + d for w, d in zip(inner_weight, inner_data, strict=True)],
                         [form.data.strides[facts.spatial[p]] == 0 for p in range(len(extents))])
     tasks = math.prod(tiles[p] for p in hint.order[: hint.parallel]) if hint.parallel else 1
+    uses = max(1.0, math.prod(tiles[facts.spatial.index(i)] for i in form.rows) / (arch.cores if hint.parallel else 1))
+    if hint.accumulate:
+        weight_reuse = 1.0
     tile = Tile(
         rows=rows,
         vectors=vectors,
@@ -199,6 +230,8 @@ def _rank(form: Form, hint: Hint, arch: CpuArch) -> Ranked:
         tiles=math.prod(tiles),
         weight_block=weight_block,
         weight_reuse=weight_reuse,
+        weight_uses=uses,
+        spills=facts.axes[facts.reduction[-1]].extent // hint.rstep if hint.accumulate else 0,
         data_block=data_bytes({p: hint.block[p] for p in range(len(extents))}),
         data_reuse=data_reuse,
         out_bytes=rows * hint.block[-1] * itemsize * 2,

@@ -26,6 +26,8 @@ class Hint:
         block: Elements of each data-parallel axis of the anchor in one register tile, the axes as
             the template normalises them.
         rstep: Elements of the innermost reduction axis summed up before the next tile; 0 is all.
+        accumulate: How many of the innermost loops over the tiles run within each such step, their
+            unfinished sums in memory; then what a step reads of the weight stays in L1.
         order: Loops over the tiles, outermost first, as indices into ``block``.
         parallel: How many of these loops are shared out over the cores; 0 is none.
         stage: How many of these loops surround the producers (padding); 0: a stage of their own.
@@ -39,6 +41,7 @@ class Hint:
     arch: CpuArch
     block: tuple[int, ...] = ()
     rstep: int = 0
+    accumulate: int = 0
     order: tuple[int, ...] = ()
     parallel: int = 0
     stage: int = 0

@@ -50,11 +50,15 @@ def schedule_nest(
         chunk, reduction[-1] = sch.split(reduction[-1], [None, hint.rstep])
         chunks = [chunk]
     around = [*units, *(outer[position] for position in hint.order)]
+    within: list[LoopRV] = []
+    if hint.accumulate and chunks:
+        around, within = around[: -hint.accumulate], around[-hint.accumulate :]
     tile = [*rows, *vectors]
-    sch.reorder(*around, *chunks, *reduction, *tile)
+    sch.reorder(*around, *chunks, *within, *reduction, *tile)
 
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
-    unroll_and_vectorize(sch, sch.get_loops(epilogue)[len(around) :])
+    finish = sch.get_loops(epilogue)[len(around) :]
+    unroll_and_vectorize(sch, finish[-1:] if within else finish)
     for producer in sch.get_producers(anchor):
         if PREPROC in sch.get(producer).annotations or _is_scheduled(sch, producer):
             continue

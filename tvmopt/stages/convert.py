@@ -36,6 +36,7 @@ from tvmopt.quantize import Scheme, is_quantized, quantize_model
 from tvmopt.random_inputs import KINDS
 from tvmopt.runtime.bundle import write_golden
 from tvmopt.runtime.metadata import TensorSpec
+from tvmopt.stages.auto_layout import choose_layout
 from tvmopt.stages.calibrate import read_ranges
 from tvmopt.stages.check import (
     Criteria,
@@ -114,16 +115,19 @@ def convert(
 
     progress(2, 5, "convert")
 
-    def conversion_of(mod: tvm.IRModule) -> Conversion:
+    def conversion_of(mod: tvm.IRModule, layout: str) -> Conversion:
         return convert_module(
             mod,
             dtype=config.dtype,
-            layout=config.layout,
+            layout=layout,
             skip_layers=left_alone,
             keep_dtype=proposed,
         )
 
-    converted = conversion_of(imported)
+    if config.layout == AUTO:
+        layout = choose_layout(lambda layout: conversion_of(imported, layout).mod, target)
+        config = dataclasses.replace(config, layout=layout)
+    converted = conversion_of(imported, config.layout)
     rows = _converted_layers(layers, converted, skipped)
     progress(3, 5, "compile check")
     criteria = _criteria(config, source)
@@ -139,7 +143,7 @@ def convert(
             findings = check_conversion(run, trials, reference.output_names, criteria, exact)
         except AccuracyError as error:
             culprit = first_bad_layer(
-                lambda tapped: conversion_of(import_onnx(tapped, layers)).mod,
+                lambda tapped: conversion_of(import_onnx(tapped, layers), config.layout).mod,
                 prepared.model,
                 source,
                 layers,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tvmopt.arch.target import TargetSpec
-from tvmopt.config import TuneConfig
+from tvmopt.config import MEASURING, TuneConfig
 from tvmopt.errors import ConfigError
 from tvmopt.stages.module_files import read_module
 from tvmopt.stages.result import Progress, StageResult
@@ -40,9 +40,9 @@ def tune(
 
     target = TargetSpec.from_dict(config.target)
     missing = target.missing_on_host()
-    if missing and config.strategy == "metaschedule":
+    if missing and config.strategy in MEASURING:
         raise ConfigError(
-            f"strategy 'metaschedule' must measure on the target, but this machine lacks "
+            f"strategy {config.strategy!r} must measure on the target, but this machine lacks "
             f"{', '.join(missing)} of {target.mcpu}; use strategy=default or target=host"
         )
     llvm = target.to_tvm()
@@ -52,6 +52,7 @@ def tune(
         trials=config.trials,
         time_budget_s=config.time_budget_s,
         threads=target.threads,
+        topk=config.topk,
         seed=config.seed,
         warm_start=warm_start,
     )

@@ -9,7 +9,7 @@ import dataclasses
 from pathlib import Path
 
 from tvmopt import host
-from tvmopt.config import BuildConfig
+from tvmopt.config import MEASURING, BuildConfig
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.evaluate import CANDIDATE, UNTUNED
 from tvmopt.tracking.request import Request
@@ -65,7 +65,7 @@ def tune_stage(
 ) -> StageOutput:
     """Find schedules; measured ones are good for this machine only."""
     identity = request.tune.to_dict()
-    if request.tune.strategy == "metaschedule":
+    if request.tune.strategy in MEASURING:
         identity["host"] = host.fingerprint()
     inputs = {"convert": converted.folder}
     digests = {"convert": converted.digest}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.config import (
@@ -17,6 +18,7 @@ from tvmopt.config import (
     SensitivityConfig,
     TuneConfig,
     at_least,
+    MEASURING,
 )
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ConfigError
@@ -92,7 +94,7 @@ def make_request(
     data: str = "",
     target: str = "host",
     threads: int = 0,
-    layout: str = "NCHW",
+    layout: str = "auto",
     dtype: str = "float32",
     dtypes: str = "",
     skip_layers: str = "",
@@ -100,7 +102,8 @@ def make_request(
     calibration: str = "minmax",
     calibration_samples: int = 100,
     sensitivity_time: float = 120.0,
-    strategy: str = "default",
+    strategy: str = "fast",
+    topk: int = 20,
     trials: int = 64,
     time_budget: float = 0.0,
     max_accuracy_drop: float = 0.01,
@@ -123,7 +126,7 @@ def make_request(
         raise ConfigError(
             f"data must be an existing .npz or .npy file, but there is none at '{data_path}'"
         )
-    tune = TuneConfig(described, strategy, "subgraph", *_budget(strategy, trials, time_budget))
+    tune = TuneConfig(described, strategy, **_budget(strategy, topk, trials, time_budget))
     evaluate = EvaluateConfig(threads=spec.threads, metric=metric, repeats=repeats)
     loaded = load_onnx(model)
     fixed = format_input_shapes(fix_input_shapes(loaded, shapes))
@@ -162,11 +165,17 @@ def make_request(
     )
 
 
-def _budget(strategy: str, trials: int, time_budget: float) -> tuple[int, float]:
+def _budget(strategy: str, topk: int, trials: int, time_budget: float) -> dict[str, Any]:
     # A budget that the strategy does not use must not change the digest of its result.
+    at_least("topk", topk, 1)
     at_least("trials", trials, 0)
     at_least("time_budget", time_budget, 0)
-    return (trials, float(time_budget)) if strategy == "metaschedule" else (0, 0.0)
+    used: dict[str, Any] = {"time_budget_s": float(time_budget)} if strategy in MEASURING else {}
+    if strategy == "metaschedule":
+        used["trials"] = trials
+    if strategy == "fast":
+        used["topk"] = topk
+    return used
 
 
 def name_of(model: str) -> str:

@@ -53,14 +53,15 @@ def main(
     data: str = "",
     target: str = "host",
     threads: int = 0,
-    layout: str = "NCHW",
+    layout: str = "auto",
     dtype: str = "float32",
     skip_layers: str = "",
     quantization: str = "u8s8",
     calibration: str = "minmax",
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
-    strategy: str = "default",
+    strategy: str = "fast",
+    topk: int = 20,
     trials: int = 64,
     time_budget: float = 0.0,
     metric: str = "auto",
@@ -159,7 +160,7 @@ def convert(
     data: str = "",
     target: str = "host",
     threads: int = 0,
-    layout: str = "NCHW",
+    layout: str = "auto",
     dtype: str = "float32",
     skip_layers: str = "",
     quantization: str = "u8s8",
@@ -182,14 +183,15 @@ def tune(
     data: str = "",
     target: str = "host",
     threads: int = 0,
-    layout: str = "NCHW",
+    layout: str = "auto",
     dtype: str = "float32",
     skip_layers: str = "",
     quantization: str = "u8s8",
     calibration: str = "minmax",
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
-    strategy: str = "default",
+    strategy: str = "fast",
+    topk: int = 20,
     trials: int = 64,
     time_budget: float = 0.0,
     warm_start: str = "",
@@ -215,14 +217,15 @@ def build(
     data: str = "",
     target: str = "host",
     threads: int = 0,
-    layout: str = "NCHW",
+    layout: str = "auto",
     dtype: str = "float32",
     skip_layers: str = "",
     quantization: str = "u8s8",
     calibration: str = "minmax",
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
-    strategy: str = "default",
+    strategy: str = "fast",
+    topk: int = 20,
     trials: int = 64,
     time_budget: float = 0.0,
     no_cache: bool = False,
@@ -246,14 +249,15 @@ def evaluate(
     data: str = "",
     target: str = "host",
     threads: int = 0,
-    layout: str = "NCHW",
+    layout: str = "auto",
     dtype: str = "float32",
     skip_layers: str = "",
     quantization: str = "u8s8",
     calibration: str = "minmax",
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
-    strategy: str = "default",
+    strategy: str = "fast",
+    topk: int = 20,
     trials: int = 64,
     time_budget: float = 0.0,
     metric: str = "auto",
@@ -336,7 +340,7 @@ def _tune_run(session: Session, run_id: str) -> StageOutput:
     folder = local_artifacts(session.client, run_id, session.work_dir)
     if run.data.tags.get("tvmopt.stage") != "tune" or not (folder / "database").is_dir():
         raise ConfigError(
-            f"warm_start must be the id of a tune run with a database (strategy=metaschedule), "
+            f"warm_start must be the id of a tune run with a database (strategy=fast or metaschedule), "
             f"but got {run_id!r}"
         )
     if not is_intact(folder):
@@ -386,7 +390,7 @@ def _variant(request: Request) -> str:
     convert = request.convert
     parts = ["tvmopt", request.tune.strategy]
     parts += [convert.dtype] if convert.dtype != "float32" else []
-    parts += [convert.layout] if convert.layout != "NCHW" else []
+    parts += [convert.layout] if convert.layout != "auto" else []
     return " ".join(parts)
 
 

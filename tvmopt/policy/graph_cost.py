@@ -1,0 +1,35 @@
+"""What a whole network is expected to cost: the policy's first choices, summed over all calls."""
+
+from __future__ import annotations
+
+import collections
+
+import tvm
+from tvm import relax, tirx
+
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.policy.default import DefaultPolicy
+
+
+def modelled_cycles(lowered: tvm.IRModule, arch: CpuArch) -> float:
+    """Cycles of one inference.
+
+    Args:
+        lowered: A module of calls of fused functions, as ``lower`` gives it.
+        arch: The CPU.
+    """
+    calls: collections.Counter[str] = collections.Counter()
+
+    def count(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            if expr.op.name == "relax.call_tir":
+                calls[expr.args[0].name_hint] += 1
+
+    for _, func in lowered.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, count)
+    total = 0.0
+    for var, func in lowered.functions_items():
+        if isinstance(func, tirx.PrimFunc) and calls[var.name_hint]:
+            total += calls[var.name_hint] * DefaultPolicy(func, arch).cycles
+    return total
