@@ -40,10 +40,10 @@ class CpuArch:
     fma_ports: int = 2
     fma_latency: int = 4
     load_ports: int = 2
-    l1_bandwidth: float = 100.0
-    l2_bandwidth: float = 32.0
-    l3_bandwidth: float = 10.0
-    dram_bandwidth: float = 6.0
+    l1_bandwidth: float = 64.0
+    l2_bandwidth: float = 48.0
+    l3_bandwidth: float = 20.0
+    dram_bandwidth: float = 8.0
 
     @property
     def simd_bytes(self) -> int:

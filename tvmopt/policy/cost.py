@@ -13,14 +13,16 @@ import math
 from tvmopt.arch.cpu import CpuArch
 
 # Cycles to enter a parallel region, to begin and end a tile, and to branch around a loop body.
-LAUNCH, _TILE, _BRANCH = 8_000.0, 24.0, 2.0
+LAUNCH, _TILE, _BRANCH = 12_000.0, 8.0, 2.0
 # How much of the shorter of arithmetic and traffic is not hidden behind the other; and what a
 # branch around every row costs.
-_OVERLAP, _GUARDED = 0.15, 1.5
+_OVERLAP, _GUARDED = 1.0, 1.2
 # Cycles to write one accumulator to L1 and read it again.
-_SPILL = 1.5
+_SPILL = 0.5
+# Bytes that might have been written while a run of the output ends and the next begins.
+_STRIDED = 256.0
 # Share of a cache that a working set may fill before it is taken to miss.
-_FILL = 0.75
+_FILL = 0.4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Tile:
         data_block: Bytes of data that one tile reads for the first time.
         data_reuse: Bytes touched between two uses of the same data.
         out_bytes: Bytes that one tile writes and its epilogue reads.
+        out_run: How many of them lie side by side, with those of the tiles right after it.
+        out_total: Bytes of the whole output.
         imbalance: Work of the busiest core over the average.
         parallel: Whether the tiles are shared out over the cores.
         inner: Extent of the innermost reduction loop.
@@ -56,6 +60,8 @@ class Tile:
     data_block: float
     data_reuse: float
     out_bytes: float
+    out_run: float
+    out_total: float
     imbalance: float
     parallel: bool
     unroll: int = 1
@@ -98,6 +104,8 @@ def tile_cost(tile: Tile, arch: CpuArch) -> Cost:
     again = (tile.weight_uses - 1) / bandwidth(tile.weight_reuse, arch)
     traffic = tile.weight_block * (1 / arch.l3_bandwidth + again) / tile.weight_uses
     traffic += tile.data_block / bandwidth(tile.data_reuse, arch)
+    apart = 1 + _STRIDED / max(64.0, tile.out_run)
+    traffic += tile.out_bytes * apart / bandwidth(tile.out_total / arch.cores, arch)
     overhead = tile.out_bytes / arch.simd_bytes * 2.0 + _TILE
     one = max(compute, traffic) + _OVERLAP * min(compute, traffic) + overhead
     shared = tile.parallel and arch.cores > 1

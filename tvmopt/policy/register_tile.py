@@ -18,6 +18,11 @@ _GOOD_USE = 0.8
 _MOST_VECTORS = 16
 # Tiles whose unfinished sums are kept for one step of the reduction: they must stay in L1.
 _MOST_REPEATS = 24
+# Bytes that writing one byte drives out of a cache: the line is read first, and the next layer's
+# output comes on top.
+_WRITTEN = 1.0
+# Bytes a cycle of copying the padded input.
+_COPY = 12.0
 
 
 def register_tile_hints(form: Form, arch: CpuArch) -> list[Ranked]:
@@ -198,27 +203,28 @@ def _rank(form: Form, hint: Hint, arch: CpuArch) -> Ranked:
     rows = math.prod(hint.block[:-1])
     depth = facts.reduced
     weight_block = depth * vectors * lanes * itemsize
-    touched: dict[int, float] = {}
 
     def data_bytes(positions: dict[int, int]) -> float:
         return region_bytes(form.data, facts, positions)
 
-    # Bytes touched by one run of each suffix of the loops.
-    inner_weight, inner_data, suffix = [], [], list(reversed(hint.order))
-    span = {p: hint.block[p] for p in range(len(extents))}
+    # Bytes touched by one run of each suffix of the loops: weight, data, and what is written.
+    touched, suffix = [], list(reversed(hint.order))
+    span = dict(enumerate(hint.block))
     columns = 1
-    for p in suffix:
-        inner_weight.append(weight_block * columns)
-        inner_data.append(data_bytes(span))
+    for p in (*suffix, -1):
+        written = math.prod(span.values()) * itemsize
+        touched.append(weight_block * columns + data_bytes(span) + _WRITTEN * written)
+        if p < 0:
+            break
         span[p] = min(extents[p], span[p] * tiles[p])
         if form.weight.strides[facts.spatial[p]] != 0:
             columns *= tiles[p]
-    inner_weight.append(weight_block * columns)
-    inner_data.append(data_bytes(span))
-    weight_reuse = _reuse(suffix, tiles, [w + d for w, d in zip(inner_weight, inner_data, strict=True)],
-                          [form.weight.strides[facts.spatial[p]] == 0 for p in range(len(extents))])
-    data_reuse = _reuse(suffix, tiles, [w + d for w, d in zip(inner_weight, inner_data, strict=True)],
-                        [form.data.strides[facts.spatial[p]] == 0 for p in range(len(extents))])
+    fixed = [
+        [access.strides[facts.spatial[p]] == 0 for p in range(len(extents))]
+        for access in (form.weight, form.data)
+    ]
+    weight_reuse = _reuse(suffix, tiles, touched, fixed[0])
+    data_reuse = _reuse(suffix, tiles, touched, fixed[1])
     tasks = math.prod(tiles[p] for p in hint.order[: hint.parallel]) if hint.parallel else 1
     uses = max(1.0, math.prod(tiles[facts.spatial.index(i)] for i in form.rows) / (arch.cores if hint.parallel else 1))
     if hint.accumulate:
@@ -235,6 +241,8 @@ def _rank(form: Form, hint: Hint, arch: CpuArch) -> Ranked:
         data_block=data_bytes({p: hint.block[p] for p in range(len(extents))}),
         data_reuse=data_reuse,
         out_bytes=rows * hint.block[-1] * itemsize * 2,
+        out_run=hint.block[-1] * itemsize * (tiles[-1] if hint.order[-1] == len(tiles) - 1 else 1),
+        out_total=math.prod(extents) * itemsize,
         imbalance=imbalance(tasks, arch.cores) if hint.parallel else 1.0,
         parallel=hint.parallel > 0,
         inner=facts.axes[facts.reduction[-1]].extent,
@@ -277,4 +285,4 @@ def _stage_cycles(
         inside[p] = min(extents[p], hint.block[p] * tiles[p])
     runs = math.prod(tiles[p] for p in hint.order[: hint.stage])
     one = region_bytes(form.data, form.facts, inside)
-    return runs * one * 2 / 24.0 / arch.cores
+    return runs * one / _COPY / (arch.cores if hint.parallel else 1)
