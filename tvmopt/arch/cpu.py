@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 _LANE_BITS = {"int8": 8, "uint8": 8, "float16": 16, "bfloat16": 16, "int16": 16}
 
@@ -27,6 +28,7 @@ class CpuArch:
         l2_bandwidth: From L2.
         l3_bandwidth: From L3.
         dram_bandwidth: From memory.
+        mattr: Features added or removed, in LLVM's notation.
     """
 
     mcpu: str
@@ -44,11 +46,21 @@ class CpuArch:
     l2_bandwidth: float = 48.0
     l3_bandwidth: float = 20.0
     dram_bandwidth: float = 8.0
+    mattr: tuple[str, ...] = ()
 
     @property
     def simd_bytes(self) -> int:
         """Bytes of one vector register."""
         return self.simd_bits // 8
+
+    def to_tvm(self) -> Any:
+        """The ``tvm.target.Target`` that compiles for this CPU."""
+        import tvm
+
+        config: dict[str, Any] = {"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.cores}
+        if self.mattr:
+            config["mattr"] = list(self.mattr)
+        return tvm.target.Target(config)
 
     def lanes(self, dtype: str) -> int:
         """Elements of ``dtype`` in one vector register (at least 1)."""

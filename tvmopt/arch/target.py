@@ -88,6 +88,7 @@ class TargetSpec:
             cores=self.threads,
             simd_bits=bits,
             vector_registers=registers,
+            mattr=self.mattr,
             **{f"{level}_bytes": caches[level] for level in _CACHE_LEVELS if level in caches},
         )
 

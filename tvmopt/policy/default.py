@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 
 from tvm import IRModule, s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.policy.cost import LAUNCH, bandwidth
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.register_tile import register_tile_hints
 from tvmopt.policy.window import window_hints
@@ -25,8 +27,6 @@ from tvmopt.schedule.window import WindowForm, prepare_window
 
 # Variations of the templates without a tile: parallel tasks a core, registers a vector.
 _VARIATIONS = ((8, 4), (1, 4), (8, 1), (2, 4), (0, 4), (0, 1), (4, 2), (1, 1))
-# What the less specialised templates cost next to the best tile, until somebody measures.
-_LESS_SPECIAL = 1.3
 
 
 class DefaultPolicy:
@@ -49,6 +49,32 @@ class DefaultPolicy:
         """
         return [ranked.hint for ranked in self.ranked[:topk]]
 
+    @property
+    def cycles(self) -> float:
+        """Modelled cycles of the first choice."""
+        return self.ranked[0].cycles if self.ranked else self._stream_cycles
+
+    @functools.cached_property
+    def _stream_cycles(self) -> float:
+        """Cycles to read and write every argument once, for templates without a tile."""
+        size = sum(
+            math.prod(int(e) for e in p.shape) * p.dtype.itemsize
+            for p in self.func.params
+            if all(isinstance(e, tirx.IntImm) for e in p.shape)
+        )
+        cores = self.arch.cores if size > 64 * 1024 else 1
+        return size / bandwidth(size / cores, self.arch) / cores + (LAUNCH if cores > 1 else 0.0)
+
+    def _variations(self, template: str) -> list[Ranked]:
+        """The configurations of a template without a tile, the usual one first."""
+        return [
+            Ranked(
+                Hint(template, self.arch, tasks=tasks, vectors=vectors),
+                self._stream_cycles * (1.0 + 0.01 * place) + 1.0,
+            )
+            for place, (tasks, vectors) in enumerate(_VARIATIONS)
+        ]
+
     @functools.cached_property
     def ranked(self) -> list[Ranked]:
         """Every configuration with its modelled cycles, the cheapest first.
@@ -59,7 +85,7 @@ class DefaultPolicy:
         if self.reason is not None:
             return []
         if not _reductions(self.func):
-            return _variations("elementwise", self.arch)
+            return self._variations("elementwise")
         form, window = _form(self.func), _window(self.func)
         tiles = sorted(
             [
@@ -71,14 +97,14 @@ class DefaultPolicy:
         if not tiles:
             names = ["contraction", "contraction_in_place", "fallback"]
             if _fits_rows(self.func, self.arch):
-                return [*_variations("row_reduction", self.arch), *_variations(names[0], self.arch)[:2]]
+                return [*self._variations("row_reduction"), *self._variations(names[0])[:2]]
             return [
-                *_variations(names[0], self.arch)[:4],
-                *_variations(names[1], self.arch)[:2],
-                *_variations(names[2], self.arch)[:2],
+                *self._variations(names[0])[:4],
+                *self._variations(names[1])[:2],
+                *self._variations(names[2])[:2],
             ]
-        rows = _variations("row_reduction", self.arch)[:2] if _fits_rows(self.func, self.arch) else []
-        others = [*rows, *_variations("contraction", self.arch)[:1]]
+        rows = self._variations("row_reduction")[:2] if _fits_rows(self.func, self.arch) else []
+        others = [*rows, *self._variations("contraction")[:1]]
         if rows and form is not None and not form.constant:
             # A weight that changes with every call is not packed for a few rows.
             return [rows[0], *tiles[:8], *others[1:], *tiles[8:]]
@@ -91,13 +117,6 @@ def _fits_rows(func: tirx.PrimFunc, arch: CpuArch) -> bool:
     except NotApplicable:
         return False
     return True
-
-
-def _variations(template: str, arch: CpuArch) -> list[Ranked]:
-    return [
-        Ranked(Hint(template, arch, tasks=tasks, vectors=vectors), float(place + 1))
-        for place, (tasks, vectors) in enumerate(_VARIATIONS)
-    ]
 
 
 def _reductions(func: tirx.PrimFunc) -> int:

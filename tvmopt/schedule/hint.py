@@ -62,8 +62,8 @@ class Hint:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Hint:
         """Rebuild a hint from :meth:`to_dict`, or from its JSON."""
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        return cls(**(values | {"arch": CpuArch(**values["arch"])}))
+        values = _with_tuples(data)
+        return cls(**(values | {"arch": CpuArch(**_with_tuples(values["arch"]))}))
 
     def __str__(self) -> str:
         shown = {
@@ -72,3 +72,7 @@ class Hint:
             if field.name not in ("template", "arch") and getattr(self, field.name) != field.default
         }
         return f"{self.template}({', '.join(f'{k}={v}' for k, v in shown.items())})"
+
+
+def _with_tuples(data: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}

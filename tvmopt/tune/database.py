@@ -176,7 +176,7 @@ def repair_database(directory: Path) -> int:
 
 
 def apply_database(
-    mod: IRModule, directory: Path, key: DatabaseKey, target: Target
+    mod: IRModule, directory: Path, key: DatabaseKey, target: Target, *, losers: bool = False
 ) -> tuple[IRModule, set[str]]:
     """Replace every function that has a record by its tuned form.
 
@@ -188,6 +188,7 @@ def apply_database(
         directory: The tuning database.
         key: What it must have been tuned for.
         target: Target that the module is compiled for.
+        losers: Whether to apply records, too, that the default schedule is as fast as.
 
     Returns:
         The module, and the names of the functions that a record serves.
@@ -203,7 +204,8 @@ def apply_database(
             f"target of the key must be {canonical_target(target)!r}, but got {key.target!r}; "
             "open the database with the target that is compiled for"
         )
-    best = best_records(open_database(directory, key), read_comparisons(directory))
+    compared = {} if losers else read_comparisons(directory)
+    best = best_records(open_database(directory, key), compared)
     before = _scheduled_names(mod)
     with target, best, tvm.transform.PassContext(opt_level=3):
         applied = relax.transform.MetaScheduleApplyDatabase()(mod)

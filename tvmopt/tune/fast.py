@@ -39,9 +39,18 @@ from tvmopt.tune.warm_start import check_source, copy_database
 
 
 class FastStrategy(TuneStrategy):
-    """Best of ``topk`` modelled configurations for every function."""
+    """Best of ``topk`` modelled configurations for every function.
+
+    Args:
+        database_dir: Where the database is; ``work_dir/database`` by default.
+        builders: Worker processes that build; 0 is one a core.
+    """
 
     name = "fast"
+
+    def __init__(self, database_dir: Path | None = None, builders: int = 0) -> None:
+        self._database_dir = database_dir
+        self._builders = builders
 
     def tune(
         self,
@@ -66,7 +75,7 @@ class FastStrategy(TuneStrategy):
         start = time.perf_counter()
         work_dir = work_dir.resolve()
         work_dir.mkdir(parents=True, exist_ok=True)
-        directory = work_dir / "database"
+        directory = self._database_dir or work_dir / "database"
         key = DatabaseKey(target=canonical_target(target), threads=options.threads)
         if options.warm_start is not None:
             check_source(options.warm_start, key)
@@ -79,7 +88,9 @@ class FastStrategy(TuneStrategy):
         deadline = Deadline(options.time_budget_s)
         with (
             tempfile.TemporaryDirectory(prefix="candidates-", dir=work_dir) as scratch,
-            HintMeasurer(target, options.threads, Path(scratch), options.seed) as measurer,
+            HintMeasurer(
+                target, options.threads, Path(scratch), options.seed, self._builders
+            ) as measurer,
         ):
             try:
                 search(

@@ -1,0 +1,144 @@
+"""The fast tuner for one function, and for every function of a module, outside of any workflow.
+
+Names and signatures are those of the fast dlight proposal for CUDA (TVM community forum, 2024)::
+
+    policy = DefaultPolicy(func=func, arch=arch)
+    configs = policy.emit_config(20)
+    results, best = apply_and_build(func, configs, arch, parallel_build=True)
+
+    mod = ApplyFastTuning(topk=20, target=target, meta_database_dir="database")(mod)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import tvm
+from tvm import s_tir, tirx
+
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.target import TargetSpec
+from tvmopt.errors import ConfigError
+from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of
+from tvmopt.schedule import Hint, apply_hint
+from tvmopt.tune.base import TuneOptions
+from tvmopt.tune.database import DatabaseKey, apply_database, canonical_target
+from tvmopt.tune.fast import FastStrategy
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileResult:
+    """One configuration, built, checked and timed.
+
+    Attributes:
+        func: The function, unscheduled.
+        config: The configuration.
+        latency: Latency of one call in milliseconds; None when it failed.
+        error: Why it failed, in one line; None when it did not.
+    """
+
+    func: tirx.PrimFunc
+    config: Hint
+    latency: float | None
+    error: str | None
+
+    @property
+    def sch(self) -> s_tir.Schedule:
+        """The function under this configuration, with its trace."""
+        return apply_hint(self.func, self.config)
+
+
+def apply_and_build(
+    func: tirx.PrimFunc,
+    configs: Sequence[Hint],
+    arch: CpuArch,
+    parallel_build: bool = True,
+) -> tuple[list[CompileResult], CompileResult | None]:
+    """Build configurations of one function, check them against a plain schedule, and time them.
+
+    Builds and runs happen in child processes: a configuration that crashes or hangs is a result
+    with an error.
+
+    Args:
+        func: A TensorIR function of static shape. It is not changed.
+        configs: What to try, as ``policy.emit_config`` gives it.
+        arch: The CPU, which must be this machine's.
+        parallel_build: Whether to build on all cores.
+
+    Returns:
+        One result a configuration, in order; and the fastest, None when all failed.
+
+    Raises:
+        ConfigError: When there are no configurations.
+    """
+    if not configs:
+        raise ConfigError(
+            "configs must hold at least one configuration, but got none; "
+            "DefaultPolicy.reason says why a function has none"
+        )
+    with (
+        tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
+        HintMeasurer(
+            arch.to_tvm(), arch.cores, Path(scratch), builders=0 if parallel_build else 1
+        ) as measurer,
+    ):
+        [measured] = measurer.measure([Candidates(func, configs)])
+    results = [_result(func, m) for m in measured]
+    best = best_of(measured)
+    return results, None if best is None else _result(func, best)
+
+
+def _result(func: tirx.PrimFunc, measured: Measured) -> CompileResult:
+    us = measured.latency_us
+    return CompileResult(func, measured.hint, None if us is None else us / 1e3, measured.error)
+
+
+@tvm.transform.module_pass(opt_level=0, name="ApplyFastTuning")
+class ApplyFastTuning:
+    """Tune every function of a lowered module and put the fastest schedules in place.
+
+    Before -> after: functions that no schedule has touched -> scheduled ones, marked
+    ``tirx.is_scheduled``; weights still are packed at every call until
+    :func:`tvmopt.transform.prepack.prepack` has run.
+
+    Args:
+        topk: Most configurations of one function that are measured.
+        target: The CPU, its features and its threads.
+        parallel_build: Whether to build on all cores.
+        meta_database_dir: Directory of the tuning database, a MetaSchedule JSONDatabase. What it
+            holds already is not measured again. By default it is thrown away.
+    """
+
+    def __init__(
+        self,
+        topk: int = 20,
+        target: TargetSpec | None = None,
+        parallel_build: bool = True,
+        meta_database_dir: str | Path | None = None,
+    ) -> None:
+        from tvmopt.arch.target import resolve_target
+
+        self._topk = topk
+        self._target = target or resolve_target()
+        self._builders = 0 if parallel_build else 1
+        self._directory = None if meta_database_dir is None else Path(meta_database_dir)
+
+    def transform_module(
+        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Apply the pass to every PrimFunc of ``mod`` that is not scheduled yet."""
+        llvm, threads = self._target.to_tvm(), self._target.threads
+        options = TuneOptions(trials=0, time_budget_s=0.0, threads=threads, topk=self._topk)
+        with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
+            work_dir = Path(scratch)
+            strategy = FastStrategy(database_dir=self._directory, builders=self._builders)
+            result = strategy.tune(
+                mod, llvm, self._target.arch(), options, work_dir, lambda *_: None
+            )
+            assert result.database_dir is not None, "the strategy keeps a database"
+            key = DatabaseKey(canonical_target(llvm), threads)
+            tuned, _ = apply_database(mod, result.database_dir, key, llvm, losers=True)
+        return tuned
