@@ -24,6 +24,8 @@ LEVELS = [
     {"errors", "host", "versions", "compare", "digest", "random_inputs"},
     {"arch"},
     {"frontend", "transform", "schedule", "runtime"},
+    {"policy"},
+    {"measure"},
     {"config", "parameters"},
     {"tune"},
     {"build"},

@@ -9,7 +9,9 @@ import tvm
 from tvm import relax, tirx
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.schedule import schedule_module
+from tvmopt.policy import schedule_module
+from tvmopt.schedule import Hint, apply_hint, finish
+from tvmopt.transform.lower import lower as lower_module
 
 ARCH = CpuArch("skylake-avx512", "x86_64", 2, 512, 32, 48 * 1024, 2 * 1024 * 1024)
 NARROW = CpuArch("haswell", "x86_64", 4, 256, 16, 32 * 1024, 256 * 1024)
@@ -30,15 +32,7 @@ def lower(build: Callable[..., relax.Expr], operands: Sequence[Operand]) -> tvm.
         with builder.dataflow():
             result = builder.emit_output(builder.normalize(build(*params)))
         builder.emit_func_output(result)
-    passes = [
-        relax.transform.LegalizeOps(),
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-    ]
-    with TARGET:
-        return tvm.transform.Sequential(passes)(builder.get())
+    return lower_module(builder.get(), TARGET)
 
 
 def values(operands: Sequence[Operand], seed: int = 0) -> list[np.ndarray]:
@@ -65,28 +59,58 @@ def run(mod: tvm.IRModule, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def check(
-    build: Callable[..., relax.Expr], operands: Sequence[Operand], arch: CpuArch = ARCH
+    build: Callable[..., relax.Expr],
+    operands: Sequence[Operand],
+    arch: CpuArch = ARCH,
+    template: str | None = None,
 ) -> tuple[tvm.IRModule, dict[str, str]]:
-    """Schedule ``build``; assert that its results stay the same; give the module and the rules."""
+    """Schedule ``build``; assert that its results stay the same; give the module and the rules.
+
+    Every function by the policy's first choice, or by the ``template`` that is named.
+    """
     mod = lower(build, operands)
-    scheduled, rules = schedule_module(mod, arch)
+    if template is None:
+        scheduled, rules = schedule_module(mod, arch)
+    else:
+        scheduled, rules = apply_template(mod, template, arch), {}
     inputs = values(operands)
     for got, expected in zip(run(scheduled, inputs), run(mod, inputs), strict=True):
-        assert got.dtype == expected.dtype
-        if expected.dtype.kind == "f":
-            scale = float(np.abs(expected.astype("float64")).max(initial=1e-3))
-            tolerance = 2e-2 if expected.dtype == np.float16 else 2e-5
-            np.testing.assert_allclose(
-                got.astype("float64"), expected.astype("float64"), rtol=0, atol=tolerance * scale
-            )
-        else:
-            np.testing.assert_array_equal(got, expected)
+        assert_close(got, expected)
     return scheduled, rules
+
+
+def apply_template(mod: tvm.IRModule, template: str, arch: CpuArch = ARCH) -> tvm.IRModule:
+    """``mod`` with each TensorIR function scheduled by ``template``, which must take it."""
+    out = mod.clone()
+    for var, func in prim_funcs(mod).items():
+        schedule = apply_hint(func, Hint(template, arch))
+        out[mod.get_global_var(var)] = finish(schedule.mod["main"], func)
+    return out
+
+
+def prim_funcs(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
+    """The TensorIR functions of ``mod``, by name."""
+    return {
+        var.name_hint: func
+        for var, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+    }
+
+
+def assert_close(got: np.ndarray, expected: np.ndarray) -> None:
+    """Equal but for rounding, relative to the largest value: sums run in another order."""
+    assert got.dtype == expected.dtype
+    if expected.dtype.kind != "f":
+        np.testing.assert_array_equal(got, expected)
+        return
+    scale = float(np.abs(expected.astype("float64")).max(initial=1e-3))
+    tolerance = 2e-2 if expected.dtype == np.float16 else 2e-5
+    np.testing.assert_allclose(
+        got.astype("float64"), expected.astype("float64"), rtol=0, atol=tolerance * scale
+    )
 
 
 def loop_kinds(mod: tvm.IRModule) -> set[str]:
     """Which of ``parallel``, ``vectorized`` and ``unroll`` occur in the TensorIR of ``mod``."""
-    text = "".join(
-        func.script() for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)
-    )
+    text = "".join(func.script() for func in prim_funcs(mod).values())
     return {kind for kind in ("parallel", "vectorized", "unroll") if f"T.{kind}(" in text}

@@ -12,16 +12,11 @@ import pytest
 import tvm
 from tvm import relax, s_tir, tirx
 
-from tvmopt.schedule import (
-    DEFAULT_RULES,
-    Scheduled,
-    ScheduleRule,
-    schedule_function,
-    schedule_module,
-)
+from tvmopt.policy import Scheduled, schedule_function, schedule_module
+from tvmopt.schedule import TEMPLATES, Hint, NotApplicable, Template, apply_hint
 from tvmopt.schedule.apply import SCHEDULED_ATTR
 
-from .harness import ARCH, check, loop_kinds, lower, run
+from .harness import ARCH, apply_template, check, loop_kinds, lower, prim_funcs, run
 
 op, nn = relax.op, relax.op.nn
 
@@ -30,21 +25,19 @@ def _f32(*shape: int) -> tuple[tuple[int, ...], str]:
     return shape, "float32"
 
 
-def _prim_funcs(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
-    return {
-        var.name_hint: func
-        for var, func in mod.functions_items()
-        if isinstance(func, tirx.PrimFunc)
-    }
-
-
 def _softmax(rows: int) -> tvm.IRModule:
     return lower(lambda x: nn.softmax(x, -1), [_f32(rows, 64)])
 
 
+_CHANNELS_LAST = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
 LARGE = {
-    "contraction": (lambda x, w: nn.conv2d(x, w, padding=1),
-                    [_f32(1, 16, 28, 28), _f32(32, 16, 3, 3)]),
+    "register_tile": (
+        lambda x, w: nn.conv2d(x, w, padding=1, **_CHANNELS_LAST),
+        [_f32(1, 28, 28, 16), _f32(3, 3, 16, 32)],
+    ),
+    "window": (
+        lambda x: nn.max_pool2d(x, 3, 2, 1, layout="NHWC"), [_f32(1, 56, 56, 64)],
+    ),
     "row_reduction": (lambda x: nn.softmax(x, -1), [_f32(512, 64)]),
     "elementwise": (lambda a, b: nn.relu(op.add(a, b)), [_f32(64, 32, 32), _f32(64, 32, 32)]),
 }  # fmt: skip
@@ -73,9 +66,9 @@ def test_names_and_attributes_are_kept() -> None:
     assert [v.name_hint for v in before.get_global_vars()] == [
         v.name_hint for v in after.get_global_vars()
     ]
-    assert set(rules) == set(_prim_funcs(before))
-    for name, func in _prim_funcs(after).items():
-        old = _prim_funcs(before)[name]
+    assert set(rules) == set(prim_funcs(before))
+    for name, func in prim_funcs(after).items():
+        old = prim_funcs(before)[name]
         assert {k: v for k, v in func.attrs.items() if k != SCHEDULED_ATTR} == dict(
             old.attrs.items()
         )
@@ -126,9 +119,8 @@ def test_sorting_is_left_alone() -> None:
 
 
 def test_far_rows_of_a_matmul_are_copied_into_panels() -> None:
-    mod, rules = schedule_module(lower(op.matmul, [_f32(64, 40), _f32(40, 512)]), ARCH)
-    assert list(rules.values()) == ["contraction"]
-    assert "x1_global" in mod.script()
+    mod = lower(op.matmul, [_f32(64, 40), _f32(40, 512)])
+    assert "x1_global" in apply_template(mod, "contraction").script()
 
 
 def test_a_chain_that_doubles_is_not_inlined_into_one_expression() -> None:
@@ -160,43 +152,78 @@ def test_a_pad_in_bfloat16() -> None:
     np.testing.assert_array_equal(got, np.pad(x, [(0, 0), (1, 2), (3, 1)]))
 
 
-class _Refuses(ScheduleRule):
+class _Refuses(Template):
     """Raises what TVM's primitives raise."""
 
-    name = "refuses"
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-    def apply(self, func, arch):
+    def apply(self, func, hint):
         sch = s_tir.Schedule(tvm.IRModule({"main": func}))
         sch.compute_inline(sch.get_sblock("root"))
         return sch
 
 
-def test_a_refusal_hands_on_to_the_next_rule() -> None:
-    func = next(iter(_prim_funcs(_softmax(8)).values()))
-    assert schedule_function(func, ARCH, [_Refuses(), *DEFAULT_RULES]).rule == "row_reduction"
+class _Unfit(Template):
+    """Never fits."""
+
+    def apply(self, func, hint):
+        return None
 
 
-def test_a_refusal_of_all_rules_is_reported() -> None:
-    func = next(iter(_prim_funcs(_softmax(8)).values()))
-    result = schedule_function(func, ARCH, [_Refuses()])
+def _softmax_func() -> tirx.PrimFunc:
+    return next(iter(prim_funcs(_softmax(8)).values()))
+
+
+def test_a_refusal_hands_on_to_the_next_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TEMPLATES, "register_tile", _Refuses("register_tile"))
+    func = next(iter(prim_funcs(lower(*LARGE["register_tile"])).values()))
+    result = schedule_function(func, ARCH)
+    assert result.rule == "contraction"
+    assert result.hint is not None
+    assert result.hint.template == "contraction"
+
+
+def test_a_refusal_of_all_templates_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(TEMPLATES):
+        monkeypatch.setitem(TEMPLATES, name, _Refuses(name))
+    func = _softmax_func()
+    result = schedule_function(func, ARCH)
     assert isinstance(result, Scheduled)
-    assert result.rule.startswith("unscheduled: refuses refused: ")
+    assert result.rule.startswith("unscheduled: ")
+    assert "contraction refused: " in result.rule
     assert result.func.same_as(func)
+    assert result.schedule is None
+    assert result.hint is None
 
 
-def test_no_rules_means_unscheduled() -> None:
-    func = next(iter(_prim_funcs(_softmax(8)).values()))
-    assert schedule_function(func, ARCH, []).rule == "unscheduled: no rule fits"
+def test_the_hint_of_a_scheduled_function_gives_the_same_function_again() -> None:
+    func = _softmax_func()
+    result = schedule_function(func, ARCH)
+    assert result.schedule is not None
+    assert result.hint is not None
+    again = apply_hint(func, result.hint)
+    tvm.ir.assert_structural_equal(again.mod, result.schedule.mod)
 
 
-def test_rule_names_are_distinct() -> None:
-    names = [rule.name for rule in DEFAULT_RULES]
-    assert len(names) == len(set(names))
+def test_not_applicable_says_which_template_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotApplicable, match=r"^elementwise does not fit$"):
+        apply_hint(_softmax_func(), Hint("elementwise", ARCH))
+    monkeypatch.setitem(TEMPLATES, "refuses", _Refuses("refuses"))
+    with pytest.raises(NotApplicable, match=r"^refuses refused: .+"):
+        apply_hint(_softmax_func(), Hint("refuses", ARCH))
+    monkeypatch.setitem(TEMPLATES, "unfit", _Unfit())
+    with pytest.raises(NotApplicable, match=r"^unfit does not fit$"):
+        apply_hint(_softmax_func(), Hint("unfit", ARCH))
+
+
+def test_templates_are_listed_under_their_names() -> None:
+    assert all(name == template.name for name, template in TEMPLATES.items())
 
 
 def test_the_package_needs_neither_mlflow_nor_the_slow_intrinsics() -> None:
     code = (
-        "import sys, tvmopt.schedule\n"
+        "import sys, tvmopt.schedule, tvmopt.policy\n"
         "bad = {'mlflow', 'optuna', 'tvm.s_tir.tensor_intrin'} & set(sys.modules)\n"
         "assert not bad, bad\n"
     )

@@ -28,53 +28,56 @@ def _attention(q, k, v):
     return op.matmul(nn.softmax(op.matmul(q, op.permute_dims(k, [0, 2, 1])), -1), v)
 
 
+# Which of the templates that tile registers serves is for the cost model to say.
+TILED = "register_tile", "window", "contraction"
+
 CASES = {
     # convolution
-    "conv_3x3": (_conv(padding=1), [_f32(1, 8, 14, 14), _f32(16, 8, 3, 3)], "contraction"),
-    "conv_odd": (_conv(padding=1), [_f32(2, 3, 7, 9), _f32(5, 3, 3, 3)], "contraction"),
-    "conv_prime": (_conv(), [_f32(1, 7, 13, 13), _f32(11, 7, 1, 1)], "contraction"),
+    "conv_3x3": (_conv(padding=1), [_f32(1, 8, 14, 14), _f32(16, 8, 3, 3)], TILED),
+    "conv_odd": (_conv(padding=1), [_f32(2, 3, 7, 9), _f32(5, 3, 3, 3)], TILED),
+    "conv_prime": (_conv(), [_f32(1, 7, 13, 13), _f32(11, 7, 1, 1)], TILED),
     "conv_stride": (
-        _conv(strides=2, padding=3), [_f32(1, 3, 32, 32), _f32(8, 3, 7, 7)], "contraction"),
-    "conv_stride_1x1": (_conv(strides=2), [_f32(1, 8, 14, 14), _f32(8, 8, 1, 1)], "contraction"),
+        _conv(strides=2, padding=3), [_f32(1, 3, 32, 32), _f32(8, 3, 7, 7)], TILED),
+    "conv_stride_1x1": (_conv(strides=2), [_f32(1, 8, 14, 14), _f32(8, 8, 1, 1)], TILED),
     "conv_dilated": (
-        _conv(dilation=2, padding=2), [_f32(1, 4, 12, 12), _f32(8, 4, 3, 3)], "contraction"),
+        _conv(dilation=2, padding=2), [_f32(1, 4, 12, 12), _f32(8, 4, 3, 3)], TILED),
     "conv_grouped": (
-        _conv(groups=2, padding=1), [_f32(1, 8, 10, 10), _f32(12, 4, 3, 3)], "contraction"),
+        _conv(groups=2, padding=1), [_f32(1, 8, 10, 10), _f32(12, 4, 3, 3)], TILED),
     "conv_depthwise": (
-        _conv(groups=16, padding=1), [_f32(1, 16, 28, 28), _f32(16, 1, 3, 3)], "contraction"),
+        _conv(groups=16, padding=1), [_f32(1, 16, 28, 28), _f32(16, 1, 3, 3)], TILED),
     "conv_depthwise_stride": (
         _conv(groups=6, padding=2, strides=2), [_f32(1, 6, 15, 15), _f32(6, 1, 5, 5)],
-        "contraction"),
+        TILED),
     "conv_bias_relu": (
         _conv_bias_relu, [_f32(1, 8, 14, 14), _f32(16, 8, 3, 3), _f32(1, 16, 1, 1)],
-        "contraction"),
+        TILED),
     "conv_residual": (
         lambda x, w, r: op.add(nn.conv2d(x, w), r),
-        [_f32(1, 8, 9, 9), _f32(8, 8, 1, 1), _f32(1, 8, 9, 9)], "contraction"),
+        [_f32(1, 8, 9, 9), _f32(8, 8, 1, 1), _f32(1, 8, 9, 9)], TILED),
     "conv_1x1_on_1x1": (_conv(), [_f32(1, 64, 1, 1), _f32(24, 64, 1, 1)], "row_reduction"),
     "conv_int8": (
         _conv(padding=1, out_dtype="int32"),
-        [((1, 8, 14, 14), "int8"), ((8, 8, 3, 3), "int8")], "contraction"),
+        [((1, 8, 14, 14), "int8"), ((8, 8, 3, 3), "int8")], TILED),
     "conv_float16": (
         _conv(padding=1), [((1, 8, 14, 14), "float16"), ((8, 8, 3, 3), "float16")],
-        "contraction"),
+        TILED),
     "conv1d": (
-        lambda x, w: nn.conv1d(x, w, padding=1), [_f32(1, 8, 33), _f32(16, 8, 3)], "contraction"),
+        lambda x, w: nn.conv1d(x, w, padding=1), [_f32(1, 8, 33), _f32(16, 8, 3)], TILED),
     "conv_transpose": (
         lambda x, w: nn.conv2d_transpose(x, w, strides=2), [_f32(1, 8, 7, 7), _f32(8, 4, 2, 2)],
         None),
     # matmul
-    "matmul": (op.matmul, [_f32(24, 32), _f32(32, 48)], "contraction"),
-    "matmul_prime": (op.matmul, [_f32(13, 17), _f32(17, 19)], "contraction"),
-    "matmul_row": (op.matmul, [_f32(1, 96), _f32(96, 200)], "contraction"),
+    "matmul": (op.matmul, [_f32(24, 32), _f32(32, 48)], TILED),
+    "matmul_prime": (op.matmul, [_f32(13, 17), _f32(17, 19)], TILED),
+    "matmul_row": (op.matmul, [_f32(1, 96), _f32(96, 200)], TILED),
     "matmul_column": (op.matmul, [_f32(48, 96), _f32(96, 1)], None),
-    "matmul_batch": (op.matmul, [_f32(3, 12, 20), _f32(3, 20, 18)], "contraction"),
+    "matmul_batch": (op.matmul, [_f32(3, 12, 20), _f32(3, 20, 18)], TILED),
     "matmul_nt": (
         lambda a, b: op.matmul(a, op.permute_dims(b, [1, 0])), [_f32(20, 64), _f32(33, 64)], None),
     "matmul_int8": (
         lambda a, b: op.matmul(a, b, out_dtype="int32"),
-        [((16, 32), "int8"), ((32, 64), "int8")], "contraction"),
-    "matmul_float16": (op.matmul, [((16, 32), "float16"), ((32, 64), "float16")], "contraction"),
+        [((16, 32), "int8"), ((32, 64), "int8")], TILED),
+    "matmul_float16": (op.matmul, [((16, 32), "float16"), ((32, 64), "float16")], TILED),
     "dense_bias_gelu": (
         lambda a, b, c: nn.gelu(op.add(op.matmul(a, b), c)),
         [_f32(8, 32), _f32(32, 64), _f32(64)], None),
@@ -82,38 +85,38 @@ CASES = {
     "attention": (_attention, [_f32(4, 16, 8), _f32(4, 16, 8), _f32(4, 16, 8)], None),
     # packed and padded operands
     "pack_conv_7x7": (
-        _conv(padding=1), [_f32(1, 16, 7, 7), _f32(64, 16, 3, 3)], "contraction"),
+        _conv(padding=1), [_f32(1, 16, 7, 7), _f32(64, 16, 3, 3)], TILED),
     "pack_conv_7x7_bias": (
-        _conv_bias_relu, [_f32(2, 8, 7, 7), _f32(64, 8, 3, 3), _f32(1, 64, 1, 1)], "contraction"),
-    "pack_conv_1x1": (_conv(), [_f32(1, 16, 7, 7), _f32(64, 16, 1, 1)], "contraction"),
+        _conv_bias_relu, [_f32(2, 8, 7, 7), _f32(64, 8, 3, 3), _f32(1, 64, 1, 1)], TILED),
+    "pack_conv_1x1": (_conv(), [_f32(1, 16, 7, 7), _f32(64, 16, 1, 1)], TILED),
     "pack_conv_stride": (
-        _conv(strides=2, padding=1), [_f32(1, 8, 14, 14), _f32(64, 8, 3, 3)], "contraction"),
+        _conv(strides=2, padding=1), [_f32(1, 8, 14, 14), _f32(64, 8, 3, 3)], TILED),
     "pack_conv_far_stride": (
-        _conv(strides=8), [_f32(1, 3, 64, 64), _f32(32, 3, 8, 8)], "contraction"),
+        _conv(strides=8), [_f32(1, 3, 64, 64), _f32(32, 3, 8, 8)], TILED),
     "pack_conv_grouped": (
-        _conv(groups=2), [_f32(1, 8, 5, 5), _f32(128, 4, 1, 1)], "contraction"),
+        _conv(groups=2), [_f32(1, 8, 5, 5), _f32(128, 4, 1, 1)], TILED),
     "pack_matmul_nt": (
         lambda a, b: op.matmul(a, op.permute_dims(b, [0, 2, 1])),
         [_f32(3, 24, 32), _f32(3, 50, 32)], None),
-    "pack_matmul_narrow": (op.matmul, [_f32(80, 24), _f32(24, 20)], "contraction"),
+    "pack_matmul_narrow": (op.matmul, [_f32(80, 24), _f32(24, 20)], TILED),
     "pack_matmul_prime_rows": (
         lambda a, b, c: op.add(op.matmul(a, b), c), [_f32(2, 37, 24), _f32(24, 64), _f32(64)],
-        "contraction"),
+        TILED),
     "panel_matmul": (
         lambda a, b, c: nn.relu(op.add(op.matmul(a, b), c)),
-        [_f32(64, 40), _f32(40, 512), _f32(512)], "contraction"),
-    "panel_matmul_batch": (op.matmul, [_f32(3, 64, 24), _f32(3, 24, 384)], "contraction"),
+        [_f32(64, 40), _f32(40, 512), _f32(512)], TILED),
+    "panel_matmul_batch": (op.matmul, [_f32(3, 64, 24), _f32(3, 24, 384)], TILED),
     "pack_matmul_int8": (
         lambda a, b: op.matmul(a, b, out_dtype="int32"),
-        [((80, 24), "int8"), ((24, 20), "int8")], "contraction"),
+        [((80, 24), "int8"), ((24, 20), "int8")], TILED),
     "pack_matmul_float16": (
-        op.matmul, [((80, 24), "float16"), ((24, 20), "float16")], "contraction"),
+        op.matmul, [((80, 24), "float16"), ((24, 20), "float16")], TILED),
     # pooling and reductions
     "max_pool": (
-        lambda x: nn.max_pool2d(x, 3, 2, 1), [_f32(1, 8, 28, 28)], "contraction"),
-    "avg_pool": (lambda x: nn.avg_pool2d(x, 2, 2), [_f32(1, 8, 14, 14)], "contraction"),
+        lambda x: nn.max_pool2d(x, 3, 2, 1), [_f32(1, 8, 28, 28)], TILED),
+    "avg_pool": (lambda x: nn.avg_pool2d(x, 2, 2), [_f32(1, 8, 14, 14)], TILED),
     "avg_pool_overlap": (
-        lambda x: nn.avg_pool2d(x, 3, 1, 1), [_f32(2, 5, 11, 11)], "contraction"),
+        lambda x: nn.avg_pool2d(x, 3, 1, 1), [_f32(2, 5, 11, 11)], TILED),
     "global_pool": (lambda x: op.mean(x, [2, 3], keepdims=True), [_f32(1, 24, 7, 7)],
                     "row_reduction"),
     "adaptive_pool": (lambda x: nn.adaptive_avg_pool2d(x, (1, 1)), [_f32(1, 24, 7, 7)], None),
@@ -136,8 +139,8 @@ CASES = {
         lambda x, g, b: nn.instance_norm(x, g, b, 1, [2, 3]),
         [_f32(2, 8, 6, 6), _f32(8), _f32(8)], None),
     "rms_norm": (lambda x, g: nn.rms_norm(x, g, [-1]), [_f32(7, 96), _f32(96)], None),
-    "sum_columns": (lambda x: op.sum(x, 0), [_f32(50, 64)], "contraction"),
-    "sum_middle": (lambda x: op.sum(x, 1), [_f32(3, 20, 7)], "contraction"),
+    "sum_columns": (lambda x: op.sum(x, 0), [_f32(50, 64)], TILED),
+    "sum_middle": (lambda x: op.sum(x, 1), [_f32(3, 20, 7)], TILED),
     "sum_all": (lambda x: op.sum(x), [_f32(40, 64)], None),
     "max_int": (lambda x: op.max(x, -1), [((6, 64), "int32")], "row_reduction"),
     "prod": (lambda x: op.prod(x, -1), [_f32(6, 16)], None),
@@ -196,7 +199,21 @@ def test_results_stay(name: str) -> None:
     _, rules = check(build, operands)
     if expected is not None:
         served = {rule.split(":")[0] for rule in rules.values()}
-        assert expected in served, rules
+        assert served & ({expected} if isinstance(expected, str) else set(expected)), rules
+
+
+_COPIED = [
+    name
+    for name, (_, _, expected) in CASES.items()
+    if name.startswith(("pack_", "panel_")) and expected is not None
+]
+
+
+@pytest.mark.parametrize("name", _COPIED)
+def test_results_stay_where_the_contraction_copies_its_operands(name: str) -> None:
+    """The policy prefers other templates for these by now, so they are asked for by name."""
+    build, operands, _ = CASES[name]
+    check(build, operands, template="contraction")
 
 
 @pytest.mark.parametrize("name", ["conv_3x3", "matmul_prime", "softmax", "layer_norm", "gelu"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from tvmopt.schedule import schedule_module
+from tvmopt.policy import schedule_module
 
 from .harness import ARCH, lower, run
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import collections
+
 from tvm import IRModule, tirx
 from tvm.ir import GlobalVar
 
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.policy.default import DefaultPolicy, Scheduled
 from tvmopt.schedule.apply import SCHEDULED_ATTR, NotApplicable, apply_hint, finish
+
+# Configurations of one template that are tried before the next template is.
+_MOST_REFUSALS = 3
 
 
 def schedule_function(func: tirx.PrimFunc, arch: CpuArch) -> Scheduled:
@@ -25,18 +30,20 @@ def schedule_function(func: tirx.PrimFunc, arch: CpuArch) -> Scheduled:
     policy = DefaultPolicy(func, arch)
     if policy.reason is not None:
         return Scheduled(func, f"unscheduled: {policy.reason}")
-    refusals: dict[str, str] = {}
+    refusals: collections.Counter[str] = collections.Counter()
+    reasons: dict[str, str] = {}
     for ranked in policy.ranked:
         hint = ranked.hint
-        if hint.template in refusals:
+        if refusals[hint.template] >= _MOST_REFUSALS:
             continue
         try:
             schedule = apply_hint(func, hint)
         except NotApplicable as error:
-            refusals[hint.template] = str(error)
+            refusals[hint.template] += 1
+            reasons[hint.template] = str(error)
             continue
         return Scheduled(finish(schedule.mod["main"], func), hint.template, schedule, hint)
-    return Scheduled(func, f"unscheduled: {'; '.join(refusals.values()) or 'no template fits'}")
+    return Scheduled(func, f"unscheduled: {'; '.join(reasons.values()) or 'no template fits'}")
 
 
 def schedule_module(mod: IRModule, arch: CpuArch) -> tuple[IRModule, dict[str, str]]:

@@ -76,7 +76,7 @@ def _widths(form: Form, arch: CpuArch) -> list[int]:
     lanes = arch.lanes(form.facts.dtype)
     found: dict[int, float] = {}
     for width in range(1, min(extent, _MOST_VECTORS * lanes) + 1):
-        if extent % width == 0:
+        if extent % width == 0 and form.run % width == 0:
             found[width] = width / (math.ceil(width / lanes) * lanes)
     best = max(found.values())
     return [w for w, use in found.items() if use >= min(_GOOD_USE, best)]

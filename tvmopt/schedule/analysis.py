@@ -39,10 +39,12 @@ class Access:
         buffer: The buffer touched.
         strides: Elements the offset moves when an axis steps by one, axis by axis; None where the
             step is not a constant (gather, division that does not simplify, ...).
+        offset: The offset itself.
     """
 
     buffer: tirx.Buffer
     strides: tuple[int | None, ...]
+    offset: ir.Expr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +196,7 @@ def _access(
     for index, extent in zip(indices, buffer.shape, strict=True):
         offset = index if offset is None else offset * extent + index
     if offset is None:  # a 0-d buffer: every axis broadcasts it
-        return Access(buffer, (0,) * len(axes))
+        return Access(buffer, (0,) * len(axes), tirx.IntImm("int64", 0))
     offset = analyzer.simplify(offset)
     used = variables(offset)
     strides: list[int | None] = []
@@ -204,7 +206,34 @@ def _access(
             continue
         step = analyzer.simplify(_shift(offset, axis.var) - offset)
         strides.append(int(step) if isinstance(step, tirx.IntImm) else None)
-    return Access(buffer, tuple(strides))
+    return Access(buffer, tuple(strides), offset)
+
+
+def constant_run(access: Access, axis: Axis) -> int:
+    """Over how many steps of ``axis``, from a multiple of that number on, ``access`` stays put.
+
+    64 for the data of a grouped convolution with 64 outputs a group, along its output channels;
+    1 when it moves at once. A divisor of the extent.
+    """
+    dtype = str(axis.var.ty.dtype)
+    for run in range(axis.extent, 1, -1):
+        if axis.extent % run:
+            continue
+        part, place = tirx.Var("part", dtype), tirx.Var("place", dtype)
+        analyzer = sym.Analyzer()
+        analyzer.bind(part, ir.Range(0, axis.extent // run))
+        analyzer.bind(place, ir.Range(0, run))
+        moved = _replace(access.offset, axis.var, part * run + place)
+        still = _replace(access.offset, axis.var, part * run)
+        if analyzer.can_prove_equal(moved, still):
+            return run
+    return 1
+
+
+def _replace(expr: ir.Expr, var: tirx.Var, value: ir.Expr) -> ir.Expr:
+    return tvm_ffi.structural_map(
+        expr, (tirx.Var, lambda v: value if v.same_as(var) else v), order="post"
+    )
 
 
 def _shift(expr: ir.Expr, var: tirx.Var) -> ir.Expr:

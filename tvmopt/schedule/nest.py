@@ -80,6 +80,17 @@ def schedule_nest(
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
 
 
+def schedule_rest(sch: s_tir.Schedule, hint: Hint) -> None:
+    """Schedule the stages that are neither part of the tile nor packing: each on its own."""
+    names = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
+    for name in names:
+        block = sch.get_sblock(name)
+        if PREPROC in sch.get(block).annotations or _is_scheduled(sch, block):
+            continue
+        if not block_facts(sch, block).reduction:
+            schedule_injective(sch, block, hint)
+
+
 def unit_loops(facts: BlockFacts, loops: Sequence[LoopRV]) -> list[LoopRV]:
     """The loops of a block's axes that are neither data-parallel nor reduced: extent 1."""
     used = {*facts.spatial, *facts.reduction}

@@ -15,11 +15,11 @@ import math
 from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from .analysis import Access, BlockFacts, block_facts, leaf_blocks
+from .analysis import Access, BlockFacts, block_facts, constant_run, leaf_blocks
 from .base import Template
 from .hint import Hint
 from .injective import schedule_injective
-from .nest import PREPROC, find_epilogue, schedule_nest, unit_loops
+from .nest import PREPROC, find_epilogue, schedule_nest, schedule_rest, unit_loops
 from .stage import collapse_axes, collapse_map, contiguous_tail, inline_copies, inline_injective
 
 
@@ -36,6 +36,7 @@ class Form:
         data: Access of the other one.
         constant: Whether the weight is a parameter that does not change between calls.
         producers: Names of the blocks that make the data, padding mostly.
+        run: Widest tile: how many steps of the vectorised axis use the same data.
     """
 
     sch: s_tir.Schedule
@@ -46,6 +47,7 @@ class Form:
     data: Access
     constant: bool
     producers: tuple[str, ...]
+    run: int
 
     @property
     def vector(self) -> int:
@@ -85,6 +87,10 @@ def prepare(func: tirx.PrimFunc) -> Form | None:
     if operands is None:
         return None
     weight, data = operands
+    vector = facts.axes[facts.spatial[-1]]
+    run = vector.extent if data.strides[facts.spatial[-1]] == 0 else constant_run(data, vector)
+    if run == 1:
+        return None
     return Form(
         sch=sch,
         anchor=anchor,
@@ -94,6 +100,7 @@ def prepare(func: tirx.PrimFunc) -> Form | None:
         data=data,
         constant=_is_constant(func, sch, weight),
         producers=tuple(sch.get(b).name_hint for b in sch.get_producers(anchor)),
+        run=run,
     )
 
 
@@ -188,6 +195,7 @@ class RegisterTile(Template):
             rows=[inner for _, inner in split],
             vectors=sch.split(loops[place], [None, lanes]),
         )
+        schedule_rest(sch, hint)
         return sch
 
 

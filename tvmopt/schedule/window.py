@@ -15,7 +15,7 @@ from tvm.s_tir.schedule import SBlockRV
 from .analysis import BlockFacts, block_facts, leaf_blocks
 from .base import Template
 from .hint import Hint
-from .nest import find_epilogue, schedule_nest, unit_loops
+from .nest import find_epilogue, schedule_nest, schedule_rest, unit_loops
 from .stage import inline_copies, inline_injective
 
 # Multiply-adds of one vector that a tile may hold as straight-line code.
@@ -112,4 +112,5 @@ class Window(Template):
             vectors=vectors,
             unroll_reduction=form.unrolled_taps > 0,
         )
+        schedule_rest(sch, hint)
         return sch

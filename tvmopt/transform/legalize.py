@@ -167,52 +167,100 @@ def conv2d_plain(
     return _cast(te.compute(shape, compute, name="conv2d"), out_dtype)
 
 
-def conv2d_transpose_nhwc(
+def phase_weight(weight: te.Tensor, strides: tuple[int, int]) -> te.Tensor:
+    """The weight of a transposed convolution as that of a plain one with all phases as channels.
+
+    Args:
+        weight: (kernel h, kernel w, channels, outputs).
+        strides: Along h and w.
+
+    Returns:
+        (taps h, taps w, channels, stride h * stride w * outputs), zeros where a phase has fewer
+        taps; taps run backwards.
+    """
+    kh, kw, channels, outputs = _ints(weight.shape)
+    taps = [-(-k // s) for k, s in zip((kh, kw), strides, strict=True)]
+
+    def element(ty: Any, tx: Any, c: Any, q: Any) -> Any:
+        row = (taps[0] - 1 - ty) * strides[0] + q // (strides[1] * outputs)
+        column = (taps[1] - 1 - tx) * strides[1] + q // outputs % strides[1]
+        value = weight[row, column, c, q % outputs]
+        if kh % strides[0] == 0 and kw % strides[1] == 0:
+            return value
+        inside = tirx.all(row < kh, column < kw)
+        return tirx.if_then_else(inside, value, tirx.const(0, str(weight.dtype)))
+
+    shape = (*taps, channels, strides[0] * strides[1] * outputs)
+    return te.compute(shape, element, name="phase_weight")
+
+
+def conv2d_transpose_phases(
     data: te.Tensor,
     weight: te.Tensor,
     strides: tuple[int, int],
     padding: tuple[int, int, int, int],
-    output_padding: tuple[int, int],
+    out_size: tuple[int, int],
     out_dtype: str,
 ) -> te.Tensor:
-    """Transposed convolution without groups or dilation.
+    """Transposed convolution without groups or dilation, its result by phase.
+
+    Output rows y with the same ``(y + top) % stride`` see the same taps, so each phase is a plain
+    convolution of the data, and all phases together are one with more output channels: no
+    multiplication by the zeros that the usual definition puts between the data.
 
     Args:
         data: (n, h, w, channels).
-        weight: (kernel h, kernel w, channels, outputs).
+        weight: Of :func:`phase_weight`.
         strides: Along h and w.
         padding: What is cut off the full result: top, left, bottom, right.
-        output_padding: What is added again at the bottom and at the right.
+        out_size: Height and width of the result.
         out_dtype: Type of the result.
 
     Returns:
-        (n, out h, out w, outputs).
+        (n, rows, columns, stride h * stride w * outputs); :func:`interleave_phases` puts it
+        together.
     """
-    kh, kw, channels, outputs = _ints(weight.shape)
-    spread = topi.nn.dilate(data, (1, *strides, 1), name="spread")
-    around = (
-        kh - 1 - padding[0],
-        kw - 1 - padding[1],
-        kh - 1 - padding[2] + output_padding[0],
-        kw - 1 - padding[3] + output_padding[1],
-    )
-    padded = _pad(spread, (1, 2), around)
-    batch, height, width, _ = _ints(padded.shape)
+    batch, *size, channels = _ints(data.shape)
+    taps = _ints(weight.shape)[:2]
+    first = [padding[k] // strides[k] for k in (0, 1)]
+    count = [(padding[k] + out_size[k] - 1) // strides[k] - first[k] + 1 for k in (0, 1)]
+    before = [max(0, taps[k] - 1 - first[k]) for k in (0, 1)]
+    after = [max(0, first[k] + count[k] - size[k]) for k in (0, 1)]
+    padded = _pad(data, (1, 2), (*before, *after))
     acc = sum_dtype(str(data.dtype), out_dtype)
-    ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+    ry, rx = te.reduce_axis((0, taps[0]), "ry"), te.reduce_axis((0, taps[1]), "rx")
     rc = te.reduce_axis((0, channels), "rc")
-    return _cast(
-        te.compute(
-            (batch, height - kh + 1, width - kw + 1, outputs),
-            lambda n, y, x, c: te.sum(
-                padded[n, y + ry, x + rx, rc].astype(acc)
-                * weight[kh - 1 - ry, kw - 1 - rx, rc, c].astype(acc),
-                axis=[ry, rx, rc],
-            ),
-            name="conv2d_transpose",
+    shift = [first[k] + before[k] - (taps[k] - 1) for k in (0, 1)]
+    result = te.compute(
+        (batch, *count, int(weight.shape[3])),
+        lambda n, y, x, q: te.sum(
+            padded[n, y + shift[0] + ry, x + shift[1] + rx, rc].astype(acc)
+            * weight[ry, rx, rc, q].astype(acc),
+            axis=[ry, rx, rc],
         ),
-        out_dtype,
+        name="conv2d_transpose",
     )
+    return _cast(result, out_dtype)
+
+
+def interleave_phases(
+    phases: te.Tensor,
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    out_size: tuple[int, int],
+) -> te.Tensor:
+    """The result of :func:`conv2d_transpose_phases` in its usual form: (n, h, w, outputs)."""
+    batch, channels = int(phases.shape[0]), int(phases.shape[3])
+    outputs = channels // (strides[0] * strides[1])
+    first = [padding[k] // strides[k] for k in (0, 1)]
+
+    def element(n: Any, y: Any, x: Any, c: Any) -> Any:
+        row, column = y + padding[0], x + padding[1]
+        phase = row % strides[0] * strides[1] + column % strides[1]
+        at = row // strides[0] - first[0], column // strides[1] - first[1]
+        return phases[(n, *at, phase * outputs + c)]
+
+    return te.compute((batch, *out_size, outputs), element, name="interleave")
 
 
 def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -246,14 +294,33 @@ def _conv2d_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Ex
     simple = int(attrs.groups) == 1 and _ints(attrs.dilation) == [1, 1]
     if layouts != ("NHWC", "HWIO", "NHWC") or not simple or not _static(call):
         return _default(builder, call)
-    return builder.call_te(
-        conv2d_transpose_nhwc,
-        *call.args,
-        strides=tuple(_ints(attrs.strides)),
-        padding=tuple(_ints(attrs.padding)),
-        output_padding=tuple(_ints(attrs.output_padding)),
+    data, weight = call.args
+    strides = tuple(_ints(attrs.strides))
+    settings: dict[str, Any] = {
+        "strides": strides,
+        "padding": tuple(_ints(attrs.padding)),
+        "out_size": tuple(_ints(call.ty.shape)[1:3]),
+    }
+    weight = builder.emit_te(phase_weight, weight, strides, primfunc_name_hint="phase_weight")
+    if strides == (1, 1):
+        return builder.call_te(
+            conv2d_transpose_phases,
+            data,
+            weight,
+            **settings,
+            out_dtype=str(call.ty.dtype),
+            primfunc_name_hint="conv2d_transpose",
+        )
+    phases = builder.emit_te(
+        conv2d_transpose_phases,
+        data,
+        weight,
+        **settings,
         out_dtype=str(call.ty.dtype),
         primfunc_name_hint="conv2d_transpose",
+    )
+    return builder.call_te(
+        interleave_phases, phases, **settings, primfunc_name_hint="interleave"
     )
 
 

@@ -14,7 +14,8 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-_PREPROC = "meta_schedule.layout_rewrite_preproc"
+from tvmopt.schedule.nest import PREPROC
+
 _SUFFIX = "_weight_prepack"
 
 
@@ -49,7 +50,7 @@ def _packs(func: Any) -> bool:
     if isinstance(func, tirx.PrimFunc):
         tvm_ffi.structural_walk(
             func.body,
-            (tvm.s_tir.SBlock, lambda b: found.append(b) if _PREPROC in b.annotations else None),
+            (tvm.s_tir.SBlock, lambda b: found.append(b) if PREPROC in b.annotations else None),
             order="post",
         )
     return bool(found)
