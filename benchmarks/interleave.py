@@ -103,7 +103,8 @@ def _turn(call: Callable[[], object], clock: Callable[[], float]) -> list[float]
         calls += 1
         if clock() - begin >= _BLOCK_S:
             break
-    begin, seconds = clock(), []
+    begin = clock()
+    seconds: list[float] = []
     while len(seconds) < _FEWEST_CALLS or clock() - begin < _BLOCK_S:
         start = clock()
         call()

@@ -86,8 +86,8 @@ def build_library(
             if sources.get(name) != "database":
                 none = rule.startswith("unscheduled")
                 sources[name] = f"none:{rule}" if none else f"default:{rule}"
-    mod = prepack(mod, llvm)
     try:
+        mod = prepack(mod)
         with tvm.transform.PassContext(opt_level=3):
             executable = tvm.compile(mod, llvm, relax_pipeline=_finish_pipeline(llvm))
         executable.export_library(str(path))

@@ -26,7 +26,7 @@ from tvmopt.tune import (
 
 from .models import ARCH, TARGET, THREADS, conv_net
 
-TRIALS = 8
+TRIALS = 10
 LOG_FIELDS = {"elapsed_s", "task", "trial", "latency_us", "error", "best_total_us"}
 
 
@@ -36,7 +36,7 @@ def ran(request, tmp_path_factory):
     work_dir = tmp_path_factory.mktemp(request.param)
     calls: list[tuple[int, int, str]] = []
     before = tvm_ffi.structural_hash(conv_net())
-    options = TuneOptions(trials=TRIALS, time_budget_s=0, threads=THREADS)
+    options = TuneOptions(trials=TRIALS, time_budget_s=0, threads=THREADS, topk=2)
     capture = request.config.pluginmanager.getplugin("capturemanager")
     capture.read_global_capture()
     result = create_strategy(request.param).tune(
@@ -74,7 +74,7 @@ def test_the_log_is_json_with_known_fields(ran) -> None:
     _, result, *_ = ran
     assert sum(record["trial"] > 0 for record in result.log) == result.trials
     for record in result.log:
-        assert set(record) == LOG_FIELDS
+        assert set(record) >= LOG_FIELDS
         assert (record["latency_us"] is None) != (record["error"] is None)
         json.dumps(record, allow_nan=False)
 
@@ -119,6 +119,6 @@ def test_reports(ran, tmp_path: Path) -> None:
 
 
 def test_an_unknown_strategy_is_refused() -> None:
-    rule = "strategy must be one of none, default, metaschedule"
+    rule = "strategy must be one of none, default, fast, metaschedule"
     with pytest.raises(ConfigError, match=f"{rule}, but got 'fastest'"):
         create_strategy("fastest")

@@ -17,7 +17,7 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
-from tvmopt.measure.jobs import compare, random_array
+from tvmopt.measure.jobs import compare, pack, random_array
 from tvmopt.measure.split import split_packing
 from tvmopt.measure.worker import one_line
 from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
@@ -59,13 +59,10 @@ def build_batch(func: str, hints: list[dict[str, Any]], target: str, path: str) 
             packed.append([])
             continue
         functions[index] = {f"candidate{index}": parts.compute}
-        shapes = []
         if parts.packer is not None:
             functions[index][f"pack{index}"] = parts.packer
-            written = parts.packer.params[len(parts.packed) :]
-            shapes = [[int(e) for e in buffer.shape] for buffer in written]
         errors.append(None)
-        packed.append([list(parts.packed), shapes])
+        packed.append([parts.packed, parts.shapes])
     base = {"reference": _reference(original, hints)}
     try:
         _build(base | {k: f for named in functions.values() for k, f in named.items()}, llvm, path)
@@ -166,13 +163,7 @@ def _checked(
     """One call of a candidate, its weights as cold as in a network, once its result is right."""
     tensors = [tvm.runtime.tensor(array) for array in inputs]
     if packed:
-        outputs = [
-            tvm.runtime.empty(tuple(shape), tensors[i].dtype)
-            for i, shape in zip(packed, shapes, strict=True)
-        ]
-        module[f"pack{index}"](*(tensors[i] for i in packed), *outputs)
-        for i, tensor in zip(packed, outputs, strict=True):
-            tensors[i] = tensor
+        pack(module[f"pack{index}"], tensors, packed, shapes)
     kernel = module[f"candidate{index}"]
     kernel(*tensors)
     compare(len(tensors) - 1, tensors[-1].numpy(), expected)

@@ -27,6 +27,12 @@ class Split:
     packer: tirx.PrimFunc | None
     packed: tuple[int, ...]
 
+    @property
+    def shapes(self) -> list[list[int]]:
+        """Shapes of what ``packer`` writes."""
+        written = self.packer.params[len(self.packed) :] if self.packer is not None else ()
+        return [[int(e) for e in buffer.shape] for buffer in written]
+
 
 def split_packing(func: tirx.PrimFunc) -> Split:
     """Part ``func`` as ``relax.transform.SplitLayoutRewritePreproc`` does in a network."""

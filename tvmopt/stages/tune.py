@@ -15,6 +15,7 @@ from tvmopt.tune.base import TuneResult
 
 DATABASE_DIR = "database"
 LOG_FILE = "tuning_log.jsonl"
+REGRET_FILE = "regret.csv"
 TASKS_FILE = "tasks.csv"
 
 
@@ -28,7 +29,8 @@ def tune(
     """Run a strategy over the tasks of a converted model.
 
     Writes the tuning database (when the strategy keeps one), the per-task table, the tuning log,
-    the convergence plot (when something was measured) and the lowered IR.
+    the convergence plot (when something was measured), the regret of the policy's ranking (of
+    ``fast``) and the lowered IR.
 
     Raises:
         ConfigError: When the target cannot be measured on this machine but the strategy measures.
@@ -36,6 +38,7 @@ def tune(
     """
     from tvmopt.tune import TuneOptions, create_strategy
     from tvmopt.tune.convergence import plot_convergence
+    from tvmopt.tune.regret import mean_regret, regret_rows, write_regret
     from tvmopt.tune.report import write_task_csv, write_task_markdown
 
     target = TargetSpec.from_dict(config.target)
@@ -63,6 +66,9 @@ def tune(
     with (out_dir / LOG_FILE).open("w") as file:
         file.writelines(json.dumps(record) + "\n" for record in result.log)
     plot_convergence(result, out_dir / "convergence.png")
+    regret = regret_rows(result.log)
+    if regret:
+        write_regret(regret, out_dir / REGRET_FILE)
 
     failures = sum(task.failures for task in result.tasks)
     served = sum(task.source == "database" for task in result.tasks)
@@ -72,7 +78,7 @@ def tune(
         "tune_failures": float(failures),
         "tasks": float(len(result.tasks)),
         "tasks_from_database": float(served),
-    }
+    } | mean_regret(regret)
     return StageResult(metrics, {}, _changed(result, failures, served))
 
 

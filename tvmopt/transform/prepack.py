@@ -19,13 +19,13 @@ from tvmopt.schedule.nest import PREPROC
 _SUFFIX = "_weight_prepack"
 
 
-def prepack(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def prepack(mod: tvm.IRModule) -> tvm.IRModule:
     """Split the packing of constants from scheduled functions and run it, on this machine.
 
+    Packing only copies, so it does not matter that the module may be for another CPU.
+
     Args:
-        mod: Module of scheduled functions; it must be able to run code for ``target`` or, when it
-            cannot, for any CPU: packing only copies.
-        target: Target of the module.
+        mod: Module of scheduled functions.
     """
     if not any(_packs(func) for _, func in mod.functions_items()):
         return mod

@@ -154,7 +154,7 @@ def _budgets(states: Sequence[Tuned], topk: int) -> list[int]:
     for state in states:
         share = _modelled(state) / total
         part = topk if share >= _HEAVY else topk // 2 if share >= _LIGHT else topk // 4
-        budgets.append(max(1, min(topk, max(part, 3))))
+        budgets.append(min(topk, max(part, 3)))
     return budgets
 
 
