@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import difflib
 import importlib.util
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from tvmopt.versions import TVM_VERSION, VERSION, installed
 
 Call = Callable[[], Any]
 _OPTIONAL = ("openvino", "torch")
+_SHOWN = 12  # names in an error
 
 
 def available(name: str) -> bool:
@@ -354,9 +357,11 @@ def check_names(
     wanted = list(filter(None, (name.strip() for name in only.split(","))))
     unknown = [name for name in wanted if name not in known]
     if unknown or not wanted:
+        close = [m for name in unknown for m in difflib.get_close_matches(name, known)] or known
+        more = f" and {len(known) - _SHOWN} more" if len(close) > _SHOWN else ""
         parser.error(
             f"--only must name rows, but got {', '.join(map(repr, unknown or [only]))}; "
-            f"there are: {', '.join(known)}"
+            f"choose from {', '.join(close[:_SHOWN])}{more}"
         )
     return wanted
 
@@ -405,6 +410,15 @@ def one_line(error: Exception) -> str:
 
 
 def write_json(path: str, content: Mapping[str, Any]) -> None:
-    """Write the results, if a file was asked for."""
+    """Write the results, if a file was asked for; an infinity, which JSON lacks, as text."""
     if path:
-        Path(path).write_text(json.dumps(content, indent=2) + "\n")
+        text = json.dumps(_finite(content), indent=2, allow_nan=False)
+        Path(path).write_text(text + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

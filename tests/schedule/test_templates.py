@@ -8,19 +8,22 @@ its hint survives JSON.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 
 import hypothesis
+import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from hypothesis import strategies as st
-from tvm import s_tir, tirx
+from tvm import ir, relax, s_tir, tirx
 
-from tvmopt.policy import schedule_function
-from tvmopt.schedule import TEMPLATES, Hint, NotApplicable, apply_hint
+from tvmopt.policy import DefaultPolicy, schedule_function
+from tvmopt.schedule import TEMPLATES, Hint, NotApplicable, Template, apply_hint
 
-from .candidates import Cpu, cases, check_numbers, chosen_hints, cpus, two_threads
-from .drawn import KINDS, Drawn
+from .candidates import Case, Cpu, cases, check_numbers, chosen_hints, cpus, two_threads
+from .drawn import KINDS, Drawn, Operand
 
 __all__ = ["two_threads"]
 
@@ -31,7 +34,7 @@ SERVED = {
     "depthwise": {"register_tile", "window", "contraction", "fallback"},
     "matmul": {"register_tile", "contraction", "contraction_in_place", "fallback"},
     "transposed_convolution": {"register_tile", "elementwise", "fallback"},
-    "pooling": {"window", "row_reduction", "contraction", "fallback"},
+    "pooling": {"window", "contraction", "contraction_in_place", "fallback"},
     "reduction": {"window", "row_reduction", "contraction", "fallback"},
     "elementwise": {"elementwise", "fallback"},
     "movement": {"elementwise", "fallback"},
@@ -103,3 +106,98 @@ def test_every_template_keeps_the_contract(kind: str, two_threads) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_template_keeps_the_contract_on_many_functions(kind: str, two_threads) -> None:
     _draw(kind, 150, two_threads)
+
+
+def _convolution(activation) -> Drawn:
+    """3 x 3, its last tile of channels ragged, all of its settings symmetric."""
+
+    def build(x, w):
+        y = relax.op.nn.conv2d(x, w, padding=1, data_layout="NHWC", kernel_layout="HWIO")
+        return activation(y)
+
+    operands = Operand((1, 9, 9, 8)), Operand((3, 3, 8, 24), constant=True)
+    return Drawn("conv2d", operands, build, None)
+
+
+@pytest.fixture(scope="module")
+def relu_case() -> Case:
+    [case] = cases(_convolution(relax.op.nn.relu), CPUS[0].target)
+    return case
+
+
+def _packed(case: Case) -> s_tir.Schedule:
+    """Under a hint that packs the weight when the model is built."""
+    hints = [r.hint for r in DefaultPolicy(case.func, CPUS[0].arch).ranked]
+    return apply_hint(case.func, next(hint for hint in hints if hint.pack == "constant"))
+
+
+def test_the_contract_is_kept_by_what_the_next_tests_break(relu_case: Case) -> None:
+    schedule = _packed(relu_case)
+    assert_replays(schedule, relu_case.func)
+    check_numbers(relu_case, [schedule.mod["main"]], CPUS[0].target)
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_weight_that_is_packed_wrongly_is_caught(relu_case: Case, split: bool) -> None:
+    func = _packed(relu_case).mod["main"]
+    weight = func.params[1]
+
+    def swap(load: ir.TensorLoad) -> ir.TensorLoad:
+        if not load.source.same_as(weight):
+            return load
+        ky, kx, *rest = load.indices
+        return load.source[kx, ky, *rest]
+
+    body = tvm_ffi.structural_map(func.body, (ir.TensorLoad, swap), order="post")
+    assert not tvm_ffi.structural_equal(body, func.body)
+    wrong = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        check_numbers(relu_case, [wrong], CPUS[0].target, split=split)
+
+
+def test_a_forgotten_epilogue_is_caught(relu_case: Case) -> None:
+    [plain] = cases(_convolution(relax.op.negative), CPUS[0].target)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        check_numbers(relu_case, [_packed(plain).mod["main"]], CPUS[0].target)
+
+
+def test_numpy_is_compared_with(relu_case: Case) -> None:
+    wrong = dataclasses.replace(relu_case, expected=np.zeros((1, 9, 9, 24)))
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        check_numbers(wrong, [], CPUS[0].target)
+
+
+def test_a_trace_of_something_else_is_caught(relu_case: Case) -> None:
+    schedule = _packed(relu_case)
+    # A step that the trace does not know of.
+    other = schedule.copy()
+    other.mod.update_func(
+        other.mod.get_global_var("main"), other.mod["main"].with_attr("changed", True)
+    )
+    hidden = _Hidden(other.mod, schedule.trace)
+    with pytest.raises(ValueError, match="StructuralEqual"):
+        assert_replays(hidden, relu_case.func)
+
+
+class _Hidden:
+    """A module and a trace that do not belong together."""
+
+    def __init__(self, mod: tvm.IRModule, trace: s_tir.schedule.Trace) -> None:
+        self.mod, self.trace = mod, trace
+
+
+class _Forgets(Template):
+    """Takes every function, and schedules another one."""
+
+    name = "elementwise"
+
+    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+        return s_tir.Schedule(tvm.IRModule({"main": func.with_attr("changed", True)}))
+
+
+def test_a_template_that_breaks_the_contract_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = Drawn("relu", (Operand((3, 17)),), relax.op.nn.relu, lambda x: np.maximum(x, 0))
+    assert keep_contract(drawn, CPUS[0])["elementwise"] > 1
+    monkeypatch.setitem(TEMPLATES, "elementwise", _Forgets())
+    with pytest.raises(ValueError, match="StructuralEqual"):
+        keep_contract(drawn, CPUS[0])

@@ -138,12 +138,12 @@ class HintMeasurer:
     def _run(self, group: Candidates, library: Path, built: dict[str, Any]) -> list[Measured]:
         good = [n for n, error in enumerate(built["errors"]) if error is None]
         outcomes = self._time(group, library, built, good)
-        if len(good) > 1 and all(o["error"] == outcomes[good[0]]["error"] for o in outcomes.values()):
-            if outcomes[good[0]]["latency_us"] is None:
-                # The worker died of one of them; one by one, each stands for itself.
-                outcomes = {}
-                for n in good:
-                    outcomes |= self._time(group, library, built, [n])
+        reasons = {outcome["error"] for outcome in outcomes.values()}
+        if len(good) > 1 and len(reasons) == 1 and reasons != {None}:
+            # The worker died of one of them; one by one, each stands for itself.
+            outcomes = {}
+            for n in good:
+                outcomes |= self._time(group, library, built, [n])
         return [
             Measured(hint, outcomes[n]["latency_us"], outcomes[n]["error"], outcomes[n]["rounds"])
             if n in outcomes

@@ -1,4 +1,4 @@
-"""A scheduled function apart: what runs once, when a model is built, and what runs at every call."""
+"""A scheduled function apart: what runs once, at build time, and what runs at every call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import dataclasses
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
-from tvm.script import relax as R
 
 from tvmopt.schedule.nest import PREPROC
 
@@ -50,7 +49,7 @@ def split_packing(func: tirx.PrimFunc) -> Split:
     )
     builder = relax.BlockBuilder()
     kernel = builder.add_func(func.without_attr("global_symbol"), "kernel")
-    types = [R.Tensor(tuple(int(e) for e in p.shape), str(p.dtype)) for p in func.params]
+    types = [relax.TensorType(tuple(int(e) for e in p.shape), str(p.dtype)) for p in func.params]
     arguments = [relax.Var(f"p{i}", ty) for i, ty in enumerate(types[:-1])]
     with builder.function("main", arguments):
         builder.emit_func_output(builder.emit(relax.call_tir(kernel, arguments, types[-1])))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 from tvm import IRModule, s_tir, tirx
 from tvm.error import InternalError
@@ -24,6 +26,8 @@ from tvmopt.schedule.apply import NotApplicable, apply_hint
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.register_tile import Form, prepare
 from tvmopt.schedule.window import WindowForm, prepare_window
+
+_F = TypeVar("_F")
 
 # Variations of the templates without a tile: parallel tasks a core, registers a vector.
 _VARIATIONS = ((8, 4), (1, 4), (8, 1), (2, 4), (0, 4), (0, 1), (4, 2), (1, 1))
@@ -53,6 +57,30 @@ class DefaultPolicy:
     def cycles(self) -> float:
         """Modelled cycles of the first choice."""
         return self.ranked[0].cycles if self.ranked else self._stream_cycles
+
+    @functools.cached_property
+    def signature(self) -> str:
+        """Equal for functions whose tiles differ in the epilogue alone; empty without tiles.
+
+        A convolution with a residual and one without want nearly the same configuration.
+        """
+        form = self._form or self._window
+        if self.reason is not None or form is None:
+            return ""
+        axes = [(axis.extent, axis.reduce) for axis in form.facts.axes]
+        reads = [
+            ([int(e) for e in read.buffer.shape], str(read.buffer.dtype), read.strides)
+            for read in form.facts.reads
+        ]
+        return repr((type(form).__name__, axes, reads, len(form.producers)))
+
+    @functools.cached_property
+    def _form(self) -> Form | None:
+        return _prepared(prepare, self.func)
+
+    @functools.cached_property
+    def _window(self) -> WindowForm | None:
+        return _prepared(prepare_window, self.func)
 
     @functools.cached_property
     def _stream_cycles(self) -> float:
@@ -86,7 +114,7 @@ class DefaultPolicy:
             return []
         if not _reductions(self.func):
             return self._variations("elementwise")
-        form, window = _form(self.func), _window(self.func)
+        form, window = self._form, self._window
         tiles = sorted(
             [
                 *(register_tile_hints(form, self.arch) if form else ()),
@@ -124,18 +152,11 @@ def _reductions(func: tirx.PrimFunc) -> int:
     return sum(bool(block_facts(sch, block).reduction) for block in leaf_blocks(sch))
 
 
-def _form(func: tirx.PrimFunc) -> Form | None:
+def _prepared(how: Callable[[tirx.PrimFunc], _F | None], func: tirx.PrimFunc) -> _F | None:
     try:
-        return prepare(func)
+        return how(func)
     except (ScheduleError, InternalError):
         return None  # TVM cannot make it ready; another template may not need to
-
-
-def _window(func: tirx.PrimFunc) -> WindowForm | None:
-    try:
-        return prepare_window(func)
-    except (ScheduleError, InternalError):
-        return None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tvmopt.policy.default import DefaultPolicy, Scheduled
 from tvmopt.schedule.apply import SCHEDULED_ATTR, NotApplicable, apply_hint, finish
 
 # Configurations of one template that are tried before the next template is.
-_MOST_REFUSALS = 3
+_MOST_REFUSALS = 8
 
 
 def schedule_function(func: tirx.PrimFunc, arch: CpuArch) -> Scheduled:

@@ -10,6 +10,8 @@ from tvm import relax, tirx
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.policy.default import DefaultPolicy
 
+_CALL_TIR = tvm.ir.Op.get("relax.call_tir")
+
 
 def modelled_cycles(lowered: tvm.IRModule, arch: CpuArch) -> float:
     """Cycles of one inference.
@@ -21,9 +23,8 @@ def modelled_cycles(lowered: tvm.IRModule, arch: CpuArch) -> float:
     calls: collections.Counter[str] = collections.Counter()
 
     def count(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
-            if expr.op.name == "relax.call_tir":
-                calls[expr.args[0].name_hint] += 1
+        if isinstance(expr, relax.Call) and expr.op == _CALL_TIR:
+            calls[expr.args[0].name_hint] += 1
 
     for _, func in lowered.functions_items():
         if isinstance(func, relax.Function):

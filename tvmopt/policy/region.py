@@ -17,10 +17,7 @@ def region_bytes(access: Access, facts: BlockFacts, positions: dict[int, int]) -
     place = {i: position for position, i in enumerate(facts.spatial)}
     for i, axis in enumerate(facts.axes):
         stride = access.strides[i]
-        if axis.reduce:
-            extent = axis.extent
-        else:
-            extent = positions.get(place[i], 1) if i in place else 1
+        extent = axis.extent if axis.reduce else positions.get(place.get(i, -1), 1)
         if not stride or extent == 1:
             continue
         for d, step in enumerate(steps):

@@ -9,7 +9,6 @@ from tvmopt.arch.cpu import CpuArch
 from tvmopt.policy.cost import LAUNCH, Tile, bandwidth, imbalance, tile_cost
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.region import region_bytes
-from tvmopt.schedule.analysis import BlockFacts
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.register_tile import Form, RegisterTile
 
@@ -18,6 +17,8 @@ _GOOD_USE = 0.8
 _MOST_VECTORS = 16
 # Tiles whose unfinished sums are kept for one step of the reduction: they must stay in L1.
 _MOST_REPEATS = 24
+# Share of L1 that one step of the weight may fill.
+_RESIDENT = 0.7
 # Bytes that writing one byte drives out of a cache: the line is read first, and the next layer's
 # output comes on top.
 _WRITTEN = 1.0
@@ -111,7 +112,8 @@ def _row_counts(extent: int, most: int) -> list[int]:
     counts = {d for d in divisors if d * 3 >= most} or {divisors[-1]}
     if divisors[-1] * 2 < min(most, extent):
         # A last tile that is not full, with as few idle rows as can be.
-        counts |= set(sorted(range(max(2, most // 2), most + 1), key=lambda c: (-(-extent // c) * c, -c))[:2])
+        upper = range(max(2, most // 2), most + 1)
+        counts |= set(sorted(upper, key=lambda c: (-(-extent // c) * c, -c))[:2])
     return sorted(counts)
 
 
@@ -140,7 +142,8 @@ def _orders(
         for parallel in _parallel_depths([tiles[p] for p in order], arch.cores):
             yield order, parallel, 0
             if has_stage and parallel:
-                depth = max(parallel, 1 + max((order.index(p) for p in rows[: max(1, cut)]), default=0))
+                last = max((order.index(p) for p in rows[: max(1, cut)]), default=0)
+                depth = max(parallel, 1 + last)
                 if depth < len(order) and cut:
                     yield order, parallel, depth
 
@@ -188,7 +191,8 @@ def _steps(
     within = min(within, len(order) - max(parallel, stage, 1))
     repeats = math.prod(math.ceil(extents[p] / block[p]) for p in order[len(order) - within :])
     if within and 1 < repeats <= _MOST_REPEATS and step_bytes * inner > arch.l1_bytes // 2:
-        fitting = [s for s in _divisors(inner, inner) if 4 <= s and s * step_bytes <= arch.l1_bytes * 0.7]
+        most = int(arch.l1_bytes * _RESIDENT / step_bytes)
+        fitting = [s for s in _divisors(inner, min(inner, most)) if s >= 4]
         for step in fitting[-2:]:
             yield step, within
 
@@ -226,7 +230,8 @@ def _rank(form: Form, hint: Hint, arch: CpuArch) -> Ranked:
     weight_reuse = _reuse(suffix, tiles, touched, fixed[0])
     data_reuse = _reuse(suffix, tiles, touched, fixed[1])
     tasks = math.prod(tiles[p] for p in hint.order[: hint.parallel]) if hint.parallel else 1
-    uses = max(1.0, math.prod(tiles[facts.spatial.index(i)] for i in form.rows) / (arch.cores if hint.parallel else 1))
+    cores = arch.cores if hint.parallel else 1
+    uses = max(1.0, math.prod(tiles[facts.spatial.index(i)] for i in form.rows) / cores)
     if hint.accumulate:
         weight_reuse = 1.0
     tile = Tile(
@@ -250,7 +255,7 @@ def _rank(form: Form, hint: Hint, arch: CpuArch) -> Ranked:
     )
     cost = tile_cost(tile, arch)
     stage = _stage_cycles(form, hint, arch, tiles, extents)
-    facts = (
+    known = (
         cost.compute,
         cost.traffic,
         cost.overhead,
@@ -260,7 +265,7 @@ def _rank(form: Form, hint: Hint, arch: CpuArch) -> Ranked:
         tasks / arch.cores,
         float(tile.guarded),
     )
-    return Ranked(hint, cost.total + stage, facts)
+    return Ranked(hint, cost.total + stage, known)
 
 
 def _reuse(order: list[int], tiles: list[int], inside: list[float], free: list[bool]) -> float:

@@ -38,7 +38,7 @@ def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
                     stages = [0]
                     if form.producers and parallel and last >= 2:
                         stages.append(max(parallel, last - 1))
-                        if order[-1] != last:  # the padded input of one vector of channels
+                        if order[-1] != last and parallel <= last:  # the padded input of one vector of channels
                             stages.append(last)
                     for stage in dict.fromkeys(stages):
                         yield Hint(

@@ -33,7 +33,7 @@ TEMPLATES: dict[str, Template] = {
 }
 
 
-class NotApplicable(Exception):
+class NotApplicable(Exception):  # noqa: N818  # an answer, not an error
     """A hint does not fit a function; the message says why."""
 
 

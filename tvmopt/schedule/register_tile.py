@@ -113,7 +113,7 @@ def _operands(facts: BlockFacts) -> tuple[Access, Access] | None:
         return None
     reads = sorted(facts.reads, key=lambda r: r.strides[vector] in (0, None))
     weight, data = reads
-    if weight.buffer.same_as(data.buffer) or any(weight.strides[i] is None for i in range(len(facts.axes))):
+    if weight.buffer.same_as(data.buffer) or None in weight.strides:
         return None
     # A grouped convolution's channel is o // outputs: constant inside a narrow enough tile.
     return (weight, data) if data.strides[vector] in (0, None) else None

@@ -50,7 +50,8 @@ class RowReduction(Template):
         inline_injective(sch)
         for name in reductions:
             inline_copies(sch, sch.get_sblock(name))
-        if not all(reduces_rows(block_facts(sch, sch.get_sblock(n)), hint.arch) for n in reductions):
+        found = [block_facts(sch, sch.get_sblock(name)) for name in reductions]
+        if not all(reduces_rows(facts, hint.arch) for facts in found):
             return None
         stages, rows = _rows(sch, reductions)
         work = sum(f.work for f in all_facts(sch))

@@ -143,7 +143,7 @@ def collapse_axes(sch: s_tir.Schedule, block: SBlockRV, axes: Sequence[int]) -> 
 
 
 def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: Hint, work: int) -> None:
-    """Make the head of ``loops`` parallel when there is enough work and the hint does not forbid it.
+    """Make the head of ``loops`` parallel when there is enough work and the hint allows it.
 
     Before -> after, for 2 cores and loops of 3, 32 and 7::
 

@@ -38,9 +38,9 @@ def _has_convolutions(mod: tvm.IRModule) -> bool:
     found: list[relax.Call] = []
 
     def look(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
-            if expr.op.name in _CONVOLUTIONS:
-                found.append(expr)
+        op = expr.op if isinstance(expr, relax.Call) else None
+        if isinstance(op, tvm.ir.Op) and op.name in _CONVOLUTIONS:
+            found.append(expr)
 
     relax.analysis.post_order_visit(mod["main"], look)
     return bool(found)

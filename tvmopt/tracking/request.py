@@ -11,6 +11,7 @@ from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.config import (
     AUTO,
     LOW_DTYPES,
+    MEASURING,
     BuildConfig,
     CalibrateConfig,
     ConvertConfig,
@@ -18,7 +19,6 @@ from tvmopt.config import (
     SensitivityConfig,
     TuneConfig,
     at_least,
-    MEASURING,
 )
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ConfigError

@@ -340,8 +340,8 @@ def _tune_run(session: Session, run_id: str) -> StageOutput:
     folder = local_artifacts(session.client, run_id, session.work_dir)
     if run.data.tags.get("tvmopt.stage") != "tune" or not (folder / "database").is_dir():
         raise ConfigError(
-            f"warm_start must be the id of a tune run with a database (strategy=fast or metaschedule), "
-            f"but got {run_id!r}"
+            "warm_start must be the id of a tune run with a database (strategy=fast or "
+            f"metaschedule), but got {run_id!r}"
         )
     if not is_intact(folder):
         raise ConfigError(f"warm_start must be intact, but artifacts of {run_id!r} are damaged")

@@ -226,7 +226,7 @@ def conv2d_transpose_phases(
     count = [(padding[k] + out_size[k] - 1) // strides[k] - first[k] + 1 for k in (0, 1)]
     before = [max(0, taps[k] - 1 - first[k]) for k in (0, 1)]
     after = [max(0, first[k] + count[k] - size[k]) for k in (0, 1)]
-    padded = _pad(data, (1, 2), (*before, *after))
+    padded = _pad(data, (1, 2), (before[0], before[1], after[0], after[1]))
     acc = sum_dtype(str(data.dtype), out_dtype)
     ry, rx = te.reduce_axis((0, taps[0]), "ry"), te.reduce_axis((0, taps[1]), "rx")
     rc = te.reduce_axis((0, channels), "rc")

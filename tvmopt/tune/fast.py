@@ -211,7 +211,7 @@ class _Run:
 
     def log(self) -> list[dict[str, Any]]:
         """One record a measured candidate, in the order of measuring."""
-        events = []
+        events: list[dict[str, Any]] = []
         for name, tuned in self._tuned.items():
             rank = {ranked.hint: place for place, ranked in enumerate(tuned.ranked)}
             cycles = {ranked.hint: ranked.cycles for ranked in tuned.ranked}

@@ -1,12 +1,15 @@
 """The fast tuner's search: for each function measure the few configurations that look best.
 
 Two rounds a function. The first takes the model's own favourites, the second what the re-ranker
-makes of them. Functions go in groups, so that builds of one group fill all cores.
+makes of them. Functions go in groups, so that builds of one group fill all cores. Functions that
+differ in their epilogue alone follow the heaviest of them: what was fastest there is tried first,
+and little else.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -49,12 +52,14 @@ class Tuned:
     Attributes:
         workload: The function.
         ranked: Its configurations in the model's order.
+        signature: Equal for functions that differ in their epilogue alone.
         measured: Results in the order of measuring.
         at: When each was measured, by :func:`time.monotonic`.
     """
 
     workload: Workload
     ranked: list[Ranked]
+    signature: str = ""
     measured: list[Measured] = dataclasses.field(default_factory=list)
     at: list[float] = dataclasses.field(default_factory=list)
 
@@ -100,10 +105,19 @@ def search(
     Returns:
         One result a workload, in order.
     """
-    states = [Tuned(w, DefaultPolicy(w.func, arch).ranked) for w in workloads]
+    states = []
+    for workload in workloads:
+        policy = DefaultPolicy(workload.func, arch)
+        states.append(Tuned(workload, policy.ranked, policy.signature))
     budget = dict(zip(map(id, states), _budgets(states, topk), strict=True))
     heavy = sorted((s for s in states if s.ranked), key=lambda s: -_modelled(s))
-    for group in _chunks(heavy, _GROUP):
+    leaders: dict[str, Tuned] = {}
+    for state in heavy:
+        if state.signature:
+            leaders.setdefault(state.signature, state)
+    leading = [s for s in heavy if leaders.get(s.signature, s) is s]
+    following = [s for s in heavy if leaders.get(s.signature, s) is not s]
+    for group in _chunks(leading, _GROUP):
         for share in (_FIRST, 1.0):
             if stop():
                 break
@@ -119,7 +133,30 @@ def search(
         for state in group:
             if state.measured:
                 done(state)
+    for group in _chunks(following, _GROUP):
+        if stop():
+            break
+        batch = [
+            (state, _proven(state, leaders[state.signature])[: _followers(budget[id(state)])])
+            for state in group
+        ]
+        _measure(batch, measurer, reranker, stop)
+        for state in group:
+            if state.measured:
+                done(state)
     return states
+
+
+def _followers(budget: int) -> int:
+    """Configurations of a function whose like has been tuned."""
+    return max(3, budget // 3)
+
+
+def _proven(state: Tuned, leader: Tuned) -> list[Ranked]:
+    """Configurations of ``state``: its first choice, then by what they came to elsewhere."""
+    latency = {m.hint: m.latency_us for m in leader.measured if m.latency_us is not None}
+    first, *others = state.ranked
+    return [first, *sorted(others, key=lambda r: latency.get(r.hint, math.inf))]
 
 
 def _measure(

@@ -17,8 +17,8 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt import host
-from tvmopt.tune.tasks import Task
 from tvmopt.measure.workers import Job, Outcome, WorkerPool
+from tvmopt.tune.tasks import Task
 
 _MOST_BUILDERS = 2
 

