@@ -108,6 +108,71 @@ def test_every_template_keeps_the_contract_on_many_functions(kind: str, two_thre
     _draw(kind, 150, two_threads)
 
 
+@st.composite
+def changed(draw, hint: Hint) -> Hint:
+    """A hint that no policy would give: tiles that do not divide, loops in any order."""
+    rank = len(hint.block)
+    accumulate = draw(st.integers(0, min(2, rank - 1)))
+    deepest = rank - accumulate  # loops around the sums that a step leaves unfinished
+    return dataclasses.replace(
+        hint,
+        block=tuple(draw(st.sampled_from([b, 1, 2, 3, 5, 8, 16, 2 * b])) for b in hint.block),
+        rstep=draw(st.sampled_from([0, 0, 1, 2, 3, 8, 16])),
+        accumulate=accumulate,
+        order=tuple(draw(st.permutations(hint.order))),
+        parallel=draw(st.integers(0, deepest)),
+        stage=draw(st.integers(0, deepest)),
+        pack=draw(st.sampled_from(["none", "call", "constant"])),
+    )
+
+
+@hypothesis.settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+@hypothesis.given(
+    drawn=st.one_of(KINDS["convolution"], KINDS["depthwise"], KINDS["matmul"]),
+    cpu=st.sampled_from(CPUS),
+    data=st.data(),
+)
+def test_any_hint_keeps_the_numbers_or_is_refused(drawn, cpu, data, two_threads) -> None:
+    def check(case: Case, hints: list[Hint]) -> None:
+        schedules = []
+        for hint in hints:
+            try:
+                schedules.append(apply_hint(case.func, hint))
+            except NotApplicable:
+                continue
+            assert_replays(schedules[-1], case.func)
+        check_numbers(case, [schedule.mod["main"] for schedule in schedules], cpu.target)
+
+    for case in cases(drawn, cpu.target):
+        ranked = [r.hint for r in DefaultPolicy(case.func, cpu.arch).ranked if r.hint.block]
+        hints = [data.draw(changed(hint)) for hint in ranked[:4]]
+        two_threads.submit(check, case, hints).result()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=IndexError,
+    reason="a hint whose stage or parallel lies inside the loops of accumulate is not refused",
+)
+def test_a_hint_with_loops_that_do_not_exist_is_refused() -> None:
+    drawn = Drawn(
+        "matmul", (Operand((7, 64)), Operand((64, 32))), relax.op.matmul, lambda a, b: a @ b
+    )
+    [case] = cases(drawn, CPUS[0].target)
+    hint = Hint(
+        "register_tile", CPUS[0].arch,
+        block=(1, 32), order=(0, 1), rstep=32, accumulate=2, pack="call",
+    )  # fmt: skip
+    with pytest.raises(NotApplicable):
+        apply_hint(case.func, hint)
+
+
 def _convolution(activation) -> Drawn:
     """3 x 3, its last tile of channels ragged, all of its settings symmetric."""
 

@@ -76,7 +76,9 @@ def test_one_weight_changes_every_stage(monkeypatch, model, tmp_path):
         ({"name": "other"}, [False, False, True, True]),
         ({"repeats": 50}, [False, False, False, True]),
         ({"max_accuracy_drop": 0.5}, [False] * 4),
-        ({"trials": 5}, [False] * 4),  # not used by the default strategy
+        ({"trials": 5}, [False] * 4),  # not used by the strategy fast
+        ({"topk": 5}, [False, True, True, True]),
+        ({"strategy": "default", "topk": 5}, [False, True, True, True]),
         ({"dtype": "float16"}, [True] * 4),
         ({"layout": "NHWC"}, [True] * 4),
         ({"skip_layers": "0"}, [True] * 4),

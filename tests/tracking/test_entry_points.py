@@ -140,7 +140,7 @@ def test_metaschedule_measures_and_leaves_its_evidence(store, mlflow_run, root):
     ("params", "message"),
     [
         ({"trials": "many"}, "trials must be a whole number, but got 'many'"),
-        ({"strategy": "magic"}, "strategy must be one of default, metaschedule, none"),
+        ({"strategy": "magic"}, "strategy must be one of fast, default, metaschedule, none"),
         ({"model": "nowhere.onnx"}, "model must be an existing ONNX file or an MLflow URI"),
         ({"max_accuracy_drop": "-1"}, "max_accuracy_drop must be at least 0, but got -1"),
         ({"input_shapes": "x:1x2"}, "data and input_shapes need a model"),

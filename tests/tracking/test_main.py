@@ -63,7 +63,7 @@ def test_every_stage_is_a_finished_child_run(example):
         assert run.info.status == "FINISHED"
         assert run.info.experiment_id == parent.info.experiment_id
         assert len(run.data.tags["tvmopt.digest"]) == 64
-        assert run.data.params["strategy"] == "default"
+        assert run.data.params["strategy"] == "fast"
         tag = parent.data.tags[f"tvmopt.stage_run.{run.info.run_name}"]
         assert tag == run.info.run_id
 
