@@ -671,7 +671,8 @@ def _rows(
 
         shapes = parse_input_shapes(args.input_shapes)
         rows, left = model_operators(prepare(load_onnx(args.model), shapes).model)
-        print("\n".join(left), file=sys.stderr)
+        for line in left:
+            print(line, file=sys.stderr)
     kinds = dict.fromkeys(kind for kind, _ in rows)
     known = [*kinds, *(operator.name for _, operator in rows)]
     wanted = peers.check_names(parser, args.only, known)

@@ -3,25 +3,53 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tvmopt.schedule.analysis import Access, BlockFacts
 
 
-def region_bytes(access: Access, facts: BlockFacts, positions: dict[int, int]) -> float:
-    """Bytes of the box that ``positions`` elements of the data-parallel axes read."""
-    buffer = access.buffer
-    itemsize = buffer.dtype.itemsize
-    shape = [int(e) for e in buffer.shape]
-    steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    span = [1] * len(shape)
-    place = {i: position for position, i in enumerate(facts.spatial)}
-    for i, axis in enumerate(facts.axes):
-        stride = access.strides[i]
-        extent = axis.extent if axis.reduce else positions.get(place.get(i, -1), 1)
-        if not stride or extent == 1:
-            continue
-        for d, step in enumerate(steps):
-            if abs(stride) >= step:
-                span[d] += (extent - 1) * abs(stride) // step
-                break
-    return itemsize * math.prod(min(s, e) for s, e in zip(span, shape, strict=True))
+class Region:
+    """What an anchor reads of one buffer.
+
+    Args:
+        access: The read.
+        facts: Facts of the anchor.
+    """
+
+    def __init__(self, access: Access, facts: BlockFacts) -> None:
+        self._shape = [int(e) for e in access.buffer.shape]
+        self._itemsize = access.buffer.dtype.itemsize
+        steps = [math.prod(self._shape[d + 1 :]) for d in range(len(self._shape))]
+        self._least = [1] * len(self._shape)
+        # (place in a tile, dimension, elements of it that one step moves)
+        self._moves: list[tuple[int, int, int]] = []
+        place = {i: position for position, i in enumerate(facts.spatial)}
+        for i, axis in enumerate(facts.axes):
+            stride = abs(access.strides[i] or 0)
+            if not stride or axis.extent == 1:
+                continue
+            dimension = next(d for d, step in enumerate(steps) if stride >= step)
+            step = stride // steps[dimension]
+            if axis.reduce:
+                self._least[dimension] += (axis.extent - 1) * step
+            elif i in place:
+                self._moves.append((place[i], dimension, step))
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def bytes(self, tile: Sequence[int]) -> int:
+        """Bytes of the box that a tile reads.
+
+        Args:
+            tile: Elements of each data-parallel axis.
+
+        Returns:
+            For a tile of 8 x 8 x 16 of a 3 x 3 depthwise convolution: 10 * 10 * 16 elements.
+        """
+        key = tuple(tile)
+        if key not in self._known:
+            span = list(self._least)
+            for place, dimension, step in self._moves:
+                span[dimension] += (key[place] - 1) * step
+            box = (min(s, e) for s, e in zip(span, self._shape, strict=True))
+            self._known[key] = self._itemsize * math.prod(box)
+        return self._known[key]

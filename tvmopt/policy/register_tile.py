@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy.cost import LAUNCH, Tile, bandwidth, imbalance, tile_cost
 from tvmopt.policy.ranked import Ranked
-from tvmopt.policy.region import region_bytes
+from tvmopt.policy.register_tile_model import RegisterTileModel
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.register_tile import Form, RegisterTile
 
@@ -19,16 +18,12 @@ _MOST_VECTORS = 16
 _MOST_REPEATS = 24
 # Share of L1 that one step of the weight may fill.
 _RESIDENT = 0.7
-# Bytes that writing one byte drives out of a cache: the line is read first, and the next layer's
-# output comes on top.
-_WRITTEN = 1.0
-# Bytes a cycle of copying the padded input.
-_COPY = 12.0
 
 
 def register_tile_hints(form: Form, arch: CpuArch) -> list[Ranked]:
     """Every sensible configuration of ``form``, unordered."""
-    return [_rank(form, hint, arch) for hint in _hints(form, arch)]
+    model = RegisterTileModel(form, arch)
+    return [model.rank(hint) for hint in _hints(form, arch)]
 
 
 def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
@@ -195,99 +190,3 @@ def _steps(
         fitting = [s for s in _divisors(inner, min(inner, most)) if s >= 4]
         for step in fitting[-2:]:
             yield step, within
-
-
-def _rank(form: Form, hint: Hint, arch: CpuArch) -> Ranked:
-    facts = form.facts
-    itemsize = form.weight.buffer.dtype.itemsize
-    lanes = arch.lanes(facts.dtype)
-    extents = [facts.axes[i].extent for i in facts.spatial]
-    tiles = [math.ceil(e / b) for e, b in zip(extents, hint.block, strict=True)]
-    vectors = math.ceil(hint.block[-1] / lanes)
-    rows = math.prod(hint.block[:-1])
-    depth = facts.reduced
-    weight_block = depth * vectors * lanes * itemsize
-
-    def data_bytes(positions: dict[int, int]) -> float:
-        return region_bytes(form.data, facts, positions)
-
-    # Bytes touched by one run of each suffix of the loops: weight, data, and what is written.
-    touched, suffix = [], list(reversed(hint.order))
-    span = dict(enumerate(hint.block))
-    columns = 1
-    for p in (*suffix, -1):
-        written = math.prod(span.values()) * itemsize
-        touched.append(weight_block * columns + data_bytes(span) + _WRITTEN * written)
-        if p < 0:
-            break
-        span[p] = min(extents[p], span[p] * tiles[p])
-        if form.weight.strides[facts.spatial[p]] != 0:
-            columns *= tiles[p]
-    fixed = [
-        [access.strides[facts.spatial[p]] == 0 for p in range(len(extents))]
-        for access in (form.weight, form.data)
-    ]
-    weight_reuse = _reuse(suffix, tiles, touched, fixed[0])
-    data_reuse = _reuse(suffix, tiles, touched, fixed[1])
-    tasks = math.prod(tiles[p] for p in hint.order[: hint.parallel]) if hint.parallel else 1
-    cores = arch.cores if hint.parallel else 1
-    uses = max(1.0, math.prod(tiles[facts.spatial.index(i)] for i in form.rows) / cores)
-    if hint.accumulate:
-        weight_reuse = 1.0
-    tile = Tile(
-        rows=rows,
-        vectors=vectors,
-        depth=depth,
-        tiles=math.prod(tiles),
-        weight_block=weight_block,
-        weight_reuse=weight_reuse,
-        weight_uses=uses,
-        spills=facts.axes[facts.reduction[-1]].extent // hint.rstep if hint.accumulate else 0,
-        data_block=data_bytes({p: hint.block[p] for p in range(len(extents))}),
-        data_reuse=data_reuse,
-        out_bytes=rows * hint.block[-1] * itemsize * 2,
-        out_run=hint.block[-1] * itemsize * (tiles[-1] if hint.order[-1] == len(tiles) - 1 else 1),
-        out_total=math.prod(extents) * itemsize,
-        imbalance=imbalance(tasks, arch.cores) if hint.parallel else 1.0,
-        parallel=hint.parallel > 0,
-        inner=facts.axes[facts.reduction[-1]].extent,
-        guarded=any(e % b for e, b in zip(extents, hint.block, strict=True)),
-    )
-    cost = tile_cost(tile, arch)
-    stage = _stage_cycles(form, hint, arch, tiles, extents)
-    known = (
-        cost.compute,
-        cost.traffic,
-        cost.overhead,
-        stage,
-        weight_reuse,
-        data_reuse,
-        tasks / arch.cores,
-        float(tile.guarded),
-    )
-    return Ranked(hint, cost.total + stage, known)
-
-
-def _reuse(order: list[int], tiles: list[int], inside: list[float], free: list[bool]) -> float:
-    """Bytes touched between two uses: those inside the innermost loop that does not move it."""
-    for k, p in enumerate(order):
-        if tiles[p] > 1 and free[p]:
-            return inside[k]
-    return inside[-1]
-
-
-def _stage_cycles(
-    form: Form, hint: Hint, arch: CpuArch, tiles: list[int], extents: list[int]
-) -> float:
-    """Cycles of the producers (padding): written once and read once, or once a row of tiles."""
-    if not form.producers:
-        return 0.0
-    size = region_bytes(form.data, form.facts, dict(enumerate(extents)))
-    if not hint.stage:
-        return 2 * size / bandwidth(size, arch) / arch.cores + LAUNCH
-    inside = {p: hint.block[p] for p in range(len(extents))}
-    for p in hint.order[hint.stage :]:
-        inside[p] = min(extents[p], hint.block[p] * tiles[p])
-    runs = math.prod(tiles[p] for p in hint.order[: hint.stage])
-    one = region_bytes(form.data, form.facts, inside)
-    return runs * one / _COPY / (arch.cores if hint.parallel else 1)

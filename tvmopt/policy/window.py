@@ -6,20 +6,18 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy.cost import LAUNCH, bandwidth, imbalance
 from tvmopt.policy.ranked import Ranked
-from tvmopt.policy.region import region_bytes
+from tvmopt.policy.window_model import WindowModel
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.window import MOST_UNROLLED, Window, WindowForm
 
 _GOOD_USE = 0.7
-# Loads added for each value that finds no register; bytes a cycle of copying the padded input.
-_RELOAD, _COPY, _OVERLAP = 0.8, 12.0, 0.3
 
 
 def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked]:
     """Every sensible configuration of ``form``, unordered."""
-    return [_rank(form, hint, arch) for hint in _hints(form, arch)]
+    model = WindowModel(form, arch)
+    return [model.rank(hint) for hint in _hints(form, arch)]
 
 
 def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
@@ -38,7 +36,8 @@ def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
                     stages = [0]
                     if form.producers and parallel and last >= 2:
                         stages.append(max(parallel, last - 1))
-                        if order[-1] != last and parallel <= last:  # the padded input of one vector of channels
+            orders = (tuple(range(last + 1)), (*range(max(0, last - 1)), last, last - 1))
+            for order in orders:
                             stages.append(last)
                     for stage in dict.fromkeys(stages):
                         yield Hint(
@@ -97,53 +96,3 @@ def _depths(tiles: list[int], cores: int) -> list[int]:
         if math.prod(tiles[:depth]) >= 4 * cores:
             return [0, depth]
     return [0, len(tiles)]
-
-
-def _rank(form: WindowForm, hint: Hint, arch: CpuArch) -> Ranked:
-    shape = form.facts
-    extents = [shape.axes[i].extent for i in shape.spatial]
-    tiles = [math.ceil(e / b) for e, b in zip(extents, hint.block, strict=True)]
-    lanes = arch.lanes(shape.dtype)
-    vectors = math.ceil(hint.block[-1] / lanes)
-    rows = math.prod(hint.block[:-1])
-    multiply = shape.reduced * rows * vectors / arch.fma_ports
-    place = dict(enumerate(hint.block))
-    data = [region_bytes(r, shape, place) / arch.simd_bytes for r in shape.reads]
-    accumulators = rows * vectors
-    if form.unrolled_taps:
-        # Each input once, as long as registers last.
-        pressure = max(0.0, accumulators + max(data) / 3 - arch.vector_registers + 4)
-        loads = sum(data) + shape.reduced * pressure * _RELOAD
-    else:
-        loads = shape.reduced * accumulators * len(shape.reads)
-    traffic = sum(region_bytes(r, shape, place) for r in shape.reads)
-    whole = sum(region_bytes(r, shape, dict(enumerate(extents))) for r in shape.reads)
-    latency = arch.fma_latency * shape.reduced if accumulators < 8 else 0.0
-    one = max(multiply, loads / arch.load_ports, latency)
-    copied, patch = _copied(form, hint, tiles, extents)
-    memory = traffic / bandwidth(patch if hint.stage else whole / arch.cores, arch)
-    one = max(one, memory) + _OVERLAP * min(one, memory) + accumulators * 2 + 16
-    tasks = math.prod(tiles[p] for p in hint.order[: hint.parallel]) if hint.parallel else 1
-    cycles = math.prod(tiles) * one
-    if hint.parallel:
-        cycles = cycles * imbalance(tasks, arch.cores) / arch.cores + LAUNCH
-    if form.producers:
-        size = max(region_bytes(r, shape, dict(enumerate(extents))) for r in shape.reads)
-        if hint.stage:
-            cycles += copied / _COPY / (arch.cores if hint.parallel else 1)
-        else:
-            cycles += 2 * size / bandwidth(size, arch) / arch.cores + LAUNCH
-    facts = (multiply, loads, one, traffic, whole, float(tasks) / arch.cores, patch, copied)
-    return Ranked(hint, cycles, facts)
-
-
-def _copied(
-    form: WindowForm, hint: Hint, tiles: list[int], extents: list[int]
-) -> tuple[float, float]:
-    """Bytes that the producers write over all, and at a time."""
-    inside = dict(enumerate(hint.block))
-    for p in hint.order[hint.stage :]:
-        inside[p] = min(extents[p], hint.block[p] * tiles[p])
-    runs = math.prod(tiles[p] for p in hint.order[: hint.stage])
-    patch = max(region_bytes(r, form.facts, inside) for r in form.facts.reads)
-    return runs * patch, patch

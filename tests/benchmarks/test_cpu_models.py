@@ -1,0 +1,141 @@
+"""Whole models: right and wrong results, absent peers, PyTorch's form of a model."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+
+from benchmarks import cpu_models, peers
+from benchmarks.interleave import Timing
+from benchmarks.zoo_topologies import mlp, mobilenet_v2, resnet
+from tvmopt.frontend import parse_input_shapes, prepare
+from tvmopt.frontend.reference import Reference
+
+SHAPES = "image:1x4x4x3"
+
+
+@pytest.fixture(autouse=True)
+def _threads_stay(monkeypatch):
+    monkeypatch.setattr(peers, "set_threads", lambda threads: None)
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "little.onnx"
+    onnx.save_model(mlp((4, 4, 3), (8, 6), 10), path)
+    return path
+
+
+def _run(model_path, tmp_path, *more):
+    file = tmp_path / "rows.json"
+    options = ["--topk", "1", "--threads", "1", "--seconds", "0.2", "--json", str(file), *more]
+    code = cpu_models.main(["--model", str(model_path), "--input_shapes", SHAPES, *options])
+    return code, json.loads(file.read_text())
+
+
+def test_one_run_prints_one_table(model_path, tmp_path, capsys, monkeypatch):
+    # PyTorch's compiler takes longer than all the rest; its own test is below.
+    monkeypatch.setattr(peers, "torch_compile_call", lambda *_: None)
+    code, content = _run(model_path, tmp_path)
+    out = capsys.readouterr().out
+    assert code == 0, out
+    [row] = content["rows"]
+    assert row["name"] == "little" and row["right"]
+    contenders = {"untuned", "default", "fast", "onnxruntime"}
+    assert contenders <= set(row["timings"]) <= contenders | {"openvino"}
+    assert row["trials"] > 0 and row["tuning_s"] > 0 and row["compile_s"] > 0
+    assert row["errors"]["onnxruntime"] == 0
+    assert "| little |" in out and "- fast: " in out
+
+
+def test_a_wrong_result_exits_with_1(model_path, tmp_path, capsys, monkeypatch):
+    right = cpu_models._library_call
+
+    def wrong(path, arrays):
+        call = right(path, arrays)
+        return (lambda: [call().numpy() + 0.1]) if path.name == "fast.so" else call
+
+    class Untuned:
+        def tune(self, *_):
+            return SimpleNamespace(seconds=0.0, trials=0, database_dir=None)
+
+    monkeypatch.setattr("tvmopt.tune.create_strategy", lambda name: Untuned())
+    monkeypatch.setattr(cpu_models, "_library_call", wrong)
+    monkeypatch.setattr(peers, "available", lambda name: False)
+    code, content = _run(model_path, tmp_path, "--no-untuned")
+    out = capsys.readouterr().out
+    assert code == 1
+    assert "WRONG: fast |" in out
+    assert "over 0 models" in out and content["geometric_means"]["fast"] is None
+    assert "untuned" not in content["rows"][0]["timings"]
+    for peer in ("openvino", "torch"):
+        assert f"{peer} is not installed, its column stays '-': pip install -e .[bench]" in out
+
+
+def test_a_model_that_cannot_be_read_has_a_row_that_says_so(tmp_path, capsys):
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(b"broken")
+    assert cpu_models.main(["--model", str(path)]) == 1
+    assert "FAILED: model must be" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "resnet19"], "--only must name rows, but got 'resnet19'; choose from resnet18"),
+        (["--only", "resnet18", "--model", __file__], "give one of both"),
+    ],
+)
+def test_bad_options_end_with_one_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cpu_models.main(arguments)
+    assert ended.value.code == 2
+    *_, last = capsys.readouterr().err.strip().splitlines()
+    assert message in last
+
+
+def test_the_ratio_is_to_the_faster_peer():
+    times = {"default": 3.0, "fast": 2.0, "onnxruntime": 5.0, "openvino": 4.0, "torch.compile": 1.0}
+    timings = {name: Timing(ms, ms, ms, 9, 9) for name, ms in times.items()}
+    row = cpu_models.Row("m", timings, {"fast": 0.0}, limit=1e-3)
+    assert row.ratio("fast") == pytest.approx(0.5)
+    assert row.ratio("default") == pytest.approx(0.75)
+    assert cpu_models.means([row, cpu_models.Row("n", problem="x")])["fast"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("nan", [float("nan"), 1.0])
+def test_a_deviation_that_is_no_number_is_wrong(nan):
+    row = cpu_models.Row("m", errors={"fast": nan, "default": 0.0}, limit=1e-3)
+    assert row.wrong == ["fast"] and not row.right
+
+
+MODELS = {
+    "resnet": lambda: resnet((1, 2), bottleneck=True, image_size=32, classes=10, width=8),
+    "mobilenet": lambda: mobilenet_v2(((1, 16, 1, 1), (6, 24, 2, 2)), 32, 10, 32),
+    "mlp": lambda: mlp((4, 32, 3), (8, 6), 10),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_pytorch_has_the_same_model(name):
+    torch = pytest.importorskip("torch", reason="PyTorch comes with the bench extra")
+    model = MODELS[name]()
+    shape = (1, 4, 32, 3) if name == "mlp" else (1, 3, 32, 32)
+    text = "image:" + "x".join(map(str, shape))
+    prepared = prepare(model, parse_input_shapes(text))
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    [expected] = Reference(prepared.reference)({"image": x})
+    with torch.inference_mode():
+        [found] = peers.torch_module(prepared.model)(torch.from_numpy(x))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_operator_that_pytorch_lacks_here_gives_no_module(make_model):
+    pytest.importorskip("torch", reason="PyTorch comes with the bench extra")
+    node = onnx.helper.make_node("Erf", ["x"], ["y"])
+    model = make_model([node], {"x": ("float32", (2, 3))}, {"y": ("float32", (2, 3))})
+    assert peers.torch_module(model) is None

@@ -1,0 +1,133 @@
+"""What a configuration of the register tile is expected to cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.policy.cost import LAUNCH, Tile, bandwidth, imbalance, tile_cost
+from tvmopt.policy.ranked import Ranked
+from tvmopt.policy.region import Region
+from tvmopt.schedule.hint import Hint
+from tvmopt.schedule.register_tile import Form
+
+# Bytes that writing one byte drives out of a cache: its line is read first.
+_WRITTEN = 1.0
+# Bytes a cycle of copying the padded input.
+_COPY = 12.0
+
+
+class RegisterTileModel:
+    """Costs of one function's configurations.
+
+    Args:
+        form: The function, made ready.
+        arch: The CPU.
+    """
+
+    def __init__(self, form: Form, arch: CpuArch) -> None:
+        facts = form.facts
+        self._form, self._arch = form, arch
+        self._extents = [facts.axes[i].extent for i in facts.spatial]
+        self._data = Region(form.data, facts)
+        self._itemsize = form.weight.buffer.dtype.itemsize
+        self._weight_fixed = [form.weight.strides[i] == 0 for i in facts.spatial]
+        self._data_fixed = [form.data.strides[i] == 0 for i in facts.spatial]
+        self._inner = facts.axes[facts.reduction[-1]].extent
+
+    def rank(self, hint: Hint) -> Ranked:
+        """Modelled cycles of ``hint``, with what they are made of."""
+        arch, block, extents = self._arch, hint.block, self._extents
+        tiles = [math.ceil(e / b) for e, b in zip(extents, block, strict=True)]
+        vectors = math.ceil(block[-1] / arch.lanes(self._form.facts.dtype))
+        rows = math.prod(block[:-1])
+        weight_block = self._form.facts.reduced * vectors * arch.simd_bytes
+        inside = self._inside(hint, tiles, weight_block)
+        weight_reuse = 1.0 if hint.accumulate else _reuse(hint, tiles, inside, self._weight_fixed)
+        data_reuse = _reuse(hint, tiles, inside, self._data_fixed)
+        tasks = math.prod(tiles[p] for p in hint.order[: hint.parallel])
+        cores = arch.cores if hint.parallel else 1
+        uses = math.prod(t for t, fixed in zip(tiles, self._weight_fixed, strict=True) if fixed)
+        tile = Tile(
+            rows=rows,
+            vectors=vectors,
+            depth=self._form.facts.reduced,
+            tiles=math.prod(tiles),
+            weight_block=weight_block,
+            weight_reuse=weight_reuse,
+            weight_uses=max(1.0, uses / cores),
+            spills=self._inner // hint.rstep if hint.accumulate else 0,
+            data_block=self._data.bytes(block),
+            data_reuse=data_reuse,
+            out_bytes=rows * block[-1] * self._itemsize * 2,
+            out_run=block[-1] * self._itemsize * (tiles[-1] if self._ends_in_columns(hint) else 1),
+            out_total=math.prod(extents) * self._itemsize,
+            imbalance=imbalance(tasks, arch.cores) if hint.parallel else 1.0,
+            parallel=hint.parallel > 0,
+            inner=self._inner,
+            guarded=any(e % b for e, b in zip(extents, block, strict=True)),
+        )
+        cost = tile_cost(tile, arch)
+        stage = self._stage_cycles(hint, tiles) + self._pack_cycles(hint)
+        facts = (
+            cost.compute,
+            cost.traffic,
+            cost.overhead,
+            stage,
+            weight_reuse,
+            data_reuse,
+            tasks / arch.cores,
+            float(tile.guarded),
+        )
+        return Ranked(hint, cost.total + stage, facts)
+
+    def _ends_in_columns(self, hint: Hint) -> bool:
+        return hint.order[-1] == len(self._extents) - 1
+
+    def _inside(self, hint: Hint, tiles: list[int], weight_block: float) -> list[float]:
+        """Bytes touched by the tile, by one run of the innermost loop, of the one around it, ...
+
+        Weight, data, and what is written.
+        """
+        found = []
+        span, columns = list(hint.block), 1
+        for p in (*reversed(hint.order), None):
+            written = _WRITTEN * math.prod(span) * self._itemsize
+            found.append(weight_block * columns + self._data.bytes(span) + written)
+            if p is None:
+                break
+            span[p] = min(self._extents[p], span[p] * tiles[p])
+            if not self._weight_fixed[p]:
+                columns *= tiles[p]
+        return found
+
+    def _stage_cycles(self, hint: Hint, tiles: list[int]) -> float:
+        """Cycles of the producers: a pass of their own, or a copy for each run of some loops."""
+        if not self._form.producers:
+            return 0.0
+        arch = self._arch
+        size = self._data.bytes(self._extents)
+        if not hint.stage:
+            return 2 * size / bandwidth(size, arch) / arch.cores + LAUNCH
+        span = list(hint.block)
+        for p in hint.order[hint.stage :]:
+            span[p] = min(self._extents[p], span[p] * tiles[p])
+        runs = math.prod(tiles[p] for p in hint.order[: hint.stage])
+        return runs * self._data.bytes(span) / _COPY / (arch.cores if hint.parallel else 1)
+
+    def _pack_cycles(self, hint: Hint) -> float:
+        """Cycles of packing the weight at every call."""
+        if hint.pack != "call":
+            return 0.0
+        shape = [int(e) for e in self._form.weight.buffer.shape]
+        size = math.prod(shape) * self._itemsize
+        return 2 * size / _COPY / self._arch.cores + LAUNCH
+
+
+def _reuse(hint: Hint, tiles: list[int], inside: list[float], fixed: Sequence[bool]) -> float:
+    """Bytes touched between two uses: those inside the innermost loop that does not move it."""
+    for k, p in enumerate(reversed(hint.order)):
+        if tiles[p] > 1 and fixed[p]:
+            return inside[k]
+    return inside[-1]
