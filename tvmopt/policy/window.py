@@ -29,17 +29,9 @@ def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
         for block in _row_blocks(extents, vectors, form, arch):
             block = (*block, width)
             tiles = [math.ceil(e / b) for e, b in zip(extents, block, strict=True)]
-            for order in (tuple(range(last + 1)), (*range(max(0, last - 1)), last, last - 1)):
-                if sorted(order) != list(range(last + 1)):
-                    continue
+            for order in _orders(last):
                 for parallel in _depths([tiles[p] for p in order], arch.cores):
-                    stages = [0]
-                    if form.producers and parallel and last >= 2:
-                        stages.append(max(parallel, last - 1))
-            orders = (tuple(range(last + 1)), (*range(max(0, last - 1)), last, last - 1))
-            for order in orders:
-                            stages.append(last)
-                    for stage in dict.fromkeys(stages):
+                    for stage in _stages(form, order, parallel):
                         yield Hint(
                             Window.name,
                             arch,
@@ -48,6 +40,23 @@ def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
                             parallel=parallel,
                             stage=stage,
                         )
+
+
+def _orders(last: int) -> list[tuple[int, ...]]:
+    """Channels innermost, and channels just outside of the row."""
+    plain = tuple(range(last + 1))
+    return [plain] if last == 0 else [plain, (*plain[:-2], last, last - 1)]
+
+
+def _stages(form: WindowForm, order: tuple[int, ...], parallel: int) -> list[int]:
+    """Where the padded input may be made: in a pass of its own, or inside of some loops."""
+    last = len(order) - 1
+    if not form.producers or not parallel or last < 2:
+        return [0]
+    stages = [0, max(parallel, last - 1)]
+    if order[-1] != last and parallel <= last:  # that of one vector of channels
+        stages.append(last)
+    return list(dict.fromkeys(stages))
 
 
 def _widths(form: WindowForm, arch: CpuArch) -> list[int]:
