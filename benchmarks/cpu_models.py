@@ -310,7 +310,8 @@ def jobs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[Job]
         if args.only:
             parser.error("--only names models of the zoo, and --model is another: give one of both")
         return [Job(Path(args.model).stem, Path(args.model), args.input_shapes)]
-    names = peers.check_names(parser, args.only, [entry.name for entry in zoo.ENTRIES]) or MODELS
+    known = [entry.name for entry in zoo.ENTRIES if entry.status == "ok"]
+    names = peers.check_names(parser, args.only, known) or MODELS
     return [
         Job(name, zoo.path(name), zoo.entry(name).input_shapes, zoo.entry(name)) for name in names
     ]

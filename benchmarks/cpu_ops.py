@@ -673,6 +673,10 @@ def _rows(
         rows, left = model_operators(prepare(load_onnx(args.model), shapes).model)
         for line in left:
             print(line, file=sys.stderr)
+        if not rows:
+            parser.error(
+                f"--model must hold a convolution or matrix product, but {args.model!r} has none"
+            )
     kinds = dict.fromkeys(kind for kind, _ in rows)
     known = [*kinds, *(operator.name for _, operator in rows)]
     wanted = peers.check_names(parser, args.only, known)

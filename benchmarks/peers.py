@@ -91,11 +91,13 @@ def torch_compile_call(
         inputs: Arrays by input name, in the order of the graph.
     """
     import torch
+    import torch._dynamo
     import torch._inductor.config
 
     module = torch_module(model)
     if module is None:
         return None
+    torch._dynamo.reset()  # or what it learnt of earlier models counts against its limits
     torch._inductor.config.freezing = True  # packs weights and fuses into oneDNN's convolutions
     compiled = torch.compile(module)
     tensors = [torch.from_numpy(array) for array in inputs.values()]
@@ -381,8 +383,12 @@ def environment(threads: int) -> dict[str, Any]:
 
 
 def print_environment(facts: Mapping[str, Any], needed: Sequence[str] = _OPTIONAL) -> None:
-    """One line of facts, and one a missing peer."""
+    """One line of facts, one a missing peer, and one where other work would spoil the numbers."""
     print(", ".join(f"{name} {value}" for name, value in facts.items() if value is not None))
+    if facts["load"] > facts["cores"] / 2:
+        # PyTorch's threads wait by spinning: one that has lost its core costs a time slice a call.
+        print(f"the machine may be busy (load {facts['load']}): run this alone, PyTorch's numbers "
+              "suffer most")  # fmt: skip
     for name in needed:
         if not available(name):
             print(f"{name} is not installed, its column stays '-': pip install -e .[bench]")

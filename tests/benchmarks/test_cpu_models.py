@@ -98,6 +98,14 @@ def test_bad_options_end_with_one_line(arguments, message, capsys):
     assert message in last
 
 
+@pytest.mark.parametrize(("load", "told"), [(0.4, False), (3.0, True)])
+def test_a_busy_machine_is_told(load, told, capsys, monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("tvmopt.host.usable_cores", lambda: 2)
+    peers.print_environment(peers.environment(2))
+    assert ("the machine may be busy (load 3.0)" in capsys.readouterr().out) == told
+
+
 def test_the_ratio_is_to_the_faster_peer():
     times = {"default": 3.0, "fast": 2.0, "onnxruntime": 5.0, "openvino": 4.0, "torch.compile": 1.0}
     timings = {name: Timing(ms, ms, ms, 9, 9) for name, ms in times.items()}

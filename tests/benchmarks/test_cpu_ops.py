@@ -270,6 +270,17 @@ def test_bad_options_end_with_one_line(arguments, message, capsys):
     assert message in last
 
 
+def test_a_model_without_rows_ends_with_one_line(tmp_path, capsys):
+    path = tmp_path / "relu.onnx"
+    model = graph([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, 4)}, ["y"])
+    model.ir_version = 8
+    onnx.save_model(model, path)
+    with pytest.raises(SystemExit):
+        cpu_ops.main(["--model", str(path)])
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "--model must hold a convolution or matrix product" in last
+
+
 def test_only_takes_kinds_and_suggests_names(capsys, monkeypatch):
     def unmeasured(kind, operator, *_):
         return cpu_ops.Row(operator.name, kind, 1.0, problem="not measured")

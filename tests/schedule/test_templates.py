@@ -127,7 +127,7 @@ def changed(draw, hint: Hint) -> Hint:
 
 
 @hypothesis.settings(
-    max_examples=12,
+    max_examples=6,
     deadline=None,
     derandomize=True,
     database=None,

@@ -192,7 +192,7 @@ def test_a_database_for_two_threads_is_not_used_for_one(
         )
     # Threads alone are enough, whatever the target says of cores.
     key = dataclasses.replace(KEY, threads=1)
-    with pytest.raises(DatabaseMismatchError, match="^threads of the tuning database"):
+    with pytest.raises(DatabaseMismatchError, match=r"^threads of the tuning database"):
         apply_database(net, tuned.database_dir, key, TARGET)
 
 
@@ -200,12 +200,12 @@ def test_a_database_for_two_threads_is_not_used_for_one(
 def test_a_database_of_another_cpu_is_not_used_here(net, tuned: TuneResult, tmp_path: Path) -> None:
     other = resolve_target("nehalem" if SPEC.isa == "x86_64" else "cortex-a53", THREADS)
     assert other.mcpu != SPEC.mcpu
-    with pytest.raises(DatabaseMismatchError, match="^target of the tuning database") as caught:
+    with pytest.raises(DatabaseMismatchError, match=r"^target of the tuning database") as caught:
         build_library(net, other, tmp_path / "net.so", database_dir=tuned.database_dir)
     assert other.mcpu in str(caught.value)
     assert SPEC.mcpu in str(caught.value)
     options = dataclasses.replace(OPTIONS, warm_start=tuned.database_dir)
-    with pytest.raises(DatabaseMismatchError, match="^target of the tuning database"):
+    with pytest.raises(DatabaseMismatchError, match=r"^target of the tuning database"):
         FastStrategy().tune(
             net, other.to_tvm(), other.arch(), options, tmp_path / "work", lambda *_: None
         )

@@ -1,0 +1,336 @@
+"""A task's candidates: built together, checked before they are timed, and timed in turns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from tvmopt.arch.target import resolve_target
+from tvmopt.measure import batch
+from tvmopt.measure.batch import build_batch, quartile, run_batch, time_in_turns
+from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of
+from tvmopt.measure.split import split_packing
+from tvmopt.policy import DefaultPolicy
+from tvmopt.schedule import Hint, apply_hint, finish
+from tvmopt.transform.lower import lower
+
+SPEC = resolve_target("host", 2)
+TARGET, ARCH = SPEC.to_tvm(), SPEC.arch()
+UNFIT = Hint("elementwise", ARCH)
+ARGUMENTS = [[[40, 24], "float32"], [[24, 40], "float32"], [[40, 40], "float32"]]
+
+
+def product(activation=relax.op.nn.relu) -> tirx.PrimFunc:
+    """``activation(x @ w)``, 40 x 24 by 24 x 40, the weight known."""
+    builder = relax.BlockBuilder()
+    x, w = (relax.Var(n, relax.TensorType(s, "float32")) for n, (s, _) in zip("xw", ARGUMENTS))
+    with builder.function("main", [x, w], {"num_input": 1}):
+        with builder.dataflow():
+            out = builder.emit_output(activation(builder.emit(relax.op.matmul(x, w))))
+        builder.emit_func_output(out)
+    mod = lower(builder.get(), TARGET)
+    [func] = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
+    return func
+
+
+@pytest.fixture(scope="module")
+def func() -> tirx.PrimFunc:
+    return product()
+
+
+# Tiles of 20 columns, packed as whole vectors, once and at every call.
+CONSTANT = Hint("register_tile", ARCH, block=(8, 20), order=(0, 1), pack="constant")
+CALL = dataclasses.replace(CONSTANT, pack="call")
+PLAIN = Hint("contraction", ARCH)
+
+
+def _build(func: tirx.PrimFunc, hints: list[Hint], path: Path) -> dict:
+    built = build_batch(
+        tvm.ir.save_json(func), [h.to_dict() for h in hints], str(TARGET), str(path)
+    )
+    json.dumps(built)  # it travels between processes
+    return built
+
+
+def _candidates(built: dict) -> list[list]:
+    return [
+        [n, *(packed or [[], []])]
+        for n, (error, packed) in enumerate(zip(built["errors"], built["packed"], strict=True))
+        if error is None
+    ]
+
+
+# --- split_packing -------------------------------------------------------------------------------
+
+
+def test_what_is_packed_once_is_taken_out(func) -> None:
+    whole = finish(apply_hint(func, CONSTANT).mod["main"], func)
+    parts = split_packing(whole)
+    assert parts.packer is not None
+    assert parts.packed == (1,)
+    lanes = ARCH.lanes("float32")
+    packed = [2, 24, -(-20 // lanes) * lanes]
+    assert [int(e) for e in parts.packer.params[-1].shape] == packed
+    assert [[int(e) for e in p.shape] for p in parts.compute.params] == [[40, 24], packed, [40, 40]]
+
+
+@pytest.mark.parametrize("hint", [CALL, PLAIN])
+def test_what_packs_at_every_call_is_left_whole(func, hint: Hint) -> None:
+    whole = finish(apply_hint(func, hint).mod["main"], func)
+    parts = split_packing(whole)
+    assert parts.compute.same_as(whole)
+    assert parts.packer is None
+    assert parts.packed == ()
+
+
+# --- build_batch and run_batch, in this process --------------------------------------------------
+
+
+@pytest.mark.alone
+def test_good_candidates_are_timed(func, tmp_path: Path) -> None:
+    path = tmp_path / "batch.so"
+    built = _build(func, [CONSTANT, CALL, PLAIN], path)
+    assert built["errors"] == [None, None, None]
+    assert [bool(packed and packed[0]) for packed in built["packed"]] == [True, False, False]
+    results = run_batch(str(path), ARGUMENTS, [1], _candidates(built), 0)
+    for result in results:
+        assert result["error"] is None
+        assert 0 < result["latency_us"] < 1e5
+        assert result["rounds"] >= 1
+
+
+def test_a_hint_that_does_not_fit_leaves_the_others(func, tmp_path: Path) -> None:
+    built = _build(func, [UNFIT, PLAIN], tmp_path / "batch.so")
+    assert built["errors"][0] == "schedule: NotApplicable: elementwise does not fit"
+    assert built["errors"][1] is None
+    # The library holds the reference and the one that is left.
+    module = tvm.runtime.load_module(str(tmp_path / "batch.so"))
+    assert module["reference"] is not None
+    assert module["candidate1"] is not None
+    with pytest.raises(AttributeError, match="candidate0"):
+        module["candidate0"]
+
+
+@pytest.mark.alone
+def test_a_wrong_result_is_an_error_and_is_not_timed(func, tmp_path: Path) -> None:
+    """A library whose second candidate forgets the activation."""
+    wrong = product(relax.op.negative)
+    functions = {
+        "reference": func,
+        "candidate0": apply_hint(func, PLAIN).mod["main"],
+        "candidate1": apply_hint(wrong, PLAIN).mod["main"],
+    }
+    path = tmp_path / "batch.so"
+    module = tvm.IRModule(
+        {name: f.with_attr("global_symbol", name) for name, f in functions.items()}
+    )
+    tvm.tirx.build(module, target=TARGET, pipeline="s_tir").export_library(str(path))
+    right, bad = run_batch(str(path), ARGUMENTS, [1], [[0, [], []], [1, [], []]], 0)
+    assert right["error"] is None
+    assert right["latency_us"] > 0
+    assert bad["latency_us"] is None
+    assert bad["rounds"] == 0
+    assert bad["error"].startswith("WrongResultError: wrong result: argument 2 is off by")
+
+
+@pytest.mark.alone
+def test_a_weight_packed_by_the_wrong_function_is_an_error(func, tmp_path: Path) -> None:
+    part = split_packing(finish(apply_hint(func, CONSTANT).mod["main"], func))
+    other = dataclasses.replace(CONSTANT, block=(8, 40))
+    wide = split_packing(finish(apply_hint(func, other).mod["main"], func))
+    assert part.packer is not None
+    assert wide.packer is not None
+    functions = {"reference": func, "candidate0": part.compute, "pack0": wide.packer}
+    path = tmp_path / "batch.so"
+    module = tvm.IRModule(
+        {name: f.with_attr("global_symbol", name) for name, f in functions.items()}
+    )
+    tvm.tirx.build(module, target=TARGET, pipeline="s_tir").export_library(str(path))
+    shapes = [[int(e) for e in wide.packer.params[-1].shape]]
+    [result] = run_batch(str(path), ARGUMENTS, [1], [[0, [1], shapes]], 0)
+    assert result["latency_us"] is None
+    assert result["error"]
+
+
+# --- time_in_turns -------------------------------------------------------------------------------
+
+
+class Clock:
+    """A clock that only kernels move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.calls: list[str] = []
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def kernel(self, name: str, seconds: float, first: float | None = None):
+        spent = [seconds if first is None else first]
+
+        def call() -> None:
+            self.calls.append(name)
+            self.now += spent[0]
+            spent[0] = seconds
+
+        return call
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(batch, "time", clock)
+    return clock
+
+
+def test_losers_drop_out_early(clock: Clock) -> None:
+    times = {0: 1e-3, 1: 1.02e-3, 2: 1.2e-3, 3: 5e-3}
+    kernels = {n: clock.kernel(str(n), seconds) for n, seconds in times.items()}
+    result = time_in_turns(kernels)
+    for place, seconds in times.items():
+        assert result[place][0] == pytest.approx(seconds * 1e6)
+    rounds = [result[place][1] for place in times]
+    assert rounds[3] == 3  # five times as slow
+    assert rounds[3] < rounds[2] < rounds[0]
+    assert rounds[0] == rounds[1] > 8
+
+
+def test_kernels_take_turns(clock: Clock) -> None:
+    time_in_turns({n: clock.kernel(str(n), 1e-3) for n in range(3)})
+    assert clock.calls[:9] == ["0", "1", "2"] * 3
+
+
+def test_the_best_of_an_earlier_batch_counts(clock: Clock) -> None:
+    kernels = {n: clock.kernel(str(n), 1e-3) for n in range(2)}
+    result = time_in_turns(kernels, best_us=100.0)
+    assert [rounds for _, rounds in result.values()] == [3, 3]
+
+
+def test_a_kernel_is_timed_for_a_bounded_time(clock: Clock) -> None:
+    time_in_turns({0: clock.kernel("slow", 0.5)})
+    assert clock.calls.count("slow") <= 3
+    clock.now, before = 0.0, len(clock.calls)
+    time_in_turns({0: clock.kernel("fast", 1e-7)})
+    assert clock.now < 0.1
+    assert len(clock.calls) - before > 100  # a round is many calls of it
+
+
+def test_the_first_call_warms_up_and_is_not_counted(clock: Clock) -> None:
+    [(latency_us, _)] = time_in_turns({0: clock.kernel("k", 1e-3, first=0.3)}).values()
+    assert latency_us == pytest.approx(1000.0)
+
+
+def test_no_kernels_no_times(clock: Clock) -> None:
+    assert time_in_turns({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([9.0], 9.0), ([9.0, 1.0], 1.0), ([9.0, 4.0, 1.0, 3.0, 2.0], 2.0), ([0.0, 5.0, 5.0], 5.0)],
+)
+def test_quartile(values: list[float], expected: float) -> None:
+    assert quartile(values) == expected
+
+
+# --- HintMeasurer, in processes of its own -------------------------------------------------------
+
+
+@pytest.mark.alone
+def test_hints_are_measured_out_of_process(func, tmp_path: Path) -> None:
+    good = DefaultPolicy(func, ARCH).emit_config(2)
+    relu = product(relax.op.negative)
+    with HintMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
+        one, two = measurer.measure([Candidates(func, [*good, UNFIT]), Candidates(relu, [UNFIT])])
+        assert [m.hint for m in one] == [*good, UNFIT]
+        for measured in one[:2]:
+            assert measured.error is None
+            assert measured.latency_us is not None
+            assert measured.latency_us > 0
+            assert measured.rounds >= 1
+        assert one[2] == Measured(UNFIT, None, "schedule: NotApplicable: elementwise does not fit")
+        # Nothing of the second function could be built, and that is no reason to fail.
+        assert [m.latency_us for m in two] == [None]
+        assert best_of(two) is None
+        assert best_of([*one, *two]) == min(one[:2], key=lambda m: m.latency_us or 0)
+        assert measurer.measure([Candidates(func, good)], stop=lambda: True) == [[]]
+    assert not list(tmp_path.glob("*.so")), "libraries are removed once measured"
+
+
+@pytest.mark.alone
+def test_a_worker_that_is_too_late_leaves_the_others_measured(
+    func, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one candidate hangs, and the batch with it; one by one, the other is measured."""
+    hints = [CALL, PLAIN]
+    with HintMeasurer(TARGET, 2, tmp_path, builders=1, run_timeout_s=1.0) as measurer:
+        run = measurer._runner.run
+
+        def hang(jobs, stop=lambda: False):
+            """In place of candidate 0, a process that never answers."""
+            held = [
+                dataclasses.replace(job, function="signal:pause", arguments={})
+                if any(index == 0 for index, *_ in job.arguments["candidates"])
+                else dataclasses.replace(job, timeout_s=30.0)
+                for job in jobs
+            ]
+            return run(held, stop)
+
+        monkeypatch.setattr(measurer._runner, "run", hang)
+        [[late, right]] = measurer.measure([Candidates(func, hints)])
+    assert late.latency_us is None
+    assert str(late.error).startswith("run: timeout after")
+    assert right.error is None
+    assert right.latency_us is not None
+
+
+@pytest.mark.alone
+def test_a_crash_leaves_the_others_measured(
+    func, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HintMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
+        run = measurer._runner.run
+
+        def crash(jobs, stop=lambda: False):
+            return run(
+                [
+                    dataclasses.replace(job, function="os:abort", arguments={})
+                    if any(index == 1 for index, *_ in job.arguments["candidates"])
+                    else job
+                    for job in jobs
+                ],
+                stop,
+            )
+
+        monkeypatch.setattr(measurer._runner, "run", crash)
+        [[right, crashed]] = measurer.measure([Candidates(func, [CALL, PLAIN])])
+    assert crashed.error == "run: worker crashed: SIGABRT"
+    assert right.latency_us is not None
+
+
+@pytest.mark.alone
+def test_a_build_that_is_too_late_is_an_error_of_its_hints(func, tmp_path: Path) -> None:
+    with HintMeasurer(TARGET, 2, tmp_path, builders=1, build_timeout_s=1e-3) as measurer:
+        [results] = measurer.measure([Candidates(func, [CALL, PLAIN])])
+    assert [m.latency_us for m in results] == [None, None]
+    assert all(str(m.error).startswith("build: timeout after") for m in results)
+
+
+def test_the_best_of_nothing_is_nothing() -> None:
+    assert best_of([]) is None
+    assert best_of([Measured(PLAIN, None, "failed")]) is None
+    fast, slow = Measured(PLAIN, 1.0, None), Measured(CALL, 2.0, None)
+    assert best_of([slow, Measured(CONSTANT, None, "x"), fast]) is fast
+
+
+def test_inputs_are_random_and_the_same_for_all() -> None:
+    one, two = (
+        batch.random_array(np.random.default_rng(3), (4, 5), "float32", False) for _ in "ab"
+    )
+    np.testing.assert_array_equal(one, two)
+    assert len(np.unique(one)) == 20
