@@ -29,7 +29,10 @@ ARGUMENTS = [[[40, 24], "float32"], [[24, 40], "float32"], [[40, 40], "float32"]
 def product(activation=relax.op.nn.relu) -> tirx.PrimFunc:
     """``activation(x @ w)``, 40 x 24 by 24 x 40, the weight known."""
     builder = relax.BlockBuilder()
-    x, w = (relax.Var(n, relax.TensorType(s, "float32")) for n, (s, _) in zip("xw", ARGUMENTS))
+    x, w = (
+        relax.Var(n, relax.TensorType(s, "float32"))
+        for n, (s, _) in zip("xw", ARGUMENTS[:2], strict=True)
+    )
     with builder.function("main", [x, w], {"num_input": 1}):
         with builder.dataflow():
             out = builder.emit_output(activation(builder.emit(relax.op.matmul(x, w))))

@@ -92,7 +92,7 @@ def test_calibration_is_a_run_that_conversions_share(int8, store, mlflow_run, tm
 
 def test_sensitivity_chooses_and_main_promotes(store, mlflow_run, tmp_path):
     out = _ok(mlflow_run(store, "main", dtype="int8", layout="NHWC", skip_layers="auto"))
-    assert "tvmopt default int8 NHWC" in out
+    assert "tvmopt fast int8 NHWC" in out
     assert "has alias champion" in out
     (run,) = _runs(store, "tags.`tvmopt.stage` = 'sensitivity'")
     assert run.info.status == "FINISHED"
@@ -106,7 +106,7 @@ def test_sensitivity_chooses_and_main_promotes(store, mlflow_run, tmp_path):
     ("params", "message"),
     [
         ({"dtype": "int7"}, "dtype must be one of float32, float16, bfloat16, int8, but got"),
-        ({"layout": "NCWH"}, r"layout must be one of NCHW, NHWC, NCHW<c>c, HWNC"),
+        ({"layout": "NCWH"}, r"layout must be one of auto, NCHW, NHWC, NCHW<c>c, HWNC"),
         ({"skip_layers": "conv*"}, "skip_layers must match layers, but 'conv*' matches none of"),
         ({"quantization": "u8u8"}, "quantization must be one of u8s8, s8s8, but got 'u8u8'"),
         ({"calibration": "max"}, "calibration must be one of minmax, entropy, percentile, but"),

@@ -125,11 +125,16 @@ def test_the_attributes_and_parameters_of_main_are_kept() -> None:
     assert [p.name for p in after["main"].params] == ["x"]
 
 
-def test_a_weight_that_two_layers_share_is_packed_for_each_from_one() -> None:
+def test_a_weight_that_two_layers_share_keeps_the_numbers() -> None:
     mod = network([W, V, V])
     after = prepack(mod)
     assert packers(after) == []
     np.testing.assert_array_equal(run(after, X), run(mod, X))
+
+
+@pytest.mark.xfail(strict=True, reason="a shared weight is packed, and stored, once a layer")
+def test_a_weight_that_two_layers_share_is_stored_once() -> None:
+    assert len(constants(prepack(network([W, V, V])))) == 2
 
 
 def test_a_weight_that_is_no_constant_stays_packed_at_every_call() -> None:
