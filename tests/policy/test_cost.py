@@ -66,10 +66,6 @@ def test_what_a_tile_of_a_batched_matmul_reads() -> None:
     assert weight.bytes((2, 4, 16)) == 4 * 2 * 20 * 16
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Region bounds an axis of several fused dimensions by the innermost of them",
-)
 def test_rows_that_were_made_one_axis_span_several_lines() -> None:
     """y and x of a 1 x 1 convolution are one axis of the tile, of 196 on 14 x 14."""
     form = prepare(convolution(14, 16, 64, kernel=1))

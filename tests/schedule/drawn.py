@@ -209,6 +209,9 @@ def convolutions(draw: Draw, layout: str | None = None, grouping: str | None = N
         y = conv2d_numpy(x, w, strides, padding, dilation, groups)
         return y.reshape(n, high, wide, -1, lanes).transpose(0, 3, 1, 2, 4)
 
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    out: tuple[int, ...]
+    bias: tuple[int, ...]
     if layout == "NHWC":
         shapes = (batch, *size, channels), (*kernel, each, outputs)
         kernel_layout, out, bias = "HWIO", (batch, high, wide, outputs), (1, 1, 1, outputs)

@@ -155,11 +155,6 @@ def test_any_hint_keeps_the_numbers_or_is_refused(drawn, cpu, data, two_threads)
         two_threads.submit(check, case, hints).result()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=IndexError,
-    reason="a hint whose stage or parallel lies inside the loops of accumulate is not refused",
-)
 def test_a_hint_with_loops_that_do_not_exist_is_refused() -> None:
     drawn = Drawn(
         "matmul", (Operand((7, 64)), Operand((64, 32))), relax.op.matmul, lambda a, b: a @ b

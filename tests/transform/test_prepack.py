@@ -132,7 +132,6 @@ def test_a_weight_that_two_layers_share_keeps_the_numbers() -> None:
     np.testing.assert_array_equal(run(after, X), run(mod, X))
 
 
-@pytest.mark.xfail(strict=True, reason="a shared weight is packed, and stored, once a layer")
 def test_a_weight_that_two_layers_share_is_stored_once() -> None:
     assert len(constants(prepack(network([W, V, V])))) == 2
 

@@ -123,15 +123,12 @@ class DefaultPolicy:
             key=lambda r: r.cycles,
         )
         if not tiles:
-            names = ["contraction", "contraction_in_place", "fallback"]
-            if _fits_rows(self.func, self.arch):
-                return [*self._variations("row_reduction"), *self._variations(names[0])[:2]]
-            return [
-                *self._variations(names[0])[:4],
-                *self._variations(names[1])[:2],
-                *self._variations(names[2])[:2],
-            ]
-        rows = self._variations("row_reduction")[:2] if _fits_rows(self.func, self.arch) else []
+            names = ("row_reduction", "contraction", "contraction_in_place", "fallback")
+            found = [self._variations(name) for name in names if _fits(name, self.func, self.arch)]
+            return found[0] + [r for others in found[1:] for r in others[:2]] if found else []
+        rows: list[Ranked] = []
+        if _fits("row_reduction", self.func, self.arch):
+            rows = self._variations("row_reduction")[:2]
         others = [*rows, *self._variations("contraction")[:1]]
         if rows and form is not None and not form.constant:
             # A weight that changes with every call is not packed for a few rows.
@@ -139,9 +136,9 @@ class DefaultPolicy:
         return [*tiles[:8], *others, *tiles[8:]]
 
 
-def _fits_rows(func: tirx.PrimFunc, arch: CpuArch) -> bool:
+def _fits(template: str, func: tirx.PrimFunc, arch: CpuArch) -> bool:
     try:
-        apply_hint(func, Hint("row_reduction", arch))
+        apply_hint(func, Hint(template, arch))
     except NotApplicable:
         return False
     return True

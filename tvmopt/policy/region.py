@@ -50,6 +50,14 @@ class Region:
             span = list(self._least)
             for place, dimension, step in self._moves:
                 span[dimension] += (key[place] - 1) * step
-            box = (min(s, e) for s, e in zip(span, self._shape, strict=True))
-            self._known[key] = self._itemsize * math.prod(box)
+            self._known[key] = self._itemsize * math.prod(self._carried(span))
         return self._known[key]
+
+    def _carried(self, span: list[int]) -> list[int]:
+        """``span`` within the shape: what runs over a dimension goes on in the one before it."""
+        box = list(span)
+        for d in reversed(range(len(box))):
+            if d and box[d] > self._shape[d]:
+                box[d - 1] += (box[d] - 1) // self._shape[d]
+            box[d] = min(box[d], self._shape[d])
+        return box

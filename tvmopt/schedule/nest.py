@@ -80,6 +80,19 @@ def schedule_nest(
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
 
 
+def fits(hint: Hint, extents: Sequence[int]) -> bool:
+    """Whether a tile's hint makes sense for data-parallel axes of these extents."""
+    loops = len(hint.order) - hint.accumulate
+    return (
+        len(hint.block) == len(extents)
+        and sorted(hint.order) == list(range(len(extents)))
+        and all(1 <= b <= e for b, e in zip(hint.block, extents, strict=True))
+        and 0 <= hint.parallel <= loops
+        and (hint.stage == 0 or hint.parallel <= hint.stage <= loops)
+        and loops > 0
+    )
+
+
 def schedule_rest(sch: s_tir.Schedule, hint: Hint) -> None:
     """Schedule the stages that are neither part of the tile nor packing: each on its own."""
     names = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]

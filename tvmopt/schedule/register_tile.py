@@ -19,7 +19,7 @@ from .analysis import Access, BlockFacts, block_facts, constant_run, leaf_blocks
 from .base import Template
 from .hint import Hint
 from .injective import schedule_injective
-from .nest import PREPROC, find_epilogue, schedule_nest, schedule_rest, unit_loops
+from .nest import PREPROC, find_epilogue, fits, schedule_nest, schedule_rest, unit_loops
 from .stage import collapse_axes, collapse_map, contiguous_tail, inline_copies, inline_injective
 
 
@@ -48,6 +48,11 @@ class Form:
     constant: bool
     producers: tuple[str, ...]
     run: int
+
+    @property
+    def extents(self) -> list[int]:
+        """Of the data-parallel axes."""
+        return [self.facts.axes[i].extent for i in self.facts.spatial]
 
     @property
     def vector(self) -> int:
@@ -165,7 +170,7 @@ class RegisterTile(Template):
                 for mi in T.unroll(6): for v in T.vectorized(32): Y[...] = ...
         """
         form = prepare(func)
-        if form is None or len(hint.block) != len(form.facts.spatial):
+        if form is None or not fits(hint, form.extents):
             return None
         sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
         lanes = hint.arch.lanes(form.facts.dtype)

@@ -15,7 +15,7 @@ from tvm.s_tir.schedule import SBlockRV
 from .analysis import BlockFacts, block_facts, leaf_blocks
 from .base import Template
 from .hint import Hint
-from .nest import find_epilogue, schedule_nest, schedule_rest, unit_loops
+from .nest import find_epilogue, fits, schedule_nest, schedule_rest, unit_loops
 from .stage import inline_copies, inline_injective
 
 # Multiply-adds of one vector that a tile may hold as straight-line code.
@@ -39,6 +39,11 @@ class WindowForm:
     epilogue: SBlockRV
     facts: BlockFacts
     producers: tuple[str, ...]
+
+    @property
+    def extents(self) -> list[int]:
+        """Of the data-parallel axes."""
+        return [self.facts.axes[i].extent for i in self.facts.spatial]
 
     @property
     def unrolled_taps(self) -> int:
@@ -88,7 +93,7 @@ class Window(Template):
                 for xi in T.unroll(4): for v in T.vectorized(32): Y[...] = ...
         """
         form = prepare_window(func)
-        if form is None or len(hint.block) != len(form.facts.spatial):
+        if form is None or not fits(hint, form.extents):
             return None
         sch, anchor, facts = form.sch, form.anchor, form.facts
         lanes = hint.arch.lanes(facts.dtype)

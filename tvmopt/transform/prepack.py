@@ -6,6 +6,7 @@ before -> after: ``call_tir(conv2d, (x, const))`` whose first block packs the co
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import tvm
@@ -76,6 +77,15 @@ class _Fold(PyExprMutator):
         inputs = [self._constant(arg) for arg in call.args[1].fields]
         if any(data is None for data in inputs):
             return call
+        key = (
+            tvm_ffi.structural_hash(self._packers[name].without_attr("global_symbol")),
+            tuple(hashlib.sha256(data.numpy().tobytes()).digest() for data in inputs),
+        )
+        if key not in self._packed:
+            self._packed[key] = self._run(name, inputs)
+        return self._packed[key]
+
+    def _run(self, name: str, inputs: list[Any]) -> relax.Expr:
         outputs = [
             tvm.runtime.empty(tuple(int(e) for e in buffer.shape), str(buffer.dtype))
             for buffer in self._packers[name].params[len(inputs) :]
