@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import tirx
+from tvm import s_tir, te, tirx
 from tvm.target import Target
 
 from tvmopt.measure.jobs import compare, pack, random_array
@@ -22,12 +22,13 @@ from tvmopt.measure.split import split_packing
 from tvmopt.measure.worker import one_line
 from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
 
-# Packed weights are cycled through copies that together exceed a core's caches: between two calls
+# Weights are cycled through copies that together exceed a core's caches: between two calls
 # of a layer a network reads the weights of all others.
 _COLD_BYTES = 24 * 1024 * 1024
 _MOST_COPIES = 64
 # Seconds one candidate is timed for, at most, and the fewest and most rounds.
 _SECONDS, _ROUNDS = 0.04, 24
+_MOST_CALLS = 50
 # Candidates this much slower than the best so far are timed no further.
 _LOSES = (1.6, 1.25, 1.1)
 
@@ -64,6 +65,8 @@ def build_batch(func: str, hints: list[dict[str, Any]], target: str, path: str) 
         errors.append(None)
         packed.append([parts.packed, parts.shapes])
     base = {"reference": _reference(original, hints)}
+    for place, param in enumerate(original.params[:-1]):
+        base[f"produce{place}"] = _producer(param, Hint.from_dict(hints[0]).arch.cores)
     try:
         _build(base | {k: f for named in functions.values() for k, f in named.items()}, llvm, path)
     except Exception:
@@ -88,6 +91,22 @@ def _reference(func: tirx.PrimFunc, hints: list[dict[str, Any]]) -> tirx.PrimFun
         except NotApplicable:
             continue
     return func
+
+
+def _producer(param: tirx.Buffer, cores: int) -> tirx.PrimFunc:
+    """Write an argument anew, each core its share of the rows.
+
+    In a network another kernel has just written it: what a core reads of another core's share
+    comes through their common cache, and costs what it costs.
+    """
+    source = te.placeholder(param.shape, str(param.dtype), "source")
+    copy = te.compute(param.shape, lambda *at: source[at], name="copy")
+    sch = s_tir.Schedule(te.create_prim_func([source, copy]))
+    loops = sch.get_loops(sch.get_sblock("copy"))
+    if loops:
+        share, _ = sch.split(sch.fuse(*loops), [min(cores, math.prod(map(int, param.shape))), None])
+        sch.parallel(share)
+    return sch.mod["main"]
 
 
 def _build(functions: dict[str, tirx.PrimFunc], target: Target, path: str | None) -> None:
@@ -123,7 +142,7 @@ def run_batch(
     module = tvm.runtime.load_module(library)
     inputs, expected = _expected(module["reference"], arguments, seed)
     results: list[dict[str, Any]] = []
-    kernels: dict[int, Callable[[], None]] = {}
+    kernels: dict[int, Callable[[int], float]] = {}
     for place, (index, packed, shapes) in enumerate(candidates):
         results.append({"latency_us": None, "rounds": 0, "error": None})
         try:
@@ -159,8 +178,11 @@ def _checked(
     inputs: list[np.ndarray],
     expected: np.ndarray,
     constants: list[int],
-) -> Callable[[], None]:
-    """One call of a candidate, its weights as cold as in a network, once its result is right."""
+) -> Callable[[int], float]:
+    """Seconds of one call of a candidate, the mean over several, once its result is right.
+
+    Before each call the activations are written anew, and the weights are those of another copy.
+    """
     tensors = [tvm.runtime.tensor(array) for array in inputs]
     if packed:
         pack(module[f"pack{index}"], tensors, packed, shapes)
@@ -176,17 +198,32 @@ def _checked(
             other[i] = tvm.runtime.tensor(tensors[i].numpy())
         sets.append(other)
     cycle = itertools.cycle(sets)
+    producers = [
+        (module[f"produce{i}"], tvm.runtime.tensor(inputs[i]), tensors[i])
+        for i in range(len(tensors) - 1)
+        if i not in constants
+    ]
 
-    def call() -> None:
-        kernel(*next(cycle))
+    def call(times: int) -> float:
+        spent = 0.0
+        for _ in range(times):
+            arguments = next(cycle)
+            for produce, source, target in producers:
+                produce(source, target)
+            start = time.perf_counter()
+            kernel(*arguments)
+            spent += time.perf_counter() - start
+        return spent / times
 
     return call
 
 
 def time_in_turns(
-    kernels: dict[int, Callable[[], None]], best_us: float | None = None
+    kernels: dict[int, Callable[[int], float]], best_us: float | None = None
 ) -> dict[int, tuple[float, int]]:
     """Latency in microseconds of each kernel, and how many rounds it took part in.
+
+    A kernel is a function of how often to call it, and gives the mean seconds of one call.
 
     Rounds over all kernels, so that a slow moment of the machine hits all alike; those far from
     the best drop out early. A kernel's latency is the lower quartile of its rounds: whatever else
@@ -210,14 +247,10 @@ def time_in_turns(
     return {place: (quartile(seen) * 1e6, len(seen)) for place, seen in times.items()}
 
 
-def _once(kernel: Callable[[], None], before: list[float]) -> float:
+def _once(kernel: Callable[[int], float], before: list[float]) -> float:
     """Seconds of one call, the mean over as many as last a millisecond."""
-    last = before[-1] if before else 0.0
-    calls = 1 if not before else max(1, min(200, round(1e-3 / max(last, 1e-7))))
-    start = time.perf_counter()
-    for _ in range(calls):
-        kernel()
-    return (time.perf_counter() - start) / calls
+    calls = max(1, min(_MOST_CALLS, round(1e-3 / max(before[-1], 1e-7)))) if before else 1
+    return kernel(calls)
 
 
 def quartile(values: list[float]) -> float:
