@@ -128,6 +128,7 @@ def test_a_wrong_result_is_an_error_and_is_not_timed(func, tmp_path: Path) -> No
         "reference": func,
         "candidate0": apply_hint(func, PLAIN).mod["main"],
         "candidate1": apply_hint(wrong, PLAIN).mod["main"],
+        "produce0": batch._producer(func.params[0], 2),
     }
     path = tmp_path / "batch.so"
     module = tvm.IRModule(
@@ -149,7 +150,12 @@ def test_a_weight_packed_by_the_wrong_function_is_an_error(func, tmp_path: Path)
     wide = split_packing(finish(apply_hint(func, other).mod["main"], func))
     assert part.packer is not None
     assert wide.packer is not None
-    functions = {"reference": func, "candidate0": part.compute, "pack0": wide.packer}
+    functions = {
+        "reference": func,
+        "candidate0": part.compute,
+        "pack0": wide.packer,
+        "produce0": batch._producer(func.params[0], 2),
+    }
     path = tmp_path / "batch.so"
     module = tvm.IRModule(
         {name: f.with_attr("global_symbol", name) for name, f in functions.items()}
@@ -177,10 +183,12 @@ class Clock:
     def kernel(self, name: str, seconds: float, first: float | None = None):
         spent = [seconds if first is None else first]
 
-        def call() -> None:
-            self.calls.append(name)
-            self.now += spent[0]
+        def call(times: int) -> float:
+            self.calls += [name] * times
+            taken = spent[0]
+            self.now += times * taken
             spent[0] = seconds
+            return taken
 
         return call
 

@@ -72,14 +72,14 @@ def calls(mod: tvm.IRModule) -> list[str]:
 
 def constants(mod: tvm.IRModule) -> list[np.ndarray]:
     """The constants of ``main``."""
-    found: list[np.ndarray] = []
+    found: dict[int, np.ndarray] = {}  # a node that several bindings hold is stored once
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, GenericConst):
-            found.append(expr.value.numpy())
+            found[hash(expr)] = expr.value.numpy()
 
     relax.analysis.post_order_visit(mod["main"], visit)
-    return found
+    return list(found.values())
 
 
 def packers(mod: tvm.IRModule) -> list[str]:

@@ -77,22 +77,22 @@ class _Fold(PyExprMutator):
         inputs = [self._constant(arg) for arg in call.args[1].fields]
         if any(data is None for data in inputs):
             return call
-        key = (
-            tvm_ffi.structural_hash(self._packers[name].without_attr("global_symbol")),
-            tuple(hashlib.sha256(data.numpy().tobytes()).digest() for data in inputs),
-        )
-        if key not in self._packed:
-            self._packed[key] = self._run(name, inputs)
-        return self._packed[key]
-
-    def _run(self, name: str, inputs: list[Any]) -> relax.Expr:
+        buffers = self._packers[name].params[len(inputs) :]
         outputs = [
             tvm.runtime.empty(tuple(int(e) for e in buffer.shape), str(buffer.dtype))
-            for buffer in self._packers[name].params[len(inputs) :]
+            for buffer in buffers
         ]
         self._compiled[name](*inputs, *outputs)
-        packed = [relax.const(out) for out in outputs]
+        packed = [self._unique(out) for out in outputs]
         return packed[0] if len(packed) == 1 else relax.Tuple(packed)
+
+    def _unique(self, data: tvm.runtime.Tensor) -> relax.Expr:
+        """The constant of ``data``; layers that share a weight share the packed one."""
+        array = data.numpy()
+        key = (array.shape, array.dtype.name, hashlib.sha256(array.tobytes()).digest())
+        if key not in self._packed:
+            self._packed[key] = relax.const(data)
+        return self._packed[key]
 
     def _constant(self, expr: relax.Expr) -> Any:
         if isinstance(expr, relax.Var):
