@@ -5,6 +5,7 @@ All candidates of a task share one library, since linking one takes as long as c
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -17,15 +18,16 @@ import tvm
 from tvm import s_tir, te, tirx
 from tvm.target import Target
 
-from tvmopt.measure.jobs import compare, pack, random_array
+from tvmopt.measure.jobs import compare, numpy_dtype, pack, random_array
 from tvmopt.measure.split import split_packing
 from tvmopt.measure.worker import one_line
 from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
 
-# Weights are cycled through copies that together exceed a core's caches: between two calls
-# of a layer a network reads the weights of all others.
-_COLD_BYTES = 24 * 1024 * 1024
-_MOST_COPIES = 64
+# Weights are taken from all over a pool that exceeds the caches: between two calls of a layer a
+# network reads the weights of all others. Smaller ones than this are left in the cache.
+_POOL_BYTES = 128 * 1024 * 1024
+_COPIED_BYTES = 24 * 1024 * 1024
+_MOST_COPIES, _SMALL = 256, 4096
 # Seconds one candidate is timed for, at most, and the fewest and most rounds.
 _SECONDS, _ROUNDS = 0.04, 24
 _MOST_CALLS = 50
@@ -189,15 +191,16 @@ def _checked(
     kernel = module[f"candidate{index}"]
     kernel(*tensors)
     compare(len(tensors) - 1, tensors[-1].numpy(), expected)
-    size = sum(math.prod(tensors[i].shape) * 4 for i in constants)
-    copies = min(_MOST_COPIES, math.ceil(_COLD_BYTES / size)) if size >= 4096 else 1
     sets = [tensors]
-    for _ in range(copies - 1):
-        other = list(tensors)
-        for i in constants:
-            other[i] = tvm.runtime.tensor(tensors[i].numpy())
-        sets.append(other)
-    cycle = itertools.cycle(sets)
+    heavy = [i for i in constants if _bytes(tensors[i]) >= _SMALL]
+    if heavy:
+        views = [_cold_views(tensors[i]) for i in heavy]
+        for cold in zip(*views, strict=False):
+            other = list(tensors)
+            for i, view in zip(heavy, cold, strict=True):
+                other[i] = view
+            sets.append(other)
+    cycle = itertools.cycle(sets[1:] or sets)
     producers = [
         (module[f"produce{i}"], tvm.runtime.tensor(inputs[i]), tensors[i])
         for i in range(len(tensors) - 1)
@@ -216,6 +219,34 @@ def _checked(
         return spent / times
 
     return call
+
+
+def _bytes(tensor: Any) -> int:
+    return math.prod(tensor.shape) * np.dtype(numpy_dtype(str(tensor.dtype))).itemsize
+
+
+@functools.cache
+def _pool() -> np.ndarray:
+    """Random numbers; the start is aligned for vectors."""
+    values = np.random.default_rng(0).random(_POOL_BYTES // 4 + 16, dtype=np.float32)
+    return values[-(values.ctypes.data // 4) % 16 :]
+
+
+def _cold_views(weight: Any) -> list[Any]:
+    """Tensors like ``weight`` all over the pool; copies of it where the pool's type is another."""
+    shape, size = tuple(weight.shape), _bytes(weight)
+    if str(weight.dtype) != "float32":
+        copies = min(_MOST_COPIES, -(-_COPIED_BYTES // size))
+        return [tvm.runtime.tensor(weight.numpy()) for _ in range(copies)]
+    count = math.prod(shape)
+    step = -(-count // 16) * 16
+    pool = _pool()
+    places = min(_MOST_COPIES, len(pool) // step)
+    spread = (len(pool) // max(1, places)) // 16 * 16
+    return [
+        tvm.runtime.from_dlpack(pool[n * spread : n * spread + count].reshape(shape))
+        for n in range(places)
+    ]
 
 
 def time_in_turns(

@@ -161,10 +161,11 @@ def random_array(
     if "int" in dtype:
         return rng.integers(0, 2, shape).astype(dtype)
     values = rng.uniform(0.1, 1.0, shape) if positive else rng.standard_normal(shape)
-    return values.astype(_numpy_dtype(dtype))
+    return values.astype(numpy_dtype(dtype))
 
 
-def _numpy_dtype(dtype: str) -> Any:
+def numpy_dtype(dtype: str) -> Any:
+    """NumPy's type for a type name of TVM."""
     if dtype.startswith(("bfloat", "float8", "float6", "float4")):
         import ml_dtypes
 

@@ -125,7 +125,9 @@ class DefaultPolicy:
         if not tiles:
             names = ("row_reduction", "contraction", "contraction_in_place", "fallback")
             found = [self._variations(name) for name in names if _fits(name, self.func, self.arch)]
-            return found[0] + [r for others in found[1:] for r in others[:2]] if found else []
+            if not found:  # whoever asks gets each refusal's reason
+                return [self._variations(name)[0] for name in names]
+            return found[0] + [r for others in found[1:] for r in others[:2]]
         rows: list[Ranked] = []
         if _fits("row_reduction", self.func, self.arch):
             rows = self._variations("row_reduction")[:2]

@@ -76,9 +76,9 @@ class Reranker:
 
     def save(self, directory: Path) -> None:
         """Write the samples beside a tuning database; trees are grown again from them."""
-        np.savez_compressed(
-            directory / FILE, features=self._features, residuals=self._residuals
-        )
+        partial = directory / f"partial-{FILE}"
+        np.savez_compressed(partial, features=self._features, residuals=self._residuals)
+        partial.replace(directory / FILE)  # a kill leaves the old file or the new one
 
     def load(self, directory: Path) -> None:
         """Add the samples that :meth:`save` wrote, when there are any.

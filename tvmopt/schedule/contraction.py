@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tvm import IRModule, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.arch.cpu import CpuArch
@@ -20,15 +20,13 @@ from .analysis import BlockFacts, block_facts, leaf_blocks
 from .base import Template
 from .hint import Hint
 from .injective import schedule_injective
-from .nest import find_epilogue, unroll_and_vectorize
+from .nest import find_epilogue, only_reduction, unroll_and_vectorize
 from .packing import is_einsum, pack_operands
 from .stage import (
     collapse_axes,
     collapse_map,
     contiguous_tail,
     divisors,
-    inline_copies,
-    inline_injective,
     parallelize,
     vector_length,
 )
@@ -81,13 +79,10 @@ class Contraction(Template):
 
     def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None when it is not one plain reduction of that kind."""
-        sch = s_tir.Schedule(IRModule({"main": func}))
-        reductions = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
-        if len(reductions) != 1 or reductions[0].stores != 1 or reductions[0].reduced == 1:
+        found = only_reduction(func)
+        if found is None:
             return None
-        anchor = sch.get_sblock(reductions[0].name)
-        inline_injective(sch)
-        inline_copies(sch, anchor)
+        sch, anchor = found
         if self._pack:
             pack_operands(sch, anchor, hint.arch)
         if choose_tile(block_facts(sch, anchor), hint.arch) is None:

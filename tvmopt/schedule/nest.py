@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import s_tir, tirx
+from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from .analysis import BlockFacts, block_facts
+from .analysis import BlockFacts, block_facts, leaf_blocks
 from .hint import Hint
 from .injective import schedule_injective
-from .stage import vector_length
+from .stage import inline_copies, inline_injective, vector_length
 
 #: Marks a block that is run once, when a model is built, and not at every call.
 PREPROC = "meta_schedule.layout_rewrite_preproc"
+
+
+def only_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | None:
+    """A schedule of ``func`` with all inlined that can be, and its reduction.
+
+    None when there is not exactly one, of one value and of more than one step.
+    """
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    reductions = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
+    if len(reductions) != 1 or reductions[0].stores != 1 or reductions[0].reduced == 1:
+        return None
+    anchor = sch.get_sblock(reductions[0].name)
+    inline_injective(sch)
+    inline_copies(sch, anchor)
+    return sch, anchor
 
 
 def schedule_nest(

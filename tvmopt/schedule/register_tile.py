@@ -12,15 +12,23 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tvm import IRModule, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from .analysis import Access, BlockFacts, block_facts, constant_run, leaf_blocks
+from .analysis import Access, BlockFacts, block_facts, constant_run
 from .base import Template
 from .hint import Hint
 from .injective import schedule_injective
-from .nest import PREPROC, find_epilogue, fits, schedule_nest, schedule_rest, unit_loops
-from .stage import collapse_axes, collapse_map, contiguous_tail, inline_copies, inline_injective
+from .nest import (
+    PREPROC,
+    find_epilogue,
+    fits,
+    only_reduction,
+    schedule_nest,
+    schedule_rest,
+    unit_loops,
+)
+from .stage import collapse_axes, collapse_map, contiguous_tail
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +84,10 @@ class Form:
 
 def prepare(func: tirx.PrimFunc) -> Form | None:
     """``func`` made ready, or None when it is not one sum of products of that kind."""
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    reductions = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
-    if len(reductions) != 1 or reductions[0].stores != 1 or reductions[0].reduced == 1:
+    found = only_reduction(func)
+    if found is None:
         return None
-    anchor = sch.get_sblock(reductions[0].name)
-    inline_injective(sch)
-    inline_copies(sch, anchor)
+    sch, anchor = found
     if _operands(block_facts(sch, anchor)) is None:
         return None
     epilogue = find_epilogue(sch, anchor)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from tvm import IRModule, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from .analysis import BlockFacts, block_facts, leaf_blocks
+from .analysis import BlockFacts, block_facts
 from .base import Template
 from .hint import Hint
-from .nest import find_epilogue, fits, schedule_nest, schedule_rest, unit_loops
-from .stage import inline_copies, inline_injective
+from .nest import find_epilogue, fits, only_reduction, schedule_nest, schedule_rest, unit_loops
 
 # Multiply-adds of one vector that a tile may hold as straight-line code.
 MOST_UNROLLED = 256
@@ -53,13 +52,10 @@ class WindowForm:
 
 def prepare_window(func: tirx.PrimFunc) -> WindowForm | None:
     """``func`` made ready, or None when it is not one reduction within channels."""
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    reductions = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
-    if len(reductions) != 1 or reductions[0].stores != 1 or reductions[0].reduced == 1:
+    found = only_reduction(func)
+    if found is None:
         return None
-    anchor = sch.get_sblock(reductions[0].name)
-    inline_injective(sch)
-    inline_copies(sch, anchor)
+    sch, anchor = found
     facts = block_facts(sch, anchor)
     if not facts.spatial or not facts.reads or any(facts.conditional) or facts.divides:
         return None

@@ -26,7 +26,6 @@ from tvmopt.tune.database import (
     Comparison,
     DatabaseKey,
     canonical_target,
-    create_database,
     read_comparisons,
     workload_hash,
     write_comparisons,
@@ -35,7 +34,7 @@ from tvmopt.tune.default import default_source, schedule_task, untuned
 from tvmopt.tune.fast_search import Tuned, Workload, search
 from tvmopt.tune.metaschedule import check_request
 from tvmopt.tune.tasks import Task, extract_tasks
-from tvmopt.tune.warm_start import check_source, copy_database
+from tvmopt.tune.warm_start import begin_database
 
 
 class FastStrategy(TuneStrategy):
@@ -77,12 +76,8 @@ class FastStrategy(TuneStrategy):
         work_dir.mkdir(parents=True, exist_ok=True)
         directory = self._database_dir or work_dir / "database"
         key = DatabaseKey(target=canonical_target(target), threads=options.threads)
-        if options.warm_start is not None:
-            check_source(options.warm_start, key)
-        database = create_database(directory, key)
+        database = begin_database(directory, key, options.warm_start)
         reranker = Reranker(options.seed)
-        if options.warm_start is not None:
-            copy_database(options.warm_start, database, directory, key)
         reranker.load(directory)
         run = _Run(extract_tasks(mod, target), target, database, directory, progress)
         deadline = Deadline(options.time_budget_s)

@@ -33,7 +33,6 @@ from tvmopt.tune.cost_model import RankingModel, make_cost_model
 from tvmopt.tune.database import (
     DatabaseKey,
     canonical_target,
-    create_database,
     read_comparisons,
     workload_hash,
     write_comparisons,
@@ -44,7 +43,7 @@ from tvmopt.tune.interrupt import interrupt_deferred
 from tvmopt.tune.measure import Measurement, Measurer, Timeouts
 from tvmopt.tune.space import make_context
 from tvmopt.tune.tasks import extract_tasks
-from tvmopt.tune.warm_start import MODEL_FILE, check_source, copy_database
+from tvmopt.tune.warm_start import MODEL_FILE, begin_database
 
 # Part of the time budget that measuring the default schedules may take.
 _DEFAULTS_SHARE = 0.3
@@ -88,12 +87,8 @@ class MetaScheduleStrategy(TuneStrategy):
         work_dir.mkdir(parents=True, exist_ok=True)
         directory = work_dir / "database"
         key = DatabaseKey(target=canonical_target(target), threads=options.threads)
-        if options.warm_start is not None:
-            check_source(options.warm_start, key)
-        database = create_database(directory, key)
+        database = begin_database(directory, key, options.warm_start)
         model = RankingModel(seed=options.seed)
-        if options.warm_start is not None:
-            copy_database(options.warm_start, database, directory, key)
         if (directory / MODEL_FILE).exists():
             model.load(directory / MODEL_FILE)
         states = _initial_states(mod, target, arch, database, directory)

@@ -8,18 +8,35 @@ from pathlib import Path
 from typing import Any
 
 from tvmopt.errors import ConfigError
+from tvmopt.policy.reranker import FILE as RERANKER_FILE
 from tvmopt.tune.database import (
     META_FILE,
     RECORD_FILE,
     WORKLOAD_FILE,
     DatabaseKey,
     check_key,
+    create_database,
     open_database,
     read_comparisons,
     write_comparisons,
 )
 
 MODEL_FILE = "cost_model.npz"
+
+
+def begin_database(directory: Path, key: DatabaseKey, source: Path | None) -> Any:
+    """Create or open the database in ``directory``, with what ``source`` knows copied in.
+
+    Raises:
+        ConfigError: When ``source`` is no directory.
+        DatabaseMismatchError: When either database is for something else.
+    """
+    if source is not None:
+        check_source(source, key)
+    database = create_database(directory, key)
+    if source is not None:
+        copy_database(source, database, directory, key)
+    return database
 
 
 def check_source(source: Path, key: DatabaseKey) -> None:
@@ -65,6 +82,7 @@ def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey
             )
             copied += 1
         write_comparisons(directory, read_comparisons(copy) | read_comparisons(directory))
-    if (source / MODEL_FILE).exists() and not (directory / MODEL_FILE).exists():
-        shutil.copyfile(source / MODEL_FILE, directory / MODEL_FILE)
+    for name in (MODEL_FILE, RERANKER_FILE):
+        if (source / name).exists() and not (directory / name).exists():
+            shutil.copyfile(source / name, directory / name)
     return copied
