@@ -25,9 +25,9 @@ from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
 
 # Weights are taken from all over a pool that exceeds the caches: between two calls of a layer a
 # network reads the weights of all others. Smaller ones than this are left in the cache.
-_POOL_BYTES = 128 * 1024 * 1024
+_POOL_BYTES = 32 * 1024 * 1024
 _COPIED_BYTES = 24 * 1024 * 1024
-_MOST_COPIES, _SMALL = 256, 4096
+_MOST_COPIES, _SMALL = 64, 4096
 # Seconds one candidate is timed for, at most, and the fewest and most rounds.
 _SECONDS, _ROUNDS = 0.04, 24
 _MOST_CALLS = 50
