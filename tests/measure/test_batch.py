@@ -15,6 +15,7 @@ from tvmopt.arch.target import resolve_target
 from tvmopt.measure import batch
 from tvmopt.measure.batch import build_batch, quartile, run_batch, time_in_turns
 from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of
+from tvmopt.measure.jobs import random_array
 from tvmopt.measure.split import split_packing
 from tvmopt.policy import DefaultPolicy
 from tvmopt.schedule import Hint, apply_hint, finish
@@ -341,7 +342,7 @@ def test_the_best_of_nothing_is_nothing() -> None:
 
 def test_inputs_are_random_and_the_same_for_all() -> None:
     one, two = (
-        batch.random_array(np.random.default_rng(3), (4, 5), "float32", False) for _ in "ab"
+        random_array(np.random.default_rng(3), (4, 5), "float32", False) for _ in "ab"
     )
     np.testing.assert_array_equal(one, two)
     assert len(np.unique(one)) == 20

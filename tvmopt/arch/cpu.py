@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tvmopt.arch.llvm import llvm_target
+
 _LANE_BITS = {"int8": 8, "uint8": 8, "float16": 16, "bfloat16": 16, "int16": 16}
 
 
@@ -55,12 +57,7 @@ class CpuArch:
 
     def to_tvm(self) -> Any:
         """The ``tvm.target.Target`` that compiles for this CPU."""
-        import tvm
-
-        config: dict[str, Any] = {"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.cores}
-        if self.mattr:
-            config["mattr"] = list(self.mattr)
-        return tvm.target.Target(config)
+        return llvm_target(self.mcpu, self.mattr, self.cores)
 
     def lanes(self, dtype: str) -> int:
         """Elements of ``dtype`` in one vector register (at least 1)."""

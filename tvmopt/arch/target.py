@@ -11,6 +11,7 @@ from typing import Any
 from tvmopt import host
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.arch.features import required_cpu_flags
+from tvmopt.arch.llvm import llvm_target
 from tvmopt.errors import ConfigError
 
 # Newest first: the host is the first of these whose every feature it has. LLVM's own detection
@@ -71,7 +72,7 @@ class TargetSpec:
 
     def to_tvm(self, opt_level: int | None = None) -> Any:
         """The ``tvm.target.Target`` that compiles for this CPU; LLVM's level is 3 by default."""
-        return _llvm_target(self.mcpu, self.mattr, self.threads, opt_level)
+        return llvm_target(self.mcpu, self.mattr, self.threads, opt_level)
 
     def arch(self) -> CpuArch:
         """Descriptor for scheduling; cache sizes are the host's when it is the same CPU."""
@@ -167,7 +168,7 @@ def _spec(mcpu: str, mattr: tuple[str, ...], threads: int) -> TargetSpec:
 def _checked(mcpu: str, mattr: tuple[str, ...]) -> Any:
     from tvm.target.codegen import llvm_get_cpu_archlist
 
-    names = {str(name) for name in llvm_get_cpu_archlist(_llvm_target("x86-64", (), 1))}
+    names = {str(name) for name in llvm_get_cpu_archlist(llvm_target("x86-64", (), 1))}
     if mcpu not in names:
         import difflib
 
@@ -177,28 +178,14 @@ def _checked(mcpu: str, mattr: tuple[str, ...]) -> Any:
     for feature in dict.fromkeys(m[1:] for m in mattr):
         if feature not in _llvm_features(mcpu, (f"+{feature}",)):
             raise ConfigError(f"mattr must hold features that LLVM knows, but got {feature!r}")
-    return _llvm_target(mcpu, mattr, 1)
-
-
-@functools.cache
-def _llvm_target(
-    mcpu: str, mattr: tuple[str, ...], threads: int, opt_level: int | None = None
-) -> Any:
-    import tvm
-
-    config: dict[str, Any] = {"kind": "llvm", "mcpu": mcpu, "num-cores": threads}
-    if mattr:
-        config["mattr"] = list(mattr)
-    if opt_level is not None:
-        config["opt-level"] = opt_level
-    return tvm.target.Target(config)
+    return llvm_target(mcpu, mattr, 1)
 
 
 @functools.cache
 def _llvm_features(mcpu: str, mattr: tuple[str, ...]) -> tuple[str, ...]:
     from tvm.target.codegen import llvm_get_cpu_features
 
-    return tuple(sorted(str(f) for f in llvm_get_cpu_features(_llvm_target(mcpu, mattr, 1))))
+    return tuple(sorted(str(f) for f in llvm_get_cpu_features(llvm_target(mcpu, mattr, 1))))
 
 
 def _host_cpu() -> str:
@@ -208,7 +195,7 @@ def _host_cpu() -> str:
                 return mcpu
     from tvm.target.codegen import llvm_get_system_cpu
 
-    with _llvm_target("generic", (), 1):
+    with llvm_target("generic", (), 1):
         return str(llvm_get_system_cpu())
 
 

@@ -18,7 +18,8 @@ import tvm
 from tvm import s_tir, te, tirx
 from tvm.target import Target
 
-from tvmopt.measure.jobs import compare, numpy_dtype, pack, random_array
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.measure.jobs import compare, numpy_dtype, pack, run_reference
 from tvmopt.measure.split import split_packing
 from tvmopt.measure.worker import one_line
 from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
@@ -66,9 +67,10 @@ def build_batch(func: str, hints: list[dict[str, Any]], target: str, path: str) 
             functions[index][f"pack{index}"] = parts.packer
         errors.append(None)
         packed.append([parts.packed, parts.shapes])
-    base = {"reference": _reference(original, hints)}
+    arch = Hint.from_dict(hints[0]).arch
+    base = {"reference": _reference(original, arch)}
     for place, param in enumerate(original.params[:-1]):
-        base[f"produce{place}"] = _producer(param, Hint.from_dict(hints[0]).arch.cores)
+        base[f"produce{place}"] = _producer(param, arch.cores)
     try:
         _build(base | {k: f for named in functions.values() for k, f in named.items()}, llvm, path)
     except Exception:
@@ -84,9 +86,8 @@ def build_batch(func: str, hints: list[dict[str, Any]], target: str, path: str) 
     return {"errors": errors, "packed": packed}
 
 
-def _reference(func: tirx.PrimFunc, hints: list[dict[str, Any]]) -> tirx.PrimFunc:
+def _reference(func: tirx.PrimFunc, arch: CpuArch) -> tirx.PrimFunc:
     """``func`` by the plainest template that is not hopelessly slow."""
-    arch = Hint.from_dict(hints[0]).arch
     for template in ("contraction", "elementwise", "fallback"):
         try:
             return apply_hint(func, Hint(template, arch)).mod["main"]
@@ -142,7 +143,8 @@ def run_batch(
         For each candidate ``latency_us`` or None, ``rounds`` timed, and ``error`` or None.
     """
     module = tvm.runtime.load_module(library)
-    inputs, expected = _expected(module["reference"], arguments, seed)
+    shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
+    inputs, (*_, expected) = run_reference(module["reference"], shapes_and_types, seed)
     results: list[dict[str, Any]] = []
     kernels: dict[int, Callable[[int], float]] = {}
     for place, (index, packed, shapes) in enumerate(candidates):
@@ -156,20 +158,6 @@ def run_batch(
     for place, (latency_us, rounds) in time_in_turns(kernels, best_us).items():
         results[place] |= {"latency_us": latency_us, "rounds": rounds}
     return results
-
-
-def _expected(
-    reference: Any, arguments: list[list[Any]], seed: int
-) -> tuple[list[np.ndarray], np.ndarray]:
-    for positive in (False, True):
-        rng = np.random.default_rng(seed)
-        inputs = [random_array(rng, tuple(shape), dtype, positive) for shape, dtype in arguments]
-        tensors = [tvm.runtime.tensor(array) for array in inputs]
-        reference(*tensors)
-        expected = tensors[-1].numpy()
-        if np.isfinite(expected.astype(np.float64)).all():
-            break
-    return inputs, expected
 
 
 def _checked(

@@ -125,15 +125,20 @@ def pack(packer: Any, tensors: list[Any], packed: list[int], shapes: list[list[i
 def _reference(
     library: str, arguments: str, seed: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Inputs, and what every argument holds after the reference ran on them."""
-    kernel = tvm.runtime.load_module(library)["main"]
+    return run_reference(tvm.runtime.load_module(library)["main"], _parse(arguments), seed)
+
+
+def run_reference(
+    kernel: Any, arguments: list[tuple[tuple[int, ...], str]], seed: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Inputs, and what every argument holds after the reference ``kernel`` ran on them."""
     inputs: list[np.ndarray] = []
     outputs: list[np.ndarray] = []
     # Signed inputs exercise both sides of an activation, but a square root or logarithm of them is
     # no number, which equals any other; positive ones make those meaningful.
     for positive in (False, True):
         rng = np.random.default_rng(seed)
-        inputs = [random_array(rng, shape, dtype, positive) for shape, dtype in _parse(arguments)]
+        inputs = [random_array(rng, shape, dtype, positive) for shape, dtype in arguments]
         tensors = [tvm.runtime.tensor(array) for array in inputs]
         kernel(*tensors)
         outputs = [tensor.numpy() for tensor in tensors]

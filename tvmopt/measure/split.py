@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-import tvm
-import tvm_ffi
 from tvm import relax, tirx
 
-from tvmopt.schedule.nest import PREPROC
+from tvmopt.schedule.nest import packing_blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +33,7 @@ class Split:
 
 def split_packing(func: tirx.PrimFunc) -> Split:
     """Part ``func`` as ``relax.transform.SplitLayoutRewritePreproc`` does in a network."""
-    sources: list[tirx.Buffer] = []
-
-    def visit(block: tvm.s_tir.SBlock) -> None:
-        if PREPROC in block.annotations:
-            sources.append(block.reads[0].source)
-
-    tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlock, visit), order="post")
+    sources = [block.reads[0].source for block in packing_blocks(func)]
     if not sources:
         return Split(func, None, ())
     packed = sorted(

@@ -64,7 +64,6 @@ class Tile:
     out_total: float
     imbalance: float
     parallel: bool
-    unroll: int = 1
     inner: int = 1
     guarded: bool = False
 

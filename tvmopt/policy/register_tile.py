@@ -10,6 +10,7 @@ from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.register_tile_model import RegisterTileModel
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.register_tile import Form, RegisterTile
+from tvmopt.schedule.stage import divisors
 
 # Share of the lanes that must be in use, unless no width does better.
 _GOOD_USE = 0.8
@@ -28,7 +29,7 @@ def register_tile_hints(form: Form, arch: CpuArch) -> list[Ranked]:
 
 def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
     facts = form.facts
-    extents = [facts.axes[i].extent for i in facts.spatial]
+    extents = form.extents
     rows = [facts.spatial.index(i) for i in form.rows]
     columns = [facts.spatial.index(i) for i in form.columns]
     last = len(extents) - 1
@@ -95,7 +96,7 @@ def _row_blocks(form: Form, rows: list[int], vectors: int, arch: CpuArch) -> lis
         for a in range(2, min(most, size[outer]) + 1):
             if size[outer] % a:
                 continue
-            for b in _divisors(size[inner], most // a):
+            for b in divisors(size[inner], most // a):
                 if a * b >= most // 2:
                     blocks.append({outer: a, inner: b})
     return blocks
@@ -103,17 +104,13 @@ def _row_blocks(form: Form, rows: list[int], vectors: int, arch: CpuArch) -> lis
 
 def _row_counts(extent: int, most: int) -> list[int]:
     """Divisors of ``extent`` in the upper range, and the best rag when they are few."""
-    divisors = _divisors(extent, most)
-    counts = {d for d in divisors if d * 3 >= most} or {divisors[-1]}
-    if divisors[-1] * 2 < min(most, extent):
+    even = divisors(extent, most)
+    counts = {d for d in even if d * 3 >= most} or {even[-1]}
+    if even[-1] * 2 < min(most, extent):
         # A last tile that is not full, with as few idle rows as can be.
         upper = range(max(2, most // 2), most + 1)
         counts |= set(sorted(upper, key=lambda c: (-(-extent // c) * c, -c))[:2])
     return sorted(counts)
-
-
-def _divisors(extent: int, most: int) -> list[int]:
-    return [d for d in range(1, min(extent, most) + 1) if extent % d == 0] or [1]
 
 
 def _orders(
@@ -187,6 +184,6 @@ def _steps(
     repeats = math.prod(math.ceil(extents[p] / block[p]) for p in order[len(order) - within :])
     if within and 1 < repeats <= _MOST_REPEATS and step_bytes * inner > arch.l1_bytes // 2:
         most = int(arch.l1_bytes * _RESIDENT / step_bytes)
-        fitting = [s for s in _divisors(inner, min(inner, most)) if s >= 4]
+        fitting = [s for s in divisors(inner, min(inner, most)) if s >= 4]
         for step in fitting[-2:]:
             yield step, within

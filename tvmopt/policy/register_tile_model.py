@@ -29,7 +29,7 @@ class RegisterTileModel:
     def __init__(self, form: Form, arch: CpuArch) -> None:
         facts = form.facts
         self._form, self._arch = form, arch
-        self._extents = [facts.axes[i].extent for i in facts.spatial]
+        self._extents = form.extents
         self._data = Region(form.data, facts)
         self._itemsize = form.weight.buffer.dtype.itemsize
         self._weight_fixed = [form.weight.strides[i] == 0 for i in facts.spatial]

@@ -22,7 +22,7 @@ def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked]:
 
 def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
     facts = form.facts
-    extents = [facts.axes[i].extent for i in facts.spatial]
+    extents = form.extents
     last = len(extents) - 1
     for width in _widths(form, arch):
         vectors = math.ceil(width / arch.lanes(facts.dtype))

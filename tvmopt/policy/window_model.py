@@ -31,7 +31,7 @@ class WindowModel:
     def __init__(self, form: WindowForm, arch: CpuArch) -> None:
         facts = form.facts
         self._form, self._arch, self._taps = form, arch, facts.reduced
-        self._extents = [facts.axes[i].extent for i in facts.spatial]
+        self._extents = form.extents
         self._regions = [Region(read, facts) for read in facts.reads]
         self._whole = sum(region.bytes(self._extents) for region in self._regions)
 

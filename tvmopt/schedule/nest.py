@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import tvm_ffi
 from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
@@ -106,6 +107,18 @@ def fits(hint: Hint, extents: Sequence[int]) -> bool:
         and (hint.stage == 0 or hint.parallel <= hint.stage <= loops)
         and loops > 0
     )
+
+
+def packing_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
+    """The blocks of a scheduled function that are run once, when a model is built."""
+    found: list[s_tir.SBlock] = []
+
+    def visit(block: s_tir.SBlock) -> None:
+        if PREPROC in block.annotations:
+            found.append(block)
+
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit), order="post")
+    return found
 
 
 def schedule_rest(sch: s_tir.Schedule, hint: Hint) -> None:

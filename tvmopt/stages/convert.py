@@ -124,10 +124,17 @@ def convert(
             keep_dtype=proposed,
         )
 
+    conversions: dict[str, Conversion] = {}  # those that were compared are not made again
+
+    def in_layout(layout: str) -> Conversion:
+        if layout not in conversions:
+            conversions[layout] = conversion_of(imported, layout)
+        return conversions[layout]
+
     if config.layout == AUTO:
-        layout = choose_layout(lambda layout: conversion_of(imported, layout).mod, target)
+        layout = choose_layout(lambda layout: in_layout(layout).mod, target)
         config = dataclasses.replace(config, layout=layout)
-    converted = conversion_of(imported, config.layout)
+    converted = in_layout(config.layout)
     rows = _converted_layers(layers, converted, skipped)
     progress(3, 5, "compile check")
     criteria = _criteria(config, source)

@@ -10,12 +10,11 @@ import hashlib
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmopt.schedule.nest import PREPROC
+from tvmopt.schedule.nest import packing_blocks
 
 _SUFFIX = "_weight_prepack"
 
@@ -28,7 +27,8 @@ def prepack(mod: tvm.IRModule) -> tvm.IRModule:
     Args:
         mod: Module of scheduled functions.
     """
-    if not any(_packs(func) for _, func in mod.functions_items()):
+    functions = [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
+    if not any(packing_blocks(func) for func in functions):
         return mod
     split = relax.transform.SplitLayoutRewritePreproc()(mod)
     packers = {
@@ -44,17 +44,6 @@ def prepack(mod: tvm.IRModule) -> tvm.IRModule:
             folded.builder_.update_func(var, folded.visit_expr(func))
     result = folded.builder_.get()
     return relax.transform.DeadCodeElimination(["main"])(result)
-
-
-def _packs(func: Any) -> bool:
-    found: list[Any] = []
-    if isinstance(func, tirx.PrimFunc):
-        tvm_ffi.structural_walk(
-            func.body,
-            (tvm.s_tir.SBlock, lambda b: found.append(b) if PREPROC in b.annotations else None),
-            order="post",
-        )
-    return bool(found)
 
 
 @mutator
