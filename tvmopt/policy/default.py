@@ -21,11 +21,13 @@ from tvmopt.policy.cost import LAUNCH, bandwidth
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.register_tile import register_tile_hints
 from tvmopt.policy.window import window_hints
+from tvmopt.policy.winograd import winograd_hints
 from tvmopt.schedule.analysis import block_facts, leaf_blocks, why_not_schedulable
 from tvmopt.schedule.apply import NotApplicable, apply_hint
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.register_tile import Form, prepare
 from tvmopt.schedule.window import WindowForm, prepare_window
+from tvmopt.schedule.winograd import WinogradForm, prepare_winograd
 
 _F = TypeVar("_F")
 
@@ -64,7 +66,7 @@ class DefaultPolicy:
 
         A convolution with a residual and one without want nearly the same configuration.
         """
-        form = self._form or self._window
+        form = self._winograd or self._form or self._window
         if self.reason is not None or form is None:
             return ""
         axes = [(axis.extent, axis.reduce) for axis in form.facts.axes]
@@ -72,15 +74,20 @@ class DefaultPolicy:
             ([int(e) for e in read.buffer.shape], str(read.buffer.dtype), read.strides)
             for read in form.facts.reads
         ]
-        return repr((type(form).__name__, axes, reads, len(form.producers)))
+        producers = 1 if isinstance(form, WinogradForm) else len(form.producers)
+        return repr((type(form).__name__, axes, reads, producers))
+
+    @functools.cached_property
+    def _winograd(self) -> WinogradForm | None:
+        return _prepared(prepare_winograd, self.func)
 
     @functools.cached_property
     def _form(self) -> Form | None:
-        return _prepared(prepare, self.func)
+        return _prepared(prepare, self.func) if self._winograd is None else None
 
     @functools.cached_property
     def _window(self) -> WindowForm | None:
-        return _prepared(prepare_window, self.func)
+        return _prepared(prepare_window, self.func) if self._winograd is None else None
 
     @functools.cached_property
     def _stream_cycles(self) -> float:
@@ -114,6 +121,9 @@ class DefaultPolicy:
             return []
         if not _reductions(self.func):
             return self._variations("elementwise")
+        if self._winograd is not None:
+            found = winograd_hints(self._winograd, self.arch)
+            return [*sorted(found, key=lambda r: r.cycles), *self._variations("fallback")[:1]]
         form, window = self._form, self._window
         tiles = sorted(
             [

@@ -15,6 +15,7 @@ from .register_tile import RegisterTile
 from .row_reduction import RowReduction
 from .vector_math import rewrite_math
 from .window import Window
+from .winograd import Winograd
 
 SCHEDULED_ATTR = "tirx.is_scheduled"
 
@@ -26,6 +27,7 @@ TEMPLATES: dict[str, Template] = {
         RowReduction(),
         RegisterTile(),
         Window(),
+        Winograd(),
         Contraction(),
         Contraction(pack=False),
         Fallback(),

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from .analysis import BlockFacts, block_facts, leaf_blocks
+from .analysis import Access, BlockFacts, block_facts, leaf_blocks
 from .hint import Hint
 from .injective import schedule_injective
 from .stage import inline_copies, inline_injective, vector_length
@@ -119,6 +119,15 @@ def packing_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
 
     tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit), order="post")
     return found
+
+
+def is_constant(func: tirx.PrimFunc, sch: s_tir.Schedule, weight: Access) -> bool:
+    """Whether ``weight`` reads a parameter that does not change between calls."""
+    free = func.attrs.get("layout_free_buffers") if func.attrs else None
+    if not free:
+        return False
+    params = sch.mod["main"].params
+    return any(params[int(i)].same_as(weight.buffer) for i in free)
 
 
 def schedule_rest(sch: s_tir.Schedule, hint: Hint) -> None:

@@ -23,6 +23,7 @@ from .nest import (
     PREPROC,
     find_epilogue,
     fits,
+    is_constant,
     only_reduction,
     schedule_nest,
     schedule_rest,
@@ -108,7 +109,7 @@ def prepare(func: tirx.PrimFunc) -> Form | None:
         facts=facts,
         weight=weight,
         data=data,
-        constant=_is_constant(func, sch, weight),
+        constant=is_constant(func, sch, weight),
         producers=tuple(sch.get(b).name_hint for b in sch.get_producers(anchor)),
         run=run,
     )
@@ -127,14 +128,6 @@ def _operands(facts: BlockFacts) -> tuple[Access, Access] | None:
         return None
     # A grouped convolution's channel is o // outputs: constant inside a narrow enough tile.
     return (weight, data) if data.strides[vector] in (0, None) else None
-
-
-def _is_constant(func: tirx.PrimFunc, sch: s_tir.Schedule, weight: Access) -> bool:
-    free = func.attrs.get("layout_free_buffers") if func.attrs else None
-    if not free:
-        return False
-    params = sch.mod["main"].params
-    return any(params[int(i)].same_as(weight.buffer) for i in free)
 
 
 def _collapse_rows(sch: s_tir.Schedule, anchor: SBlockRV, epilogue: SBlockRV) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -217,8 +217,10 @@ def inline_copies(sch: s_tir.Schedule, block: SBlockRV) -> None:
                 continue  # then it is a stage of its own
 
 
-def inline_injective(sch: s_tir.Schedule) -> None:
+def inline_injective(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
     """Inline every block without reduction into its consumers, where that repeats little work.
+
+    Blocks named in ``kept`` stay.
 
     A block stays when it writes an output, when its consumer is a reduction, when it is costly and
     read much more often than it is computed, or when the expression would grow too large (a chain
@@ -228,7 +230,7 @@ def inline_injective(sch: s_tir.Schedule) -> None:
     outputs = {sch.get(b).name_hint for b in sch.get_output_blocks("root")}
     for block in leaf_blocks(sch):
         name = sch.get(block).name_hint
-        if name in outputs:
+        if name in outputs or name in kept:
             continue
         facts = block_facts(sch, block)
         consumers = [block_facts(sch, c) for c in sch.get_consumers(block)]

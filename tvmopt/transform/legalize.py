@@ -12,16 +12,25 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, te, tirx, topi
+from tvm.ir import GenericConst
+
+from tvmopt.transform.winograd import choose_tile, conv2d_winograd, winograd_weight
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 _HALF = ("float16", "bfloat16")
+_SUM_PATTERN = 4
 
 
-def legalize_map() -> dict[str, Legalize]:
-    """What ``relax.transform.LegalizeOps`` takes as ``customize_legalize_map``."""
+def legalize_map(winograd: bool = False) -> dict[str, Legalize]:
+    """What ``relax.transform.LegalizeOps`` takes as ``customize_legalize_map``.
+
+    Args:
+        winograd: Whether 3 x 3 convolutions may take fewer multiplications, where that is faster
+            (:mod:`tvmopt.transform.winograd`).
+    """
     return {
-        "relax.nn.conv2d": _conv2d,
+        "relax.nn.conv2d": _conv2d_with_winograd if winograd else _conv2d,
         "relax.nn.conv2d_transpose": _conv2d_transpose,
     }
 
@@ -286,6 +295,41 @@ def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         **settings,
         primfunc_name_hint="conv2d",
     )
+
+
+def _conv2d_with_winograd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    m = _winograd_tile(call)
+    if not m:
+        return _conv2d(builder, call)
+    data, weight = call.args
+    return builder.call_te(
+        conv2d_winograd,
+        data,
+        relax.const(winograd_weight(weight.value.numpy(), m)),
+        m,
+        tuple(_ints(call.attrs.padding)),
+        primfunc_name_hint="conv2d_winograd",
+        # A sum with an elementwise end, which TVM does not see: its kOutEWiseFusable.
+        primfunc_attrs={"op_pattern": _SUM_PATTERN},
+    )
+
+
+def _winograd_tile(call: relax.Call) -> int:
+    """The size of the tiles that a convolution should be computed in; 0 for one step by step."""
+    attrs = call.attrs
+    layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
+    if layouts != ("NHWC", "HWIO", "NHWC") or not _static(call):
+        return 0
+    weight = call.args[1]
+    if not isinstance(weight, GenericConst) or int(attrs.groups) != 1:
+        return 0
+    dtypes = {str(arg.ty.dtype) for arg in (*call.args, call)}
+    steps = (*_ints(attrs.strides), *_ints(attrs.dilation))
+    kh, kw, channels, outputs = _ints(weight.ty.shape)
+    if dtypes != {"float32"} or set(steps) != {1} or (kh, kw) != (3, 3):
+        return 0
+    batch, height, width, _ = _ints(call.ty.shape)
+    return choose_tile((batch, height, width), channels, outputs)
 
 
 def _conv2d_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -16,7 +16,7 @@ from tvmopt.transform.simplify import simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
 
 
-def lower_passes() -> list[tvm.transform.Pass]:
+def lower_passes(winograd: bool = False) -> list[tvm.transform.Pass]:
     """The phases of :func:`lower`, in order."""
     return [
         # 1. Graph clean-up on Relax operators.
@@ -28,7 +28,7 @@ def lower_passes() -> list[tvm.transform.Pass]:
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         # 3. Everything else to TensorIR, constants folded again, then fused.
-        relax.transform.LegalizeOps(legalize_map()),
+        relax.transform.LegalizeOps(legalize_map(winograd)),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
@@ -40,8 +40,16 @@ def lower_passes() -> list[tvm.transform.Pass]:
     ]
 
 
-def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def lower(
+    mod: tvm.IRModule, target: tvm.target.Target, *, winograd: bool = True
+) -> tvm.IRModule:
     """Lower ``mod`` (weights bound) to calls of fused TensorIR functions.
+
+    Args:
+        mod: Module of Relax operators.
+        target: Target that it is compiled for.
+        winograd: Whether 3 x 3 convolutions may be computed with fewer multiplications, where that
+            is faster under our schedules; not so under TVM's own.
 
     Raises:
         UnsupportedOperatorError: When an operator has no TensorIR form and would fail later in
@@ -50,7 +58,7 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """
     _refuse_int4(mod)
     with target, tvm.transform.PassContext(opt_level=3):
-        lowered = tvm.transform.Sequential(lower_passes())(mod)
+        lowered = tvm.transform.Sequential(lower_passes(winograd))(mod)
     left = remaining_operators(lowered)
     if left:
         listed = ", ".join(f"{name} x{count}" for name, count in sorted(left.items()))
