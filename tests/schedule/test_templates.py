@@ -23,7 +23,8 @@ from tvmopt.policy import DefaultPolicy, schedule_function
 from tvmopt.schedule import TEMPLATES, Hint, NotApplicable, Template, apply_hint
 
 from .candidates import Case, Cpu, cases, check_numbers, chosen_hints, cpus, two_threads
-from .drawn import KINDS, Drawn, Operand
+from .drawn import Drawn, Operand
+from .kinds import KINDS
 
 __all__ = ["two_threads"]
 
@@ -32,6 +33,7 @@ CPUS = cpus()
 SERVED = {
     "convolution": {"register_tile", "contraction", "contraction_in_place", "fallback"},
     "depthwise": {"register_tile", "window", "contraction", "fallback"},
+    "winograd": {"winograd", "contraction", "fallback"},
     "matmul": {"register_tile", "contraction", "contraction_in_place", "fallback"},
     "transposed_convolution": {"register_tile", "elementwise", "fallback"},
     "pooling": {"window", "contraction", "contraction_in_place", "fallback"},
@@ -117,6 +119,7 @@ def changed(draw, hint: Hint) -> Hint:
     return dataclasses.replace(
         hint,
         block=tuple(draw(st.sampled_from([b, 1, 2, 3, 5, 8, 16, 2 * b])) for b in hint.block),
+        task=tuple(draw(st.sampled_from([t, 1, 2, 3, 16, 2 * t])) for t in hint.task),
         rstep=draw(st.sampled_from([0, 0, 1, 2, 3, 8, 16])),
         accumulate=accumulate,
         order=tuple(draw(st.permutations(hint.order))),
@@ -133,12 +136,11 @@ def changed(draw, hint: Hint) -> Hint:
     database=None,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
-@hypothesis.given(
-    drawn=st.one_of(KINDS["convolution"], KINDS["depthwise"], KINDS["matmul"]),
-    cpu=st.sampled_from(CPUS),
-    data=st.data(),
-)
-def test_any_hint_keeps_the_numbers_or_is_refused(drawn, cpu, data, two_threads) -> None:
+@hypothesis.given(cpu=st.sampled_from(CPUS), data=st.data())
+@pytest.mark.parametrize("kinds", [("convolution", "depthwise", "matmul"), ("winograd",)])
+def test_any_hint_keeps_the_numbers_or_is_refused(kinds, cpu, data, two_threads) -> None:
+    drawn = data.draw(st.one_of(*(KINDS[kind] for kind in kinds)))
+
     def check(case: Case, hints: list[Hint]) -> None:
         schedules = []
         for hint in hints:

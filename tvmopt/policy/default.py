@@ -122,8 +122,8 @@ class DefaultPolicy:
         if not _reductions(self.func):
             return self._variations("elementwise")
         if self._winograd is not None:
-            found = winograd_hints(self._winograd, self.arch)
-            return [*sorted(found, key=lambda r: r.cycles), *self._variations("fallback")[:1]]
+            tasks = sorted(winograd_hints(self._winograd, self.arch), key=lambda r: r.cycles)
+            return [*tasks, *self._variations("fallback")[:1]]
         form, window = self._form, self._window
         tiles = sorted(
             [

@@ -10,7 +10,7 @@ from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.winograd_model import WinogradModel
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.stage import divisors
-from tvmopt.schedule.winograd import Winograd, WinogradForm
+from tvmopt.schedule.winograd import Winograd, WinogradForm, channel_vector
 
 _MOST_VECTORS = 4
 
@@ -23,18 +23,14 @@ def winograd_hints(form: WinogradForm, arch: CpuArch) -> list[Ranked]:
 
 def _hints(form: WinogradForm, arch: CpuArch) -> Iterator[Hint]:
     tiles_y, tiles_x, outputs = form.extents
-    lanes = arch.lanes(form.facts.dtype)
-    free = form.constant
-    for vectors in divisors(outputs // lanes, _MOST_VECTORS):
-        width = vectors * lanes
+    vector = channel_vector(outputs, arch.lanes(form.facts.dtype))
+    for vectors in divisors(outputs // vector, _MOST_VECTORS):
+        width = vectors * vector
         for rows in _row_blocks(tiles_y, tiles_x, vectors, arch):
             for task in _tasks(form, rows, width):
                 count = form.batch * math.prod(
                     math.ceil(e / t) for e, t in zip(form.extents, task, strict=True)
                 )
-                parallel = int(arch.cores > 1)
-                if parallel and count < arch.cores:
-                    continue
                 one = task[2] == outputs or count == outputs // task[2]
                 for order in ((0, 1, 2),) if one else ((0, 1, 2), (2, 0, 1)):
                     for stage in (0, 1):
@@ -44,9 +40,9 @@ def _hints(form: WinogradForm, arch: CpuArch) -> Iterator[Hint]:
                             block=(*rows, width),
                             task=task,
                             order=order,
-                            parallel=parallel,
+                            parallel=int(arch.cores > 1),
                             stage=stage,
-                            pack="constant" if free else "none",
+                            pack="constant" if form.constant else "none",
                         )
 
 

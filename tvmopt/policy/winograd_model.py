@@ -8,7 +8,7 @@ from tvmopt.arch.cpu import CpuArch
 from tvmopt.policy.cost import LAUNCH, Tile, bandwidth, imbalance, tile_cost
 from tvmopt.policy.ranked import Ranked
 from tvmopt.schedule.hint import Hint
-from tvmopt.schedule.winograd import WinogradForm
+from tvmopt.schedule.winograd import WinogradForm, channel_vector
 
 # Cycles to transform one vector of one tile, there and back; bytes a cycle of copying padded rows.
 _THERE, _BACK = {2: 40.0, 4: 130.0}, {2: 30.0, 4: 100.0}
@@ -30,6 +30,7 @@ class WinogradModel:
     def __init__(self, form: WinogradForm, arch: CpuArch) -> None:
         self._form, self._arch = form, arch
         self._lanes = arch.lanes(form.facts.dtype)
+        self._vector = channel_vector(form.extents[2], self._lanes)
         self._itemsize = form.facts.write.buffer.dtype.itemsize
         self._points = (form.m + 2) ** 2
 
@@ -48,7 +49,7 @@ class WinogradModel:
         weights = points * form.channels * o * size
         product, passes = self._products(hint, tasks, data, products, busy)
         reads = self._weights(hint, grid, tasks / cores, data + products, weights)
-        back = tasks * y * x * (o / self._lanes) * _BACK[form.m]
+        back = tasks * y * x * (o / self._vector) * _BACK[form.m]
         back += tasks * 2 * products / bandwidth(products, arch)
         there, extra = self._data(hint, grid, tasks, data)
         total = product + (reads + (back + there + tasks * _TASK) / cores) * busy + extra
@@ -68,7 +69,7 @@ class WinogradModel:
         between = slab + one_point
         tile = Tile(
             rows=by * bx,
-            vectors=width // self._lanes,
+            vectors=width // self._vector,
             depth=form.channels,
             tiles=tasks * self._points * passes * (o // width),
             weight_block=slab,
@@ -112,7 +113,7 @@ class WinogradModel:
         form, arch = self._form, self._arch
         tiles_y, tiles_x, _ = form.extents
         y, x, _ = hint.task
-        vectors = form.channels / self._lanes
+        vectors = form.channels / channel_vector(form.channels, self._lanes)
         if hint.stage:
             tiles, rows, wide, times = y * x, y, x, tasks
         else:

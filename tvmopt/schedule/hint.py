@@ -25,8 +25,8 @@ class Hint:
         arch: The CPU that the numbers were chosen for.
         block: Elements of each data-parallel axis of the anchor in one register tile, the axes as
             the template normalises them.
-        task: Elements of each of these axes that one parallel task computes, where tiles form tasks;
-            empty where ``parallel`` says it all.
+        task: Elements of each of these axes that one parallel task computes, where tiles form
+            tasks; empty where ``parallel`` says it all.
         rstep: Elements of the innermost reduction axis summed up before the next tile; 0 is all.
         accumulate: How many of the innermost loops over the tiles run within each such step, their
             unfinished sums in memory; then what a step reads of the weight stays in L1.

@@ -8,6 +8,7 @@ work on one vector of channels of one tile, as straight-line code.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from tvm import s_tir, tirx
 from tvm.ir import IRModule
@@ -134,11 +135,11 @@ class Winograd(Template):
         if form is None or not _fits(form, hint):
             return None
         sch = form.sch
-        lanes = hint.arch.lanes(form.facts.dtype)
+        vector = channel_vector(form.extents[2], hint.arch.lanes(form.facts.dtype))
         _pack(sch, form.product, hint.block[-1], hint.pack)
-        tasks = _schedule_out(form, hint, lanes)
-        products = _schedule_product(form, hint, lanes, tasks)
-        _schedule_data(form, hint, lanes, tasks)
+        tasks = _schedule_out(form, hint, vector)
+        products = _schedule_product(form, hint, vector, tasks)
+        _schedule_data(form, hint, tasks)
         if hint.parallel:
             sch.parallel(sch.fuse(*tasks))
         # Last, because TVM proves no loop around a reduction parallel once its init is apart.
@@ -149,7 +150,7 @@ class Winograd(Template):
 
 def _fits(form: WinogradForm, hint: Hint) -> bool:
     tiles_y, tiles_x, outputs = form.extents
-    lanes = hint.arch.lanes(form.facts.dtype)
+    vector = channel_vector(outputs, hint.arch.lanes(form.facts.dtype))
     return (
         len(hint.block) == len(hint.task) == 3
         and sorted(hint.order) == [0, 1, 2]
@@ -158,13 +159,22 @@ def _fits(form: WinogradForm, hint: Hint) -> bool:
         and hint.task[1] <= tiles_x
         and outputs % hint.task[2] == 0
         and hint.task[2] % hint.block[2] == 0
-        and hint.block[2] % lanes == 0
+        and hint.block[2] % vector == 0
         and hint.pack in ("none", "constant")
     )
 
 
+def channel_vector(channels: int, lanes: int) -> int:
+    """Channels that are computed side by side: whole registers, or a half or quarter of them.
+
+    Of 16 lanes: 64 -> 16, 24 -> 8, 13 -> 1. LLVM carries vectors of other lengths from one
+    iteration to the next in pieces.
+    """
+    return math.gcd(channels, lanes)
+
+
 def _pack(sch: s_tir.Schedule, product: SBlockRV, width: int, pack: str) -> None:
-    """Copy the weight into the order of use: point, tile of channels, channel, place in the tile."""
+    """Copy the weight into the order of use: point, tile, channel, place in the tile."""
     if pack == "none":
         return
 
@@ -176,7 +186,7 @@ def _pack(sch: s_tir.Schedule, product: SBlockRV, width: int, pack: str) -> None
     sch.annotate(copy, PREPROC, True)
 
 
-def _schedule_out(form: WinogradForm, hint: Hint, lanes: int) -> list[LoopRV]:
+def _schedule_out(form: WinogradForm, hint: Hint, vector: int) -> list[LoopRV]:
     """The transform back and the epilogue: one vector of channels of one tile at a time.
 
     Returns:
@@ -188,21 +198,21 @@ def _schedule_out(form: WinogradForm, hint: Hint, lanes: int) -> list[LoopRV]:
     x, x_in = sch.split(x, [None, form.m])
     y_task, y = sch.split(y, [None, task[0]])
     x_task, x = sch.split(x, [None, task[1]])
-    o_task, o, o_in = sch.split(o, [None, task[2] // lanes, lanes])
+    o_task, o, o_in = sch.split(o, [None, task[2] // vector, vector])
     over = (y_task, x_task, o_task)
     tasks = [batch, *(over[position] for position in hint.order)]
     sch.reorder(*tasks, y, x, o, y_in, x_in, o_in)
     for stage in (form.out, form.out_rows):
         sch.set_scope(stage, 0, "local")
         sch.compute_at(stage, o, preserve_unit_loops=True)
-        row, column, *_, vector = sch.get_loops(stage)[len(tasks) + 3 :]
-        unroll_and_vectorize(sch, [row, column, vector])
+        row, column, *_, lanes = sch.get_loops(stage)[len(tasks) + 3 :]
+        unroll_and_vectorize(sch, [row, column, lanes])
     unroll_and_vectorize(sch, [y_in, x_in, o_in])
     return tasks
 
 
 def _schedule_product(
-    form: WinogradForm, hint: Hint, lanes: int, tasks: list[LoopRV]
+    form: WinogradForm, hint: Hint, vector: int, tasks: list[LoopRV]
 ) -> LoopRV:
     """The products of one task, a tile of accumulators in registers at a time.
 
@@ -214,7 +224,7 @@ def _schedule_product(
     row, column, batch, y, x, o, channel = sch.get_loops(product)[len(tasks) :]
     y, y_in = sch.split(y, [None, hint.block[0]])
     x, x_in = sch.split(x, [None, hint.block[1]])
-    o, vectors, o_in = sch.split(o, [None, hint.block[2] // lanes, lanes])
+    o, vectors, o_in = sch.split(o, [None, hint.block[2] // vector, vector])
     sch.reorder(row, column, batch, o, y, x, channel, y_in, x_in, vectors, o_in)
     store = sch.cache_write(product, 0, "local")
     sch.reverse_compute_at(store, x, preserve_unit_loops=True)
@@ -223,15 +233,16 @@ def _schedule_product(
     return channel
 
 
-def _schedule_data(form: WinogradForm, hint: Hint, lanes: int, tasks: list[LoopRV]) -> None:
+def _schedule_data(form: WinogradForm, hint: Hint, tasks: list[LoopRV]) -> None:
     """The data transform: one vector of channels of one tile at a time."""
     sch, data = form.sch, form.data
+    lanes = hint.arch.lanes(form.facts.dtype)
     around: list[LoopRV] = []
     if hint.stage:
         around = tasks
         sch.compute_at(data, tasks[-1], preserve_unit_loops=True)
     row, column, batch, y, x, c = sch.get_loops(data)[len(around) :]
-    c, c_in = sch.split(c, [None, vector_length(form.channels, lanes, 1)])
+    c, c_in = sch.split(c, [None, channel_vector(form.channels, lanes)])
     sch.reorder(batch, y, x, c, row, column, c_in)
     sch.set_scope(form.data_rows, 0, "local")
     sch.compute_at(form.data_rows, c, preserve_unit_loops=True)

@@ -42,7 +42,9 @@ def build(
     bundle = out_dir / BUNDLE_DIR
     bundle.mkdir()
     progress(0, 3, "lower")
-    lowered = lower(read_module(convert_dir), target.to_tvm())
+    lowered = lower(
+        read_module(convert_dir), target.to_tvm(), winograd=config.schedule != "none"
+    )
     progress(1, 3, "compile")
     database = tune_dir / DATABASE_DIR if tune_dir else None
     built = build_library(

@@ -77,7 +77,9 @@ def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
     set_thread_environment(target.threads)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "check.so"
-        build_library(lower(mod, target.to_tvm()), target, path, quick=True)
+        build_library(
+            lower(mod, target.to_tvm(), winograd=False), target, path, quick=True
+        )
         machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
 
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -49,7 +49,7 @@ def tune(
             f"{', '.join(missing)} of {target.mcpu}; use strategy=default or target=host"
         )
     llvm = target.to_tvm()
-    lowered = lower(read_module(convert_dir), llvm)
+    lowered = lower(read_module(convert_dir), llvm, winograd=config.strategy != "none")
     (out_dir / "lowered.py").write_text(lowered.script(show_meta=False))
     options = TuneOptions(
         trials=config.trials,

@@ -14,12 +14,11 @@ from typing import Any
 from tvm import relax, te, tirx, topi
 from tvm.ir import GenericConst
 
-from tvmopt.transform.winograd import choose_tile, conv2d_winograd, winograd_weight
+from tvmopt.transform.winograd import call_winograd, choose_tile, winograd_weight
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 _HALF = ("float16", "bfloat16")
-_SUM_PATTERN = 4
 
 
 def legalize_map(winograd: bool = False) -> dict[str, Legalize]:
@@ -302,16 +301,9 @@ def _conv2d_with_winograd(builder: relax.BlockBuilder, call: relax.Call) -> rela
     if not m:
         return _conv2d(builder, call)
     data, weight = call.args
-    return builder.call_te(
-        conv2d_winograd,
-        data,
-        relax.const(winograd_weight(weight.value.numpy(), m)),
-        m,
-        tuple(_ints(call.attrs.padding)),
-        primfunc_name_hint="conv2d_winograd",
-        # A sum with an elementwise end, which TVM does not see: its kOutEWiseFusable.
-        primfunc_attrs={"op_pattern": _SUM_PATTERN},
-    )
+    transformed = relax.const(winograd_weight(weight.value.numpy(), m))
+    top, left, bottom, right = _ints(call.attrs.padding)
+    return call_winograd(builder, data, transformed, m, (top, left, bottom, right))
 
 
 def _winograd_tile(call: relax.Call) -> int:

@@ -49,7 +49,7 @@ def lower(
         mod: Module of Relax operators.
         target: Target that it is compiled for.
         winograd: Whether 3 x 3 convolutions may be computed with fewer multiplications, where that
-            is faster under our schedules; not so under TVM's own.
+            is faster under our schedules on a CPU; under TVM's own it is slower.
 
     Raises:
         UnsupportedOperatorError: When an operator has no TensorIR form and would fail later in
@@ -57,6 +57,7 @@ def lower(
             fold nor compile for a CPU.
     """
     _refuse_int4(mod)
+    winograd = winograd and target.kind.name == "llvm"
     with target, tvm.transform.PassContext(opt_level=3):
         lowered = tvm.transform.Sequential(lower_passes(winograd))(mod)
     left = remaining_operators(lowered)

@@ -15,19 +15,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import te, tirx, topi
+from tvm import relax, te, tirx, topi
 
 from tvmopt.schedule.winograd import WINOGRAD_ATTR
 
-# Multiply-adds that one weight costs on its way from L3, and that the transforms cost for one channel
-# of one tile. Fitted on the best of 36 configurations of each form of 14 convolutions, 7 x 7 x 512 to
-# 112 x 112 x 16, on two cores with 512-bit vectors: the ratios are met within 10 % (median 5 %).
+# Multiply-adds that one weight costs on its way from L3, and that the transforms cost for one
+# channel of one tile. Fitted on the best of 36 configurations of each form of 14 convolutions,
+# 7 x 7 x 512 to 112 x 112 x 16, on two cores with 512-bit vectors, most ratios within 10 %.
 _WEIGHT, _TRANSFORM = 14.0, {2: 120.0, 4: 430.0}
 # Share of the direct convolution's cost from which on the exact form is kept, and from which on
 # the smaller tile, which has smaller weights and smaller rounding errors, is kept.
 _WORTHWHILE, _NEARLY = 0.9, 0.9
-# Channels of whole vectors, of 16 and of 8 lanes.
+# Channels of one vector; half of it is a vector, too.
 _LANES = 16
+# TVM's number for operators to whose results elementwise ones are fused.
+_OUT_ELEMENTWISE_FUSABLE = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +84,9 @@ def choose_tile(positions: tuple[int, int, int], channels: int, outputs: int) ->
         channels: Of the data.
         outputs: Channels of the result.
     """
-    if channels % _LANES or outputs % _LANES:
+    # Half-empty vectors: that many times the instructions.
+    narrow = [_LANES // math.gcd(extent, _LANES) for extent in (channels, outputs)]
+    if max(narrow) > 2:
         return 0
     batch, height, width = positions
     products = channels * outputs
@@ -90,8 +94,9 @@ def choose_tile(positions: tuple[int, int, int], channels: int, outputs: int) ->
     costs = {}
     for m, transform in _TRANSFORM.items():
         tiles = batch * math.ceil(height / m) * math.ceil(width / m)
-        multiply = (m + 2) ** 2 * products * (tiles + _WEIGHT)
-        costs[m] = (multiply + tiles * (channels + outputs) * transform) / direct
+        multiply = (m + 2) ** 2 * products * (tiles * narrow[1] + _WEIGHT)
+        both = channels * narrow[0] + outputs * narrow[1]
+        costs[m] = (multiply + tiles * both * transform) / direct
     best = 2 if costs[2] * _NEARLY <= costs[4] else 4
     return best if costs[best] < _WORTHWHILE else 0
 
@@ -108,6 +113,26 @@ def winograd_weight(weight: np.ndarray, m: int) -> np.ndarray:
     """
     g = np.array(MATRICES[m].g)
     return np.einsum("ia,jb,abco->ijco", g, g, weight.astype("float64")).astype(weight.dtype)
+
+
+def call_winograd(
+    builder: relax.BlockBuilder,
+    data: relax.Expr,
+    weight: relax.Expr,
+    m: int,
+    padding: tuple[int, int, int, int],
+) -> relax.Call:
+    """A call of :func:`conv2d_winograd`, to which what follows elementwise can be fused."""
+    return builder.call_te(
+        conv2d_winograd,
+        data,
+        weight,
+        m,
+        padding,
+        primfunc_name_hint="conv2d_winograd",
+        # A sum with an elementwise end, which TVM does not see by itself.
+        primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
+    )
 
 
 def conv2d_winograd(

@@ -1,0 +1,147 @@
+"""Winograd: the algorithm against the plain convolution, and which convolutions become it."""
+
+from __future__ import annotations
+
+import hypothesis
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from hypothesis import strategies as st
+from tvm import relax, s_tir, tirx
+
+from tvmopt.arch.target import resolve_target
+from tvmopt.policy import schedule_module
+from tvmopt.schedule.winograd import WINOGRAD_ATTR
+from tvmopt.transform.lower import lower
+from tvmopt.transform.winograd import MATRICES, choose_tile, winograd_weight
+
+from ..schedule.drawn_products import conv2d_numpy
+
+SPEC = resolve_target("host", 2)
+RNG = np.random.default_rng(0)
+
+
+def module(shape, kernel, dtype="float32", constant=True, layout="NHWC", **settings):
+    """A convolution, then relu."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(shape, dtype))
+    weight = RNG.standard_normal(kernel).astype("float32") / 10
+    w = relax.Var("w", relax.TensorType(kernel, dtype))
+    given = relax.const(weight) if dtype == "float32" else relax.const(weight.astype(dtype), dtype)
+    kernel_layout = "HWIO" if layout == "NHWC" else "OIHW"
+    with builder.function("main", [x] if constant else [x, w]):
+        with builder.dataflow():
+            y = builder.emit(
+                relax.op.nn.conv2d(
+                    x, given if constant else w,
+                    data_layout=layout, kernel_layout=kernel_layout, **settings,
+                )
+            )  # fmt: skip
+            out = builder.emit_output(relax.op.nn.relu(y))
+        builder.emit_func_output(out)
+    return builder.get(), weight
+
+
+def tiles(mod: tvm.IRModule) -> list[int]:
+    """Tile sizes of the Winograd convolutions in a lowered module."""
+    found: list[int] = []
+
+    def visit(block: s_tir.SBlock) -> None:
+        if WINOGRAD_ATTR in block.annotations:
+            found.append(int(block.annotations[WINOGRAD_ATTR]))
+
+    for _, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit), order="post")
+    return found
+
+
+@pytest.mark.parametrize("m", MATRICES)
+def test_a_tile_is_the_convolution_of_its_inputs(m) -> None:
+    data, weight = RNG.standard_normal((m + 2, m + 2)), RNG.standard_normal((3, 3))
+    bt, g, at = (np.array(x) for x in (MATRICES[m].bt, MATRICES[m].g, MATRICES[m].at))
+    tile = at @ ((g @ weight @ g.T) * (bt @ data @ bt.T)) @ at.T
+    plain = conv2d_numpy(
+        data[None, :, :, None], weight[:, :, None, None], (1, 1), (0, 0, 0, 0), (1, 1), 1
+    )
+    np.testing.assert_allclose(tile, plain[0, :, :, 0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("m", MATRICES)
+def test_the_weight_keeps_its_type(m) -> None:
+    weight = RNG.standard_normal((3, 3, 5, 7)).astype("float32")
+    got = winograd_weight(weight, m)
+    assert got.dtype == np.float32
+    assert got.shape == (m + 2, m + 2, 5, 7)
+    g = np.array(MATRICES[m].g)
+    np.testing.assert_allclose(got[:, :, 3, 2], g @ weight[:, :, 3, 2] @ g.T, rtol=1e-6)
+
+
+@hypothesis.settings(max_examples=8, deadline=None, derandomize=True, database=None)
+@hypothesis.given(
+    size=st.tuples(st.integers(12, 30), st.integers(12, 30)),
+    padding=st.tuples(*[st.integers(0, 2)] * 4),
+    channels=st.sampled_from([32, 48, 64]),
+    outputs=st.sampled_from([32, 48, 64]),
+    batch=st.sampled_from([1, 2]),
+)
+def test_a_lowered_convolution_computes_the_same(size, padding, channels, outputs, batch) -> None:
+    mod, weight = module(
+        (batch, *size, channels), (3, 3, channels, outputs), padding=padding
+    )
+    lowered = lower(mod, SPEC.to_tvm())
+    assert tiles(lowered)
+    scheduled, _ = schedule_module(lowered, SPEC.arch())
+    machine = relax.VirtualMachine(tvm.compile(scheduled, SPEC.to_tvm(opt_level=1)), tvm.cpu())
+    x = RNG.standard_normal((batch, *size, channels)).astype("float32")
+    got = machine["main"](tvm.runtime.tensor(x)).numpy()
+    plain = conv2d_numpy(x, weight.astype("float64"), (1, 1), padding, (1, 1), 1)
+    np.testing.assert_allclose(got, np.maximum(plain, 0), atol=2e-5 * np.abs(plain).max())
+
+
+OTHERS = {
+    "stride": {"strides": 2},
+    "dilation": {"dilation": 2},
+    "kernel": {"kernel": (5, 5, 32, 32)},
+    "pointwise": {"kernel": (1, 1, 32, 32)},
+    "groups": {"groups": 2, "kernel": (3, 3, 16, 32)},
+    "ragged": {"kernel": (3, 3, 32, 20)},
+    "unknown weight": {"constant": False},
+    "half": {"dtype": "float16"},
+    "channels first": {"layout": "NCHW", "shape": (1, 32, 28, 28), "kernel": (32, 32, 3, 3)},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_stay_as_they_are(name) -> None:
+    settings = {"shape": (1, 28, 28, 32), "kernel": (3, 3, 32, 32), "padding": 1} | OTHERS[name]
+    mod, _ = module(**settings)
+    assert tiles(lower(mod, SPEC.to_tvm())) == []
+
+
+def test_it_is_left_out_when_asked_and_for_a_gpu() -> None:
+    mod, _ = module((1, 28, 28, 32), (3, 3, 32, 32), padding=1)
+    assert tiles(lower(mod, SPEC.to_tvm())) == [4]
+    assert tiles(lower(mod, SPEC.to_tvm(), winograd=False)) == []
+    cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
+    assert tiles(lower(mod, cuda)) == []
+
+
+def test_the_epilogue_is_fused() -> None:
+    mod, _ = module((1, 28, 28, 32), (3, 3, 32, 32), padding=1)
+    lowered = lower(mod, SPEC.to_tvm())
+    assert sum(isinstance(f, tirx.PrimFunc) for _, f in lowered.functions_items()) == 1
+
+
+@pytest.mark.parametrize(
+    ("positions", "channels", "outputs", "m"),
+    [
+        ((1, 56, 56), 64, 64, 4),  # many tiles: the most arithmetic is saved
+        ((1, 7, 7), 512, 512, 2),  # few tiles: the transformed weight is what is read
+        ((1, 1, 1), 512, 512, 0),  # one position: nothing is saved
+        ((1, 56, 56), 3, 64, 0),  # no whole vectors
+    ],
+)
+def test_the_tile_fits_the_convolution(positions, channels, outputs, m) -> None:
+    assert choose_tile(positions, channels, outputs) == m
