@@ -22,11 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import peers, zoo
+from benchmarks import options, peers, report, zoo
 from benchmarks.interleave import Timing, geometric_mean, interleave
+from benchmarks.library import arrays_of, library_call
+from benchmarks.model_module import converted_module
+from benchmarks.torch_models import torch_compile_call
 from benchmarks.zoo_entries import Entry
 from benchmarks.zoo_inputs import random_inputs
-from tvmopt.errors import ModelError
 
 MODELS = (
     "resnet18",
@@ -121,7 +123,7 @@ def measure(job: Job, threads: int, topk: int, seconds: float, untuned: bool) ->
         with peers.inference_mode(), tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
             return _measure(job, threads, topk, seconds, untuned, Path(scratch))
     except Exception as error:  # one model must not cost the others their rows
-        return Row(job.name, problem=peers.one_line(error))
+        return Row(job.name, problem=report.one_line(error))
 
 
 def _measure(
@@ -132,6 +134,7 @@ def _measure(
     from tvmopt.compare import deviation
     from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
     from tvmopt.frontend.reference import Reference, tolerance_for
+    from tvmopt.transform.lower import lower
     from tvmopt.tune import TuneOptions, create_strategy
 
     target = resolve_target("host", threads)
@@ -141,29 +144,31 @@ def _measure(
     expected = reference(inputs)
 
     start = time.perf_counter()
-    lowered, layout = _lowered(prepared.model, target)
+    converted, layout = converted_module(prepared.model, target)
+    lowered = lower(converted, target.to_tvm())
     convert_s = time.perf_counter() - start
     first = build_library(lowered, target, scratch / "default.so")
-    options = TuneOptions(trials=0, time_budget_s=0.0, threads=threads, topk=topk)
+    limits = TuneOptions(trials=0, time_budget_s=0.0, threads=threads, topk=topk)
     work_dir = scratch / "tune"
     tuned = create_strategy("fast").tune(
-        lowered, target.to_tvm(), target.arch(), options, work_dir, lambda *_: None
+        lowered, target.to_tvm(), target.arch(), limits, work_dir, lambda *_: None
     )
     fast = build_library(lowered, target, scratch / "fast.so", database_dir=tuned.database_dir)
 
     arrays = [inputs[name] for name in prepared.input_shapes]
     contenders: dict[str, Callable[[], Any]] = {}
     if untuned:
-        plain = build_library(lowered, target, scratch / "untuned.so", schedule="none")
-        contenders["untuned"] = _library_call(plain.path, arrays)
-    contenders["default"] = _library_call(first.path, arrays)
-    contenders["fast"] = _library_call(fast.path, arrays)
+        plain = lower(converted, target.to_tvm(), winograd=False)
+        baseline = build_library(plain, target, scratch / "untuned.so", schedule="none")
+        contenders["untuned"] = library_call(baseline.path, arrays)
+    contenders["default"] = library_call(first.path, arrays)
+    contenders["fast"] = library_call(fast.path, arrays)
     contenders["onnxruntime"] = lambda: reference(inputs)
     notes = _add_optional(contenders, prepared, inputs, threads)
 
     errors = {}
     for name, call in contenders.items():
-        got = _arrays(call())
+        got = arrays_of(call())
         pairs = zip(got, expected, strict=True)
         errors[name] = max(deviation(actual, wanted) for actual, wanted in pairs)
     timings = interleave(
@@ -192,31 +197,6 @@ def _inputs(job: Job, reference: Any, model: Any) -> dict[str, np.ndarray]:
     return working_random_inputs(reference, input_specs(model), seed=0)[1]
 
 
-def _lowered(model: Any, target: Any) -> tuple[Any, str]:
-    """The model as TensorIR functions, in the layout that is modelled to be fastest."""
-    from tvmopt.frontend import import_onnx
-    from tvmopt.stages.auto_layout import choose_layout
-    from tvmopt.transform.conversion import convert_module
-    from tvmopt.transform.lower import lower
-
-    imported = import_onnx(model)
-
-    def converted(layout: str) -> Any:
-        return convert_module(imported, layout=layout).mod
-
-    layout = choose_layout(converted, target)
-    return lower(converted(layout), target.to_tvm()), layout
-
-
-def _library_call(path: Path, arrays: Sequence[np.ndarray]) -> Callable[[], Any]:
-    import tvm
-    from tvm import relax
-
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    main, tensors = machine["main"], [tvm.runtime.tensor(array) for array in arrays]
-    return lambda: main(*tensors)
-
-
 def _add_optional(
     contenders: dict[str, Callable[[], Any]],
     prepared: Any,
@@ -231,7 +211,7 @@ def _add_optional(
         return peers.openvino_call(prepared.reference, arrays, threads)
 
     def torch() -> Callable[[], Any] | None:
-        return peers.torch_compile_call(prepared.model, arrays)
+        return torch_compile_call(prepared.model, arrays)
 
     for peer, package, make in (
         ("openvino", "openvino", openvino), ("torch.compile", "torch", torch)
@@ -244,18 +224,8 @@ def _add_optional(
                 call()
                 contenders[peer] = call
         except Exception as error:  # a peer that cannot run the model has no number
-            notes.append(f"{peer}: {peers.one_line(error)}")
+            notes.append(f"{peer}: {report.one_line(error)}")
     return notes
-
-
-def _arrays(result: Any) -> list[np.ndarray]:
-    """What a contender gave, as arrays."""
-    items = list(result) if isinstance(result, list | tuple) or not _is_tensor(result) else [result]
-    return [item.numpy() if hasattr(item, "numpy") else np.asarray(item) for item in items]
-
-
-def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "numpy") or isinstance(value, np.ndarray)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -265,7 +235,7 @@ def table(rows: Sequence[Row]) -> str:
         "tuning s", "ONNX Runtime ms (95%)", "OpenVINO ms (95%)", "torch.compile ms",
         "default / best peer", "fast / best peer", "max error",
     )  # fmt: skip
-    return peers.markdown(header, (_cells(row) for row in rows))
+    return report.markdown(header, (_cells(row) for row in rows))
 
 
 def _cells(row: Row) -> list[str]:
@@ -288,8 +258,8 @@ def _cells(row: Row) -> list[str]:
         shown("onnxruntime"),
         shown("openvino"),
         median("torch.compile"),
-        peers.number(row.ratio("default")),
-        peers.number(row.ratio("fast")),
+        report.number(row.ratio("default")),
+        report.number(row.ratio("fast")),
         f"{row.error:.1e}" + (f" WRONG: {', '.join(row.wrong)}" if row.wrong else ""),
     ]
 
@@ -311,7 +281,7 @@ def jobs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[Job]
             parser.error("--only names models of the zoo, and --model is another: give one of both")
         return [Job(Path(args.model).stem, Path(args.model), args.input_shapes)]
     known = [entry.name for entry in zoo.ENTRIES if entry.status == "ok"]
-    names = peers.check_names(parser, args.only, known) or MODELS
+    names = options.check_names(parser, args.only, known) or MODELS
     return [
         Job(name, zoo.path(name), zoo.entry(name).input_shapes, zoo.entry(name)) for name in names
     ]
@@ -319,47 +289,27 @@ def jobs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[Job]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cpu_models", description=(__doc__ or "").splitlines()[0]
-    )
-    peers.add_options(parser)
+    parser = options.make_parser("cpu_models", __doc__, 15.0, "most seconds of timing a row")
     parser.add_argument("--no-untuned", action="store_true", help="leave untuned TVM out: slow")
-    args = parser.parse_args(arguments)
-    peers.check_options(parser, args)
-    peers.set_threads(args.threads)
-    try:
+    args = options.parse(parser, arguments)
+    with options.errors_in_one_line(parser):
         todo = jobs(parser, args)
-    except (ModelError, RuntimeError, OSError, ValueError) as error:
-        parser.error(str(error))
-    facts = peers.environment(args.threads) | {"topk": args.topk}
-    peers.print_environment(facts)
-    rows = []
-    for number, job in enumerate(todo, start=1):
-        rows.append(measure(job, args.threads, args.topk, args.seconds, not args.no_untuned))
-        print(f"{number}/{len(todo)} {job.name}: {_verdict(rows[-1])}", file=sys.stderr)
+    facts = report.environment(args.threads) | {"topk": args.topk}
+    report.print_environment(facts)
+    rows = report.measure_all(
+        todo,
+        lambda job: measure(job, args.threads, args.topk, args.seconds, not args.no_untuned),
+        lambda row: f"fast / best peer {report.number(row.ratio('fast'))}, error {row.error:.1e}",
+    )
     print(f"\n{table(rows)}\n\nOur time by the faster peer's, geometric means over "
           f"{sum(row.right for row in rows)} models:")  # fmt: skip
     for ours, mean in means(rows).items():
         worst = max((row.ratio(ours) or 0.0 for row in rows if row.right), default=None)
-        print(f"- {ours}: {peers.number(mean)}, worst {peers.number(worst)}")
+        print(f"- {ours}: {report.number(mean)}, worst {report.number(worst)}")
     for row in rows:
         for note in row.notes:
             print(f"- {row.name}: {note}")
-    peers.write_json(
-        args.json,
-        {
-            "environment": facts,
-            "rows": [dataclasses.asdict(r) | {"right": r.right} for r in rows],
-            "geometric_means": means(rows),
-        },
-    )
-    return 0 if all(row.right for row in rows) else 1
-
-
-def _verdict(row: Row) -> str:
-    if row.problem:
-        return row.problem
-    return f"fast / best peer {peers.number(row.ratio('fast'))}, error {row.error:.1e}"
+    return report.finish(args.json, facts, rows, geometric_means=means(rows))
 
 
 if __name__ == "__main__":

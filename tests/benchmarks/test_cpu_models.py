@@ -1,19 +1,16 @@
-"""Whole models: right and wrong results, absent peers, PyTorch's form of a model."""
+"""Whole models: right and wrong results, absent peers, the command line."""
 
 from __future__ import annotations
 
 import json
 from types import SimpleNamespace
 
-import numpy as np
 import onnx
 import pytest
 
 from benchmarks import cpu_models, peers
 from benchmarks.interleave import Timing
-from benchmarks.zoo_topologies import mlp, mobilenet_v2, resnet
-from tvmopt.frontend import parse_input_shapes, prepare
-from tvmopt.frontend.reference import Reference
+from benchmarks.zoo_topologies import mlp, resnet
 
 SHAPES = "image:1x4x4x3"
 
@@ -38,8 +35,8 @@ def _run(model_path, tmp_path, *more):
 
 
 def test_one_run_prints_one_table(model_path, tmp_path, capsys, monkeypatch):
-    # PyTorch's compiler takes longer than all the rest; its own test is below.
-    monkeypatch.setattr(peers, "torch_compile_call", lambda *_: None)
+    # PyTorch's compiler takes longer than all the rest; test_torch_models.py has it.
+    monkeypatch.setattr(cpu_models, "torch_compile_call", lambda *_: None)
     code, content = _run(model_path, tmp_path)
     out = capsys.readouterr().out
     assert code == 0, out
@@ -53,7 +50,7 @@ def test_one_run_prints_one_table(model_path, tmp_path, capsys, monkeypatch):
 
 
 def test_a_wrong_result_exits_with_1(model_path, tmp_path, capsys, monkeypatch):
-    right = cpu_models._library_call
+    right = cpu_models.library_call
 
     def wrong(path, arrays):
         call = right(path, arrays)
@@ -64,7 +61,7 @@ def test_a_wrong_result_exits_with_1(model_path, tmp_path, capsys, monkeypatch):
             return SimpleNamespace(seconds=0.0, trials=0, database_dir=None)
 
     monkeypatch.setattr("tvmopt.tune.create_strategy", lambda name: Untuned())
-    monkeypatch.setattr(cpu_models, "_library_call", wrong)
+    monkeypatch.setattr(cpu_models, "library_call", wrong)
     monkeypatch.setattr(peers, "available", lambda name: False)
     code, content = _run(model_path, tmp_path, "--no-untuned")
     out = capsys.readouterr().out
@@ -74,6 +71,32 @@ def test_a_wrong_result_exits_with_1(model_path, tmp_path, capsys, monkeypatch):
     assert "untuned" not in content["rows"][0]["timings"]
     for peer in ("openvino", "torch"):
         assert f"{peer} is not installed, its column stays '-': pip install -e .[bench]" in out
+
+
+def test_untuned_tvm_has_no_winograd_and_ours_has(tmp_path, monkeypatch):
+    import tvmopt.build
+
+    path = tmp_path / "resnet.onnx"
+    onnx.save_model(resnet((1,), False, 64, 10, 32), path)
+    built = {}
+    build = tvmopt.build.build_library
+
+    def record(mod, target, library, **settings):
+        names = [var.name_hint for var in mod.get_global_vars()]
+        built[library.name] = any("winograd" in name for name in names)
+        if library.name == "untuned.so":
+            raise RuntimeError("seen enough")
+        return build(mod, target, library, quick=True)
+
+    class Untuned:
+        def tune(self, *_):
+            return SimpleNamespace(seconds=0.0, trials=0, database_dir=None)
+
+    monkeypatch.setattr("tvmopt.tune.create_strategy", lambda name: Untuned())
+    monkeypatch.setattr("tvmopt.build.build_library", record)
+    job = cpu_models.Job("resnet", path, "image:1x3x64x64")
+    assert cpu_models.measure(job, 1, 1, 0.1, True).problem == "seen enough"
+    assert built == {"default.so": True, "fast.so": True, "untuned.so": False}
 
 
 def test_a_model_that_cannot_be_read_has_a_row_that_says_so(tmp_path, capsys):
@@ -98,14 +121,6 @@ def test_bad_options_end_with_one_line(arguments, message, capsys):
     assert message in last
 
 
-@pytest.mark.parametrize(("load", "told"), [(0.4, False), (3.0, True)])
-def test_a_busy_machine_is_told(load, told, capsys, monkeypatch):
-    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr("tvmopt.host.usable_cores", lambda: 2)
-    peers.print_environment(peers.environment(2))
-    assert ("the machine may be busy (load 3.0)" in capsys.readouterr().out) == told
-
-
 def test_the_ratio_is_to_the_faster_peer():
     times = {"default": 3.0, "fast": 2.0, "onnxruntime": 5.0, "openvino": 4.0, "torch.compile": 1.0}
     timings = {name: Timing(ms, ms, ms, 9, 9) for name, ms in times.items()}
@@ -119,31 +134,3 @@ def test_the_ratio_is_to_the_faster_peer():
 def test_a_deviation_that_is_no_number_is_wrong(nan):
     row = cpu_models.Row("m", errors={"fast": nan, "default": 0.0}, limit=1e-3)
     assert row.wrong == ["fast"] and not row.right
-
-
-MODELS = {
-    "resnet": lambda: resnet((1, 2), bottleneck=True, image_size=32, classes=10, width=8),
-    "mobilenet": lambda: mobilenet_v2(((1, 16, 1, 1), (6, 24, 2, 2)), 32, 10, 32),
-    "mlp": lambda: mlp((4, 32, 3), (8, 6), 10),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_pytorch_has_the_same_model(name):
-    torch = pytest.importorskip("torch", reason="PyTorch comes with the bench extra")
-    model = MODELS[name]()
-    shape = (1, 4, 32, 3) if name == "mlp" else (1, 3, 32, 32)
-    text = "image:" + "x".join(map(str, shape))
-    prepared = prepare(model, parse_input_shapes(text))
-    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    [expected] = Reference(prepared.reference)({"image": x})
-    with torch.inference_mode():
-        [found] = peers.torch_module(prepared.model)(torch.from_numpy(x))
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_an_operator_that_pytorch_lacks_here_gives_no_module(make_model):
-    pytest.importorskip("torch", reason="PyTorch comes with the bench extra")
-    node = onnx.helper.make_node("Erf", ["x"], ["y"])
-    model = make_model([node], {"x": ("float32", (2, 3))}, {"y": ("float32", (2, 3))})
-    assert peers.torch_module(model) is None

@@ -1,181 +1,23 @@
-"""Single operators: shapes, rows of a model, right and wrong results, the command line."""
+"""The table of operators: right and wrong results, absent peers, the command line."""
 
 from __future__ import annotations
 
 import json
 import math
 
-import numpy as np
 import onnx
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import helper
 
 from benchmarks import cpu_ops, peers
-from benchmarks.cpu_ops import Convolution, MatMul
-from benchmarks.zoo_topologies import mobilenet_v2, resnet
+from benchmarks.operator_table import same_convolution
+
+from .folded import graph
 
 
 @pytest.fixture(autouse=True)
 def _threads_stay(monkeypatch):
     monkeypatch.setattr(peers, "set_threads", lambda threads: None)
-
-
-def graph(nodes, inputs, outputs, weights=()):
-    """A folded model as the frontend leaves it: shapes inferred."""
-    values = [
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in specs.items()]
-        for specs in (inputs, dict.fromkeys(outputs))
-    ]
-    constants = [
-        onnx.numpy_helper.from_array(np.zeros(shape, np.float32), name)
-        for name, shape in dict(weights).items()
-    ]
-    made = helper.make_graph(nodes, "g", *values, constants)
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)])
-    return onnx.shape_inference.infer_shapes(model, strict_mode=True)
-
-
-def test_names_are_unique():
-    names = [operator.name for _, operator in cpu_ops.built_in()]
-    assert len(set(names)) == len(names)
-    assert not any("," in name for name in names)
-    assert {kind for kind, _ in cpu_ops.built_in()} <= set(cpu_ops.KINDS)
-
-
-def _folded_shapes(model, batch=1):
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
-    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = batch
-    return onnx.shape_inference.infer_shapes(model)
-
-
-def test_resnet_rows_are_those_of_the_model():
-    rows, left = cpu_ops.model_operators(_folded_shapes(resnet((3, 4, 6, 3), bottleneck=True)))
-    assert not left
-    found = {op for kind, op in rows if kind == "conv" and op.kernel != (7, 7)}
-    assert found == set(cpu_ops.resnet50_convolutions())
-    built_in = {op for _, op in cpu_ops.built_in()}
-    # With the stem; the classifier has a name of its own shape, too.
-    assert {op for _, op in rows} <= built_in
-
-
-def test_mobilenet_rows_are_those_of_the_model():
-    rows, _ = cpu_ops.model_operators(_folded_shapes(mobilenet_v2()))
-    found = {op for _, op in rows if isinstance(op, Convolution) and op.channels != 3}
-    assert found == set(cpu_ops.mobilenet_v2_convolutions())
-    assert {op for kind, op in rows if kind == "depthwise"} == {op for op in found if op.depthwise}
-
-
-small = st.integers(1, 3)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data(), st.booleans())
-def test_convolution_of_a_node_has_onnx_shapes(data, transposed):
-    pair = st.tuples(small, small)
-    kernel, strides = data.draw(pair), data.draw(pair)
-    groups, dilations = (1, (1, 1)) if transposed else (data.draw(small), data.draw(pair))
-    pads = data.draw(st.tuples(*[st.integers(0, 2)] * 4))
-    size = data.draw(st.tuples(st.integers(5, 12), st.integers(5, 12)))
-    channels, filters = 2 * groups, 3 * groups
-    weight = (channels, filters // groups) if transposed else (filters, channels // groups)
-    node = helper.make_node(
-        "ConvTranspose" if transposed else "Conv", ["x", "w"], ["y"], strides=strides, pads=pads,
-        dilations=dilations, group=groups, kernel_shape=kernel,
-    )  # fmt: skip
-    wanted = Convolution(
-        channels, filters, size, kernel, strides, pads, dilations, groups, transposed, 2
-    )
-    assume(min(wanted.out_size) > 0)
-    inputs = {"x": (2, channels, *size)}
-    model = graph([node], inputs, ["y"], {"w": (*weight, *kernel)})
-    [(_, found)], left = cpu_ops.model_operators(model)
-    assert found == wanted and not left
-    dims = [d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim]
-    assert dims == [2, filters, *found.out_size]
-
-
-@pytest.mark.parametrize(
-    ("auto_pad", "pads"), [("SAME_UPPER", (0, 0, 1, 1)), ("SAME_LOWER", (1, 1, 0, 0))]
-)
-def test_auto_pad_is_resolved(auto_pad, pads):
-    node = helper.make_node("Conv", ["x", "w"], ["y"], strides=(2, 2), auto_pad=auto_pad)
-    model = graph([node], {"x": (1, 3, 8, 8)}, ["y"], {"w": (4, 3, 3, 3)})
-    [(_, found)], _ = cpu_ops.model_operators(model)
-    assert found.pads == pads
-    assert found.out_size == (4, 4)
-
-
-def test_a_convolution_over_a_line_is_one_over_an_image():
-    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=(2, 1), strides=(3,))
-    model = graph([node], {"x": (1, 3, 20)}, ["y"], {"w": (4, 3, 5)})
-    [(_, found)], _ = cpu_ops.model_operators(model)
-    assert found == Convolution(3, 4, (1, 20), (1, 5), (1, 3), (0, 2, 0, 1))
-    assert found.out_size == (1, 7)
-    assert found.flops == 2 * 7 * 5 * 3 * 4
-
-
-def test_matrix_products_of_a_model():
-    nodes = [
-        helper.make_node("Gemm", ["a", "w", "c"], ["g"], transB=1),
-        helper.make_node("MatMul", ["h", "v"], ["m"]),
-        helper.make_node("MatMul", ["h", "k"], ["n"]),
-        helper.make_node("MatMul", ["h", "v"], ["again"]),
-    ]
-    inputs = {"a": (4, 8), "h": (2, 3, 5, 7), "k": (2, 3, 7, 6)}
-    weights = {"w": (10, 8), "c": (10,), "v": (7, 9)}
-    rows, left = cpu_ops.model_operators(graph(nodes, inputs, ["g", "m", "n", "again"], weights))
-    assert [op for _, op in rows] == [
-        MatMul(4, 8, 10, bias=True),
-        MatMul(30, 7, 9),
-        MatMul(5, 7, 6, batch=6, constant=False),
-    ]
-    assert not left
-
-
-def test_what_has_no_row_is_told():
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["y"], name="deep"),
-        helper.make_node("ConvTranspose", ["a", "v"], ["b"], name="up", group=2),
-    ]
-    inputs = {"x": (1, 2, 5, 5, 5), "a": (1, 4, 6, 6)}
-    weights = {"w": (3, 2, 1, 1, 1), "v": (4, 1, 2, 2)}
-    rows, left = cpu_ops.model_operators(graph(nodes, inputs, ["y", "b"], weights))
-    assert not rows
-    assert left[0] == "Conv deep: no row, it has 3 spatial axes"
-    assert "no groups" in left[1]
-
-
-AWKWARD = (
-    Convolution(5, 7, (9, 11), (3, 2), (2, 1), (0, 1, 1, 2)),
-    Convolution(6, 6, (8, 8), (3, 3), pads=(2, 2, 2, 2), dilations=(2, 2), groups=6),
-    Convolution(6, 4, (7, 7), (3, 3), pads=(1, 1, 1, 1), groups=2, batch=2),
-    Convolution(5, 3, (6, 7), (4, 3), (2, 2), (1, 0, 2, 1), transposed=True),
-    MatMul(3, 5, 7, bias=True),
-    MatMul(3, 5, 7, batch=2, constant=False),
-    *cpu_ops._PLAIN[2:],
-)
-
-
-@pytest.mark.parametrize("operator", AWKWARD, ids=lambda op: op.name)
-def test_ours_equals_every_form_of_pytorch(operator, tmp_path):
-    pytest.importorskip("torch", reason="PyTorch comes with the bench extra")
-    from tvmopt.arch.target import resolve_target
-    from tvmopt.transform.lower import lower
-
-    target = resolve_target("host", 1)
-    with peers.inference_mode():
-        problem = operator.problem()
-        lowered = lower(cpu_ops.relax_module(problem), target.to_tvm())
-        call = cpu_ops.compiled(lowered, target, tmp_path / "f.so", problem.inputs)
-        ours = problem.restore(call().numpy())
-        forms = problem.torch()
-        # What is all zero or all the same would equal anything.
-        assert np.std(ours) > 0.05
-        assert forms
-        for form in forms.values():
-            np.testing.assert_allclose(ours, peers.dense_array(form()), rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +70,22 @@ def test_a_wrong_result_exits_with_1_and_counts_for_no_mean(
     assert code == 1
     assert "WRONG" in capsys.readouterr().out
     assert not content["rows"][0]["right"] and content["geometric_means"] == {}
+
+
+def test_tvms_default_has_no_winograd_and_ours_has(monkeypatch):
+    """Fewer multiplications are ours; TVM's own schedule would be slower for them."""
+    built = {}
+
+    def record(lowered, target, path, inputs, schedule="default"):
+        names = [var.name_hint for var in lowered.get_global_vars()]
+        built[path.name] = any("winograd" in name for name in names)
+        if path.name == "best.so":
+            raise RuntimeError("seen enough")
+
+    monkeypatch.setattr(cpu_ops, "compiled", record)
+    monkeypatch.setattr(cpu_ops, "tune", lambda lowered, target, topk: (lowered, "", 0))
+    cpu_ops.measure("conv", same_convolution(32, 32, 24, 3), 1, 1, 0.1)
+    assert built == {"default.so": False, "first.so": True, "best.so": True}
 
 
 def test_without_pytorch_its_column_stays_empty(model_path, tmp_path, capsys, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax, s_tir, te, tirx
 
 from tvmopt.arch.target import resolve_target
 from tvmopt.measure import batch
@@ -19,6 +19,7 @@ from tvmopt.measure.jobs import random_array
 from tvmopt.measure.split import split_packing
 from tvmopt.policy import DefaultPolicy
 from tvmopt.schedule import Hint, apply_hint, finish
+from tvmopt.schedule.nest import PREPROC
 from tvmopt.transform.lower import lower
 
 SPEC = resolve_target("host", 2)
@@ -91,6 +92,22 @@ def test_what_packs_at_every_call_is_left_whole(func, hint: Hint) -> None:
     assert parts.compute.same_as(whole)
     assert parts.packer is None
     assert parts.packed == ()
+
+
+def test_parameters_are_listed_as_the_packer_takes_them() -> None:
+    """MetaSchedule packs a bias, too, and in any order."""
+    a, bias, weight = (te.placeholder(shape, "float32") for shape in ((4, 8), (16,), (8, 16)))
+    k = te.reduce_axis((0, 8), "k")
+    product = te.compute((4, 16), lambda i, j: te.sum(a[i, k] * weight[k, j], axis=[k]), "product")
+    out = te.compute((4, 16), lambda i, j: product[i, j] + bias[j], "out")
+    sch = s_tir.Schedule(te.create_prim_func([a, bias, weight, out]))
+    for block in ("product", "out"):
+        sch.annotate(sch.cache_read(sch.get_sblock(block), 1, "global"), PREPROC, True)
+    parts = split_packing(sch.mod["main"].with_attr("layout_free_buffers", [1, 2]))
+    assert parts.packer is not None
+    assert parts.packed == (2, 1)
+    assert [[int(e) for e in p.shape] for p in parts.packer.params] == [[8, 16], [16]] * 2
+    assert parts.shapes == [[8, 16], [16]]
 
 
 # --- build_batch and run_batch, in this process --------------------------------------------------

@@ -113,7 +113,7 @@ CASES = {
         op.matmul, [((80, 24), "float16"), ((24, 20), "float16")], TILED),
     # pooling and reductions
     "max_pool": (
-        lambda x: nn.max_pool2d(x, 3, 2, 1), [_f32(1, 8, 28, 28)], TILED),
+        lambda x: nn.max_pool2d(x, 3, 2, 1), [_f32(1, 8, 28, 28)], "strided_window"),
     "avg_pool": (lambda x: nn.avg_pool2d(x, 2, 2), [_f32(1, 8, 14, 14)], TILED),
     "avg_pool_overlap": (
         lambda x: nn.avg_pool2d(x, 3, 1, 1), [_f32(2, 5, 11, 11)], TILED),
@@ -123,7 +123,8 @@ CASES = {
     "softmax": (lambda x: nn.softmax(x, -1), [_f32(12, 40)], "row_reduction"),
     "softmax_prime": (lambda x: nn.softmax(x, -1), [_f32(5, 197)], "row_reduction"),
     "softmax_one_row": (lambda x: nn.softmax(x, -1), [_f32(1, 1000)], "row_reduction"),
-    "softmax_channels": (lambda x: nn.softmax(x, 1), [_f32(1, 12, 20, 20)], None),
+    "softmax_channels": (
+        lambda x: nn.softmax(x, 1), [_f32(1, 12, 20, 20)], "column_reduction"),
     "softmax_float16": (lambda x: nn.softmax(x, -1), [((12, 64), "float16")], "row_reduction"),
     "log_softmax": (lambda x: nn.log_softmax(x, -1), [_f32(12, 40)], None),
     "layer_norm": (
@@ -144,8 +145,9 @@ CASES = {
     "sum_all": (lambda x: op.sum(x), [_f32(40, 64)], None),
     "max_int": (lambda x: op.max(x, -1), [((6, 64), "int32")], "row_reduction"),
     "prod": (lambda x: op.prod(x, -1), [_f32(6, 16)], None),
-    "argmax": (lambda x: op.argmax(x, -1), [_f32(9, 40)], None),
-    "argmax_channels": (lambda x: op.argmax(x, 1), [_f32(1, 9, 6, 6)], None),
+    "argmax": (lambda x: op.argmax(x, -1), [_f32(9, 40)], "row_reduction"),
+    "argmax_channels": (
+        lambda x: op.argmax(x, 1), [_f32(1, 9, 6, 6)], "column_reduction"),
     "cumsum": (lambda x: op.cumsum(x, 1), [_f32(4, 10)], None),
     "mean_variance": (lambda x: op.divide(x, op.std(x, -1, keepdims=True)), [_f32(6, 32)], None),
     # elementwise and data movement

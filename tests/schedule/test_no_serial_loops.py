@@ -83,20 +83,7 @@ CASES = {
 }  # fmt: skip
 
 # Left scalar so far; what a template would have to learn.
-_CONDITION = "a vector over a condition becomes scalar: split the loop where the condition changes"
-_APART = "elements that lie apart are copied one by one: transpose tiles in registers"
-SERIAL = {
-    "matmul_nt": _APART,
-    "max_pool_nchw": "a window that steps by two along its vector is reduced one by one",
-    "softmax_channels": "reductions over an axis outside of the lanes fall back, several of them",
-    "argmax_rows": "reductions of two values are scalar",
-    "argmax_channels": "reductions of two values are scalar",
-    "transpose": _APART,
-    "transpose_last": _APART,
-    "concat_channels": f"{_CONDITION}; LLVM finds vectors here",
-    "concat_ragged": f"{_CONDITION}; LLVM finds vectors here",
-    "resize_linear": _APART,
-}
+SERIAL: dict[str, str] = {}
 
 
 def _nests(stmt: tirx.Stmt, loops: tuple[tirx.For, ...] = ()) -> Iterator[tuple[tirx.For, ...]]:

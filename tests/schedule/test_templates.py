@@ -37,7 +37,7 @@ SERVED = {
     "matmul": {"register_tile", "contraction", "contraction_in_place", "fallback"},
     "transposed_convolution": {"register_tile", "elementwise", "fallback"},
     "pooling": {"window", "contraction", "contraction_in_place", "fallback"},
-    "reduction": {"window", "row_reduction", "contraction", "fallback"},
+    "reduction": {"window", "row_reduction", "column_reduction", "contraction", "fallback"},
     "elementwise": {"elementwise", "fallback"},
     "movement": {"elementwise", "fallback"},
 }

@@ -36,9 +36,10 @@ def split_packing(func: tirx.PrimFunc) -> Split:
     sources = [block.reads[0].source for block in packing_blocks(func)]
     if not sources:
         return Split(func, None, ())
-    packed = sorted(
-        i for i, p in enumerate(func.params) if any(p.same_as(source) for source in sources)
-    )
+    # In the order of the blocks, in which the packer takes them; a schedule may pack a bias first.
+    packed = [
+        next(i for i, p in enumerate(func.params) if p.same_as(source)) for source in sources
+    ]
     builder = relax.BlockBuilder()
     kernel = builder.add_func(func.without_attr("global_symbol"), "kernel")
     types = [relax.TensorType(tuple(int(e) for e in p.shape), str(p.dtype)) for p in func.params]

@@ -133,7 +133,14 @@ class DefaultPolicy:
             key=lambda r: r.cycles,
         )
         if not tiles:
-            names = ("row_reduction", "contraction", "contraction_in_place", "fallback")
+            names = (
+                "row_reduction",
+                "column_reduction",
+                "strided_window",
+                "contraction",
+                "contraction_in_place",
+                "fallback",
+            )
             found = [self._variations(name) for name in names if _fits(name, self.func, self.arch)]
             if not found:  # whoever asks gets each refusal's reason
                 return [self._variations(name)[0] for name in names]

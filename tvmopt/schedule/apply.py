@@ -7,12 +7,14 @@ from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
 from .base import Template
+from .column_reduction import ColumnReduction
 from .contraction import Contraction
 from .elementwise import Elementwise
 from .fallback import Fallback
 from .hint import Hint
 from .register_tile import RegisterTile
 from .row_reduction import RowReduction
+from .strided_window import StridedWindow
 from .vector_math import rewrite_math
 from .window import Window
 from .winograd import Winograd
@@ -25,8 +27,10 @@ TEMPLATES: dict[str, Template] = {
     for template in (
         Elementwise(),
         RowReduction(),
+        ColumnReduction(),
         RegisterTile(),
         Window(),
+        StridedWindow(),
         Winograd(),
         Contraction(),
         Contraction(pack=False),

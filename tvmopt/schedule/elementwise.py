@@ -28,5 +28,5 @@ class Elementwise(Template):
             return None
         inline_injective(sch)
         for block in leaf_blocks(sch):
-            schedule_injective(sch, block, hint)
+            schedule_injective(sch, block, hint, cut=True)
         return sch

@@ -7,16 +7,25 @@ from tvm.s_tir.schedule import SBlockRV
 
 from .analysis import BlockFacts, block_facts
 from .hint import Hint
+from .index_tables import schedule_interpolation
+from .split_conditions import schedule_between_conditions
 from .stage import parallelize, vectorize_tail
+from .transpose import schedule_transpose
 
 
-def schedule_injective(sch: s_tir.Schedule, block: SBlockRV, hint: Hint) -> None:
+def schedule_injective(sch: s_tir.Schedule, block: SBlockRV, hint: Hint, cut: bool = False) -> None:
     """Schedule a root-level block: parallel outside, vector inside.
 
     Before -> after, for ``B[c, y, x] = max(A[c, y, x], 0)`` of 64 x 28 x 28::
 
         for c, y, x: B[c, y, x] = ...
         for c in T.parallel(64): for yx in range(14): for v in T.vectorized(56): ...
+
+    Args:
+        sch: The schedule.
+        block: The block.
+        hint: Gives the CPU, the tasks and the length of vectors.
+        cut: Whether the block may fall apart into several of other names.
     """
     facts = block_facts(sch, block)
     loops = sch.get_loops(block)
@@ -24,6 +33,14 @@ def schedule_injective(sch: s_tir.Schedule, block: SBlockRV, hint: Hint) -> None
     if padded is not None and sch.can_decompose_padding(block, loops[padded]):
         _schedule_padding(sch, block, padded, hint)
         return
+    if cut and (
+        schedule_between_conditions(sch, block, hint) or schedule_interpolation(sch, block, hint)
+    ):
+        return
+    if schedule_transpose(sch, block, hint, cut):
+        return
+    facts = block_facts(sch, block)
+    loops = sch.get_loops(block)
     parallelize(sch, vectorize_tail(sch, facts, loops, hint), hint, facts.work)
 
 

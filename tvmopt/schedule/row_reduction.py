@@ -32,6 +32,8 @@ from .stage import (
 
 # From this many elements a row on, several vectors of partial results hide the adder's latency.
 _LONG_ROW = 1024
+# Elements a row for each partial result of an argmax, at least: the lanes are folded one by one.
+_FOLD = 16
 # Rows (and columns) from which on a product of matrices is not a set of dot products.
 _MATMUL_USES = 8
 
@@ -55,6 +57,9 @@ class RowReduction(Template):
             return None
         stages, rows = _rows(sch, reductions)
         work = sum(f.work for f in all_facts(sch))
+        for block in leaf_blocks(sch):
+            if not sch.get_loops(block):
+                sch.add_unit_loop(block)  # rfactor refuses to work next to a block without loops
         partials = [_split_into_lanes(sch, sch.get_sblock(name), hint.arch) for name in reductions]
         for name in stages:
             schedule_injective(sch, sch.get_sblock(name), hint)
@@ -133,11 +138,8 @@ def _split_into_lanes(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> st
     tail = contiguous_tail(facts, facts.reduction)
     if tail is None:
         return None
-    lanes = arch.lanes(facts.dtype)
-    length = vector_length(tail.extent, lanes, 1)
-    if length == lanes and tail.extent >= _LONG_ROW:
-        length *= divisors(tail.extent // lanes, 4)[-1]
-    if facts.stores > 1 or length < 4 or length == tail.extent:
+    length = _partial_results(facts, tail.extent, arch)
+    if length < 4 or length == tail.extent:
         return None
     collapse_axes(sch, block, tail.axes)
     _, lane = sch.split(sch.get_loops(block)[-1], [tail.extent // length, length])
@@ -146,6 +148,18 @@ def _split_into_lanes(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> st
     rank = len(sch.get(partial).iter_vars)
     sch.reorder_block_iter_var(partial, [*range(1, rank), 0])
     return sch.get(partial).name_hint
+
+
+def _partial_results(facts: BlockFacts, extent: int, arch: CpuArch) -> int:
+    """How many partial results a row of ``extent`` elements gets; 1 when it does not divide."""
+    lanes = arch.lanes(facts.dtype)
+    if facts.stores > 1 and facts.dtype != str(facts.reads[0].buffer.dtype):
+        # A maximum and where it stands: each step waits for a comparison and a choice.
+        return vector_length(extent, lanes, max(1, min(4, extent // (_FOLD * lanes))))
+    length = vector_length(extent, lanes, 1)
+    if length == lanes and extent >= _LONG_ROW:
+        length *= divisors(extent // lanes, 4)[-1]
+    return length
 
 
 def _compute_at_rows(

@@ -23,6 +23,9 @@ from .stage import inline_injective, vector_length
 #: Annotation of the products' block; its value is the tile size (see ``transform/winograd.py``).
 WINOGRAD_ATTR = "tvmopt.winograd"
 
+# Accumulators of a register tile, all straight-line code.
+_MOST_UNROLLED = 64
+
 
 @dataclasses.dataclass(frozen=True)
 class WinogradForm:
@@ -160,6 +163,7 @@ def _fits(form: WinogradForm, hint: Hint) -> bool:
         and outputs % hint.task[2] == 0
         and hint.task[2] % hint.block[2] == 0
         and hint.block[2] % vector == 0
+        and math.prod(hint.block) <= _MOST_UNROLLED * vector
         and hint.pack in ("none", "constant")
     )
 

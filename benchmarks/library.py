@@ -1,0 +1,28 @@
+"""A library that we built, called in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers import Call
+
+
+def library_call(path: Path, arrays: Sequence[np.ndarray]) -> Call:
+    """A call of ``main`` of the library at ``path`` with inputs that stay where they are."""
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+    main, tensors = machine["main"], [tvm.runtime.tensor(array) for array in arrays]
+    return lambda: main(*tensors)
+
+
+def arrays_of(result: Any) -> list[np.ndarray]:
+    """What a call gave, one tensor or several, as arrays."""
+    one = hasattr(result, "numpy") or isinstance(result, np.ndarray)
+    items = [result] if one else list(result)
+    return [item.numpy() if hasattr(item, "numpy") else np.asarray(item) for item in items]

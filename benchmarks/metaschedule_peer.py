@@ -1,0 +1,190 @@
+"""Our fast tuner beside TVM's MetaSchedule, which gets ten times the wall time for the same task.
+
+Both begin from nothing, in worker processes of their own. MetaSchedule gets the kernel as TVM
+lowers it, and its best record serves whatever else may be faster; a task where it has none does not
+count. Weights are constants, packed beforehand where a schedule asks for it.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import report
+from benchmarks.interleave import Timing, interleave
+from benchmarks.library import arrays_of, library_call
+from benchmarks.tuning_tasks import TuningTask
+
+FACTOR = 10.0
+_TRIALS = 1_000_000  # time is what ends the search
+_LIMIT = 1e-3  # largest deviation of one result from the other, see tvmopt.compare.deviation
+_UNTUNED_S = 3.0  # what a kernel without a schedule may take of a row's time
+
+
+@dataclasses.dataclass(frozen=True)
+class PeerRow:
+    """One task.
+
+    Attributes:
+        name: Name of the task.
+        kind: Kind of the task.
+        timings: ``fast`` and ``metaschedule``, in milliseconds.
+        seconds: Seconds of tuning of both.
+        trials: Configurations that both measured.
+        error: Largest deviation of one result from the other.
+        note: Why MetaSchedule has no record; empty when it has one.
+        problem: Why there is no row; empty when there is one.
+    """
+
+    name: str
+    kind: str
+    timings: dict[str, Timing] = dataclasses.field(default_factory=dict)
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    trials: dict[str, int] = dataclasses.field(default_factory=dict)
+    error: float = math.inf
+    note: str = ""
+    problem: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether both computed the same."""
+        return not self.problem and self.error <= _LIMIT
+
+    @property
+    def ratio(self) -> float:
+        """MetaSchedule's time by ours; above 1, ours is faster."""
+        return self.timings["metaschedule"].median / self.timings["fast"].median
+
+
+def compare(task: TuningTask, target: Any, topk: int, seconds: float) -> PeerRow:
+    """Tune one task with both, check one result against the other, and time them in turns.
+
+    Args:
+        task: The task.
+        target: A :class:`tvmopt.arch.target.TargetSpec`.
+        topk: Configurations that the fast tuner measures.
+        seconds: Most seconds of timing.
+    """
+    row = PeerRow(task.name, task.kind)
+    try:
+        with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
+            return _compare(row, task, target, topk, seconds, Path(scratch))
+    except Exception as error:  # one task must not cost the others their rows
+        return dataclasses.replace(row, problem=report.one_line(error))
+
+
+def _compare(
+    row: PeerRow, task: TuningTask, target: Any, topk: int, seconds: float, scratch: Path
+) -> PeerRow:
+    from tvmopt.build import build_library
+    from tvmopt.compare import deviation
+
+    ours = _tuned("fast", task.ours.module, target, scratch, topk=topk)
+    budget_s = FACTOR * ours.seconds
+    theirs = _tuned(
+        "metaschedule", task.plain.module, target, scratch, trials=_TRIALS, time_budget_s=budget_s
+    )
+    fast = build_library(
+        task.ours.module, target, scratch / "fast.so", database_dir=ours.database_dir
+    )
+    replayed, found = _replayed(task.plain.module, target, theirs.database_dir)
+    peer = build_library(replayed, target, scratch / "metaschedule.so", schedule="none")
+    arrays = _inputs(task)
+    calls = {
+        "fast": library_call(fast.path, arrays),
+        "metaschedule": library_call(peer.path, arrays),
+    }
+    results = [arrays_of(call()) for call in calls.values()]
+    return dataclasses.replace(
+        row,
+        timings=interleave(
+            calls, time_limit_s=seconds, budgets_s={} if found else {"metaschedule": _UNTUNED_S}
+        ),
+        seconds={"fast": ours.seconds, "metaschedule": theirs.seconds},
+        trials={"fast": ours.trials, "metaschedule": theirs.trials},
+        error=max(deviation(a, b) for a, b in zip(*results, strict=True)),
+        note="" if found else f"no record of MetaSchedule, its column is untuned: {_why(theirs)}",
+    )
+
+
+def _why(result: Any) -> str:
+    """The most frequent reason for which candidates failed."""
+    errors = collections.Counter(event["error"] for event in result.log if event["error"])
+    [(reason, count)] = errors.most_common(1) or [("no candidate in time", 0)]
+    return f"{count} x {reason}" if count else reason
+
+
+def _tuned(
+    strategy: str,
+    module: Any,
+    target: Any,
+    scratch: Path,
+    trials: int = 0,
+    time_budget_s: float = 0.0,
+    topk: int = 1,
+) -> Any:
+    from tvmopt.tune import TuneOptions, create_strategy
+
+    limits = TuneOptions(trials, time_budget_s, target.threads, topk)
+    return create_strategy(strategy).tune(
+        module, target.to_tvm(), target.arch(), limits, scratch / strategy, lambda *_: None
+    )
+
+
+def _replayed(module: Any, target: Any, database_dir: Any) -> tuple[Any, bool]:
+    """The module under its best record, faster than our default schedule or not; is there one?"""
+    from tvmopt.tune import DatabaseKey, apply_database, canonical_target
+
+    llvm = target.to_tvm()
+    key = DatabaseKey(canonical_target(llvm), target.threads)
+    replayed, served = apply_database(module, database_dir, key, llvm, losers=True)
+    return replayed, bool(served)
+
+
+def _inputs(task: TuningTask) -> list[np.ndarray]:
+    from tvmopt.measure.jobs import random_array
+
+    rng = np.random.default_rng(0)
+    return [random_array(rng, shape, dtype, False) for shape, dtype in task.ours.inputs]
+
+
+def table(rows: Sequence[PeerRow]) -> str:
+    """Markdown table of the rows."""
+    header = (
+        "task", "kind", "fast us (95%)", "MetaSchedule us (95%)", "MetaSchedule / fast",
+        "fast s", "MetaSchedule s", "trials", "max error",
+    )  # fmt: skip
+    return report.markdown(header, (_cells(row) for row in rows))
+
+
+def _cells(row: PeerRow) -> list[str]:
+    if row.problem:
+        return [row.name, row.kind, f"FAILED: {row.problem[:120]}", *["-"] * 6]
+    return [
+        row.name,
+        row.kind,
+        _us(row.timings["fast"]),
+        _us(row.timings["metaschedule"]),
+        f"{row.ratio:.2f}",
+        f"{row.seconds['fast']:.1f}",
+        f"{row.seconds['metaschedule']:.0f}",
+        f"{row.trials['fast']}, {row.trials['metaschedule']}",
+        f"{row.error:.1e}" + ("" if row.right else " WRONG"),
+    ]
+
+
+def _us(timing: Timing) -> str:
+    return f"{timing.median * 1e3:.4g} ({timing.low * 1e3:.4g}-{timing.high * 1e3:.4g})"
+
+
+def faster(rows: Sequence[PeerRow]) -> tuple[int, int]:
+    """On how many tasks ours is faster, and of how many that have right results and a record."""
+    counted = [row for row in rows if row.right and not row.note]
+    return sum(row.ratio > 1 for row in counted), len(counted)

@@ -1,0 +1,30 @@
+"""An ONNX model as a Relax module, in the layout that is modelled to be fastest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+
+
+def converted_module(model: onnx.ModelProto, target: Any) -> tuple[Any, str]:
+    """Import a model and convert it as the workflow does.
+
+    Args:
+        model: A model with static shapes, folded by :func:`tvmopt.frontend.prepare`.
+        target: A :class:`tvmopt.arch.target.TargetSpec`.
+
+    Returns:
+        The module of Relax operators, and its layout.
+    """
+    from tvmopt.frontend import import_onnx
+    from tvmopt.stages.auto_layout import choose_layout
+    from tvmopt.transform.conversion import convert_module
+
+    imported = import_onnx(model)
+
+    def converted(layout: str) -> Any:
+        return convert_module(imported, layout=layout).mod
+
+    layout = choose_layout(converted, target)
+    return converted(layout), layout

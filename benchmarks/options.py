@@ -1,0 +1,83 @@
+"""The command line that the CPU benchmarks share, and what makes no sense on it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks import peers
+from tvmopt.errors import TvmoptError
+
+_SHOWN = 12  # names in an error
+
+
+def make_parser(
+    script: str, doc: str | None, seconds: float, spent: str
+) -> argparse.ArgumentParser:
+    """A parser with the options that all have.
+
+    Args:
+        script: Name of the module.
+        doc: Its docstring, whose first line describes it.
+        seconds: Default of ``--seconds``.
+        spent: What ``--seconds`` limits.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{script}", description=(doc or "").partition("\n")[0]
+    )
+    parser.add_argument("--only", default="", help="names of rows, separated by commas")
+    parser.add_argument("--threads", type=int, default=2, help="of every contender, default 2")
+    parser.add_argument("--topk", type=int, default=20, help="configurations measured a function")
+    parser.add_argument("--model", default="", help="an ONNX file instead of the built-in rows")
+    parser.add_argument("--input_shapes", default="", help="shapes for --model")
+    parser.add_argument(
+        "--seconds", type=float, default=seconds, help=f"{spent}, default {seconds:g}"
+    )
+    parser.add_argument("--json", default="", help="file to write the rows to")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options, checked, once all contenders have their threads.
+
+    Ends the program with one line where an option makes no sense.
+    """
+    args = parser.parse_args(arguments)
+    for name in ("threads", "topk"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} must be at least 1, but got {getattr(args, name)}")
+    if args.model and not Path(args.model).is_file():
+        parser.error(f"--model must be an ONNX file, but there is none at {args.model!r}")
+    peers.set_threads(args.threads)
+    return args
+
+
+@contextlib.contextmanager
+def errors_in_one_line(parser: argparse.ArgumentParser) -> Iterator[None]:
+    """End the program with one line where its rows cannot be had."""
+    try:
+        yield
+    except (TvmoptError, RuntimeError, OSError, ValueError) as error:
+        parser.error(str(error))
+
+
+def check_names(
+    parser: argparse.ArgumentParser, only: str, known: Iterable[str]
+) -> list[str] | None:
+    """The names of ``--only``, None without it; ends the program where one is not known."""
+    if not only:
+        return None
+    known = list(known)
+    wanted = list(filter(None, (name.strip() for name in only.split(","))))
+    unknown = [name for name in wanted if name not in known]
+    if unknown or not wanted:
+        close = [m for name in unknown for m in difflib.get_close_matches(name, known)] or known
+        more = f" and {len(known) - _SHOWN} more" if len(close) > _SHOWN else ""
+        parser.error(
+            f"--only must name rows, but got {', '.join(map(repr, unknown or [only]))}; "
+            f"choose from {', '.join(close[:_SHOWN])}{more}"
+        )
+    return wanted

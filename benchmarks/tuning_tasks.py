@@ -1,0 +1,103 @@
+"""What a tuner is given, twice: a kernel as we lower it, and as TVM does (no Winograd)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.operators import Operator, relax_module
+from benchmarks.single_calls import SingleCall, single_calls
+
+
+@dataclasses.dataclass(frozen=True)
+class TuningTask:
+    """One kernel.
+
+    Attributes:
+        name: Its name in tables.
+        kind: What its row is averaged with.
+        ours: The kernel as we lower it.
+        plain: The kernel that computes the same as TVM lowers it.
+    """
+
+    name: str
+    kind: str
+    ours: SingleCall
+    plain: SingleCall
+
+
+def operator_task(kind: str, operator: Operator, target: Any) -> TuningTask:
+    """The kernel of an operator; of several, the one with most arithmetic.
+
+    Raises:
+        ValueError: When there is none that can be taken out.
+    """
+    module = relax_module(operator.problem())
+    found = _pairs(module, target)
+    if not found:
+        raise ValueError(f"{operator.name} must lower to a kernel of static shape, but has none")
+    ours, plain = max(found, key=lambda pair: _flops(pair[1].func))
+    return TuningTask(operator.name, kind, ours, plain)
+
+
+def model_tasks(path: Path, shapes: str, target: Any, most: int) -> list[TuningTask]:
+    """The kernels of a model that compute most, distinct ones, by template.
+
+    Args:
+        path: The ONNX file.
+        shapes: Input shapes, as text.
+        target: A :class:`tvmopt.arch.target.TargetSpec`.
+        most: Kernels to keep.
+
+    Raises:
+        ModelError: When the model cannot be read.
+    """
+    from tvm import IRModule
+
+    from benchmarks.model_module import converted_module
+    from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
+    from tvmopt.tune.database import workload_hash
+
+    prepared = prepare(load_onnx(path), parse_input_shapes(shapes))
+    module, _ = converted_module(prepared.model, target)
+    calls: dict[str, list[tuple[SingleCall, SingleCall]]] = {}
+    for pair in _pairs(module, target):
+        calls.setdefault(workload_hash(IRModule({"main": pair[0].func})), []).append(pair)
+    heavy = sorted(calls.values(), key=lambda same: -len(same) * _flops(same[0][1].func))
+    return [
+        TuningTask(ours.name, kind, ours, plain)
+        for (ours, plain), *_ in heavy
+        if (kind := _template(ours.func, target)) is not None
+    ][:most]
+
+
+def _pairs(module: Any, target: Any) -> list[tuple[SingleCall, SingleCall]]:
+    """Calls of both lowered forms; both fuse alike, so that the calls come in the same order."""
+    from tvmopt.transform.lower import lower
+
+    llvm = target.to_tvm()
+    ours = single_calls(lower(module, llvm))
+    plain = single_calls(lower(module, llvm, winograd=False))
+    if [c and c.inputs for c in ours] != [c and c.inputs for c in plain]:
+        raise ValueError(
+            f"both lowered forms must call kernels of the same inputs, but got {len(ours)} and "
+            f"{len(plain)} calls; give single operators instead of this model"
+        )
+    return [(a, b) for a, b in zip(ours, plain, strict=True) if a is not None and b is not None]
+
+
+def _flops(func: Any) -> float:
+    from tvm import IRModule
+    from tvm.s_tir.analysis import estimate_tir_flops
+
+    return float(estimate_tir_flops(IRModule({"main": func})))
+
+
+def _template(func: Any, target: Any) -> str | None:
+    """Template of the policy's first choice; None when nothing can be tuned."""
+    from tvmopt.policy import DefaultPolicy
+
+    ranked: Sequence[Any] = DefaultPolicy(func, target.arch()).ranked
+    return str(ranked[0].hint.template) if ranked else None

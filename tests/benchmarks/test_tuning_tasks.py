@@ -1,0 +1,66 @@
+"""Tasks of an operator and of a model: two forms that compute the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from benchmarks import tuning_tasks
+from benchmarks.library import arrays_of, library_call
+from benchmarks.operator_table import PLAIN, same_convolution
+from benchmarks.operators import MatMul
+from benchmarks.regret_table import regret_operators
+from benchmarks.tuning_tasks import model_tasks, operator_task
+from benchmarks.zoo_topologies import resnet
+from tvmopt.arch.target import resolve_target
+from tvmopt.build import build_library
+
+TARGET = resolve_target("host", 1)
+
+
+def test_a_convolution_is_ours_by_winograd_and_plain_without(tmp_path):
+    task = operator_task("conv3x3", same_convolution(32, 32, 24, 3), TARGET)
+    assert "winograd" in task.ours.name and "winograd" not in task.plain.name
+    assert task.ours.inputs == task.plain.inputs == [((1, 24, 24, 32), "float32")]
+    x = np.random.default_rng(0).standard_normal((1, 24, 24, 32), dtype=np.float32)
+    found = []
+    for name, call in (("ours", task.ours), ("plain", task.plain)):
+        built = build_library(call.module, TARGET, tmp_path / f"{name}.so", quick=True)
+        found += arrays_of(library_call(built.path, [x])())
+    assert np.std(found[0]) > 0.05
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("operator", [MatMul(3, 5, 7, bias=True), *PLAIN[:2]], ids=lambda o: o.name)
+def test_other_operators_are_one_kernel_in_both_forms(operator):
+    task = operator_task("rest", operator, TARGET)
+    assert task.name == operator.name
+    assert task.ours.name == task.plain.name
+
+
+def test_kernels_of_a_model_are_distinct_and_the_heaviest(tmp_path):
+    path = tmp_path / "resnet.onnx"
+    onnx.save_model(resnet((2, 1), False, 32, 10, 16), path)
+    tasks = model_tasks(path, "image:1x3x32x32", TARGET, 50)
+    names = [task.name for task in tasks]
+    assert len(set(names)) == len(names)
+    heavy = model_tasks(path, "image:1x3x32x32", TARGET, 2)
+    assert [task.name for task in heavy] == names[:2]
+    assert {"register_tile"} <= {task.kind for task in tasks}
+    assert all("conv2d" in task.plain.name for task in heavy)
+
+
+def test_forms_that_do_not_match_are_refused(monkeypatch):
+    calls = iter([[None], []])
+    monkeypatch.setattr(tuning_tasks, "single_calls", lambda lowered: next(calls))
+    with pytest.raises(ValueError, match="must call kernels of the same inputs, but got 1 and 0"):
+        operator_task("conv", MatMul(3, 5, 7), TARGET)
+
+
+def test_the_built_in_tasks_are_over_twenty_of_all_kinds():
+    rows = regret_operators()
+    names = [op.name for _, op in rows]
+    assert len(rows) > 20 and len(set(names)) == len(names)
+    kinds = {"conv3x3", "conv", "pointwise", "depthwise", "matmul", "pooling", "rows"}
+    assert {kind for kind, _ in rows} == kinds
