@@ -96,18 +96,18 @@ def test_what_packs_at_every_call_is_left_whole(func, hint: Hint) -> None:
 
 def test_parameters_are_listed_as_the_packer_takes_them() -> None:
     """MetaSchedule packs a bias, too, and in any order."""
-    a, bias, weight = (te.placeholder(shape, "float32") for shape in ((4, 8), (16,), (8, 16)))
+    a, weight, bias = (te.placeholder(shape, "float32") for shape in ((4, 8), (8, 16), (16,)))
     k = te.reduce_axis((0, 8), "k")
     product = te.compute((4, 16), lambda i, j: te.sum(a[i, k] * weight[k, j], axis=[k]), "product")
     out = te.compute((4, 16), lambda i, j: product[i, j] + bias[j], "out")
-    sch = s_tir.Schedule(te.create_prim_func([a, bias, weight, out]))
+    sch = s_tir.Schedule(te.create_prim_func([a, weight, bias, out]))
     for block in ("product", "out"):
         sch.annotate(sch.cache_read(sch.get_sblock(block), 1, "global"), PREPROC, True)
     parts = split_packing(sch.mod["main"].with_attr("layout_free_buffers", [1, 2]))
     assert parts.packer is not None
     assert parts.packed == (2, 1)
-    assert [[int(e) for e in p.shape] for p in parts.packer.params] == [[8, 16], [16]] * 2
-    assert parts.shapes == [[8, 16], [16]]
+    assert [[int(e) for e in p.shape] for p in parts.packer.params] == [[16], [8, 16]] * 2
+    assert parts.shapes == [[16], [8, 16]]
 
 
 # --- build_batch and run_batch, in this process --------------------------------------------------
