@@ -165,15 +165,14 @@ def _measure(
     reranker: Reranker,
     stop: Callable[[], bool],
 ) -> None:
+    known = [[state.best] if state.best else [] for state, _ in batch]
     groups = [
-        Candidates(
-            state.workload.func,
-            [r.hint for r in chosen],
-            state.best.latency_us if state.best else None,
-        )
-        for state, chosen in batch
+        Candidates(state.workload.func, [*(m.hint for m in best), *(r.hint for r in chosen)])
+        for (state, chosen), best in zip(batch, known, strict=True)
     ]
-    for (state, chosen), results in zip(batch, measurer.measure(groups, stop), strict=True):
+    measured = measurer.measure(groups, stop)
+    for (state, chosen), best, timed in zip(batch, known, measured, strict=True):
+        results = _as_fast_as_before(best[0], timed) if best else timed
         state.measured += results
         state.at += [time.monotonic()] * len(results)
         right = [
@@ -182,6 +181,28 @@ def _measure(
             if m.latency_us is not None and r.facts
         ]
         reranker.add([r for r, _ in right], [us for _, us in right])
+
+
+def _as_fast_as_before(best: Measured, timed: Sequence[Measured]) -> list[Measured]:
+    """Latencies as they would have been when ``best`` was first measured.
+
+    The machine's speed drifts between two batches, so ``best`` is measured again with the second,
+    and what is compared is the ratio to it.
+
+    Args:
+        best: The best so far.
+        timed: The new results; the first one is of the same configuration.
+    """
+    if not timed:
+        return []
+    again, *others = timed
+    if again.latency_us is None or best.latency_us is None:
+        return others
+    factor = best.latency_us / again.latency_us
+    return [
+        m if m.latency_us is None else dataclasses.replace(m, latency_us=m.latency_us * factor)
+        for m in others
+    ]
 
 
 def _budgets(states: Sequence[Tuned], topk: int) -> list[int]:
