@@ -29,8 +29,8 @@ from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
 _POOL_BYTES = 32 * 1024 * 1024
 _COPIED_BYTES = 24 * 1024 * 1024
 _MOST_COPIES, _SMALL = 64, 4096
-# Seconds one candidate is timed for, at most, and the fewest and most rounds.
-_SECONDS, _ROUNDS = 0.04, 24
+# Rounds that one candidate is timed in, unless it loses: all, or fewer once calls took this long.
+_ROUNDS, _SECONDS = 24, 0.12
 _MOST_CALLS = 50
 # Candidates this much slower than the best so far are timed no further.
 _LOSES = (1.6, 1.25, 1.1)

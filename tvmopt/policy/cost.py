@@ -47,6 +47,9 @@ class Tile:
         parallel: Whether the tiles are shared out over the cores.
         inner: Extent of the innermost reduction loop.
         guarded: Whether rows may lie outside, so that each is guarded by a branch.
+        weight_rounds: How often one core comes back to the same weight after it has been through
+            all others.
+        weight_far: Bytes touched between two such rounds.
     """
 
     rows: int
@@ -66,6 +69,8 @@ class Tile:
     parallel: bool
     inner: int = 1
     guarded: bool = False
+    weight_rounds: float = 1.0
+    weight_far: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +105,8 @@ def tile_cost(tile: Tile, arch: CpuArch) -> Cost:
         step *= _GUARDED
     compute = tile.depth * step
     compute += tile.spills * accumulators * _SPILL
-    again = (tile.weight_uses - 1) / bandwidth(tile.weight_reuse, arch)
+    again = (tile.weight_uses - tile.weight_rounds) / bandwidth(tile.weight_reuse, arch)
+    again += (tile.weight_rounds - 1) / bandwidth(tile.weight_far, arch)
     traffic = tile.weight_block * (1 / arch.l3_bandwidth + again) / tile.weight_uses
     traffic += tile.data_block / bandwidth(tile.data_reuse, arch)
     apart = 1 + _STRIDED / max(64.0, tile.out_run)

@@ -15,10 +15,12 @@ from tvmopt.schedule.stage import divisors
 # Share of the lanes that must be in use, unless no width does better.
 _GOOD_USE = 0.8
 _MOST_VECTORS = 16
-# Tiles whose unfinished sums are kept for one step of the reduction: they must stay in L1.
-_MOST_REPEATS = 24
-# Share of L1 that one step of the weight may fill.
-_RESIDENT = 0.7
+# ``task``, ``order``, ``parallel`` and ``stage`` of a hint.
+_Nest = tuple[tuple[int, ...], tuple[int, ...], int, int]
+# Tiles whose unfinished sums are kept for one step of the reduction.
+_MOST_REPEATS = 64
+# Share of L1 that one step of the weight may fill; of L2 that a part of the data may.
+_RESIDENT, _PARTS = 0.7, (0.125, 0.25, 0.5)
 
 
 def register_tile_hints(form: Form, arch: CpuArch) -> list[Ranked]:
@@ -41,12 +43,21 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
             block[last] = width
             for position, size in row_block.items():
                 block[position] = size
-            for order, parallel, stage in _orders(extents, block, rows, columns, has_stage, arch):
-                for rstep, accumulate in _steps(form, extents, block, order, parallel, stage, arch):
+            nests: list[_Nest] = [
+                ((), *nest) for nest in _orders(extents, block, rows, columns, has_stage, arch)
+            ]
+            if not has_stage:
+                nests += _parts(form, extents, block, rows, columns, arch)
+            for task, order, parallel, stage in nests:
+                around = len(order) - max(parallel, stage, 1)
+                sizes = [t or e for t, e in zip(task or extents, extents, strict=True)]
+                counts = [math.ceil(e / b) for e, b in zip(sizes, block, strict=True)]
+                for rstep, accumulate in _steps(form, block, counts, order, around, arch):
                     yield Hint(
                         RegisterTile.name,
                         arch,
                         block=tuple(block),
+                        task=task,
                         rstep=rstep,
                         accumulate=accumulate,
                         order=order,
@@ -140,6 +151,46 @@ def _orders(
                     yield order, parallel, depth
 
 
+def _parts(
+    form: Form,
+    extents: list[int],
+    block: list[int],
+    rows: list[int],
+    columns: list[int],
+    arch: CpuArch,
+) -> list[_Nest]:
+    """Nests that go through all columns for a part of the rows whose data stays in L2.
+
+    Returns:
+        ``task``, ``order``, ``parallel`` and ``stage`` of each.
+    """
+    wide = [p for p in range(len(extents)) if p not in columns and extents[p] > 1]
+    if len(wide) != 1 or wide[0] not in rows:
+        return []
+    [row] = wide
+    row_bytes = form.facts.reduced * form.data.buffer.dtype.itemsize
+    if extents[row] * row_bytes <= arch.l2_bytes * _PARTS[0]:
+        return []
+    order = (len(extents), *(p for p in range(len(extents)) if p != row), row)
+    found: dict[int, _Nest] = {}
+    for share in _PARTS:
+        size = _part(extents[row], block[row], int(arch.l2_bytes * share / row_bytes))
+        if size == 0 or size >= extents[row]:
+            continue
+        task = tuple(size if p == row else 0 for p in range(len(extents)))
+        enough = math.ceil(extents[row] / size) >= arch.cores
+        found[size] = task, order, (1 if enough else len(order) - 1) * (arch.cores > 1), 0
+    return list(found.values())
+
+
+def _part(extent: int, block: int, most: int) -> int:
+    """The part of an axis, in whole tiles, up to ``most`` elements; it divides when it can."""
+    tiles = math.ceil(extent / block)
+    fit = divisors(tiles, max(1, most // block))[-1]
+    loose = min(most // block, tiles)
+    return block * (fit if 2 * fit > loose else loose)
+
+
 def _parallel_depths(tiles: list[int], cores: int) -> list[int]:
     if cores == 1 or math.prod(tiles) == 1:
         return [0]
@@ -157,14 +208,22 @@ def _parallel_depths(tiles: list[int], cores: int) -> list[int]:
 
 def _steps(
     form: Form,
-    extents: list[int],
     block: list[int],
+    counts: list[int],
     order: tuple[int, ...],
-    parallel: int,
-    stage: int,
+    most_within: int,
     arch: CpuArch,
 ) -> Iterator[tuple[int, int]]:
-    """Steps of the innermost reduction, and the loops that keep unfinished sums for one."""
+    """Steps of the innermost reduction, and the loops that keep unfinished sums for one.
+
+    Args:
+        form: The function.
+        block: The tile.
+        counts: Tiles of each axis, or of a part of it.
+        order: The loops over them.
+        most_within: How many of these may run within a step.
+        arch: The CPU.
+    """
     facts = form.facts
     yield 0, 0
     inner = facts.axes[facts.reduction[-1]].extent
@@ -180,8 +239,8 @@ def _steps(
         if form.weight.strides[facts.spatial[p]] != 0:
             break
         within += 1
-    within = min(within, len(order) - max(parallel, stage, 1))
-    repeats = math.prod(math.ceil(extents[p] / block[p]) for p in order[len(order) - within :])
+    within = min(within, most_within)
+    repeats = math.prod(counts[p] for p in order[len(order) - within :])
     if within and 1 < repeats <= _MOST_REPEATS and step_bytes * inner > arch.l1_bytes // 2:
         most = int(arch.l1_bytes * _RESIDENT / step_bytes)
         fitting = [s for s in divisors(inner, min(inner, most)) if s >= 4]

@@ -39,16 +39,20 @@ class RegisterTileModel:
     def rank(self, hint: Hint) -> Ranked:
         """Modelled cycles of ``hint``, with what they are made of."""
         arch, block, extents = self._arch, hint.block, self._extents
-        tiles = [math.ceil(e / b) for e, b in zip(extents, block, strict=True)]
+        tiles, axes = self._loops(hint)
         vectors = math.ceil(block[-1] / arch.lanes(self._form.facts.dtype))
         rows = math.prod(block[:-1])
         weight_block = self._form.facts.reduced * vectors * arch.simd_bytes
-        inside = self._inside(hint, tiles, weight_block)
-        weight_reuse = 1.0 if hint.accumulate else _reuse(hint, tiles, inside, self._weight_fixed)
-        data_reuse = _reuse(hint, tiles, inside, self._data_fixed)
+        weight_fixed = [self._weight_fixed[axis] for axis in axes]
+        data_fixed = [self._data_fixed[axis] for axis in axes]
+        inside = self._inside(hint, tiles, axes, weight_block)
+        weight_reuse = 1.0 if hint.accumulate else _reuse(hint, tiles, inside, weight_fixed)
+        data_reuse = _reuse(hint, tiles, inside, data_fixed)
         tasks = math.prod(tiles[p] for p in hint.order[: hint.parallel])
         cores = arch.cores if hint.parallel else 1
-        uses = math.prod(t for t, fixed in zip(tiles, self._weight_fixed, strict=True) if fixed)
+        uses = math.prod(t for t, fixed in zip(tiles, weight_fixed, strict=True) if fixed)
+        rounds, far = self._rounds(hint, tiles, inside)
+        run = tiles[len(block) - 1] if self._ends_in_columns(hint) else 1
         tile = Tile(
             rows=rows,
             vectors=vectors,
@@ -61,15 +65,17 @@ class RegisterTileModel:
             data_block=self._data.bytes(block),
             data_reuse=data_reuse,
             out_bytes=rows * block[-1] * self._itemsize * 2,
-            out_run=block[-1] * self._itemsize * (tiles[-1] if self._ends_in_columns(hint) else 1),
+            out_run=block[-1] * self._itemsize * run,
             out_total=math.prod(extents) * self._itemsize,
             imbalance=imbalance(tasks, arch.cores) if hint.parallel else 1.0,
             parallel=hint.parallel > 0,
             inner=self._inner,
             guarded=any(e % b for e, b in zip(extents, block, strict=True)),
+            weight_rounds=rounds,
+            weight_far=far,
         )
         cost = tile_cost(tile, arch)
-        stage = self._stage_cycles(hint, tiles) + self._pack_cycles(hint)
+        stage = self._stage_cycles(hint, tiles, axes) + self._pack_cycles(hint)
         facts = (
             cost.compute,
             cost.traffic,
@@ -85,7 +91,32 @@ class RegisterTileModel:
     def _ends_in_columns(self, hint: Hint) -> bool:
         return hint.order[-1] == len(self._extents) - 1
 
-    def _inside(self, hint: Hint, tiles: list[int], weight_block: float) -> list[float]:
+    def _loops(self, hint: Hint) -> tuple[list[int], list[int]]:
+        """Trips of the loops that ``hint.order`` counts, and the axis that each walks."""
+        tiles = [math.ceil(e / b) for e, b in zip(self._extents, hint.block, strict=True)]
+        axes = list(range(len(tiles)))
+        for axis, size in enumerate(hint.task):
+            if size:
+                tiles[axis] = size // hint.block[axis]
+                tiles.append(math.ceil(self._extents[axis] / size))
+                axes.append(axis)
+        return tiles, axes
+
+    def _rounds(
+        self, hint: Hint, tiles: list[int], inside: list[float]
+    ) -> tuple[float, float]:
+        """How often one core goes through all weights, and the bytes it touches each time."""
+        if len(hint.order) == len(self._extents):
+            return 1.0, 1.0
+        parts = len(self._extents)
+        place = hint.order.index(parts)
+        cores = self._arch.cores if place < hint.parallel else 1
+        within = len(hint.order) - 1 - place
+        return max(1.0, tiles[parts] / cores), inside[within]
+
+    def _inside(
+        self, hint: Hint, tiles: list[int], axes: list[int], weight_block: float
+    ) -> list[float]:
         """Bytes touched by the tile, by one run of the innermost loop, of the one around it, ...
 
         Weight, data, and what is written.
@@ -97,12 +128,13 @@ class RegisterTileModel:
             found.append(weight_block * columns + self._data.bytes(span) + written)
             if p is None:
                 break
-            span[p] = min(self._extents[p], span[p] * tiles[p])
-            if not self._weight_fixed[p]:
+            axis = axes[p]
+            span[axis] = min(self._extents[axis], span[axis] * tiles[p])
+            if not self._weight_fixed[axis]:
                 columns *= tiles[p]
         return found
 
-    def _stage_cycles(self, hint: Hint, tiles: list[int]) -> float:
+    def _stage_cycles(self, hint: Hint, tiles: list[int], axes: list[int]) -> float:
         """Cycles of the producers: a pass of their own, or a copy for each run of some loops."""
         if not self._form.producers:
             return 0.0
@@ -112,7 +144,7 @@ class RegisterTileModel:
             return 2 * size / bandwidth(size, arch) / arch.cores + LAUNCH
         span = list(hint.block)
         for p in hint.order[hint.stage :]:
-            span[p] = min(self._extents[p], span[p] * tiles[p])
+            span[axes[p]] = min(self._extents[axes[p]], span[axes[p]] * tiles[p])
         runs = math.prod(tiles[p] for p in hint.order[: hint.stage])
         return runs * self._data.bytes(span) / _COPY / (arch.cores if hint.parallel else 1)
 

@@ -25,12 +25,13 @@ class Hint:
         arch: The CPU that the numbers were chosen for.
         block: Elements of each data-parallel axis of the anchor in one register tile, the axes as
             the template normalises them.
-        task: Elements of each of these axes that one parallel task computes, where tiles form
-            tasks; empty where ``parallel`` says it all.
+        task: Elements of each of these axes that are computed together, so that what they share
+            stays in L2; 0 for all of them, empty where no axis is divided so.
         rstep: Elements of the innermost reduction axis summed up before the next tile; 0 is all.
         accumulate: How many of the innermost loops over the tiles run within each such step, their
             unfinished sums in memory; then what a step reads of the weight stays in L1.
-        order: Loops over the tiles, outermost first, as indices into ``block``.
+        order: Loops over the tiles, outermost first, as indices into ``block``; after these, in the
+            order of the axes, come the loops over the parts that ``task`` divides an axis into.
         parallel: How many of these loops are shared out over the cores; 0 is none.
         stage: How many of these loops surround the producers (padding); 0: a stage of their own.
         pack: How the vectorised operand is laid out: ``"none"`` reads it in place, ``"call"``

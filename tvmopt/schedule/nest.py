@@ -54,7 +54,7 @@ def schedule_nest(
         hint: Gives the order of ``outer``, how many of them are parallel, where the producers go
             and the step of the innermost reduction loop.
         units: Loops of extent 1 that are left over.
-        outer: Loops over tiles, in the order of ``hint.block``.
+        outer: Loops over tiles, in the order of ``hint.block``, then those over parts of axes.
         reduction: Loops of the reduction.
         rows: Loops in a tile that become straight-line code.
         vectors: The loops over the vectors of a tile, where there are several, and over lanes.
@@ -99,10 +99,16 @@ def schedule_nest(
 def fits(hint: Hint, extents: Sequence[int]) -> bool:
     """Whether a tile's hint makes sense for data-parallel axes of these extents."""
     loops = len(hint.order) - hint.accumulate
+    parts = sum(size > 0 for size in hint.task)
     return (
         len(hint.block) == len(extents)
-        and sorted(hint.order) == list(range(len(extents)))
+        and len(hint.task) in (0, len(extents))
+        and sorted(hint.order) == list(range(len(extents) + parts))
         and all(1 <= b <= e for b, e in zip(hint.block, extents, strict=True))
+        and all(
+            not size or (size <= e and size % b == 0)
+            for size, b, e in zip(hint.task, hint.block, extents, strict=False)
+        )
         and 0 <= hint.parallel <= loops
         and (hint.stage == 0 or hint.parallel <= hint.stage <= loops)
         and loops > 0

@@ -168,7 +168,7 @@ class RegisterTile(Template):
                 for mi in T.unroll(6): for v in T.vectorized(32): Y[...] = ...
         """
         form = prepare(func)
-        if form is None or not fits(hint, form.extents):
+        if form is None or not fits(hint, form.extents) or any(hint.task[-1:]):
             return None
         sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
         lanes = hint.arch.lanes(form.facts.dtype)
@@ -186,16 +186,24 @@ class RegisterTile(Template):
             facts = block_facts(sch, anchor)
         loops = sch.get_loops(anchor)
         *others, tiles, place = facts.spatial
-        split = [sch.split(loops[i], [None, hint.block[n]]) for n, i in enumerate(others)]
+        rows, outer, parts = [], [], []
+        for n, i in enumerate(others):
+            size = hint.task[n] if hint.task else 0
+            around, row = sch.split(loops[i], [None, hint.block[n]])
+            if size:
+                part, around = sch.split(around, [None, size // hint.block[n]])
+                parts.append(part)
+            rows.append(row)
+            outer.append(around)
         schedule_nest(
             sch,
             anchor,
             epilogue,
             hint,
             units=unit_loops(facts, loops),
-            outer=[*(outer for outer, _ in split), loops[tiles]],
+            outer=[*outer, loops[tiles], *parts],
             reduction=[loops[i] for i in facts.reduction],
-            rows=[inner for _, inner in split],
+            rows=rows,
             vectors=sch.split(loops[place], [None, lanes]),
         )
         schedule_rest(sch, hint)

@@ -89,7 +89,7 @@ class Window(Template):
                 for xi in T.unroll(4): for v in T.vectorized(32): Y[...] = ...
         """
         form = prepare_window(func)
-        if form is None or not fits(hint, form.extents):
+        if form is None or hint.task or not fits(hint, form.extents):
             return None
         sch, anchor, facts = form.sch, form.anchor, form.facts
         lanes = hint.arch.lanes(facts.dtype)
