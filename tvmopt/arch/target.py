@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from tvmopt import host
+from tvmopt.arch.bandwidth import with_measured_bandwidths
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.arch.features import required_cpu_flags
 from tvmopt.arch.llvm import llvm_target
@@ -75,15 +76,20 @@ class TargetSpec:
         return llvm_target(self.mcpu, self.mattr, self.threads, opt_level)
 
     def arch(self) -> CpuArch:
-        """Descriptor for scheduling; cache sizes are the host's when it is the same CPU."""
+        """Descriptor for scheduling.
+
+        Sizes and relative bandwidths of the caches are this machine's when it can run the code,
+        and usual ones when it cannot.
+        """
         flags = set(self.cpu_flags)
         if self.isa == "x86_64":
             bits = 512 if "avx512f" in flags else 256 if "avx2" in flags else 128
             registers = 32 if bits == 512 else 16
         else:
             bits, registers = 128, 32
-        caches = host.cache_bytes() if not self.missing_on_host() else {}
-        return CpuArch(
+        runs_here = not self.missing_on_host()
+        caches = host.cache_bytes() if runs_here else {}
+        arch = CpuArch(
             mcpu=self.mcpu,
             isa=self.isa,
             cores=self.threads,
@@ -92,6 +98,7 @@ class TargetSpec:
             mattr=self.mattr,
             **{f"{level}_bytes": caches[level] for level in _CACHE_LEVELS if level in caches},
         )
+        return with_measured_bandwidths(arch) if runs_here else arch
 
     def missing_on_host(self) -> tuple[str, ...]:
         """Features that this target may use and this machine lacks; empty when it can run here."""

@@ -30,10 +30,11 @@ _POOL_BYTES = 32 * 1024 * 1024
 _COPIED_BYTES = 24 * 1024 * 1024
 _MOST_COPIES, _SMALL = 64, 4096
 # Rounds that one candidate is timed in, unless it loses: all, or fewer once calls took this long.
-_ROUNDS, _SECONDS = 24, 0.12
+_ROUNDS, _SECONDS = 64, 0.15
 _MOST_CALLS = 50
-# Candidates this much slower than the best so far are timed no further.
-_LOSES = (1.6, 1.25, 1.1)
+# Candidates this much slower than the best so far are timed no further: by the round that it holds
+# until.
+_LOSES = {4: 1.6, 8: 1.25, 20: 1.1, _ROUNDS: 1.05}
 
 
 def build_batch(func: str, hints: list[dict[str, Any]], target: str, path: str) -> dict[str, Any]:
@@ -257,7 +258,7 @@ def time_in_turns(
             continue
         estimate = {place: quartile(times[place]) for place in alive}
         best = min(min(estimate.values(), default=math.inf), (best_us or math.inf) * 1e-6)
-        limit = _LOSES[0] if turn < 4 else _LOSES[1] if turn < 8 else _LOSES[2]
+        limit = next(share for until, share in _LOSES.items() if turn < until)
         alive = [
             place
             for place in alive
