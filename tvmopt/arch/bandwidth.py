@@ -83,7 +83,7 @@ def _write(path: Path, known: dict[str, dict[str, float]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         json.dump(known, file, indent=1)
-    os.replace(file.name, path)
+    Path(file.name).replace(path)
 
 
 def measure(arch: CpuArch) -> dict[str, float]:
@@ -123,7 +123,10 @@ def _sum_of_rows(rows: int, width: int, turns: int) -> Any:
     from tvm.script import tirx as T  # noqa: N812
 
     @T.prim_func(s_tir=True)
-    def main(data: T.Buffer((rows, width), "float32"), out: T.Buffer((width,), "float32")):
+    def main(
+        data: T.Buffer((rows, width), "float32"),  # type: ignore[valid-type]
+        out: T.Buffer((width,), "float32"),  # type: ignore[valid-type]
+    ) -> None:
         total = T.alloc_buffer((width,), "float32", scope="local")
         for i in T.vectorized(width):
             total[i] = T.float32(0)
