@@ -30,7 +30,7 @@ _POOL_BYTES = 32 * 1024 * 1024
 _COPIED_BYTES = 24 * 1024 * 1024
 _MOST_COPIES, _SMALL = 64, 4096
 # Rounds that one candidate is timed in, unless it loses: all, or fewer once calls took this long.
-_ROUNDS, _SECONDS = 64, 0.15
+_ROUNDS, _SECONDS = 40, 0.12
 _MOST_CALLS = 50
 # Candidates this much slower than the best so far are timed no further: by the round that it holds
 # until.
