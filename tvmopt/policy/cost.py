@@ -14,6 +14,8 @@ from tvmopt.arch.cpu import CpuArch
 
 # Cycles to enter a parallel region, to begin and end a tile, and to branch around a loop body.
 LAUNCH, _TILE, _BRANCH = 12_000.0, 8.0, 2.0
+# Bytes a cycle of copying, the padded input or a weight.
+COPY = 12.0
 # How much of the shorter of arithmetic and traffic is not hidden behind the other; and what a
 # branch around every row costs.
 _OVERLAP, _GUARDED = 1.0, 1.2

@@ -74,8 +74,7 @@ class DefaultPolicy:
             ([int(e) for e in read.buffer.shape], str(read.buffer.dtype), read.strides)
             for read in form.facts.reads
         ]
-        producers = 1 if isinstance(form, WinogradForm) else len(form.producers)
-        return repr((type(form).__name__, axes, reads, producers))
+        return repr((type(form).__name__, axes, reads, len(form.producers)))
 
     @functools.cached_property
     def _winograd(self) -> WinogradForm | None:

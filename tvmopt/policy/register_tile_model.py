@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy.cost import LAUNCH, Tile, bandwidth, imbalance, tile_cost
+from tvmopt.policy.cost import COPY, LAUNCH, Tile, bandwidth, imbalance, tile_cost
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.region import Region
 from tvmopt.schedule.hint import Hint
@@ -14,8 +14,6 @@ from tvmopt.schedule.register_tile import Form
 
 # Bytes that writing one byte drives out of a cache: its line is read first.
 _WRITTEN = 1.0
-# Bytes a cycle of copying the padded input.
-_COPY = 12.0
 
 
 class RegisterTileModel:
@@ -146,7 +144,7 @@ class RegisterTileModel:
         for p in hint.order[hint.stage :]:
             span[axes[p]] = min(self._extents[axes[p]], span[axes[p]] * tiles[p])
         runs = math.prod(tiles[p] for p in hint.order[: hint.stage])
-        return runs * self._data.bytes(span) / _COPY / (arch.cores if hint.parallel else 1)
+        return runs * self._data.bytes(span) / COPY / (arch.cores if hint.parallel else 1)
 
     def _pack_cycles(self, hint: Hint) -> float:
         """Cycles of packing the weight at every call."""
@@ -154,7 +152,7 @@ class RegisterTileModel:
             return 0.0
         shape = [int(e) for e in self._form.weight.buffer.shape]
         size = math.prod(shape) * self._itemsize
-        return 2 * size / _COPY / self._arch.cores + LAUNCH
+        return 2 * size / COPY / self._arch.cores + LAUNCH
 
 
 def _reuse(hint: Hint, tiles: list[int], inside: list[float], fixed: Sequence[bool]) -> float:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy.cost import LAUNCH, bandwidth, imbalance
+from tvmopt.policy.cost import COPY, LAUNCH, bandwidth, imbalance
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.region import Region
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.window import WindowForm
 
-# Loads added for each value that finds no register; bytes a cycle of copying the padded input;
-# how much of the shorter of arithmetic and traffic is not hidden behind the other.
-_RELOAD, _COPY, _OVERLAP = 0.8, 12.0, 0.3
+# Loads added for each value that finds no register; how much of the shorter of arithmetic and
+# traffic is not hidden behind the other.
+_RELOAD, _OVERLAP = 0.8, 0.3
 # Cycles to begin and end a tile, and for each accumulator's epilogue.
 _TILE, _FINISH = 16.0, 2.0
 # Rows of inputs that a tile holds at a time, about: the window's height.
@@ -57,7 +57,7 @@ class WindowModel:
         if shared:
             cycles = cycles * imbalance(tasks, arch.cores) / arch.cores + LAUNCH
         if self._form.producers and hint.stage:
-            cycles += copied / _COPY / (arch.cores if shared else 1)
+            cycles += copied / COPY / (arch.cores if shared else 1)
         elif self._form.producers:
             size = max(region.bytes(self._extents) for region in self._regions)
             cycles += 2 * size / bandwidth(size, arch) / arch.cores + LAUNCH

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy.cost import LAUNCH, Tile, bandwidth, imbalance, tile_cost
+from tvmopt.policy.cost import COPY, LAUNCH, Tile, bandwidth, imbalance, tile_cost
 from tvmopt.policy.ranked import Ranked
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.winograd import WinogradForm, channel_vector
 
-# Cycles to transform one vector of one tile, there and back; bytes a cycle of copying padded rows.
+# Cycles to transform one vector of one tile, there and back.
 _THERE, _BACK = {2: 40.0, 4: 130.0}, {2: 30.0, 4: 100.0}
-_COPY = 12.0
 # Cycles to begin a task: its loops, its memory.
 _TASK = 500.0
 # Bytes a cycle from what another core has written and still keeps in its own cache.
@@ -47,13 +46,13 @@ class WinogradModel:
         data = points * y * x * form.channels * size
         products = points * y * x * o * size
         weights = points * form.channels * o * size
-        product, passes = self._products(hint, tasks, data, products, busy)
-        reads = self._weights(hint, grid, tasks / cores, data + products, weights)
+        product, between = self._products(hint, tasks, data, products, busy)
+        reads = self._weights(hint, tasks / cores, data + products, weights)
         back = tasks * y * x * (o / self._vector) * _BACK[form.m]
         back += tasks * 2 * products / bandwidth(products, arch)
         there, extra = self._data(hint, grid, tasks, data)
         total = product + (reads + (back + there + tasks * _TASK) / cores) * busy + extra
-        facts = (product, passes, reads, back, there, data + products, weights, tasks / cores)
+        facts = (product, between, reads, back, there, data + products, weights, tasks / cores)
         return Ranked(hint, total, facts)
 
     def _products(
@@ -92,7 +91,7 @@ class WinogradModel:
         return cost.total - first * busy / (arch.cores if hint.parallel else 1), between
 
     def _weights(
-        self, hint: Hint, grid: int, tasks: float, others: float, weights: float
+        self, hint: Hint, tasks: float, others: float, weights: float
     ) -> float:
         """Cycles of one core to read the weights of its tasks for the first time."""
         arch = self._arch
@@ -121,7 +120,7 @@ class WinogradModel:
             tiles *= form.batch
         there = times * tiles * vectors * _THERE[form.m]
         strip = (form.m + 2) * (wide * form.m + 2) * form.channels * self._itemsize
-        there += times * rows * strip / _COPY
+        there += times * rows * strip / COPY
         there += times * data / bandwidth(data, arch) if hint.stage else 0.0
         if hint.stage:
             return there, 0.0

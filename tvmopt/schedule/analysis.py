@@ -108,6 +108,11 @@ def leaf_blocks(sch: s_tir.Schedule) -> list[SBlockRV]:
     return sch.get_child_blocks(sch.get_sblock("root"))
 
 
+def all_facts(sch: s_tir.Schedule) -> list[BlockFacts]:
+    """The facts of every leaf block, in program order."""
+    return [block_facts(sch, block) for block in leaf_blocks(sch)]
+
+
 def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
     """Read the facts of one block off its body."""
     block = sch.get(block_rv)

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import math
 
-from tvm import IRModule, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.ir import Expr
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from .analysis import BlockFacts, block_facts
+from .analysis import BlockFacts, all_facts, block_facts
 from .base import Template
 from .hint import Hint
-from .row_reduction import all_facts
 from .stage import (
     PARALLEL_WORK,
     collapse_axes,
     contiguous_tail,
     divisors,
-    inline_copies,
-    inline_injective,
+    inlined_reductions,
     parallelize,
     vectorizes_well,
 )
@@ -53,13 +51,10 @@ class ColumnReduction(Template):
                 for c: for v in T.vectorized(32): sum[yx * 32 + v] += ...
                 for c: for v in T.vectorized(32): Y[c, yx * 32 + v] = ...
         """
-        sch = s_tir.Schedule(IRModule({"main": func}))
-        reductions = [f.name for f in all_facts(sch) if f.reduction]
-        if not reductions or len(sch.get_output_blocks("root")) != 1:
+        prepared = inlined_reductions(func)
+        if prepared is None:
             return None
-        inline_injective(sch)
-        for name in reductions:
-            inline_copies(sch, sch.get_sblock(name))
+        sch, _ = prepared
         blocks = all_facts(sch)
         columns = _shared_columns(blocks)
         if columns == 0:

@@ -15,7 +15,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from .analysis import Access, BlockFacts, block_facts
 from .hint import Hint
-from .stage import parallelize, vector_length, vectorize_tail
+from .stage import parallelize, split_vector, vectorize_tail
 from .transpose import choose_tile, most_lanes, schedule_transpose, tile_innermost
 
 # Expressions from which on TVM takes seconds to find what they share (cubic interpolation).
@@ -81,11 +81,8 @@ def _tabulate(sch: s_tir.Schedule, block: SBlockRV, hint: Hint) -> None:
     """Compute what depends on one axis alone in stages of their own."""
     for table in sch.cache_index(block, "global", 0):
         loops = sch.get_loops(table)
-        extent = int(sch.get(loops[-1]).extent)
-        length = vector_length(extent, hint.arch.lanes("float32"), hint.vectors)
-        if len(loops) == 1 and length > 1:
-            _, vector = sch.split(loops[0], [extent // length, length])
-            sch.vectorize(vector)
+        if len(loops) == 1:
+            split_vector(sch, loops[0], hint.arch.lanes("float32"), hint.vectors)
 
 
 def _schedule_planes(
@@ -134,11 +131,7 @@ def _schedule_planes(
     parallelize(sch, around, hint, facts.work)
     sch.compute_at(block, sch.get_loops(result)[-3], preserve_unit_loops=True)
     tile_innermost(sch, result, tile)
-    along = sch.get_loops(block)[-1]
-    length = vector_length(channels, lanes, hint.vectors)
-    if length > 1:
-        _, vector = sch.split(along, [channels // length, length])
-        sch.vectorize(vector)
+    split_vector(sch, sch.get_loops(block)[-1], lanes, hint.vectors)
     if not schedule_transpose(sch, copy, hint, cut=True):
         parallelize(sch, sch.get_loops(copy), hint, block_facts(sch, copy).work)
     return True

@@ -11,7 +11,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from .analysis import Access, BlockFacts, block_facts, leaf_blocks
 from .hint import Hint
 from .injective import schedule_injective
-from .stage import inline_copies, inline_injective, vector_length
+from .stage import inline_copies, inline_injective, split_vector
 
 #: Marks a block that is run once, when a model is built, and not at every call.
 PREPROC = "meta_schedule.layout_rewrite_preproc"
@@ -157,11 +157,8 @@ def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: Hin
     """Vectorise the innermost of the loops that ``block`` has below ``depth``."""
     loops = sch.get_loops(block)
     facts = block_facts(sch, block)
-    extent = int(sch.get(loops[-1]).extent)
-    length = vector_length(extent, hint.arch.lanes(facts.dtype), hint.vectors)
-    if len(loops) > depth and length > 1 and not facts.conditional[-1]:
-        _, vector = sch.split(loops[-1], [extent // length, length])
-        sch.vectorize(vector)
+    if len(loops) > depth and not facts.conditional[-1]:
+        split_vector(sch, loops[-1], hint.arch.lanes(facts.dtype), hint.vectors)
 
 
 def _is_scheduled(sch: s_tir.Schedule, block: SBlockRV) -> bool:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 
-from tvm import IRModule, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.arch.cpu import CpuArch
 
-from .analysis import BlockFacts, block_facts, leaf_blocks
+from .analysis import BlockFacts, all_facts, block_facts, leaf_blocks
 from .base import Template
 from .hint import Hint
 from .injective import schedule_injective
@@ -22,8 +22,7 @@ from .stage import (
     collapse_axes,
     contiguous_tail,
     divisors,
-    inline_copies,
-    inline_injective,
+    inlined_reductions,
     parallelize,
     vector_length,
     vectorize_tail,
@@ -45,13 +44,10 @@ class RowReduction(Template):
 
     def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None unless all its reductions run along memory."""
-        sch = s_tir.Schedule(IRModule({"main": func}))
-        reductions = [f.name for f in all_facts(sch) if f.reduction]
-        if not reductions or len(sch.get_output_blocks("root")) != 1:
+        prepared = inlined_reductions(func)
+        if prepared is None:
             return None
-        inline_injective(sch)
-        for name in reductions:
-            inline_copies(sch, sch.get_sblock(name))
+        sch, reductions = prepared
         found = [block_facts(sch, sch.get_sblock(name)) for name in reductions]
         if not all(reduces_rows(facts, hint.arch) for facts in found):
             return None
@@ -65,11 +61,6 @@ class RowReduction(Template):
             schedule_injective(sch, sch.get_sblock(name), hint)
         _compute_at_rows(sch, stages, rows, [p for p in partials if p], work, hint)
         return sch
-
-
-def all_facts(sch: s_tir.Schedule) -> list[BlockFacts]:
-    """The facts of every leaf block, in program order."""
-    return [block_facts(sch, block) for block in leaf_blocks(sch)]
 
 
 def reduces_rows(facts: BlockFacts, arch: CpuArch) -> bool:

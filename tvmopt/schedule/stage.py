@@ -10,11 +10,11 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tvm import s_tir, tirx
+from tvm import IRModule, s_tir, tirx
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from .analysis import Access, BlockFacts, block_facts, leaf_blocks
+from .analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
 from .hint import MAX_VECTOR_REGISTERS, Hint
 
 # Below this much work a parallel launch (2 to 10 us) costs more than it saves.
@@ -191,12 +191,7 @@ def vectorize_tail(
     members = [loops[i - first] for i in tail.axes]
     outer = list(loops[: len(loops) - len(members)])
     inner = sch.fuse(*members) if len(members) > 1 else members[0]
-    length = vector_length(tail.extent, hint.arch.lanes(facts.dtype), hint.vectors)
-    if length == 1:
-        return [*outer, inner]
-    rest, vector = sch.split(inner, [tail.extent // length, length])
-    sch.vectorize(vector)
-    return [*outer, rest]
+    return [*outer, split_vector(sch, inner, hint.arch.lanes(facts.dtype), hint.vectors)]
 
 
 def inline_copies(sch: s_tir.Schedule, block: SBlockRV) -> None:
@@ -249,3 +244,35 @@ def inline_injective(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
             sch.compute_inline(block)
         except ScheduleError:
             continue  # then it is a stage of its own
+
+
+def inlined_reductions(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[str]] | None:
+    """A schedule of ``func`` with all inlined that can be, and the names of its reductions.
+
+    None when there is no reduction, or more than one result.
+    """
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    reductions = [facts.name for facts in all_facts(sch) if facts.reduction]
+    if not reductions or len(sch.get_output_blocks("root")) != 1:
+        return None
+    inline_injective(sch)
+    for name in reductions:
+        inline_copies(sch, sch.get_sblock(name))
+    return sch, reductions
+
+
+def split_vector(
+    sch: s_tir.Schedule, loop: LoopRV, lanes: int, registers: int = MAX_VECTOR_REGISTERS
+) -> LoopRV:
+    """Vectorise the inner part of ``loop``, as long as :func:`vector_length` says.
+
+    Returns:
+        The loop around the vector; ``loop`` itself where there is none.
+    """
+    extent = int(sch.get(loop).extent)
+    length = vector_length(extent, lanes, registers)
+    if length == 1:
+        return loop
+    rest, vector = sch.split(loop, [extent // length, length])
+    sch.vectorize(vector)
+    return rest

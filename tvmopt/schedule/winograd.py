@@ -18,7 +18,7 @@ from .analysis import BlockFacts, block_facts, leaf_blocks
 from .base import Template
 from .hint import Hint
 from .nest import PREPROC, is_constant, unroll_and_vectorize
-from .stage import inline_injective, vector_length
+from .stage import inline_injective, split_vector
 
 #: Annotation of the products' block; its value is the tile size (see ``transform/winograd.py``).
 WINOGRAD_ATTR = "tvmopt.winograd"
@@ -56,6 +56,11 @@ class WinogradForm:
     epilogue: SBlockRV
     facts: BlockFacts
     constant: bool
+
+    @property
+    def producers(self) -> tuple[str, ...]:
+        """Names of the blocks that make the data: padding."""
+        return (self.sch.get(self.pad).name_hint,) if self.pad is not None else ()
 
     @property
     def batch(self) -> int:
@@ -255,9 +260,6 @@ def _schedule_data(form: WinogradForm, hint: Hint, tasks: list[LoopRV]) -> None:
     unroll_and_vectorize(sch, [row, column, c_in])
     if form.pad is not None:
         sch.compute_at(form.pad, y, preserve_unit_loops=True)
-        loop = sch.get_loops(form.pad)[-1]
-        length = vector_length(form.channels, lanes)
-        _, vector = sch.split(loop, [None, length])
-        sch.vectorize(vector)
+        split_vector(sch, sch.get_loops(form.pad)[-1], lanes)
     if not around and hint.parallel:
         sch.parallel(sch.fuse(batch, y))

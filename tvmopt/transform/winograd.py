@@ -212,14 +212,13 @@ def _row(
 
 
 def _sum(coefficients: Sequence[float], value: Callable[[int], Any], dtype: str) -> tirx.Expr:
-    # A positive term first, so that nothing is subtracted from zero where that can be.
-    order = sorted((k for k, c in enumerate(coefficients) if c), key=lambda k: coefficients[k] < 0)
-    total = None
-    for k in order:
-        c = coefficients[k]
-        term = value(k) if abs(c) == 1 else value(k) * tirx.const(float(abs(c)), dtype)
-        if total is None:
-            total = term if c > 0 else tirx.const(0.0, dtype) - term
-        else:
-            total = total + term if c > 0 else total - term
+    def term(k: int) -> Any:
+        size = abs(coefficients[k])
+        return value(k) if size == 1 else value(k) * tirx.const(float(size), dtype)
+
+    # A positive term first, which every row has, so that nothing is subtracted from zero.
+    used = sorted((k for k, c in enumerate(coefficients) if c), key=lambda k: coefficients[k] < 0)
+    total = term(used[0])
+    for k in used[1:]:
+        total = total + term(k) if coefficients[k] > 0 else total - term(k)
     return total
