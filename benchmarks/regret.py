@@ -112,26 +112,32 @@ def measure(
     """The regret of one task; a row with a problem when there is none."""
     row, start = RegretRow(task.name, task.kind), time.perf_counter()
     try:
-        row = _measure(row, task.ours.func, arch, measurer, settings)
+        row = _measure(row, task, arch, measurer, settings)
     except Exception as error:  # one task must not cost the others their rows
         row = dataclasses.replace(row, problem=report.one_line(error))
     return dataclasses.replace(row, seconds=time.perf_counter() - start)
 
 
 def _measure(
-    row: RegretRow, func: Any, arch: Any, measurer: HintMeasurer, settings: Settings
+    row: RegretRow, task: TuningTask, arch: Any, measurer: HintMeasurer, settings: Settings
 ) -> RegretRow:
     from tvmopt.policy import DefaultPolicy, schedule_function
     from tvmopt.policy.reranker import Reranker
     from tvmopt.tune.fast_search import Workload, search
 
+    func = task.ours.func
     hints = DefaultPolicy(func, arch).emit_config(10**9)
     deadline = Deadline(settings.seconds)
     wanted = sample(hints, settings.configs, settings.seed)
-    measured = sweep(func, wanted, measurer, lambda: deadline.expired)
+    measured = sweep(task, wanted, measurer, lambda: deadline.expired)
     began = time.perf_counter()
     [tuned] = search(
-        [Workload(row.name, func)], arch, measurer, Reranker(settings.seed), settings.topk
+        [Workload(row.name, func)],
+        arch,
+        measurer,
+        Reranker(settings.seed),
+        settings.topk,
+        network_bytes=task.network_bytes,
     )
     row = dataclasses.replace(
         row,
@@ -147,7 +153,7 @@ def _measure(
         (m for m in measured if m.latency_us is not None), key=lambda m: m.latency_us or 0.0
     )
     finalists = [first, tuned.best.hint, *(m.hint for m in leaders[:_FINALISTS])]
-    latency = side_by_side(func, list(dict.fromkeys(finalists)), measurer)
+    latency = side_by_side(task, list(dict.fromkeys(finalists)), measurer)
     best = min(latency, key=lambda hint: latency[hint])
     return dataclasses.replace(
         row,
@@ -176,27 +182,35 @@ def sample(ranked: Sequence[Hint], configs: int, seed: int) -> list[Hint]:
 
 
 def sweep(
-    func: Any, hints: Sequence[Hint], measurer: HintMeasurer, stop: Callable[[], bool]
+    task: TuningTask, hints: Sequence[Hint], measurer: HintMeasurer, stop: Callable[[], bool]
 ) -> list[Measured]:
     """Measure ``hints`` in batches, two at a time so that two processes build."""
     found: list[Measured] = []
     batches = [hints[i : i + _BATCH] for i in range(0, len(hints), _BATCH)]
     while batches and not stop():
         now, batches = batches[: 2 if found else 1], batches[2 if found else 1 :]
-        best = best_of(found)
-        best_us = best.latency_us if best else None
-        groups = [Candidates(func, batch, best_us) for batch in now]
-        found += [m for results in measurer.measure(groups, stop) for m in results]
+        best = [m for m in [best_of(found)] if m]
+        groups = [_candidates(task, batch, best) for batch in now]
+        for results in measurer.measure(groups, stop):
+            found += results[len(best) :]
     return found
 
 
-def side_by_side(func: Any, hints: Sequence[Hint], measurer: HintMeasurer) -> dict[Hint, float]:
+def _candidates(
+    task: TuningTask, hints: Sequence[Hint], again: Sequence[Measured] = ()
+) -> Candidates:
+    return Candidates(task.ours.func, hints, again, weight_bytes=task.network_bytes)
+
+
+def side_by_side(
+    task: TuningTask, hints: Sequence[Hint], measurer: HintMeasurer
+) -> dict[Hint, float]:
     """Median latency of each of a few configurations, in microseconds, over several turns.
 
     Raises:
         ValueError: When one of them fails, that has worked before.
     """
-    turns = measurer.measure([Candidates(func, hints)] * _REPEATS)
+    turns = measurer.measure([_candidates(task, hints)] * _REPEATS)
     latency: dict[Hint, list[float]] = {hint: [] for hint in hints}
     for m in (m for turn in turns for m in turn):
         if m.latency_us is None:

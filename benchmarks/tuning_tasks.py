@@ -20,12 +20,14 @@ class TuningTask:
         kind: What its row is averaged with.
         ours: The kernel as we lower it.
         plain: The kernel that computes the same as TVM lowers it.
+        network_bytes: Bytes of the weights of the network it is from.
     """
 
     name: str
     kind: str
     ours: SingleCall
     plain: SingleCall
+    network_bytes: int = 0
 
 
 def operator_task(kind: str, operator: Operator, target: Any) -> TuningTask:
@@ -34,12 +36,14 @@ def operator_task(kind: str, operator: Operator, target: Any) -> TuningTask:
     Raises:
         ValueError: When there is none that can be taken out.
     """
+    from tvmopt.measure.hints import weight_bytes
+
     module = relax_module(operator.problem())
     found = _pairs(module, target)
     if not found:
         raise ValueError(f"{operator.name} must lower to a kernel of static shape, but has none")
     ours, plain = max(found, key=lambda pair: _flops(pair[1].func))
-    return TuningTask(operator.name, kind, ours, plain)
+    return TuningTask(operator.name, kind, ours, plain, weight_bytes(ours.func))
 
 
 def model_tasks(path: Path, shapes: str, target: Any, most: int) -> list[TuningTask]:
@@ -58,6 +62,7 @@ def model_tasks(path: Path, shapes: str, target: Any, most: int) -> list[TuningT
 
     from benchmarks.model_module import converted_module
     from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
+    from tvmopt.measure.hints import weight_bytes
     from tvmopt.tune.database import workload_hash
 
     prepared = prepare(load_onnx(path), parse_input_shapes(shapes))
@@ -65,9 +70,12 @@ def model_tasks(path: Path, shapes: str, target: Any, most: int) -> list[TuningT
     calls: dict[str, list[tuple[SingleCall, SingleCall]]] = {}
     for pair in _pairs(module, target):
         calls.setdefault(workload_hash(IRModule({"main": pair[0].func})), []).append(pair)
+    network_bytes = sum(
+        len(same) * weight_bytes(same[0][0].func) for same in calls.values()
+    )
     heavy = sorted(calls.values(), key=lambda same: -len(same) * _flops(same[0][1].func))
     return [
-        TuningTask(ours.name, kind, ours, plain)
+        TuningTask(ours.name, kind, ours, plain, network_bytes)
         for (ours, plain), *_ in heavy
         if (kind := _template(ours.func, target)) is not None
     ][:most]

@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 from benchmarks import regret
 from benchmarks.operator_table import same_convolution
 from benchmarks.regret import RegretRow, Settings, reasons, sample, side_by_side, sweep
-from benchmarks.tuning_tasks import operator_task
+from benchmarks.single_calls import SingleCall
+from benchmarks.tuning_tasks import TuningTask, operator_task
 from tvmopt.arch.target import resolve_target
 from tvmopt.measure.hints import Measured
 from tvmopt.policy import DefaultPolicy
 
 TARGET = resolve_target("host", 1)
+
+
+# As much of a task as a measurer that builds nothing needs.
+CALL = SingleCall("x", None, None)
+TASK = TuningTask("x", "conv", ours=CALL, plain=CALL)
 
 
 class FakeMeasurer:
@@ -27,8 +33,9 @@ class FakeMeasurer:
         self.batches = []
 
     def measure(self, groups, stop=lambda: False):
-        self.batches += [(list(group.hints), group.best_us) for group in groups]
-        return [[self._one(hint) for hint in group.hints] for group in groups]
+        self.batches += [(list(g.hints), [m.latency_us for m in g.again]) for g in groups]
+        timed = [[*(m.hint for m in group.again), *group.hints] for group in groups]
+        return [[self._one(hint) for hint in hints] for hints in timed]
 
     def _one(self, hint):
         us = self.latency_us(hint)
@@ -49,29 +56,29 @@ def test_a_sample_has_the_first_of_the_ranking_and_some_of_the_rest(space, confi
         assert max(found) > configs
 
 
-def test_batches_know_the_best_of_earlier_ones():
+def test_batches_are_timed_beside_the_best_of_earlier_ones():
     measurer = FakeMeasurer(lambda hint: 1000.0 - hint)
-    found = sweep(None, range(100), measurer, lambda: False)
+    found = sweep(TASK, range(100), measurer, lambda: False)
     assert [m.hint for m in found] == list(range(100))
     sizes = [(len(hints), best) for hints, best in measurer.batches]
-    assert sizes == [(30, None), (30, 971.0), (30, 971.0), (10, 911.0)]
+    assert sizes == [(30, []), (30, [971.0]), (30, [971.0]), (10, [911.0])]
 
 
 def test_no_batch_begins_after_the_limit():
     measurer = FakeMeasurer(lambda hint: 1.0)
-    found = sweep(None, range(200), measurer, lambda: len(measurer.batches) >= 3)
+    found = sweep(TASK, range(200), measurer, lambda: len(measurer.batches) >= 3)
     assert len(found) == 90
 
 
 def test_the_median_of_the_turns_counts():
     turns = iter([5.0, 1.0, 2.0, 9.0, 3.0] * 2)
-    latency = side_by_side(None, ["a"], FakeMeasurer(lambda hint: next(turns)))
+    latency = side_by_side(TASK, ["a"], FakeMeasurer(lambda hint: next(turns)))
     assert latency == {"a": 3.0}
 
 
 def test_a_finalist_that_fails_is_named():
     with pytest.raises(ValueError, match="a must work, but gave: run: gone"):
-        side_by_side(None, ["a"], FakeMeasurer(lambda hint: "run: gone"))
+        side_by_side(TASK, ["a"], FakeMeasurer(lambda hint: "run: gone"))
 
 
 def test_reasons_are_counted_once_a_configuration():

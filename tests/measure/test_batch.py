@@ -14,8 +14,8 @@ from tvm import relax, s_tir, te, tirx
 from tvmopt.arch.target import resolve_target
 from tvmopt.measure import batch
 from tvmopt.measure.batch import build_batch, quartile, run_batch, time_in_turns
-from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of
-from tvmopt.measure.jobs import random_array
+from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of, weight_bytes
+from tvmopt.measure.jobs import random_array, run_reference
 from tvmopt.measure.split import split_packing
 from tvmopt.policy import DefaultPolicy
 from tvmopt.schedule import Hint, apply_hint, finish
@@ -65,7 +65,7 @@ def _build(func: tirx.PrimFunc, hints: list[Hint], path: Path) -> dict:
 
 def _candidates(built: dict) -> list[list]:
     return [
-        [n, *(packed or [[], []])]
+        [0, n, *(packed or [[], []])]
         for n, (error, packed) in enumerate(zip(built["errors"], built["packed"], strict=True))
         if error is None
     ]
@@ -119,7 +119,7 @@ def test_good_candidates_are_timed(func, tmp_path: Path) -> None:
     built = _build(func, [CONSTANT, CALL, PLAIN], path)
     assert built["errors"] == [None, None, None]
     assert [bool(packed and packed[0]) for packed in built["packed"]] == [True, False, False]
-    results = run_batch(str(path), ARGUMENTS, [1], _candidates(built), 0)
+    results = run_batch([str(path)], ARGUMENTS, [1], _candidates(built), 0)
     for result in results:
         assert result["error"] is None
         assert 0 < result["latency_us"] < 1e5
@@ -153,7 +153,7 @@ def test_a_wrong_result_is_an_error_and_is_not_timed(func, tmp_path: Path) -> No
         {name: f.with_attr("global_symbol", name) for name, f in functions.items()}
     )
     tvm.tirx.build(module, target=TARGET, pipeline="s_tir").export_library(str(path))
-    right, bad = run_batch(str(path), ARGUMENTS, [1], [[0, [], []], [1, [], []]], 0)
+    right, bad = run_batch([str(path)], ARGUMENTS, [1], [[0, 0, [], []], [0, 1, [], []]], 0)
     assert right["error"] is None
     assert right["latency_us"] > 0
     assert bad["latency_us"] is None
@@ -180,9 +180,44 @@ def test_a_weight_packed_by_the_wrong_function_is_an_error(func, tmp_path: Path)
     )
     tvm.tirx.build(module, target=TARGET, pipeline="s_tir").export_library(str(path))
     shapes = [[int(e) for e in wide.packer.params[-1].shape]]
-    [result] = run_batch(str(path), ARGUMENTS, [1], [[0, [1], shapes]], 0)
+    [result] = run_batch([str(path)], ARGUMENTS, [1], [[0, 0, [1], shapes]], 0)
     assert result["latency_us"] is None
     assert result["error"]
+
+
+@pytest.mark.alone
+def test_candidates_take_turns_with_the_places_of_weights(func, tmp_path: Path) -> None:
+    """No candidate finds in the cache what another has read; the pool is as large as is said."""
+    path = tmp_path / "batch.so"
+    built = _build(func, [PLAIN, CALL], path)
+    module = tvm.runtime.load_module(str(path))
+    shapes = [(tuple(shape), dtype) for shape, dtype in ARGUMENTS]
+    inputs, (*_, expected) = run_reference(module["reference"], shapes, 0)
+    read: list[int] = []
+
+    class Kernel:
+        """A candidate whose weights are noted."""
+
+        def __init__(self, name: str) -> None:
+            self._call = module[name]
+
+        def __call__(self, *tensors) -> None:
+            read.append(np.from_dlpack(tensors[1]).ctypes.data)
+            self._call(*tensors)
+
+    size = 24 * 40 * 4
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "_SMALL", 1)
+        bench = batch._Bench(module, inputs, expected, [1], weight_bytes=6 * size)
+        noted = {f"candidate{n}": Kernel(f"candidate{n}") for n in range(2)}
+        calls = [bench.kernel(noted, n, *(built["packed"][n] or [[], []])) for n in range(2)]
+        read.clear()
+        calls[0](1)
+        calls[1](2)
+    places = len(bench._places)
+    assert len(read) == 3 * places
+    assert len(set(read)) == min(6, 3 * places)
+    assert np.ptp(read) == (min(6, 3 * places) - 1) * size
 
 
 # --- time_in_turns -------------------------------------------------------------------------------
@@ -235,10 +270,10 @@ def test_kernels_take_turns(clock: Clock) -> None:
     assert clock.calls[:9] == ["0", "1", "2"] * 3
 
 
-def test_the_best_of_an_earlier_batch_counts(clock: Clock) -> None:
-    kernels = {n: clock.kernel(str(n), 1e-3) for n in range(2)}
-    result = time_in_turns(kernels, best_us=100.0)
-    assert [rounds for _, rounds in result.values()] == [3, 3]
+def test_rough_timing_ends_early(clock: Clock) -> None:
+    kernels = {n: clock.kernel(str(n), seconds) for n, seconds in enumerate((1e-3, 5e-3))}
+    result = time_in_turns(kernels, rounds=6)
+    assert [rounds for _, rounds in result.values()] == [6, 3]
 
 
 def test_a_kernel_is_timed_for_a_bounded_time(clock: Clock) -> None:
@@ -288,7 +323,20 @@ def test_hints_are_measured_out_of_process(func, tmp_path: Path) -> None:
         assert best_of(two) is None
         assert best_of([*one, *two]) == min(one[:2], key=lambda m: m.latency_us or 0)
         assert measurer.measure([Candidates(func, good)], stop=lambda: True) == [[]]
-    assert not list(tmp_path.glob("*.so")), "libraries are removed once measured"
+    assert not list(tmp_path.glob("*.so")), "libraries are removed with their measurer"
+
+
+@pytest.mark.alone
+def test_earlier_candidates_are_timed_again_beside_new_ones(func, tmp_path: Path) -> None:
+    with HintMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
+        [[call, unfit]] = measurer.measure([Candidates(func, [CALL, UNFIT], rounds=2)])
+        assert (call.rounds, unfit.built) == (2, None)
+        group = Candidates(func, [CONSTANT, PLAIN], again=[call], rounds=3)
+        [results] = measurer.measure([group])
+    assert [m.hint for m in results] == [CALL, CONSTANT, PLAIN]
+    assert all(m.error is None and m.rounds == 3 for m in results)
+    assert call.built is not None and results[0].built is call.built
+    assert results[1].built is not None and results[1].built.library != call.built.library
 
 
 @pytest.mark.alone
@@ -304,7 +352,7 @@ def test_a_worker_that_is_too_late_leaves_the_others_measured(
             """In place of candidate 0, a process that never answers."""
             held = [
                 dataclasses.replace(job, function="signal:pause", arguments={})
-                if any(index == 0 for index, *_ in job.arguments["candidates"])
+                if any(index == 0 for _, index, *_ in job.arguments["candidates"])
                 else dataclasses.replace(job, timeout_s=30.0)
                 for job in jobs
             ]
@@ -329,7 +377,7 @@ def test_a_crash_leaves_the_others_measured(
             return run(
                 [
                     dataclasses.replace(job, function="os:abort", arguments={})
-                    if any(index == 1 for index, *_ in job.arguments["candidates"])
+                    if any(index == 1 for _, index, *_ in job.arguments["candidates"])
                     else job
                     for job in jobs
                 ],
@@ -348,6 +396,11 @@ def test_a_build_that_is_too_late_is_an_error_of_its_hints(func, tmp_path: Path)
         [results] = measurer.measure([Candidates(func, [CALL, PLAIN])])
     assert [m.latency_us for m in results] == [None, None]
     assert all(str(m.error).startswith("build: timeout after") for m in results)
+
+
+def test_bytes_of_the_weights_of_a_call(func) -> None:
+    assert weight_bytes(func) == 24 * 40 * 4
+    assert weight_bytes(func.without_attr("layout_free_buffers")) == 0
 
 
 def test_the_best_of_nothing_is_nothing() -> None:

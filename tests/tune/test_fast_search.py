@@ -7,7 +7,9 @@ import zlib
 import pytest
 from tvm import relax, tirx
 
+from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.hints import Candidates, Measured
+from tvmopt.policy import DefaultPolicy
 from tvmopt.policy.reranker import Reranker
 from tvmopt.schedule import Hint
 from tvmopt.transform.lower import lower
@@ -26,14 +28,17 @@ class FakeMeasurer:
     def __init__(self, slower: float = 1.0) -> None:
         self._slower = slower
         self.batches: list[list[Hint]] = []
+        self.rounds: list[int] = []
 
     def latency(self, hint: Hint) -> float:
         return 100.0 + zlib.crc32(hint.config_id.encode()) % 100
 
     def measure(self, groups: list[Candidates], stop: object = None) -> list[list[Measured]]:
         speed = self._slower ** len(self.batches)
-        self.batches += [list(group.hints) for group in groups]
-        return [[Measured(h, self.latency(h) * speed, None, 3) for h in g.hints] for g in groups]
+        timed = [[*(m.hint for m in group.again), *group.hints] for group in groups]
+        self.batches += timed
+        self.rounds += [group.rounds for group in groups]
+        return [[Measured(h, self.latency(h) * speed, None, 3) for h in hints] for hints in timed]
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +67,49 @@ def test_the_best_is_found_while_the_machine_changes_its_speed(workload, slower)
         assert measured.latency_us == pytest.approx(measurer.latency(measured.hint))
 
 
-def test_the_second_batch_measures_the_best_of_the_first_again(workload) -> None:
+def test_the_second_batch_times_the_best_of_the_first_again(workload) -> None:
     measurer = FakeMeasurer()
-    search([workload], ARCH, measurer, Reranker(0), topk=10)
+    [tuned] = search([workload], ARCH, measurer, Reranker(0), topk=10)
     first, second = measurer.batches
-    assert second[0] == min(first, key=measurer.latency)
-    assert not set(first) & set(second[1:])
+    assert measurer.rounds[0] < measurer.rounds[1]
+    best = sorted(first, key=measurer.latency)[:3]
+    again = best if first[0] in best else [*best, first[0]]
+    assert first[0] == tuned.ranked[0].hint
+    assert second[: len(again)] == again
+    assert len(first) + len(second) - len(again) == 10
+    assert not set(first) & set(second[len(again) :])
+
+
+def test_the_first_choice_stands_unless_another_is_clearly_faster(workload) -> None:
+    measurer = FakeMeasurer()
+    ranked = DefaultPolicy(workload.func, ARCH).emit_config(1)
+    for us, stands in ((101.0, True), (103.0, False)):
+        measurer.latency = lambda hint, us=us: us if hint == ranked[0] else 100.0
+        [tuned] = search([workload], ARCH, measurer, Reranker(0), topk=10)
+        assert tuned.best is not None
+        assert (tuned.best.hint == ranked[0]) is stands
+
+
+def test_one_that_was_fast_only_in_the_first_round_is_not_taken(workload) -> None:
+    """The first of all is timed at half of what it takes, as any may be by luck."""
+    measurer = FakeMeasurer()
+    lucky: list[Hint] = []
+
+    def latency(hint: Hint) -> float:
+        if not lucky:
+            lucky.append(hint)
+            return 50.0
+        return FakeMeasurer.latency(measurer, hint) + 200.0 * (hint in lucky)
+
+    measurer.latency = latency
+    [tuned] = search([workload], ARCH, measurer, Reranker(0), topk=10)
+    assert tuned.best is not None
+    assert tuned.best.hint not in lucky
+
+
+def test_a_space_that_topk_exhausts_is_timed_carefully_at_once(workload) -> None:
+    measurer = FakeMeasurer()
+    [tuned] = search([workload], ARCH, measurer, Reranker(0), topk=1)
+    assert [len(batch) for batch in measurer.batches] == [1]
+    assert measurer.rounds == [ROUNDS]
+    assert tuned.best is not None

@@ -24,17 +24,19 @@ from tvmopt.measure.split import split_packing
 from tvmopt.measure.worker import one_line
 from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
 
-# Weights are taken from all over a pool that exceeds the caches: between two calls of a layer a
-# network reads the weights of all others. Smaller ones than this are left in the cache.
-_POOL_BYTES = 32 * 1024 * 1024
-_COPIED_BYTES = 24 * 1024 * 1024
-_MOST_COPIES, _SMALL = 64, 4096
+# Between two calls of a layer a network reads the weights of all others. So each call takes weights
+# from the next place of a pool as large as the network's; smaller ones than this stay in the cache.
+_SMALL = 4096
+_MOST_POOL, _MOST_COPIED, _MOST_COPIES = 2**27, 2**25, 256
+# Where a buffer lies decides how it shares the caches: activations lie in this many places, and all
+# candidates are timed on all of them.
+_PLACES = 2
 # Rounds that one candidate is timed in, unless it loses: all, or fewer once calls took this long.
-_ROUNDS, _SECONDS = 40, 0.12
+ROUNDS, _SECONDS = 40, 0.15
 _MOST_CALLS = 50
 # Candidates this much slower than the best so far are timed no further: by the round that it holds
 # until.
-_LOSES = {4: 1.6, 8: 1.25, 20: 1.1, _ROUNDS: 1.05}
+_LOSES = {4: 1.6, 8: 1.25, 20: 1.1, ROUNDS: 1.05}
 
 
 def build_batch(func: str, hints: list[dict[str, Any]], target: str, path: str) -> dict[str, Any]:
@@ -123,123 +125,151 @@ def _build(functions: dict[str, tirx.PrimFunc], target: Target, path: str | None
 
 
 def run_batch(
-    library: str,
+    libraries: list[str],
     arguments: list[list[Any]],
     constants: list[int],
     candidates: list[list[Any]],
     seed: int,
-    best_us: float | None = None,
+    rounds: int = ROUNDS,
+    weight_bytes: int = 0,
 ) -> list[dict[str, Any]]:
     """Check candidates against the reference, then time those that are right, in turns.
 
     Args:
-        library: What :func:`build_batch` wrote.
+        libraries: What :func:`build_batch` wrote, of one function; the first has the reference.
         arguments: Shape and type of each argument: ``[[shape, dtype], ...]``; the last is written.
         constants: Indices of the arguments that are weights.
-        candidates: ``[index, packed parameters, their shapes]`` of each candidate.
+        candidates: ``[library, index, packed parameters, their shapes]`` of each candidate.
         seed: Seed of the inputs.
-        best_us: Best latency so far of an earlier batch.
+        rounds: Most rounds to time them in.
+        weight_bytes: Bytes of the weights that are read between two calls in use, this one's too.
 
     Returns:
         For each candidate ``latency_us`` or None, ``rounds`` timed, and ``error`` or None.
     """
-    module = tvm.runtime.load_module(library)
+    modules = [tvm.runtime.load_module(library) for library in libraries]
     shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
-    inputs, (*_, expected) = run_reference(module["reference"], shapes_and_types, seed)
+    inputs, (*_, expected) = run_reference(modules[0]["reference"], shapes_and_types, seed)
+    bench = _Bench(modules[0], inputs, expected, constants, weight_bytes)
     results: list[dict[str, Any]] = []
     kernels: dict[int, Callable[[int], float]] = {}
-    for place, (index, packed, shapes) in enumerate(candidates):
+    for place, (library, index, packed, shapes) in enumerate(candidates):
         results.append({"latency_us": None, "rounds": 0, "error": None})
         try:
-            kernels[place] = _checked(
-                module, index, packed, shapes, inputs, expected, constants
-            )
+            kernels[place] = bench.kernel(modules[library], index, packed, shapes)
         except Exception as error:
             results[place]["error"] = one_line(error)
-    for place, (latency_us, rounds) in time_in_turns(kernels, best_us).items():
-        results[place] |= {"latency_us": latency_us, "rounds": rounds}
+    for place, (latency_us, timed) in time_in_turns(kernels, rounds).items():
+        results[place] |= {"latency_us": latency_us, "rounds": timed}
     return results
 
 
-def _checked(
-    module: Any,
-    index: int,
-    packed: list[int],
-    shapes: list[list[int]],
-    inputs: list[np.ndarray],
-    expected: np.ndarray,
-    constants: list[int],
-) -> Callable[[int], float]:
-    """Seconds of one call of a candidate, the mean over several, once its result is right.
+class _Bench:
+    """The arguments that all candidates of a function are run on.
 
-    Before each call the activations are written anew, and the weights are those of another copy.
+    Args:
+        module: Library with ``produce<i>`` for each argument that is read.
+        inputs: Value of each argument.
+        expected: The right result, which the last argument takes.
+        constants: Indices of the arguments that are weights.
+        weight_bytes: See :func:`run_batch`.
     """
-    tensors = [tvm.runtime.tensor(array) for array in inputs]
-    if packed:
-        pack(module[f"pack{index}"], tensors, packed, shapes)
-    kernel = module[f"candidate{index}"]
-    kernel(*tensors)
-    compare(len(tensors) - 1, tensors[-1].numpy(), expected)
-    sets = [tensors]
-    heavy = [i for i in constants if _bytes(tensors[i]) >= _SMALL]
-    if heavy:
-        views = [_cold_views(tensors[i]) for i in heavy]
-        for cold in zip(*views, strict=False):
-            other = list(tensors)
-            for i, view in zip(heavy, cold, strict=True):
-                other[i] = view
-            sets.append(other)
-    cycle = itertools.cycle(sets[1:] or sets)
-    producers = [
-        (module[f"produce{i}"], tvm.runtime.tensor(inputs[i]), tensors[i])
-        for i in range(len(tensors) - 1)
-        if i not in constants
-    ]
 
-    def call(times: int) -> float:
-        spent = 0.0
-        for _ in range(times):
-            arguments = next(cycle)
-            for produce, source, target in producers:
-                produce(source, target)
-            start = time.perf_counter()
-            kernel(*arguments)
-            spent += time.perf_counter() - start
-        return spent / times
+    def __init__(
+        self,
+        module: Any,
+        inputs: list[np.ndarray],
+        expected: np.ndarray,
+        constants: list[int],
+        weight_bytes: int,
+    ) -> None:
+        self._inputs = inputs
+        self._expected = expected
+        self._constants = constants
+        self._weight_bytes = min(_MOST_POOL, weight_bytes)
+        self._views: dict[tuple[int, ...], list[Any]] = {}
+        # All candidates take turns with the places, or one would find what another has just read.
+        self._calls = itertools.count()
+        sources = [tvm.runtime.tensor(array) for array in inputs]
+        self._places = [[tvm.runtime.tensor(a) for a in inputs] for _ in range(_PLACES)]
+        self._producers = [
+            [(module[f"produce{i}"], sources[i], tensors[i]) for i in self._activations]
+            for tensors in self._places
+        ]
 
-    return call
+    @property
+    def _activations(self) -> list[int]:
+        return [i for i in range(len(self._inputs) - 1) if i not in self._constants]
+
+    def kernel(
+        self, module: Any, index: int, packed: list[int], shapes: list[list[int]]
+    ) -> Callable[[int], float]:
+        """Seconds of one call of a candidate, the mean over several, once its result is right.
+
+        Before each call the activations are written anew, and the weights are those of another
+        copy.
+        """
+        tensors = [tvm.runtime.tensor(array) for array in self._inputs]
+        if packed:
+            pack(module[f"pack{index}"], tensors, packed, shapes)
+        kernel = module[f"candidate{index}"]
+        kernel(*tensors)
+        compare(len(tensors) - 1, tensors[-1].numpy(), self._expected)
+        weights = {i: tensors[i] for i in self._constants}
+        copies = [weights]
+        heavy = [i for i, weight in weights.items() if _bytes(weight) >= _SMALL]
+        if heavy:
+            views = zip(*(self._cold(weights[i]) for i in heavy), strict=False)
+            copies = [weights | dict(zip(heavy, cold, strict=True)) for cold in views]
+
+        def call(times: int) -> float:
+            spent = 0.0
+            for _ in range(times):
+                for place, producers in zip(self._places, self._producers, strict=True):
+                    arguments = list(place)
+                    for i, weight in copies[next(self._calls) % len(copies)].items():
+                        arguments[i] = weight
+                    for produce, source, target in producers:
+                        produce(source, target)
+                    start = time.perf_counter()
+                    kernel(*arguments)
+                    spent += time.perf_counter() - start
+            return spent / times / len(self._places)
+
+        return call
+
+    def _cold(self, weight: Any) -> list[Any]:
+        """Tensors like ``weight`` all over the pool; copies of it where the pool's type differs."""
+        shape, size = tuple(weight.shape), _bytes(weight)
+        copies = max(1, min(_MOST_COPIES, self._weight_bytes // size))
+        if str(weight.dtype) != "float32":
+            copies = max(1, min(copies, _MOST_COPIED // size))
+            return [weight, *(tvm.runtime.tensor(weight.numpy()) for _ in range(copies - 1))]
+        if shape not in self._views:
+            count = math.prod(shape)
+            spread = max(self._weight_bytes // 4 // copies, -(-count // 16) * 16) // 16 * 16
+            pool = _pool(max(self._weight_bytes // 4, spread * copies))
+            self._views[shape] = [
+                tvm.runtime.from_dlpack(pool[at : at + count].reshape(shape))
+                for at in range(0, copies * spread, spread)
+            ]
+        return self._views[shape]
 
 
 def _bytes(tensor: Any) -> int:
     return math.prod(tensor.shape) * np.dtype(numpy_dtype(str(tensor.dtype))).itemsize
 
 
-@functools.cache
-def _pool() -> np.ndarray:
-    """Random numbers; the start is aligned for vectors."""
-    values = np.random.default_rng(0).random(_POOL_BYTES // 4 + 16, dtype=np.float32)
-    return values[-(values.ctypes.data // 4) % 16 :]
-
-
-def _cold_views(weight: Any) -> list[Any]:
-    """Tensors like ``weight`` all over the pool; copies of it where the pool's type is another."""
-    shape, size = tuple(weight.shape), _bytes(weight)
-    if str(weight.dtype) != "float32":
-        copies = min(_MOST_COPIES, -(-_COPIED_BYTES // size))
-        return [tvm.runtime.tensor(weight.numpy()) for _ in range(copies)]
-    count = math.prod(shape)
-    step = -(-count // 16) * 16
-    pool = _pool()
-    places = min(_MOST_COPIES, len(pool) // step)
-    spread = (len(pool) // max(1, places)) // 16 * 16
-    return [
-        tvm.runtime.from_dlpack(pool[n * spread : n * spread + count].reshape(shape))
-        for n in range(places)
-    ]
+@functools.lru_cache(maxsize=1)
+def _pool(size: int) -> np.ndarray:
+    """``size`` random numbers; the start is aligned for vectors."""
+    values = np.random.default_rng(0).random(size + 16, dtype=np.float32)
+    first = -(values.ctypes.data // 4) % 16
+    return values[first : first + size]
 
 
 def time_in_turns(
-    kernels: dict[int, Callable[[int], float]], best_us: float | None = None
+    kernels: dict[int, Callable[[int], float]], rounds: int = ROUNDS
 ) -> dict[int, tuple[float, int]]:
     """Latency in microseconds of each kernel, and how many rounds it took part in.
 
@@ -251,13 +281,13 @@ def time_in_turns(
     """
     times: dict[int, list[float]] = {place: [] for place in kernels}
     alive = list(kernels)
-    for turn in range(_ROUNDS):
+    for turn in range(rounds):
         for place in alive:
             times[place].append(_once(kernels[place], times[place]))
         if turn < 2:
             continue
         estimate = {place: quartile(times[place]) for place in alive}
-        best = min(min(estimate.values(), default=math.inf), (best_us or math.inf) * 1e-6)
+        best = min(estimate.values(), default=math.inf)
         limit = next(share for until, share in _LOSES.items() if turn < until)
         alive = [
             place
@@ -269,8 +299,8 @@ def time_in_turns(
 
 def _once(kernel: Callable[[int], float], before: list[float]) -> float:
     """Seconds of one call, the mean over as many as last a millisecond."""
-    calls = max(1, min(_MOST_CALLS, round(1e-3 / max(before[-1], 1e-7)))) if before else 1
-    return kernel(calls)
+    calls = round(1e-3 / max(before[-1], 1e-7) / _PLACES) if before else 1
+    return kernel(max(1, min(_MOST_CALLS, calls)))
 
 
 def quartile(values: list[float]) -> float:

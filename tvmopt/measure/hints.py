@@ -17,10 +17,27 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmopt import host
+from tvmopt.measure.batch import ROUNDS
+from tvmopt.measure.jobs import numpy_dtype
 from tvmopt.measure.workers import Job, WorkerPool
 from tvmopt.schedule import Hint
 
 _MOST_BUILDERS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """Where a built hint is.
+
+    Attributes:
+        library: The library, kept until its measurer is closed.
+        index: Its number in the library.
+        packed: Indices of the parameters it packs, and the shapes of what they become.
+    """
+
+    library: Path
+    index: int
+    packed: tuple[list[int], list[list[int]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +49,14 @@ class Measured:
         latency_us: Latency of one call in microseconds; None when it failed.
         error: Why it failed, in one line; None when it did not.
         rounds: Rounds it was timed in; losers drop out early.
+        built: Where it is, to be timed again; None when it could not be built.
     """
 
     hint: Hint
     latency_us: float | None
     error: str | None
     rounds: int = 0
+    built: Built | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +66,16 @@ class Candidates:
     Attributes:
         func: The function, unscheduled.
         hints: What to try.
-        best_us: Best latency of earlier hints of the same function.
+        again: Earlier results of the same measurer and function, to time beside them once more.
+        rounds: Most rounds to time them in.
+        weight_bytes: Bytes of the weights that are read between two calls, this one's too.
     """
 
     func: tirx.PrimFunc
     hints: Sequence[Hint]
-    best_us: float | None = None
+    again: Sequence[Measured] = ()
+    rounds: int = ROUNDS
+    weight_bytes: int = 0
 
 
 class HintMeasurer:
@@ -83,6 +106,7 @@ class HintMeasurer:
         self._seed = seed
         self._timeouts = build_timeout_s, run_timeout_s
         self._names = itertools.count()
+        self._libraries: list[Path] = []
         count = builders or min(_MOST_BUILDERS, host.usable_cores())
         self._chunks = count
         self._builders = WorkerPool(count, 1, scratch, "build")
@@ -94,6 +118,8 @@ class HintMeasurer:
     def __exit__(self, *exc_info: object) -> None:
         self._builders.close()
         self._runner.close()
+        for library in self._libraries:
+            library.unlink(missing_ok=True)
 
     def measure(
         self, groups: Sequence[Candidates], stop: Callable[[], bool] = lambda: False
@@ -105,7 +131,8 @@ class HintMeasurer:
             stop: Asked between steps; once true, the rest is left out.
 
         Returns:
-            For each group one result a hint, in order; empty for groups left out.
+            For each group the results of ``again``, then one a hint, in order; empty for groups
+            left out.
         """
         jobs, libraries = [], []
         for group in groups:
@@ -123,56 +150,77 @@ class HintMeasurer:
                     self._timeouts[0] * max(1, len(group.hints)),
                 )
             )
+        self._libraries += libraries
         built = self._builders.run(jobs, stop)
         results: list[list[Measured]] = []
         for group, library, outcome in zip(groups, libraries, built, strict=False):
             if stop():
                 break
-            if outcome.error is not None:
-                results.append([Measured(h, None, f"build: {outcome.error}") for h in group.hints])
-                continue
-            results.append(self._run(group, library, outcome.value))
-            library.unlink(missing_ok=True)
+            if outcome.error is None:
+                new = _found(group.hints, library, outcome.value)
+            else:
+                new = [Measured(h, None, f"build: {outcome.error}") for h in group.hints]
+            results.append(self._run(group, [*group.again, *new]))
         return results + [[] for _ in range(len(groups) - len(results))]
 
-    def _run(self, group: Candidates, library: Path, built: dict[str, Any]) -> list[Measured]:
-        good = [n for n, error in enumerate(built["errors"]) if error is None]
-        outcomes = self._time(group, library, built, good)
-        reasons = {outcome["error"] for outcome in outcomes.values()}
+    def _run(self, group: Candidates, all_: list[Measured]) -> list[Measured]:
+        good = [m for m in all_ if m.built is not None]
+        timed = self._time(group, good)
+        reasons = {m.error for m in timed}
         if len(good) > 1 and len(reasons) == 1 and reasons != {None}:
             # The worker died of one of them; one by one, each stands for itself.
-            outcomes = {}
-            for n in good:
-                outcomes |= self._time(group, library, built, [n])
-        return [
-            Measured(hint, outcomes[n]["latency_us"], outcomes[n]["error"], outcomes[n]["rounds"])
-            if n in outcomes
-            else Measured(hint, None, built["errors"][n])
-            for n, hint in enumerate(group.hints)
-        ]
+            timed = [m for one in good for m in self._time(group, [one])]
+        of = {m.hint: m for m in timed}
+        return [of.get(m.hint, m) for m in all_]
 
-    def _time(
-        self, group: Candidates, library: Path, built: dict[str, Any], which: list[int]
-    ) -> dict[int, dict[str, Any]]:
+    def _time(self, group: Candidates, which: list[Measured]) -> list[Measured]:
         if not which:
-            return {}
-        free = (group.func.attrs or {}).get("layout_free_buffers") or []
+            return []
+        built = [m.built for m in which if m.built is not None]
+        libraries = list(dict.fromkeys(b.library for b in built))
         arguments = {
-            "library": str(library),
+            "libraries": [str(library) for library in libraries],
             "arguments": [[[int(e) for e in p.shape], str(p.dtype)] for p in group.func.params],
-            "constants": [int(i) for i in free],
-            "candidates": [[n, *(built["packed"][n] or [[], []])] for n in which],
+            "constants": _constants(group.func),
+            "candidates": [[libraries.index(b.library), b.index, *b.packed] for b in built],
             "seed": self._seed,
-            "best_us": group.best_us,
+            "rounds": group.rounds,
+            "weight_bytes": group.weight_bytes,
         }
         timeout_s = self._timeouts[1] + 0.5 * len(which)
         [outcome] = self._runner.run(
             [Job("tvmopt.measure.batch:run_batch", arguments, timeout_s)]
         )
         if outcome.error is not None:
-            failed = {"latency_us": None, "rounds": 0, "error": f"run: {outcome.error}"}
-            return {n: dict(failed) for n in which}
-        return dict(zip(which, outcome.value, strict=True))
+            error = f"run: {outcome.error}"
+            return [dataclasses.replace(m, latency_us=None, rounds=0, error=error) for m in which]
+        return [
+            dataclasses.replace(m, **found)
+            for m, found in zip(which, outcome.value, strict=True)
+        ]
+
+
+def _found(hints: Sequence[Hint], library: Path, built: dict[str, Any]) -> list[Measured]:
+    """What became of the hints of one library; not timed yet."""
+    return [
+        Measured(hint, None, error, built=None if error else Built(library, n, packed or ([], [])))
+        for n, (hint, error, packed) in enumerate(
+            zip(hints, built["errors"], built["packed"], strict=True)
+        )
+    ]
+
+
+def _constants(func: tirx.PrimFunc) -> list[int]:
+    """Indices of the arguments that are weights."""
+    return [int(i) for i in (func.attrs or {}).get("layout_free_buffers") or []]
+
+
+def weight_bytes(func: tirx.PrimFunc) -> int:
+    """Bytes of the weights that one call reads."""
+    buffers = [func.params[i] for i in _constants(func)]
+    return sum(
+        math.prod(int(e) for e in b.shape) * numpy_dtype(str(b.dtype)).itemsize for b in buffers
+    )
 
 
 def best_of(results: Sequence[Measured]) -> Measured | None:

@@ -17,7 +17,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.measure.hints import HintMeasurer
+from tvmopt.measure.hints import HintMeasurer, weight_bytes
 from tvmopt.policy.reranker import Reranker
 from tvmopt.schedule import apply_hint
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
@@ -96,6 +96,7 @@ class FastStrategy(TuneStrategy):
                     options.topk,
                     lambda: deadline.expired,
                     run.finish,
+                    run.network_bytes(),
                 )
             finally:
                 run.write()
@@ -139,6 +140,10 @@ class _Run:
             for task in self.tasks
             if task.is_static and self._keys[task.name] not in self._compared
         ]
+
+    def network_bytes(self) -> int:
+        """Bytes of the weights of all tasks, those with a record, too."""
+        return sum(t.weight * weight_bytes(t.mod["main"]) for t in self.tasks if t.is_static)
 
     def finish(self, tuned: Tuned) -> None:
         """Write down what a finished task came to."""

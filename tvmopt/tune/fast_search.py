@@ -1,31 +1,40 @@
 """The fast tuner's search: for each function measure the few configurations that look best.
 
-Two rounds a function. The first takes the model's own favourites, the second what the re-ranker
-makes of them. Functions go in groups, so that builds of one group fill all cores. Functions that
-differ in their epilogue alone follow the heaviest of them: what was fastest there is tried first,
-and little else.
+Two rounds a function. The first takes the model's own favourites and times them roughly. The second
+takes what the re-ranker makes of them, and times it carefully, beside the best of the first round
+and the policy's first choice. Functions go in groups, so that builds of one group fill all cores.
+Functions that differ in their epilogue alone follow the heaviest of them: what was fastest there is
+tried first, and little else.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tvm import tirx
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of
+from tvmopt.measure.batch import ROUNDS
+from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of, weight_bytes
 from tvmopt.policy import DefaultPolicy
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.reranker import Reranker
+from tvmopt.schedule import Hint
 
 # Share of a function's candidates that the model alone chooses.
 _FIRST = 0.6
 # Candidates the re-ranker looks at for each that is measured.
 _POOL = 15
 _GROUP = 6
+# Rounds of timing in the first round, and how many of its best are timed again in the second.
+_ROUGH, _AGAIN = 10, 3
+# The policy's first choice stands unless another is faster by more than this: closer than that, two
+# measurements of one configuration differ, too.
+_TIE = 0.015
 # Shares of the network's modelled time from which on a function gets all, or half, of topk.
 _HEAVY, _LIGHT = 0.01, 0.002
 
@@ -55,6 +64,7 @@ class Tuned:
         signature: Equal for functions that differ in their epilogue alone.
         measured: Results in the order of measuring.
         at: When each was measured, by :func:`time.monotonic`.
+        final: Those that were timed in the last round, in turns, so that they compare.
     """
 
     workload: Workload
@@ -62,11 +72,17 @@ class Tuned:
     signature: str = ""
     measured: list[Measured] = dataclasses.field(default_factory=list)
     at: list[float] = dataclasses.field(default_factory=list)
+    final: set[Hint] = dataclasses.field(default_factory=set)
 
     @property
     def best(self) -> Measured | None:
-        """The fastest right result."""
-        return best_of(self.measured)
+        """The fastest right result, or the policy's first choice when that is as fast."""
+        best = best_of([m for m in self.measured if m.hint in self.final])
+        first = self.first
+        if best is None or first is None or first.hint not in self.final:
+            return best
+        assert best.latency_us is not None and first.latency_us is not None
+        return first if first.latency_us <= best.latency_us * (1 + _TIE) else best
 
     @property
     def first(self) -> Measured | None:
@@ -90,6 +106,7 @@ def search(
     topk: int,
     stop: Callable[[], bool] = lambda: False,
     done: Callable[[Tuned], None] = lambda tuned: None,
+    network_bytes: int = 0,
 ) -> list[Tuned]:
     """Measure up to ``topk`` configurations of each workload.
 
@@ -101,10 +118,12 @@ def search(
         topk: Most configurations of one function; light ones get fewer.
         stop: Asked between steps; once true, what is left stays as it is.
         done: Called with each function when it is finished.
+        network_bytes: Bytes of the network's weights; those of ``workloads`` unless given.
 
     Returns:
         One result a workload, in order.
     """
+    network_bytes = network_bytes or sum(w.weight * weight_bytes(w.func) for w in workloads)
     states = []
     for workload in workloads:
         policy = DefaultPolicy(workload.func, arch)
@@ -121,15 +140,17 @@ def search(
         for share in (_FIRST, 1.0):
             if stop():
                 break
-            batch: list[tuple[Tuned, list[Ranked]]] = []
+            batch: list[_Try] = []
             for state in group:
-                wanted = max(1, round(budget[id(state)] * share)) - len(state.measured)
+                most = min(budget[id(state)], len(state.ranked))
+                wanted = max(1, round(most * share)) - len(state.measured)
                 left = state.left()
                 if share == 1.0:
                     left = reranker.order(left[: _POOL * max(1, wanted)])
                 if wanted > 0 and left:
-                    batch.append((state, left[:wanted]))
-            _measure(batch, measurer, reranker, stop)
+                    is_last = len(state.measured) + wanted >= most
+                    batch.append(_Try(state, left[:wanted], ROUNDS if is_last else _ROUGH))
+            _measure(batch, measurer, reranker, stop, network_bytes)
         for state in group:
             if state.measured:
                 done(state)
@@ -137,10 +158,10 @@ def search(
         if stop():
             break
         batch = [
-            (state, _proven(state, leaders[state.signature])[: _followers(budget[id(state)])])
+            _Try(state, _proven(state, leaders[state.signature])[: _followers(budget[id(state)])])
             for state in group
         ]
-        _measure(batch, measurer, reranker, stop)
+        _measure(batch, measurer, reranker, stop, network_bytes)
         for state in group:
             if state.measured:
                 done(state)
@@ -159,49 +180,80 @@ def _proven(state: Tuned, leader: Tuned) -> list[Ranked]:
     return [first, *sorted(others, key=lambda r: latency.get(r.hint, math.inf))]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Try:
+    """Configurations of a function to measure next, and the rounds to time them in."""
+
+    state: Tuned
+    chosen: list[Ranked]
+    rounds: int = ROUNDS
+
+
 def _measure(
-    batch: list[tuple[Tuned, list[Ranked]]],
+    batch: Sequence[_Try],
     measurer: HintMeasurer,
     reranker: Reranker,
     stop: Callable[[], bool],
+    network_bytes: int,
 ) -> None:
-    known = [[state.best] if state.best else [] for state, _ in batch]
     groups = [
-        Candidates(state.workload.func, [*(m.hint for m in best), *(r.hint for r in chosen)])
-        for (state, chosen), best in zip(batch, known, strict=True)
+        Candidates(
+            t.state.workload.func,
+            [r.hint for r in t.chosen],
+            _to_compare(t.state),
+            t.rounds,
+            network_bytes,
+        )
+        for t in batch
     ]
     measured = measurer.measure(groups, stop)
-    for (state, chosen), best, timed in zip(batch, known, measured, strict=True):
-        results = _as_fast_as_before(best[0], timed) if best else timed
-        state.measured += results
-        state.at += [time.monotonic()] * len(results)
+    for tried, group, timed in zip(batch, groups, measured, strict=True):
+        if not timed:
+            continue
+        state = tried.state
+        results = _as_fast_as_before(group.again, timed)
+        again = {m.hint: m for m in results[: len(group.again)]}
+        new = results[len(group.again) :]
+        state.measured = [again.get(m.hint, m) for m in state.measured] + new
+        state.at += [time.monotonic()] * len(new)
+        state.final = {m.hint for m in results}
         right = [
             (r, m.latency_us)
-            for r, m in zip(chosen, results, strict=False)
+            for r, m in zip(tried.chosen, new, strict=True)
             if m.latency_us is not None and r.facts
         ]
         reranker.add([r for r, _ in right], [us for _, us in right])
 
 
-def _as_fast_as_before(best: Measured, timed: Sequence[Measured]) -> list[Measured]:
-    """Latencies as they would have been when ``best`` was first measured.
+def _to_compare(state: Tuned) -> list[Measured]:
+    """The fastest of an earlier round, with the policy's first choice."""
+    right = [m for m in state.measured if m.latency_us is not None]
+    fastest = sorted(right, key=lambda m: m.latency_us or 0.0)[:_AGAIN]
+    first = state.first
+    return fastest if first is None or first in fastest else [*fastest, first]
 
-    The machine's speed drifts between two batches, so ``best`` is measured again with the second,
-    and what is compared is the ratio to it.
+
+def _as_fast_as_before(before: Sequence[Measured], timed: Sequence[Measured]) -> list[Measured]:
+    """Latencies as they would have been when those of ``before`` were first measured.
+
+    The machine's speed drifts between two rounds; what is compared is the ratio to those that were
+    timed in both.
 
     Args:
-        best: The best so far.
-        timed: The new results; the first one is of the same configuration.
+        before: The earlier results.
+        timed: The new results; those of the same configurations come first.
     """
-    if not timed:
-        return []
-    again, *others = timed
-    if again.latency_us is None or best.latency_us is None:
-        return others
-    factor = best.latency_us / again.latency_us
+    ratios = [
+        old.latency_us / new.latency_us
+        for old, new in zip(before, timed, strict=False)
+        if old.latency_us and new.latency_us
+    ]
+    if not ratios:
+        return list(timed)
+    factor = statistics.median(ratios)
     return [
         m if m.latency_us is None else dataclasses.replace(m, latency_us=m.latency_us * factor)
-        for m in others
+        for m in timed
     ]
 
 
