@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tvmopt.errors import TuneError
 from tvmopt.policy import DefaultPolicy
-from tvmopt.policy.ranked import FEATURES, Ranked
+from tvmopt.policy.ranked import FEATURES, Ranked, spread
 from tvmopt.policy.reranker import FILE, Reranker
+from tvmopt.schedule import Hint
 
 from .functions import ARCH, convolution, matmul
 
@@ -142,3 +145,38 @@ def test_features_hold_no_more_than_they_should(tasks) -> None:
     many = dataclasses.replace(one, facts=one.facts * 9)
     assert len(many.features) == FEATURES
     assert len(dataclasses.replace(one, facts=()).features) == FEATURES
+
+
+def _hint(width: int, order: tuple[int, ...], parallel: int = 1) -> Hint:
+    return Hint("register_tile", ARCH, block=(4, width), order=order, parallel=parallel)
+
+
+def test_the_best_of_each_family_comes_before_its_likes() -> None:
+    ranked = [
+        Ranked(_hint(16, (0, 1)), 100.0),
+        Ranked(_hint(16, (0, 1), parallel=2), 100.0),
+        Ranked(_hint(32, (0, 1)), 110.0),
+        Ranked(_hint(32, (1, 0)), 120.0),
+        Ranked(_hint(64, (1, 0)), 200.0),
+    ]
+    assert [ranked.index(r) for r in spread(ranked, 5)] == [0, 2, 3, 1, 4]
+    assert [ranked.index(r) for r in spread(ranked, 2)] == [0, 2]
+    assert spread([], 3) == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([16, 32]), st.booleans(), st.integers(1, 3), st.floats(1, 9)),
+        max_size=20,
+    ),
+    st.integers(0, 20),
+)
+def test_spread_takes_the_first_and_none_twice(drawn, count) -> None:
+    ranked = sorted(
+        (Ranked(_hint(w, (1, 0) if swap else (0, 1), p), c) for w, swap, p, c in drawn),
+        key=lambda r: r.cycles,
+    )
+    found = spread(ranked, count)
+    assert len(found) == min(count, len(ranked))
+    assert len(set(map(id, found))) == len(found)
+    assert found[:1] == ranked[: min(1, count)]

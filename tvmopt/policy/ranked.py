@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from tvmopt.schedule.hint import Hint
 
 #: Length of every feature vector.
-FEATURES = 18
+FEATURES = 20
+# What a family's best may be modelled to cost more than the best of all, to be tried early.
+_NEAR = 1.3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +27,13 @@ class Ranked:
     hint: Hint
     cycles: float
     facts: tuple[float, ...] = ()
+
+    @property
+    def family(self) -> tuple[object, ...]:
+        """What configurations share that the model errs on alike: vectors, loop order, parts."""
+        hint = self.hint
+        width = hint.block[-1:], hint.task[-1:]
+        return hint.template, *width, hint.order, hint.rstep > 0, hint.accumulate
 
     @property
     def features(self) -> list[float]:
@@ -44,5 +54,27 @@ class Ranked:
             float(hint.block[-1] if hint.block else 0),
             float(math.prod(hint.block[:-1])),
             float(hint.pack == "call"),
+            float(hint.accumulate),
+            math.log2(1 + sum(hint.task)),
         ]
         return (common + facts + [0.0] * FEATURES)[:FEATURES]
+
+
+def spread(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
+    """``count`` configurations to measure first: the best, and the best of families near it.
+
+    A model's ties are among neighbours, and where it errs it errs on all of a family. One of each
+    tells more than many of the first.
+
+    Args:
+        ranked: The configurations, the best first.
+        count: How many.
+    """
+    seen: set[tuple[object, ...]] = set()
+    first: list[Ranked] = []
+    others: list[Ranked] = []
+    for one in ranked:
+        is_new = one.family not in seen and one.cycles <= _NEAR * ranked[0].cycles
+        seen.add(one.family)
+        (first if is_new else others).append(one)
+    return [*first, *others][:count]

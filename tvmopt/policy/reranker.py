@@ -19,7 +19,7 @@ from tvmopt.policy.ranked import FEATURES, Ranked
 FILE = "reranker.npz"
 _TREES, _LEAF = 40, 3
 # Samples below which nothing is corrected.
-_LEAST = 24
+_LEAST = 8
 # Older samples than the latest so many are forgotten: growing trees must stay fast.
 _MOST = 4000
 

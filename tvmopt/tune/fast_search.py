@@ -1,10 +1,10 @@
 """The fast tuner's search: for each function measure the few configurations that look best.
 
-Two rounds a function. The first takes the model's own favourites and times them roughly. The second
-takes what the re-ranker makes of them, and times it carefully, beside the best of the first round
-and the policy's first choice. Functions go in groups, so that builds of one group fill all cores.
-Functions that differ in their epilogue alone follow the heaviest of them: what was fastest there is
-tried first, and little else.
+Two rounds a function. The first takes the model's favourites of every kind and times them roughly.
+The second takes what the re-ranker makes of them, and times it carefully, beside the best of the
+first round and the policy's first choice. Functions go in groups, so that builds of one group fill
+all cores. Functions that differ in their epilogue alone follow the heaviest of them: what was
+fastest there is tried first, and little else.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tvmopt.arch.cpu import CpuArch
 from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of, weight_bytes
 from tvmopt.policy import DefaultPolicy
-from tvmopt.policy.ranked import Ranked
+from tvmopt.policy.ranked import Ranked, spread
 from tvmopt.policy.reranker import Reranker
 from tvmopt.schedule import Hint
 
 # Share of a function's candidates that the model alone chooses.
 _FIRST = 0.6
 # Candidates the re-ranker looks at for each that is measured.
-_POOL = 15
+_POOL = 30
 _GROUP = 6
 # Rounds of timing in the first round, and how many of its best are timed again in the second.
 _ROUGH, _AGAIN = 10, 3
@@ -147,6 +147,8 @@ def search(
                 left = state.left()
                 if share == 1.0:
                     left = reranker.order(left[: _POOL * max(1, wanted)])
+                else:
+                    left = spread(left, wanted)
                 if wanted > 0 and left:
                     is_last = len(state.measured) + wanted >= most
                     batch.append(_Try(state, left[:wanted], ROUNDS if is_last else _ROUGH))
