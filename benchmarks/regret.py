@@ -11,7 +11,6 @@ import collections
 import dataclasses
 import math
 import random
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +27,7 @@ _MODELLED = 0.6
 _BATCH = 30  # configurations in one library
 # Of the measured ones, how many are measured again: the best of many noisy timings is only lucky.
 _FINALISTS = 3
-_REPEATS = 5  # of the last measurement; its median counts
+_REPEATS = 8  # of the last measurement; its lower quartile counts, as in tuning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,18 +204,22 @@ def _candidates(
 def side_by_side(
     task: TuningTask, hints: Sequence[Hint], measurer: HintMeasurer
 ) -> dict[Hint, float]:
-    """Median latency of each of a few configurations, in microseconds, over several turns.
+    """Latency of each of a few configurations, in microseconds, over several turns.
+
+    Each turn has buffers of its own, since where they lie matters.
 
     Raises:
         ValueError: When one of them fails, that has worked before.
     """
-    turns = measurer.measure([_candidates(task, hints)] * _REPEATS)
+    turns = measurer.measure([_candidates(task, hints)])
+    for _ in range(_REPEATS - 1):
+        turns += measurer.measure([_candidates(task, (), turns[0])])
     latency: dict[Hint, list[float]] = {hint: [] for hint in hints}
     for m in (m for turn in turns for m in turn):
         if m.latency_us is None:
             raise ValueError(f"{m.hint} must work, but gave: {m.error}")
         latency[m.hint].append(m.latency_us)
-    return {hint: statistics.median(found) for hint, found in latency.items()}
+    return {hint: sorted(found)[len(found) // 4] for hint, found in latency.items()}
 
 
 def reasons(measured: Sequence[Measured]) -> dict[str, int]:

@@ -333,6 +333,8 @@ def test_earlier_candidates_are_timed_again_beside_new_ones(func, tmp_path: Path
         assert (call.rounds, unfit.built) == (2, None)
         group = Candidates(func, [CONSTANT, PLAIN], again=[call], rounds=3)
         [results] = measurer.measure([group])
+        [once_more] = measurer.measure([Candidates(func, (), again=results, rounds=2)])
+    assert [(m.hint, m.rounds) for m in once_more] == [(m.hint, 2) for m in results]
     assert [m.hint for m in results] == [CALL, CONSTANT, PLAIN]
     assert all(m.error is None and m.rounds == 3 for m in results)
     assert call.built is not None and results[0].built is call.built

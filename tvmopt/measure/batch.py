@@ -30,9 +30,9 @@ _SMALL = 4096
 _MOST_POOL, _MOST_COPIED, _MOST_COPIES = 2**27, 2**25, 256
 # Where a buffer lies decides how it shares the caches: activations lie in this many places, and all
 # candidates are timed on all of them.
-_PLACES = 2
+_PLACES = 4
 # Rounds that one candidate is timed in, unless it loses: all, or fewer once calls took this long.
-ROUNDS, _SECONDS = 40, 0.15
+ROUNDS, _SECONDS = 40, 0.1
 _MOST_CALLS = 50
 # Candidates this much slower than the best so far are timed no further: by the round that it holds
 # until.

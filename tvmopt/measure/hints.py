@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import tvm
 from tvm import tirx
@@ -19,7 +18,7 @@ from tvm.target import Target
 from tvmopt import host
 from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.jobs import numpy_dtype
-from tvmopt.measure.workers import Job, WorkerPool
+from tvmopt.measure.workers import Job, Outcome, WorkerPool
 from tvmopt.schedule import Hint
 
 _MOST_BUILDERS = 4
@@ -135,7 +134,8 @@ class HintMeasurer:
             left out.
         """
         jobs, libraries = [], []
-        for group in groups:
+        new = [group for group in groups if group.hints]
+        for group in new:
             library = self._scratch / f"candidates{next(self._names)}.so"
             libraries.append(library)
             jobs.append(
@@ -151,16 +151,16 @@ class HintMeasurer:
                 )
             )
         self._libraries += libraries
-        built = self._builders.run(jobs, stop)
+        outcomes = self._builders.run(jobs, stop)
+        built = {
+            id(group): _found(group.hints, library, outcome)
+            for group, library, outcome in zip(new, libraries, outcomes, strict=False)
+        }
         results: list[list[Measured]] = []
-        for group, library, outcome in zip(groups, libraries, built, strict=False):
-            if stop():
+        for group in groups:
+            if stop() or (group.hints and id(group) not in built):
                 break
-            if outcome.error is None:
-                new = _found(group.hints, library, outcome.value)
-            else:
-                new = [Measured(h, None, f"build: {outcome.error}") for h in group.hints]
-            results.append(self._run(group, [*group.again, *new]))
+            results.append(self._run(group, [*group.again, *built.get(id(group), [])]))
         return results + [[] for _ in range(len(groups) - len(results))]
 
     def _run(self, group: Candidates, all_: list[Measured]) -> list[Measured]:
@@ -200,13 +200,14 @@ class HintMeasurer:
         ]
 
 
-def _found(hints: Sequence[Hint], library: Path, built: dict[str, Any]) -> list[Measured]:
+def _found(hints: Sequence[Hint], library: Path, outcome: Outcome) -> list[Measured]:
     """What became of the hints of one library; not timed yet."""
+    if outcome.error is not None:
+        return [Measured(hint, None, f"build: {outcome.error}") for hint in hints]
+    errors, packed = outcome.value["errors"], outcome.value["packed"]
     return [
-        Measured(hint, None, error, built=None if error else Built(library, n, packed or ([], [])))
-        for n, (hint, error, packed) in enumerate(
-            zip(hints, built["errors"], built["packed"], strict=True)
-        )
+        Measured(hint, None, error, built=None if error else Built(library, n, parts or ([], [])))
+        for n, (hint, error, parts) in enumerate(zip(hints, errors, packed, strict=True))
     ]
 
 

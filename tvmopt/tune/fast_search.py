@@ -172,7 +172,7 @@ def search(
 
 def _followers(budget: int) -> int:
     """Configurations of a function whose like has been tuned."""
-    return max(3, budget // 3)
+    return max(3, budget // 4)
 
 
 def _proven(state: Tuned, leader: Tuned) -> list[Ranked]:
