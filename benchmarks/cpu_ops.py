@@ -16,7 +16,6 @@ import dataclasses
 import math
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -100,13 +99,13 @@ def _measure(
     module = relax_module(problem)
     lowered = lower(module, target.to_tvm())
     plain = lower(module, target.to_tvm(), winograd=False)
-    start = time.perf_counter()
-    tuned, config, failed = tune(lowered, target, topk)
-    tuning_s = time.perf_counter() - start
+    tuned = tune(lowered, target, topk, scratch)
     ours = {
-        "default": compiled(plain, target, scratch / "default.so", problem.inputs, "none"),
+        "default": compiled(plain, target, scratch / "default.so", problem.inputs, schedule="none"),
         "top-1": compiled(lowered, target, scratch / "first.so", problem.inputs),
-        "best": compiled(tuned, target, scratch / "best.so", problem.inputs),
+        "best": compiled(
+            lowered, target, scratch / "best.so", problem.inputs, database_dir=tuned.database_dir
+        ),
     }
     forms = problem.torch() if peers.available("torch") else {}
     results = {name: problem.restore(call().numpy()) for name, call in ours.items()}
@@ -119,45 +118,46 @@ def _measure(
         budgets_s={"default": _UNTUNED_S},
     )
     return dataclasses.replace(
-        row, timings=timings, tuning_s=tuning_s, config=config, failed=failed, error=max(errors)
+        row,
+        timings=timings,
+        tuning_s=tuned.seconds,
+        config=_config(tuned),
+        failed=sum(task.failures for task in tuned.tasks),
+        error=max(errors),
     )
 
 
-def tune(lowered: Any, target: Any, topk: int) -> tuple[Any, str, int]:
-    """Put the best of ``topk`` configurations into every function of a lowered module.
+def tune(lowered: Any, target: Any, topk: int, scratch: Path) -> Any:
+    """What the fast tuner makes of a lowered module, a ``TuneResult``."""
+    from tvmopt.tune import TuneOptions, create_strategy
 
-    Returns:
-        The module, where the function with most configurations got the one named second; and how
-        many failed. A function without a working configuration is left to the policy.
-    """
-    from tvm import tirx
+    limits = TuneOptions(trials=0, time_budget_s=0.0, threads=target.threads, topk=topk)
+    return create_strategy("fast").tune(
+        lowered, target.to_tvm(), target.arch(), limits, scratch / "fast", lambda *_: None
+    )
 
-    from tvmopt.policy import DefaultPolicy
-    from tvmopt.schedule import finish
-    from tvmopt.tune.apply_and_build import apply_and_build
 
-    tuned, names, failed = lowered.clone(), [], 0
-    for var, func in lowered.functions_items():
-        if not isinstance(func, tirx.PrimFunc):
-            continue
-        configs = DefaultPolicy(func, target.arch()).emit_config(topk)
-        if not configs:
-            continue
-        results, best = apply_and_build(func, configs, target.arch())
-        failed += sum(result.latency is None for result in results)
-        if best is not None:
-            tuned.update_func(var, finish(best.sch.mod["main"], func))
-            names.append((len(configs), f"#{configs.index(best.config) + 1} {best.config}"))
-    return tuned, max(names, default=(0, ""))[1], failed
+def _config(tuned: Any) -> str:
+    """The configuration of the function that takes longest, with its rank in the model's order."""
+    measured = [event for event in tuned.log if event["latency_us"] is not None]
+    by_task: dict[str, list[dict[str, Any]]] = {}
+    for event in measured:
+        by_task.setdefault(event["task"], []).append(event)
+    served = [
+        min(events, key=lambda event: event["latency_us"])
+        for events in by_task.values()
+    ]
+    heaviest = max(served, key=lambda event: event["latency_us"], default=None)
+    return f"#{heaviest['rank'] + 1} {heaviest['config']}" if heaviest else ""
 
 
 def compiled(
-    lowered: Any, target: Any, path: Path, inputs: Sequence[np.ndarray], schedule: str = "default"
+    lowered: Any, target: Any, path: Path, inputs: Sequence[np.ndarray], **how: Any
 ) -> peers.Call:
-    """A call of the module's ``main``, built into ``path``; functions scheduled already stay so."""
+    """A call of the module's ``main``, built into ``path``, see ``build_library`` for ``how``."""
     from tvmopt.build import build_library
 
-    build_library(lowered, target, path, schedule=schedule)
+    build_library(lowered, target, path, **how)
     return library_call(path, inputs)
 
 

@@ -61,7 +61,8 @@ def interleave(
 
     Args:
         contenders: What to call, by name.
-        time_limit_s: No round begins after that many seconds; the first always does.
+        time_limit_s: No round begins after that many seconds, those of ``budgets_s`` apart; the
+            first always does.
         rounds: Most rounds.
         budgets_s: Seconds after which a contender sits out, for those that are hopelessly slow; by
             name, the others have no such limit. Every contender has at least one turn.
@@ -77,7 +78,8 @@ def interleave(
     spent = dict.fromkeys(names, 0.0)
     start = clock()
     for number in range(rounds):
-        if number and clock() - start >= time_limit_s:
+        apart = sum(spent[name] for name in budgets_s or {})
+        if number and clock() - start - apart >= time_limit_s:
             break
         shift = number % max(1, len(names))
         for name in names[shift:] + names[:shift]:

@@ -97,7 +97,7 @@ class ConvertConfig(StageConfig):
     Attributes:
         input_shapes: ``"image:1x3x224x224,mask:1x16"``; inputs that are static may be left out.
         target: ``TargetSpec.to_dict()``; the check of the conversion is compiled for it.
-        layout: Layout of the convolutions: ``"auto"`` (the one that is modelled to be fastest),
+        layout: Layout of the convolutions: ``"auto"`` (the fastest, as modelled or timed),
             ``"NCHW"`` (ONNX's own), ``"NHWC"``, ``"NCHW16c"`` (any
             block) or ``"HWNC"``.
         dtype: Number format of the layers; ``"float32"`` leaves the model's own formats alone.

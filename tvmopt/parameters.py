@@ -77,7 +77,8 @@ _ALL = (
               "'host', an LLVM CPU name (skylake-avx512), or JSON with mcpu and mattr"),
     Parameter("threads", int, 0, "threads to compile for and measure with; 0: all usable cores"),
     Parameter("layout", str, "auto",
-              f"layout of the convolutions: {', '.join(LAYOUTS)}; auto: modelled to be fastest"),
+              f"layout of the convolutions: {', '.join(LAYOUTS)}; auto: the fastest, as modelled, "
+              "and as timed where that is close"),
     Parameter("dtype", str, "float32",
               f"number format of the layers: {', '.join(DTYPES)}; float32: the model's own"),
     Parameter("dtypes", str, "", f"number formats to look at; default: {', '.join(LOW_DTYPES)}"),

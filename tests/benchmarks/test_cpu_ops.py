@@ -11,8 +11,11 @@ from onnx import helper
 
 from benchmarks import cpu_ops, peers
 from benchmarks.operator_table import same_convolution
+from tvmopt.tune import TuneResult
 
 from .folded import graph
+
+UNTUNED = TuneResult("fast", database_dir=None, tasks=(), trials=0, seconds=0.0, log=())
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +58,8 @@ def test_a_wrong_result_exits_with_1_and_counts_for_no_mean(
 ):
     right = cpu_ops.compiled
 
-    def wrong(lowered, target, path, inputs, schedule="default"):
-        call = right(lowered, target, path, inputs, schedule)
+    def wrong(lowered, target, path, inputs, schedule="default", **how):
+        call = right(lowered, target, path, inputs, schedule=schedule, **how)
 
         class Off:
             def numpy(self):
@@ -65,7 +68,7 @@ def test_a_wrong_result_exits_with_1_and_counts_for_no_mean(
         return call if schedule == "none" else Off
 
     monkeypatch.setattr(cpu_ops, "compiled", wrong)
-    monkeypatch.setattr(cpu_ops, "tune", lambda lowered, target, topk: (lowered, "", 0))
+    monkeypatch.setattr(cpu_ops, "tune", lambda *_: UNTUNED)
     code, content = _run(model_path, tmp_path)
     assert code == 1
     assert "WRONG" in capsys.readouterr().out
@@ -76,21 +79,21 @@ def test_tvms_default_has_no_winograd_and_ours_has(monkeypatch):
     """Fewer multiplications are ours; TVM's own schedule would be slower for them."""
     built = {}
 
-    def record(lowered, target, path, inputs, schedule="default"):
+    def record(lowered, target, path, inputs, **how):
         names = [var.name_hint for var in lowered.get_global_vars()]
         built[path.name] = any("winograd" in name for name in names)
         if path.name == "best.so":
             raise RuntimeError("seen enough")
 
     monkeypatch.setattr(cpu_ops, "compiled", record)
-    monkeypatch.setattr(cpu_ops, "tune", lambda lowered, target, topk: (lowered, "", 0))
+    monkeypatch.setattr(cpu_ops, "tune", lambda *_: UNTUNED)
     cpu_ops.measure("conv", same_convolution(32, 32, 24, 3), 1, 1, 0.1)
     assert built == {"default.so": False, "first.so": True, "best.so": True}
 
 
 def test_without_pytorch_its_column_stays_empty(model_path, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(peers, "available", lambda name: False)
-    monkeypatch.setattr(cpu_ops, "tune", lambda lowered, target, topk: (lowered, "", 0))
+    monkeypatch.setattr(cpu_ops, "tune", lambda *_: UNTUNED)
     code, content = _run(model_path, tmp_path)
     out = capsys.readouterr().out
     assert code == 0

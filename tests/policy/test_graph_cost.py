@@ -9,10 +9,13 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from tvmopt.arch.target import resolve_target
 from tvmopt.policy import DefaultPolicy
 from tvmopt.policy.graph_cost import modelled_cycles
-from tvmopt.stages.auto_layout import choose_layout
+from tvmopt.stages import auto_layout
+from tvmopt.stages.auto_layout import choose_layout, measured_seconds
 from tvmopt.transform.layout import convert_layout
+from tvmopt.transform.lower import lower
 
 from .functions import ARCH, SPEC, module
 
@@ -88,6 +91,39 @@ def test_channels_go_last_in_a_network_of_convolutions() -> None:
 
     assert choose_layout(convert, SPEC) == "NHWC"
     assert sorted(asked) == ["NCHW", "NHWC"]
+
+
+@pytest.mark.parametrize("faster", ["NHWC", "NCHW"])
+def test_layouts_modelled_alike_are_timed(monkeypatch, faster: str) -> None:
+    timed: list[list[str]] = []
+
+    def seconds(lowered, target):
+        timed.append(list(lowered))
+        return {layout: 1.0 if layout == faster else 2.0 for layout in lowered}
+
+    plain = _network(_convolutions, (1, 3, 28, 28))
+    monkeypatch.setattr(auto_layout, "modelled_cycles", lambda mod, arch: 100.0)
+    monkeypatch.setattr(auto_layout, "measured_seconds", seconds)
+
+    def convert(layout: str) -> tvm.IRModule:
+        return plain if layout == "NCHW" else convert_layout(plain, {"nn.conv2d": layout})
+
+    assert choose_layout(convert, SPEC) == faster
+    assert timed == [["NHWC", "NCHW"]]
+    # What this machine cannot run is not timed.
+    other = resolve_target("znver5", 2)
+    if other.missing_on_host():
+        assert choose_layout(convert, other) == "NHWC"
+    assert len(timed) == 1
+
+
+@pytest.mark.alone
+def test_whole_networks_are_timed_side_by_side() -> None:
+    small, large = (
+        lower(_network(_convolutions, (1, 3, size, size)), SPEC.to_tvm()) for size in (8, 56)
+    )
+    seconds = measured_seconds({"small": small, "large": large}, SPEC)
+    assert 0 < seconds["small"] < seconds["large"] < 1
 
 
 def test_a_network_without_convolutions_stays_as_it_is() -> None:

@@ -18,7 +18,7 @@ from tvm.s_tir import ScheduleError
 
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.policy.cost import LAUNCH, bandwidth
-from tvmopt.policy.ranked import Ranked
+from tvmopt.policy.ranked import Ranked, spread
 from tvmopt.policy.register_tile import register_tile_hints
 from tvmopt.policy.window import window_hints
 from tvmopt.policy.winograd import winograd_hints
@@ -49,11 +49,12 @@ class DefaultPolicy:
         self.reason = why_not_schedulable(func)
 
     def emit_config(self, topk: int) -> list[Hint]:
-        """The ``topk`` most promising configurations; none when no template takes the function.
+        """``topk`` configurations to measure; none when no template takes the function.
 
-        The first is what a build without measuring uses.
+        The first is the most promising, which a build without measuring uses. Then come the best of
+        families near it, and then its likes; see :func:`tvmopt.policy.ranked.spread`.
         """
-        return [ranked.hint for ranked in self.ranked[:topk]]
+        return [ranked.hint for ranked in spread(self.ranked, topk)]
 
     @property
     def cycles(self) -> float:
