@@ -48,7 +48,7 @@ class Tile:
         imbalance: Work of the busiest core over the average.
         parallel: Whether the tiles are shared out over the cores.
         inner: Extent of the innermost reduction loop.
-        guarded: Whether rows may lie outside, so that each is guarded by a branch.
+        guarded: Whether rows may lie outside and each is guarded by a branch, TVM cutting none off.
         weight_rounds: How often one core comes back to the same weight after it has been through
             all others.
         weight_far: Bytes touched between two such rounds.

@@ -17,6 +17,10 @@ _GOOD_USE = 0.8
 _MOST_VECTORS = 16
 # ``task``, ``order``, ``parallel`` and ``stage`` of a hint.
 _Nest = tuple[tuple[int, ...], tuple[int, ...], int, int]
+# Share of the rows that registers allow below which a tile that leaves a rest is worth trying.
+_FULL = 0.8
+# Share of the registers that the sums of the last tile may take when it is not whole.
+_REST = 0.6
 # Tiles whose unfinished sums are kept for one step of the reduction.
 _MOST_REPEATS = 64
 # Share of L1 that one step of the weight may fill; of L2 that a part of the data may.
@@ -46,7 +50,8 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
             nests: list[_Nest] = [
                 ((), *nest) for nest in _orders(extents, block, rows, columns, has_stage, arch)
             ]
-            if not has_stage:
+            whole = all(e % b == 0 for e, b in zip(extents, block, strict=True))
+            if whole and not has_stage:  # TVM cuts no part of a part off
                 nests += _parts(form, extents, block, rows, columns, arch)
             for task, order, parallel, stage in nests:
                 around = len(order) - max(parallel, stage, 1)
@@ -100,7 +105,9 @@ def _row_blocks(form: Form, rows: list[int], vectors: int, arch: CpuArch) -> lis
     size = dict(zip(rows, extents, strict=True))
     inner = wide[-1]
     blocks: list[dict[int, int]] = []
-    for count in _row_counts(size[inner], most):
+    # One vector a row loads too much to be worth a rest.
+    rest = int(arch.vector_registers * _REST) // vectors if vectors > 1 else 0
+    for count in _row_counts(size[inner], most, rest):
         blocks.append({inner: count})
     if len(wide) == 2:
         outer = wide[0]
@@ -113,14 +120,21 @@ def _row_blocks(form: Form, rows: list[int], vectors: int, arch: CpuArch) -> lis
     return blocks
 
 
-def _row_counts(extent: int, most: int) -> list[int]:
-    """Divisors of ``extent`` in the upper range, and the best rag when they are few."""
+def _row_counts(extent: int, most: int, rest: int) -> list[int]:
+    """Divisors of ``extent`` in the upper range, and where there is none near ``most`` others.
+
+    Args:
+        extent: Rows.
+        most: Most rows of a tile.
+        rest: Most rows of the last tile, when it is not whole.
+    """
     even = divisors(extent, most)
     counts = {d for d in even if d * 3 >= most} or {even[-1]}
-    if even[-1] * 2 < min(most, extent):
-        # A last tile that is not full, with as few idle rows as can be.
-        upper = range(max(2, most // 2), most + 1)
-        counts |= set(sorted(upper, key=lambda c: (-(-extent // c) * c, -c))[:2])
+    if even[-1] < _FULL * min(most, extent):
+        # A last tile of few rows; larger ones cost several: LLVM keeps their sums in memory.
+        upper = range(max(2, math.ceil(most * _FULL)), min(most, extent) + 1)
+        rests = sorted((extent % c, -c) for c in upper if extent % c <= rest)
+        counts |= {-c for _, c in rests[:2]}
     return sorted(counts)
 
 

@@ -68,7 +68,8 @@ class RegisterTileModel:
             imbalance=imbalance(tasks, arch.cores) if hint.parallel else 1.0,
             parallel=hint.parallel > 0,
             inner=self._inner,
-            guarded=any(e % b for e, b in zip(extents, block, strict=True)),
+            guarded=hint.parallel > 1
+            and any(p < len(block) and extents[p] % block[p] for p in hint.order[: hint.parallel]),
             weight_rounds=rounds,
             weight_far=far,
         )

@@ -13,6 +13,9 @@ from .hint import Hint
 from .injective import schedule_injective
 from .stage import inline_copies, inline_injective, split_vector
 
+# Tells TVM's LoopPartition to cut a loop where a condition changes.
+_CUT = "pragma_loop_partition_hint"
+
 #: Marks a block that is run once, when a model is built, and not at every call.
 PREPROC = "meta_schedule.layout_rewrite_preproc"
 
@@ -43,6 +46,7 @@ def schedule_nest(
     reduction: Sequence[LoopRV],
     rows: Sequence[LoopRV],
     vectors: Sequence[LoopRV],
+    ragged: Sequence[LoopRV] = (),
     unroll_reduction: bool = False,
 ) -> None:
     """Order and share out the loops of ``anchor``; move epilogue and producers into them.
@@ -58,6 +62,8 @@ def schedule_nest(
         reduction: Loops of the reduction.
         rows: Loops in a tile that become straight-line code.
         vectors: The loops over the vectors of a tile, where there are several, and over lanes.
+        ragged: Loops over tiles of which the last is not whole: TVM cuts it off, so that no other
+            has a branch around every row; not where it is parallel together with others.
         unroll_reduction: Whether the reduction, too, becomes straight-line code.
     """
     reduction = list(reduction)
@@ -88,9 +94,12 @@ def schedule_nest(
     if unroll_reduction:
         for loop in reduction:
             sch.unroll(loop)
-    if hint.parallel:
-        head = around[: len(units) + hint.parallel]
+    head = around[: len(units) + hint.parallel] if hint.parallel else []
+    if head:
         sch.parallel(sch.fuse(*head) if len(head) > 1 else head[0])
+    for loop in ragged:
+        if len(head) < 2 or not any(loop.same_as(other) for other in head):
+            sch.annotate(loop, _CUT, 1)
     # Last, because TVM proves no loop around a reduction parallel once its init is apart.
     init = sch.decompose_reduction(anchor, (chunks or reduction)[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])

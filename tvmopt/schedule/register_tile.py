@@ -186,13 +186,15 @@ class RegisterTile(Template):
             facts = block_facts(sch, anchor)
         loops = sch.get_loops(anchor)
         *others, tiles, place = facts.spatial
-        rows, outer, parts = [], [], []
+        rows, outer, parts, ragged = [], [], [], []
         for n, i in enumerate(others):
             size = hint.task[n] if hint.task else 0
             around, row = sch.split(loops[i], [None, hint.block[n]])
             if size:
                 part, around = sch.split(around, [None, size // hint.block[n]])
                 parts.append(part)
+            elif facts.axes[i].extent % hint.block[n]:
+                ragged.append(around)
             rows.append(row)
             outer.append(around)
         schedule_nest(
@@ -205,6 +207,7 @@ class RegisterTile(Template):
             reduction=[loops[i] for i in facts.reduction],
             rows=rows,
             vectors=sch.split(loops[place], [None, lanes]),
+            ragged=ragged,
         )
         schedule_rest(sch, hint)
         return sch
