@@ -164,5 +164,6 @@ def test_ratio_is_that_of_the_best_form():
     row = cpu_ops.Row("x", "conv", 1.0, timing, error=1e-6)
     assert row.torch[0] == "torch:fused"
     assert row.ratio("best") == pytest.approx(1.5)
+    assert row.eager == pytest.approx(3.0)  # of plain, not of fused
     found = cpu_ops.means([row, cpu_ops.Row("y", "conv", 1.0)])["conv"]
     assert found["top-1"] == pytest.approx(0.75) and not math.isnan(found["best"])
