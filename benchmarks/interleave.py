@@ -78,7 +78,7 @@ def interleave(
     spent = dict.fromkeys(names, 0.0)
     start = clock()
     for number in range(rounds):
-        apart = sum(spent[name] for name in budgets_s or {})
+        apart = sum(spent.get(name, 0.0) for name in budgets_s or {})
         if number and clock() - start - apart >= time_limit_s:
             break
         shift = number % max(1, len(names))

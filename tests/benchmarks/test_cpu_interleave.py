@@ -85,7 +85,7 @@ def test_who_has_spent_its_budget_sits_out_and_leaves_the_others_their_time():
     clock = FakeClock()
     contenders = {"fast": clock.contender("fast", 0.001), "slow": clock.contender("slow", 5.0)}
     found = interleave(
-        contenders, time_limit_s=2, rounds=6, budgets_s={"slow": 3.0}, clock=clock
+        contenders, time_limit_s=2, rounds=6, budgets_s={"slow": 3.0, "absent": 1.0}, clock=clock
     )
     assert (found["fast"].rounds, found["slow"].rounds) == (6, 1)
     assert found["slow"].median == pytest.approx(5000)
