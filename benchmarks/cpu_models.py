@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import options, peers, report, zoo
+from benchmarks import options, peers, report, tuning_tasks, zoo
 from benchmarks.interleave import Timing, geometric_mean, interleave
 from benchmarks.library import arrays_of, library_call
 from benchmarks.model_module import converted_module
@@ -135,7 +135,6 @@ def _measure(
     from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
     from tvmopt.frontend.reference import Reference, tolerance_for
     from tvmopt.transform.lower import lower
-    from tvmopt.tune import TuneOptions, create_strategy
 
     target = resolve_target("host", threads)
     prepared = prepare(load_onnx(job.path), parse_input_shapes(job.shapes))
@@ -148,11 +147,7 @@ def _measure(
     lowered = lower(converted, target.to_tvm())
     convert_s = time.perf_counter() - start
     first = build_library(lowered, target, scratch / "default.so")
-    limits = TuneOptions(trials=0, time_budget_s=0.0, threads=threads, topk=topk)
-    work_dir = scratch / "tune"
-    tuned = create_strategy("fast").tune(
-        lowered, target.to_tvm(), target.arch(), limits, work_dir, lambda *_: None
-    )
+    tuned = tuning_tasks.tuned("fast", lowered, target, scratch / "tune", topk=topk)
     fast = build_library(lowered, target, scratch / "fast.so", database_dir=tuned.database_dir)
 
     arrays = [inputs[name] for name in prepared.input_shapes]

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import options, peers, report
+from benchmarks import options, peers, report, tuning_tasks
 from benchmarks.interleave import Timing, geometric_mean, interleave
 from benchmarks.library import library_call
 from benchmarks.model_operators import model_operators
@@ -109,7 +109,7 @@ def _measure(
     module = relax_module(problem)
     lowered = lower(module, target.to_tvm())
     plain = lower(module, target.to_tvm(), winograd=False)
-    tuned = tune(lowered, target, topk, scratch)
+    tuned = tuning_tasks.tuned("fast", lowered, target, scratch / "fast", topk=topk)
     ours = {
         "default": compiled(plain, target, scratch / "default.so", problem.inputs, schedule="none"),
         "top-1": compiled(lowered, target, scratch / "first.so", problem.inputs),
@@ -137,28 +137,21 @@ def _measure(
     )
 
 
-def tune(lowered: Any, target: Any, topk: int, scratch: Path) -> Any:
-    """What the fast tuner makes of a lowered module, a ``TuneResult``."""
-    from tvmopt.tune import TuneOptions, create_strategy
-
-    limits = TuneOptions(trials=0, time_budget_s=0.0, threads=target.threads, topk=topk)
-    return create_strategy("fast").tune(
-        lowered, target.to_tvm(), target.arch(), limits, scratch / "fast", lambda *_: None
-    )
-
-
 def _config(tuned: Any) -> str:
     """The configuration of the function that takes longest, with its rank in the model's order."""
-    measured = [event for event in tuned.log if event["latency_us"] is not None]
-    by_task: dict[str, list[dict[str, Any]]] = {}
-    for event in measured:
-        by_task.setdefault(event["task"], []).append(event)
-    served = [
-        min(events, key=lambda event: event["latency_us"])
-        for events in by_task.values()
-    ]
-    heaviest = max(served, key=lambda event: event["latency_us"], default=None)
-    return f"#{heaviest['rank'] + 1} {heaviest['config']}" if heaviest else ""
+    from tvmopt.schedule import Hint
+    from tvmopt.tune.database import read_comparisons
+
+    if tuned.database_dir is None:
+        return ""
+    known = read_comparisons(tuned.database_dir).values()
+    served = [(c.tuned_us, c.config) for c in known if c.tuned_us and c.config]
+    if not served:
+        return ""
+    _, config = max(served, key=lambda pair: pair[0])
+    hint = Hint.from_dict(config)
+    rank = next(event["rank"] for event in tuned.log if event["config_id"] == hint.config_id)
+    return f"#{rank + 1} {hint}"
 
 
 def compiled(

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import report
 from benchmarks.interleave import Timing, interleave
 from benchmarks.library import arrays_of, library_call
-from benchmarks.tuning_tasks import TuningTask
+from benchmarks.tuning_tasks import TuningTask, tuned
 
 FACTOR = 10.0
 _TRIALS = 1_000_000  # time is what ends the search
@@ -86,10 +86,15 @@ def _compare(
     from tvmopt.build import build_library
     from tvmopt.compare import deviation
 
-    ours = _tuned("fast", task.ours.module, target, scratch, topk=topk)
+    ours = tuned("fast", task.ours.module, target, scratch / "tuned-fast", topk=topk)
     budget_s = FACTOR * ours.seconds
-    theirs = _tuned(
-        "metaschedule", task.plain.module, target, scratch, trials=_TRIALS, time_budget_s=budget_s
+    theirs = tuned(
+        "metaschedule",
+        task.plain.module,
+        target,
+        scratch / "tuned-metaschedule",
+        trials=_TRIALS,
+        time_budget_s=budget_s,
     )
     fast = build_library(
         task.ours.module, target, scratch / "fast.so", database_dir=ours.database_dir
@@ -119,23 +124,6 @@ def _why(result: Any) -> str:
     errors = collections.Counter(event["error"] for event in result.log if event["error"])
     [(reason, count)] = errors.most_common(1) or [("no candidate in time", 0)]
     return f"{count} x {reason}" if count else reason
-
-
-def _tuned(
-    strategy: str,
-    module: Any,
-    target: Any,
-    scratch: Path,
-    trials: int = 0,
-    time_budget_s: float = 0.0,
-    topk: int = 1,
-) -> Any:
-    from tvmopt.tune import TuneOptions, create_strategy
-
-    limits = TuneOptions(trials, time_budget_s, target.threads, topk)
-    return create_strategy(strategy).tune(
-        module, target.to_tvm(), target.arch(), limits, scratch / strategy, lambda *_: None
-    )
 
 
 def _replayed(module: Any, target: Any, database_dir: Any) -> tuple[Any, bool]:

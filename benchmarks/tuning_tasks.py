@@ -109,3 +109,22 @@ def _template(func: Any, target: Any) -> str | None:
 
     ranked: Sequence[Any] = DefaultPolicy(func, target.arch()).ranked
     return str(ranked[0].hint.template) if ranked else None
+
+
+def tuned(
+    strategy: str,
+    module: Any,
+    target: Any,
+    work_dir: Path,
+    *,
+    topk: int = 1,
+    trials: int = 0,
+    time_budget_s: float = 0.0,
+) -> Any:
+    """What a strategy makes of a lowered module: a ``TuneResult``, its database in ``work_dir``."""
+    from tvmopt.tune import TuneOptions, create_strategy
+
+    limits = TuneOptions(trials, time_budget_s, target.threads, topk)
+    return create_strategy(strategy).tune(
+        module, target.to_tvm(), target.arch(), limits, work_dir, lambda *_: None
+    )

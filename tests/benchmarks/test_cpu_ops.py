@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from benchmarks import cpu_ops, peers
+from benchmarks import cpu_ops, peers, tuning_tasks
 from benchmarks.operator_table import same_convolution
 from tvmopt.tune import TuneResult
 
@@ -68,7 +68,7 @@ def test_a_wrong_result_exits_with_1_and_counts_for_no_mean(
         return call if schedule == "none" else Off
 
     monkeypatch.setattr(cpu_ops, "compiled", wrong)
-    monkeypatch.setattr(cpu_ops, "tune", lambda *_: UNTUNED)
+    monkeypatch.setattr(tuning_tasks, "tuned", lambda *_, **how: UNTUNED)
     code, content = _run(model_path, tmp_path)
     assert code == 1
     assert "WRONG" in capsys.readouterr().out
@@ -86,14 +86,14 @@ def test_tvms_default_has_no_winograd_and_ours_has(monkeypatch):
             raise RuntimeError("seen enough")
 
     monkeypatch.setattr(cpu_ops, "compiled", record)
-    monkeypatch.setattr(cpu_ops, "tune", lambda *_: UNTUNED)
+    monkeypatch.setattr(tuning_tasks, "tuned", lambda *_, **how: UNTUNED)
     cpu_ops.measure("conv", same_convolution(32, 32, 24, 3), 1, 1, 0.1)
     assert built == {"default.so": False, "first.so": True, "best.so": True}
 
 
 def test_without_pytorch_its_column_stays_empty(model_path, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(peers, "available", lambda name: False)
-    monkeypatch.setattr(cpu_ops, "tune", lambda *_: UNTUNED)
+    monkeypatch.setattr(tuning_tasks, "tuned", lambda *_, **how: UNTUNED)
     code, content = _run(model_path, tmp_path)
     out = capsys.readouterr().out
     assert code == 0
@@ -103,10 +103,10 @@ def test_without_pytorch_its_column_stays_empty(model_path, tmp_path, capsys, mo
 
 
 def test_an_operator_that_fails_has_a_row_that_says_so(model_path, tmp_path, capsys, monkeypatch):
-    def fail(*_):
+    def fail(*_, **how):
         raise RuntimeError("no\nway")
 
-    monkeypatch.setattr(cpu_ops, "tune", fail)
+    monkeypatch.setattr(tuning_tasks, "tuned", fail)
     code, content = _run(model_path, tmp_path)
     assert code == 1
     assert "FAILED: no way" in capsys.readouterr().out

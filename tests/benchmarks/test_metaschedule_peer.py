@@ -31,7 +31,7 @@ def untuned(monkeypatch):
         log = [{"error": "run: gone"}, {"error": "run: gone"}, {"error": None}]
         return SimpleNamespace(seconds=3.0, trials=2, database_dir=None, log=log)
 
-    monkeypatch.setattr(metaschedule_peer, "_tuned", tuned)
+    monkeypatch.setattr(metaschedule_peer, "tuned", tuned)
     monkeypatch.setattr(metaschedule_peer, "_replayed", lambda module, *_: (module, False))
     return asked
 
@@ -74,7 +74,7 @@ def test_a_task_that_fails_has_a_row_that_says_so(task, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("no\nway")
 
-    monkeypatch.setattr(metaschedule_peer, "_tuned", fail)
+    monkeypatch.setattr(metaschedule_peer, "tuned", fail)
     row = compare(task, TARGET, topk=1, seconds=0.1)
     assert row.problem == "no way" and not row.right
     assert "FAILED: no way" in table([row])

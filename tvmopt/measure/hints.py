@@ -67,7 +67,8 @@ class Candidates:
         hints: What to try.
         again: Earlier results of the same measurer and function, to time beside them once more.
         rounds: Most rounds to time them in.
-        weight_bytes: Bytes of the weights that are read between two calls, this one's too.
+        weight_bytes: Bytes of the weights that are read between two calls, this one's too; 0 when
+            there are no others.
     """
 
     func: tirx.PrimFunc
@@ -163,15 +164,15 @@ class HintMeasurer:
             results.append(self._run(group, [*group.again, *built.get(id(group), [])]))
         return results + [[] for _ in range(len(groups) - len(results))]
 
-    def _run(self, group: Candidates, all_: list[Measured]) -> list[Measured]:
-        good = [m for m in all_ if m.built is not None]
+    def _run(self, group: Candidates, candidates: list[Measured]) -> list[Measured]:
+        good = [m for m in candidates if m.built is not None]
         timed = self._time(group, good)
         reasons = {m.error for m in timed}
         if len(good) > 1 and len(reasons) == 1 and reasons != {None}:
             # The worker died of one of them; one by one, each stands for itself.
             timed = [m for one in good for m in self._time(group, [one])]
         of = {m.hint: m for m in timed}
-        return [of.get(m.hint, m) for m in all_]
+        return [of.get(m.hint, m) for m in candidates]
 
     def _time(self, group: Candidates, which: list[Measured]) -> list[Measured]:
         if not which:

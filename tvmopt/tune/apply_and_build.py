@@ -22,7 +22,7 @@ from tvm import s_tir, tirx
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.arch.target import TargetSpec
 from tvmopt.errors import ConfigError
-from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of, weight_bytes
+from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of
 from tvmopt.schedule import Hint, apply_hint
 from tvmopt.tune.base import TuneOptions
 from tvmopt.tune.database import DatabaseKey, apply_database, canonical_target
@@ -85,9 +85,7 @@ def apply_and_build(
             arch.to_tvm(), arch.cores, Path(scratch), builders=0 if parallel_build else 1
         ) as measurer,
     ):
-        [measured] = measurer.measure(
-            [Candidates(func, configs, weight_bytes=weight_bytes(func))]
-        )
+        [measured] = measurer.measure([Candidates(func, configs)])
     results = [_result(func, m) for m in measured]
     best = best_of(measured)
     return results, None if best is None else _result(func, best)
