@@ -107,6 +107,24 @@ def test_one_that_was_fast_only_in_the_first_round_is_not_taken(workload) -> Non
     assert tuned.best.hint not in lucky
 
 
+def test_a_last_round_in_which_all_fails_leaves_what_was_found(workload) -> None:
+    measurer = FakeMeasurer()
+    whole = measurer.measure
+
+    def fail_later(groups, stop=None):
+        if not measurer.batches:
+            return whole(groups, stop)
+        return [
+            [Measured(h, None, "run: gone") for h in (*(m.hint for m in g.again), *g.hints)]
+            for g in groups
+        ]
+
+    measurer.measure = fail_later
+    [tuned] = search([workload], ARCH, measurer, Reranker(0), topk=10)
+    assert tuned.best is not None
+    assert tuned.best.latency_us is not None
+
+
 def test_a_space_that_topk_exhausts_is_timed_carefully_at_once(workload) -> None:
     measurer = FakeMeasurer()
     [tuned] = search([workload], ARCH, measurer, Reranker(0), topk=1)

@@ -18,7 +18,7 @@ _MOST_VECTORS = 16
 # ``task``, ``order``, ``parallel`` and ``stage`` of a hint.
 _Nest = tuple[tuple[int, ...], tuple[int, ...], int, int]
 # Share of the rows that registers allow below which a tile that leaves a rest is worth trying.
-_FULL = 0.8
+_FULL, _HALF = 0.8, 0.5
 # Share of the registers that the sums of the last tile may take when it is not whole.
 _REST = 0.6
 # Tiles whose unfinished sums are kept for one step of the reduction.
@@ -105,9 +105,10 @@ def _row_blocks(form: Form, rows: list[int], vectors: int, arch: CpuArch) -> lis
     size = dict(zip(rows, extents, strict=True))
     inner = wide[-1]
     blocks: list[dict[int, int]] = []
-    # One vector a row loads too much to be worth a rest.
-    rest = int(arch.vector_registers * _REST) // vectors if vectors > 1 else 0
-    for count in _row_counts(size[inner], most, rest):
+    rest = int(arch.vector_registers * _REST) // vectors
+    # Rows of one vector load so much that a rest is worth it only where divisors are far too small.
+    near = _FULL if vectors > 1 else _HALF
+    for count in _row_counts(size[inner], most, rest, near):
         blocks.append({inner: count})
     if len(wide) == 2:
         outer = wide[0]
@@ -120,21 +121,23 @@ def _row_blocks(form: Form, rows: list[int], vectors: int, arch: CpuArch) -> lis
     return blocks
 
 
-def _row_counts(extent: int, most: int, rest: int) -> list[int]:
+def _row_counts(extent: int, most: int, rest: int, near: float) -> list[int]:
     """Divisors of ``extent`` in the upper range, and where there is none near ``most`` others.
 
     Args:
         extent: Rows.
         most: Most rows of a tile.
-        rest: Most rows of the last tile, when it is not whole.
+        rest: Most rows of the last tile, when it is not whole, where there is a choice.
+        near: Share of ``most`` from which on a divisor is good enough.
     """
     even = divisors(extent, most)
     counts = {d for d in even if d * 3 >= most} or {even[-1]}
-    if even[-1] < _FULL * min(most, extent):
+    if even[-1] < near * min(most, extent):
         # A last tile of few rows; larger ones cost several: LLVM keeps their sums in memory.
-        upper = range(max(2, math.ceil(most * _FULL)), min(most, extent) + 1)
-        rests = sorted((extent % c, -c) for c in upper if extent % c <= rest)
-        counts |= {-c for _, c in rests[:2]}
+        upper = range(max(2, math.ceil(most * near)), min(most, extent) + 1)
+        rests = sorted((extent % c, -c) for c in upper)
+        small = [pair for pair in rests if pair[0] <= rest] or rests[:1]
+        counts |= {-c for _, c in small[:2]}
     return sorted(counts)
 
 

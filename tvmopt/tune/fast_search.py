@@ -77,9 +77,10 @@ class Tuned:
     @property
     def best(self) -> Measured | None:
         """The fastest right result, or the policy's first choice when that is as fast."""
-        best = best_of([m for m in self.measured if m.hint in self.final])
+        final = [m for m in self.measured if m.hint in self.final]
+        best = best_of(final) or best_of(self.measured)
         first = self.first
-        if best is None or first is None or first.hint not in self.final:
+        if best is None or first is None or not {best.hint, first.hint} <= self.final:
             return best
         assert best.latency_us is not None and first.latency_us is not None
         return first if first.latency_us <= best.latency_us * (1 + _TIE) else best
