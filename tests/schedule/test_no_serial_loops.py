@@ -95,11 +95,13 @@ def _nests(stmt: tirx.Stmt, loops: tuple[tirx.For, ...] = ()) -> Iterator[tuple[
             yield from _nests(part, loops)
     elif isinstance(stmt, s_tir.SBlockRealize):
         yield from _nests(stmt.block.body, loops)
+    elif isinstance(stmt, tirx.AttrStmt):
+        yield from _nests(stmt.body, loops)
     elif isinstance(stmt, tirx.IfThenElse):
         yield from _nests(stmt.then_case, loops)
         if stmt.else_case is not None:
             yield from _nests(stmt.else_case, loops)
-    else:
+    elif not isinstance(stmt, tirx.Evaluate):  # a prefetch stores nothing
         yield loops
 
 

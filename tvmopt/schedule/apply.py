@@ -12,6 +12,7 @@ from .contraction import Contraction
 from .elementwise import Elementwise
 from .fallback import Fallback
 from .hint import Hint
+from .prefetch import insert_prefetches
 from .register_tile import RegisterTile
 from .row_reduction import RowReduction
 from .strided_window import StridedWindow
@@ -59,13 +60,13 @@ def apply_hint(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule:
 
 
 def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A scheduled function ready to be compiled: vector forms of its math, attributes kept.
+    """A scheduled function ready to be compiled: prefetches and vector math in it, attributes kept.
 
     Args:
         scheduled: ``func`` under a schedule.
         func: The function before, whose attributes are kept.
     """
-    result = rewrite_math(scheduled)
+    result = rewrite_math(insert_prefetches(scheduled))
     for key, value in (func.attrs or {}).items():
         result = result.with_attr(key, value)
     return result.with_attr(SCHEDULED_ATTR, True)

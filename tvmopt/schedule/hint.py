@@ -36,6 +36,8 @@ class Hint:
         stage: How many of these loops surround the producers (padding); 0: a stage of their own.
         pack: How the vectorised operand is laid out: ``"none"`` reads it in place, ``"call"``
             copies it at every call, ``"constant"`` once, when the model is built.
+        prefetch: Bytes that a step of the reduction fetches ahead of what it reads of the weight; 0
+            is none. For x86 only.
         tasks: Parallel tasks a core of the stages around the anchor; 0 keeps them serial.
         vectors: Longest vector of these stages, in registers.
     """
@@ -50,6 +52,7 @@ class Hint:
     parallel: int = 0
     stage: int = 0
     pack: str = "none"
+    prefetch: int = 0
     tasks: int = TASKS_PER_CORE
     vectors: int = MAX_VECTOR_REGISTERS
 

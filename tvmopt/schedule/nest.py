@@ -11,6 +11,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from .analysis import Access, BlockFacts, block_facts, leaf_blocks
 from .hint import Hint
 from .injective import schedule_injective
+from .prefetch import annotate_prefetch
 from .stage import inline_copies, inline_injective, split_vector
 
 # Tells TVM's LoopPartition to cut a loop where a condition changes.
@@ -55,8 +56,8 @@ def schedule_nest(
         sch: The schedule.
         anchor: The reduction, its data-parallel loops split into ``outer``, ``rows``, ``vectors``.
         epilogue: The block that finishes its elements.
-        hint: Gives the order of ``outer``, how many of them are parallel, where the producers go
-            and the step of the innermost reduction loop.
+        hint: Gives the order of ``outer``, how many of them are parallel, where the producers go,
+            the step of the innermost reduction loop and what it fetches ahead.
         units: Loops of extent 1 that are left over.
         outer: Loops over tiles, in the order of ``hint.block``, then those over parts of axes.
         reduction: Loops of the reduction.
@@ -100,6 +101,8 @@ def schedule_nest(
     for loop in ragged:
         if len(head) < 2 or not any(loop.same_as(other) for other in head):
             sch.annotate(loop, _CUT, 1)
+    if hint.prefetch:
+        annotate_prefetch(sch, reduction[-1], hint.prefetch)
     # Last, because TVM proves no loop around a reduction parallel once its init is apart.
     init = sch.decompose_reduction(anchor, (chunks or reduction)[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
