@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.policy.ahead import bytes_ahead
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.register_tile_model import RegisterTileModel
 from tvmopt.schedule.hint import Hint
@@ -23,8 +24,6 @@ _FULL, _HALF = 0.8, 0.5
 _REST = 0.6
 # Tiles whose unfinished sums are kept for one step of the reduction.
 _MOST_REPEATS = 64
-# Bytes of the weight that a step fetches ahead. Steps of one vector read too little to be worth it.
-_AHEAD = 1024
 # Share of L1 that one step of the weight may fill; of L2 that a part of the data may.
 _RESIDENT, _PARTS = 0.7, (0.125, 0.25, 0.5)
 
@@ -71,7 +70,7 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
                         parallel=parallel,
                         stage=stage,
                         pack=_pack(form, width, arch),
-                        prefetch=_AHEAD if vectors > 1 and arch.isa == "x86_64" else 0,
+                        prefetch=bytes_ahead(vectors, arch),
                     )
 
 

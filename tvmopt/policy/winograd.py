@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.policy.ahead import bytes_ahead
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.winograd_model import WinogradModel
 from tvmopt.schedule.hint import Hint
@@ -43,6 +44,7 @@ def _hints(form: WinogradForm, arch: CpuArch) -> Iterator[Hint]:
                             parallel=int(arch.cores > 1),
                             stage=stage,
                             pack="constant" if form.constant else "none",
+                            prefetch=bytes_ahead(vectors, arch),
                         )
 
 

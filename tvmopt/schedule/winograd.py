@@ -18,6 +18,7 @@ from .analysis import BlockFacts, block_facts, leaf_blocks
 from .base import Template
 from .hint import Hint
 from .nest import PREPROC, is_constant, unroll_and_vectorize
+from .prefetch import annotate_prefetch
 from .stage import inline_injective, split_vector
 
 #: Annotation of the products' block; its value is the tile size (see ``transform/winograd.py``).
@@ -239,6 +240,8 @@ def _schedule_product(
     sch.reverse_compute_at(store, x, preserve_unit_loops=True)
     unroll_and_vectorize(sch, sch.get_loops(store)[len(tasks) + 6 :])
     unroll_and_vectorize(sch, [y_in, x_in, vectors, o_in])
+    if hint.prefetch:
+        annotate_prefetch(sch, channel, hint.prefetch)
     return channel
 
 
