@@ -39,14 +39,18 @@ _MOST_CALLS = 50
 _LOSES = {4: 1.6, 8: 1.25, 20: 1.1, ROUNDS: 1.05}
 
 
-def build_batch(func: str, hints: list[dict[str, Any]], target: str, path: str) -> dict[str, Any]:
-    """Schedule ``func`` by each hint and build all that succeed, with a reference, into ``path``.
+def build_batch(
+    func: str, hints: list[dict[str, Any]], target: str, path: str, base: bool = True
+) -> dict[str, Any]:
+    """Schedule ``func`` by each hint and build all that succeed into ``path``.
 
     Args:
         func: The function, as :func:`tvm.ir.save_json` writes it.
         hints: Configurations, as :meth:`Hint.to_dict` gives them.
         target: JSON of the target.
         path: Library to write.
+        base: Whether to build what all candidates are checked and timed with, too: a reference and
+            what writes the arguments anew. The first library of a function needs it.
 
     Returns:
         ``errors``: for each hint None, or why there is no candidate; ``packed``: for each hint the
@@ -71,14 +75,17 @@ def build_batch(func: str, hints: list[dict[str, Any]], target: str, path: str) 
         errors.append(None)
         packed.append([parts.packed, parts.shapes])
     arch = Hint.from_dict(hints[0]).arch
-    base = {"reference": _reference(original, arch)}
-    for place, param in enumerate(original.params[:-1]):
-        base[f"produce{place}"] = _producer(param, arch.cores)
+    common: dict[str, tirx.PrimFunc] = {}
+    if base:
+        common["reference"] = _reference(original, arch)
+        for place, param in enumerate(original.params[:-1]):
+            common[f"produce{place}"] = _producer(param, arch.cores)
     try:
-        _build(base | {k: f for named in functions.values() for k, f in named.items()}, llvm, path)
+        candidates = {k: f for named in functions.values() for k, f in named.items()}
+        _build(common | candidates, llvm, path)
     except Exception:
         # Find whose fault it was, one by one.
-        good = dict(base)
+        good = dict(common)
         for index, named in functions.items():
             try:
                 _build(named, llvm, None)
@@ -116,6 +123,8 @@ def _producer(param: tirx.Buffer, cores: int) -> tirx.PrimFunc:
 
 
 def _build(functions: dict[str, tirx.PrimFunc], target: Target, path: str | None) -> None:
+    if not functions:
+        return
     module = tvm.IRModule(
         {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
     )

@@ -22,6 +22,8 @@ from tvmopt.measure.workers import Job, Outcome, WorkerPool
 from tvmopt.schedule import Hint
 
 _MOST_BUILDERS = 4
+# How many times longer than others a hint of the Winograd template takes to build.
+_LONG = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +137,8 @@ class HintMeasurer:
             left out.
         """
         jobs, libraries = [], []
-        new = [group for group in groups if group.hints]
+        # What takes longest first, so that no builder waits long for the other at the end.
+        new = sorted((group for group in groups if group.hints), key=_effort, reverse=True)
         for group in new:
             library = self._scratch / f"candidates{next(self._names)}.so"
             libraries.append(library)
@@ -147,6 +150,7 @@ class HintMeasurer:
                         "hints": [hint.to_dict() for hint in group.hints],
                         "target": self._target,
                         "path": str(library),
+                        "base": not group.again,
                     },
                     self._timeouts[0] * max(1, len(group.hints)),
                 )
@@ -178,7 +182,8 @@ class HintMeasurer:
         if not which:
             return []
         built = [m.built for m in which if m.built is not None]
-        libraries = list(dict.fromkeys(b.library for b in built))
+        first = [m.built.library for m in group.again if m.built is not None][:1]
+        libraries = list(dict.fromkeys([*first, *(b.library for b in built)]))
         arguments = {
             "libraries": [str(library) for library in libraries],
             "arguments": [[[int(e) for e in p.shape], str(p.dtype)] for p in group.func.params],
@@ -210,6 +215,11 @@ def _found(hints: Sequence[Hint], library: Path, outcome: Outcome) -> list[Measu
         Measured(hint, None, error, built=None if error else Built(library, n, parts or ([], [])))
         for n, (hint, error, parts) in enumerate(zip(hints, errors, packed, strict=True))
     ]
+
+
+def _effort(group: Candidates) -> int:
+    """How long the builds of a group take, roughly: transforms are much straight-line code."""
+    return sum(_LONG if hint.template == "winograd" else 1 for hint in group.hints)
 
 
 def _constants(func: tirx.PrimFunc) -> list[int]:

@@ -24,12 +24,13 @@ from tvmopt.policy import DefaultPolicy
 from tvmopt.policy.ranked import Ranked, spread
 from tvmopt.policy.reranker import Reranker
 from tvmopt.schedule import Hint
+from tvmopt.schedule.winograd import Winograd
 
 # Share of a function's candidates that the model alone chooses.
 _FIRST = 0.6
 # Candidates the re-ranker looks at for each that is measured.
 _POOL = 30
-_GROUP = 6
+_GROUP = 8
 # Rounds of timing in the first round, and how many of its best are timed again in the second.
 _ROUGH, _AGAIN = 10, 3
 # The policy's first choice stands unless another is faster by more than this: closer than that, two
@@ -37,6 +38,9 @@ _ROUGH, _AGAIN = 10, 3
 _TIE = 0.015
 # Shares of the network's modelled time from which on a function gets all, or half, of topk.
 _HEAVY, _LIGHT = 0.01, 0.002
+# Share of its candidates that a function gets whose candidates take several times longer to build;
+# the best of them came among the first three in most that were measured, within 1 % in all.
+_SLOW_TO_BUILD = 0.6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +177,7 @@ def search(
 
 def _followers(budget: int) -> int:
     """Configurations of a function whose like has been tuned."""
-    return max(3, budget // 4)
+    return max(3, budget // 5)
 
 
 def _proven(state: Tuned, leader: Tuned) -> list[Ranked]:
@@ -261,12 +265,14 @@ def _as_fast_as_before(before: Sequence[Measured], timed: Sequence[Measured]) ->
 
 
 def _budgets(states: Sequence[Tuned], topk: int) -> list[int]:
-    """Configurations to measure of each function: fewer where little time can be won."""
+    """Configurations to measure of each function: fewer where little can be won in much time."""
     total = sum(_modelled(s) for s in states) or 1.0
     budgets = []
     for state in states:
         share = _modelled(state) / total
         part = topk if share >= _HEAVY else topk // 2 if share >= _LIGHT else topk // 4
+        if state.ranked and state.ranked[0].hint.template == Winograd.name:
+            part = round(part * _SLOW_TO_BUILD)
         budgets.append(min(topk, max(part, 3)))
     return budgets
 
