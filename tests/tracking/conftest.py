@@ -37,11 +37,16 @@ def project_env() -> Callable[[Path], dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def mlflow_run(project_env) -> Callable[..., subprocess.CompletedProcess]:
-    """Run an entry point as a user does: ``mlflow run . -e ENTRY -P name=value ...``."""
+    """Run an entry point as a user does: ``mlflow run . -e ENTRY -P name=value ...``.
+
+    With one thread: two that share the cores with another test wait for each other in every kernel.
+    """
 
     def run(folder: Path, entry: str = "main", **params: object) -> subprocess.CompletedProcess:
         argv = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", entry]
         argv += ["--env-manager", "local"]
+        if entry not in ("promote", "pull"):
+            params.setdefault("threads", 1)
         for name, value in params.items():
             argv += ["-P", f"{name}={value}"]
         return subprocess.run(

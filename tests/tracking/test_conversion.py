@@ -91,8 +91,11 @@ def test_calibration_is_a_run_that_conversions_share(int8, store, mlflow_run, tm
 
 
 def test_sensitivity_chooses_and_main_promotes(store, mlflow_run, tmp_path):
-    out = _ok(mlflow_run(store, "main", dtype="int8", layout="NHWC", skip_layers="auto"))
-    assert "tvmopt fast int8 NHWC" in out
+    done = mlflow_run(
+        store, "main", dtype="int8", layout="NHWC", skip_layers="auto", strategy="default"
+    )
+    out = _ok(done)
+    assert "tvmopt default int8 NHWC" in out
     assert "has alias champion" in out
     (run,) = _runs(store, "tags.`tvmopt.stage` = 'sensitivity'")
     assert run.info.status == "FINISHED"

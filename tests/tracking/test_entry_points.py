@@ -41,12 +41,13 @@ def test_steps_one_at_a_time_share_their_work(store, mlflow_run):
     model = store / "two.onnx"
     out = _ok(mlflow_run(store, "convert", model=model, name="two"))
     assert "checked on random inputs" in out
-    out = _ok(mlflow_run(store, "tune", model=model, name="two"))
+    few = {"model": model, "name": "two", "topk": 3}
+    out = _ok(mlflow_run(store, "tune", **few))
     assert "convert            reused" in out
-    out = _ok(mlflow_run(store, "build", model=model, name="two"))
+    out = _ok(mlflow_run(store, "build", **few))
     assert "tune               reused" in out
     assert "registered models:/two/1 as candidate" in out
-    out = _ok(mlflow_run(store, "evaluate", model=model, name="two", repeats=20))
+    out = _ok(mlflow_run(store, "evaluate", repeats=20, **few))
     assert "build              reused" in out
     assert "ONNX Runtime fp32" in out
     for stage in ("convert", "tune", "build", "evaluate"):

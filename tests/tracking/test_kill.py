@@ -37,7 +37,7 @@ def test_killed_in_every_stage_then_completed(tmp_path, project_env, root, mlflo
     client = MlflowClient(uri, uri)
     for stage in STAGES:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "run", str(root), "--env-manager", "local"],
+            [sys.executable, "-m", "flows.main", "--topk", "3", "--threads", "1"],
             env=env,
             cwd=tmp_path,
             stdout=subprocess.DEVNULL,
@@ -51,7 +51,7 @@ def test_killed_in_every_stage_then_completed(tmp_path, project_env, root, mlflo
         assert [r.info.status for r in runs] == ["RUNNING"]  # for want of anyone to say more
         assert not any(r.info.status == "FINISHED" for r in _stage_runs(client, "main-digits-cnn"))
 
-    done = mlflow_run(tmp_path)
+    done = mlflow_run(tmp_path, topk=3)
     assert done.returncode == 0, done.stdout + done.stderr
     for stage in STAGES:
         statuses = sorted(r.info.status for r in _stage_runs(client, stage))

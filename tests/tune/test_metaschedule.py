@@ -158,8 +158,8 @@ def test_warm_start_for_something_else_is_refused(tuned, tmp_path: Path) -> None
 
 def test_the_time_budget_holds(tmp_path: Path) -> None:
     started = time.monotonic()
-    result = tune(tmp_path, trials=100_000, time_budget_s=8)
-    assert time.monotonic() - started < 8 + 8
+    result = tune(tmp_path, trials=100_000, time_budget_s=15)
+    assert time.monotonic() - started < 15 + 8
     assert 0 < result.trials < 100_000
 
 
