@@ -71,6 +71,12 @@ def test_without_being_told_nothing_is_fetched():
     assert prefetches(scheduled(matmul(64, 128, 256), tile(8, 32, prefetch=0))) == []
 
 
+def test_other_instruction_sets_have_no_such_instruction():
+    hint = tile(8, 32)
+    arm = dataclasses.replace(hint, arch=dataclasses.replace(hint.arch, isa="aarch64"))
+    assert prefetches(scheduled(matmul(64, 128, 256), arm)) == []
+
+
 def test_before_and_after_differ_by_the_call_alone():
     func = matmul(64, 128, 256)
     ahead, plain = (scheduled(func, tile(8, 32, prefetch=n)) for n in (1024, 0))

@@ -37,7 +37,7 @@ class Hint:
         pack: How the vectorised operand is laid out: ``"none"`` reads it in place, ``"call"``
             copies it at every call, ``"constant"`` once, when the model is built.
         prefetch: Bytes that a step of the reduction fetches ahead of what it reads of the weight; 0
-            is none. For x86 only.
+            is none. Left out where the CPU is not x86.
         tasks: Parallel tasks a core of the stages around the anchor; 0 keeps them serial.
         vectors: Longest vector of these stages, in registers.
     """

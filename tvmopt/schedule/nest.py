@@ -101,8 +101,7 @@ def schedule_nest(
     for loop in ragged:
         if len(head) < 2 or not any(loop.same_as(other) for other in head):
             sch.annotate(loop, _CUT, 1)
-    if hint.prefetch:
-        annotate_prefetch(sch, reduction[-1], hint.prefetch)
+    annotate_prefetch(sch, reduction[-1], hint)
     # Last, because TVM proves no loop around a reduction parallel once its init is apart.
     init = sch.decompose_reduction(anchor, (chunks or reduction)[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])

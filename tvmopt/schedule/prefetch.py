@@ -18,6 +18,7 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV
 
 from .analysis import variables
+from .hint import Hint
 
 #: Annotation of a loop of a reduction: bytes that each step fetches ahead of what it reads.
 PREFETCH = "tvmopt.prefetch"
@@ -29,9 +30,10 @@ _ATTRIBUTES = (
 )
 
 
-def annotate_prefetch(sch: s_tir.Schedule, loop: LoopRV, ahead: int) -> None:
-    """Have each step of ``loop`` fetch the weight ``ahead`` bytes from where it reads it."""
-    sch.annotate(loop, PREFETCH, ahead)
+def annotate_prefetch(sch: s_tir.Schedule, loop: LoopRV, hint: Hint) -> None:
+    """Have each step of ``loop`` fetch the weight as far ahead as ``hint`` says, on x86 alone."""
+    if hint.prefetch and hint.arch.isa == "x86_64":
+        sch.annotate(loop, PREFETCH, hint.prefetch)
 
 
 def insert_prefetches(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -46,7 +48,6 @@ def insert_prefetches(func: tirx.PrimFunc) -> tirx.PrimFunc:
             T.call_extern("void", "tvmopt_prefetch_2", T.address_of(P[n, k + 8, 0]))
             for m, c, v: acc[m, c * 16 + v] += A[m, k] * P[n, k, c * 16 + v]
 
-    Written for x86: other instruction sets must not be annotated.
     """
     used: set[int] = set()
 

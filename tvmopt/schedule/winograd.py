@@ -240,8 +240,7 @@ def _schedule_product(
     sch.reverse_compute_at(store, x, preserve_unit_loops=True)
     unroll_and_vectorize(sch, sch.get_loops(store)[len(tasks) + 6 :])
     unroll_and_vectorize(sch, [y_in, x_in, vectors, o_in])
-    if hint.prefetch:
-        annotate_prefetch(sch, channel, hint.prefetch)
+    annotate_prefetch(sch, channel, hint)
     return channel
 
 
