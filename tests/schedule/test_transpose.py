@@ -29,6 +29,7 @@ op, nn = relax.op, relax.op.nn
         (64, 197, 16, True, (16, 8)),  # 192 and 5
         (64, 197, 16, False, None),
         (3136, 19, 16, True, (4, 19)),  # one tile: a rest would touch all lines again
+        (5, 64, 16, True, (5, 8)),  # an axis shorter than a vector is not cut
         (3, 50176, 16, True, None),  # LLVM shuffles
         (50176, 3, 16, True, None),
     ],

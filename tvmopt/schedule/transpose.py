@@ -141,7 +141,7 @@ def choose_tile(along: int, across: int, most: int, cut: bool) -> TransposeTile 
     rows = _rows(across, cut)
     if rows is None:
         return None
-    most = min(most, _TILE // rows)
+    most = min(most, _TILE // rows, along)
     fit = divisors(along, most)[-1]
     if 2 * fit > most:
         return TransposeTile(fit, rows)
