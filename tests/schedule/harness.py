@@ -35,6 +35,22 @@ def lower(build: Callable[..., relax.Expr], operands: Sequence[Operand]) -> tvm.
     return lower_module(builder.get(), TARGET)
 
 
+def matmul(rows: int, depth: int, columns: int, target: tvm.target.Target) -> tirx.PrimFunc:
+    """Product with a weight that does not change between calls."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((rows, depth), "float32"))
+    w = relax.Var("w", relax.TensorType((depth, columns), "float32"))
+    with builder.function("main", [x, w], {"num_input": 1}):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.matmul(x, w))
+        builder.emit_func_output(out)
+    [func] = [
+        f for _, f in lower_module(builder.get(), target).functions_items()
+        if isinstance(f, tirx.PrimFunc)
+    ]  # fmt: skip
+    return func
+
+
 def values(operands: Sequence[Operand], seed: int = 0) -> list[np.ndarray]:
     """Random inputs; integers are small and not negative, so that they serve as indices."""
     rng = np.random.default_rng(seed)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import ir, relax, s_tir, tirx
+from tvm import ir, s_tir, tirx
 
 from tvmopt.arch.target import resolve_target
 from tvmopt.policy import DefaultPolicy
 from tvmopt.schedule import Hint, apply_hint, finish
-from tvmopt.transform.lower import lower
+
+from . import harness
 
 # From names: what is tested here must not depend on the machine.
 AVX512, AVX2 = (resolve_target(cpu, 2) for cpu in ("skylake-avx512", "haswell"))
@@ -23,18 +24,7 @@ AVX512, AVX2 = (resolve_target(cpu, 2) for cpu in ("skylake-avx512", "haswell"))
 
 def matmul(rows: int, depth: int, columns: int, spec=AVX512) -> tirx.PrimFunc:
     """Product with a weight."""
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((rows, depth), "float32"))
-    w = relax.Var("w", relax.TensorType((depth, columns), "float32"))
-    with builder.function("main", [x, w], {"num_input": 1}):
-        with builder.dataflow():
-            out = builder.emit_output(relax.op.matmul(x, w))
-        builder.emit_func_output(out)
-    [func] = [
-        f for _, f in lower(builder.get(), spec.to_tvm()).functions_items()
-        if isinstance(f, tirx.PrimFunc)
-    ]  # fmt: skip
-    return func
+    return harness.matmul(rows, depth, columns, spec.to_tvm())
 
 
 def tile(rows: int, columns: int, spec=AVX512, **fields: object) -> Hint:

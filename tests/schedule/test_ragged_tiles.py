@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import relax, s_tir, tirx
+from tvm import s_tir, tirx
 
 from tvmopt.arch.target import resolve_target
 from tvmopt.policy import DefaultPolicy
 from tvmopt.policy.register_tile import _row_counts
 from tvmopt.schedule import Hint, apply_hint, finish
-from tvmopt.transform.lower import lower
+
+from . import harness
 
 # From a name: what is tested here must not depend on the machine.
 SPEC = resolve_target("skylake-avx512", 2)
@@ -34,18 +35,7 @@ _PASSES = [
 
 def matmul(rows: int, depth: int, columns: int) -> tirx.PrimFunc:
     """Product with a weight."""
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((rows, depth), "float32"))
-    w = relax.Var("w", relax.TensorType((depth, columns), "float32"))
-    with builder.function("main", [x, w], {"num_input": 1}):
-        with builder.dataflow():
-            out = builder.emit_output(relax.op.matmul(x, w))
-        builder.emit_func_output(out)
-    [func] = [
-        f for _, f in lower(builder.get(), SPEC.to_tvm()).functions_items()
-        if isinstance(f, tirx.PrimFunc)
-    ]  # fmt: skip
-    return func
+    return harness.matmul(rows, depth, columns, SPEC.to_tvm())
 
 
 def _branches(func: tirx.PrimFunc) -> int:

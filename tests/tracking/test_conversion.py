@@ -91,11 +91,9 @@ def test_calibration_is_a_run_that_conversions_share(int8, store, mlflow_run, tm
 
 
 def test_sensitivity_chooses_and_main_promotes(store, mlflow_run, tmp_path):
-    done = mlflow_run(
-        store, "main", dtype="int8", layout="NHWC", skip_layers="auto", strategy="default"
-    )
+    done = mlflow_run(store, "main", dtype="int8", layout="NHWC", skip_layers="auto", topk=3)
     out = _ok(done)
-    assert "tvmopt default int8 NHWC" in out
+    assert "tvmopt fast int8 NHWC" in out
     assert "has alias champion" in out
     (run,) = _runs(store, "tags.`tvmopt.stage` = 'sensitivity'")
     assert run.info.status == "FINISHED"

@@ -35,9 +35,10 @@ def test_killed_in_every_stage_then_completed(tmp_path, project_env, root, mlflo
     uri = env["MLFLOW_TRACKING_URI"]
     subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", uri], env=env, check=True)
     client = MlflowClient(uri, uri)
+    command = [sys.executable, "-m", "mlflow", "run", str(root), "--env-manager", "local"]
     for stage in STAGES:
         process = subprocess.Popen(
-            [sys.executable, "-m", "flows.main", "--topk", "3", "--threads", "1"],
+            [*command, "-P", "topk=3", "-P", "threads=1"],
             env=env,
             cwd=tmp_path,
             stdout=subprocess.DEVNULL,

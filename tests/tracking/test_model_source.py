@@ -71,5 +71,5 @@ def test_default_name(model, name):
 def test_main_takes_a_registered_onnx_model(logged, use_example):
     from tvmopt.workflow import main
 
-    result = main("models:/source-net@newest", strategy="default", threads=1, repeats=5)
+    result = main("models:/source-net@newest", topk=3, threads=1, repeats=5)
     assert (result.name, result.champion) == ("source-net-compiled", True)

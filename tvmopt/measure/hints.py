@@ -20,6 +20,7 @@ from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.jobs import numpy_dtype
 from tvmopt.measure.workers import Job, Outcome, WorkerPool
 from tvmopt.schedule import Hint
+from tvmopt.schedule.winograd import Winograd
 
 _MOST_BUILDERS = 4
 # How many times longer than others a hint of the Winograd template takes to build.
@@ -219,7 +220,7 @@ def _found(hints: Sequence[Hint], library: Path, outcome: Outcome) -> list[Measu
 
 def _effort(group: Candidates) -> int:
     """How long the builds of a group take, roughly: transforms are much straight-line code."""
-    return sum(_LONG if hint.template == "winograd" else 1 for hint in group.hints)
+    return sum(_LONG if hint.template == Winograd.name else 1 for hint in group.hints)
 
 
 def _constants(func: tirx.PrimFunc) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -209,7 +209,7 @@ def _access(
         if axis.var not in used:
             strides.append(0)
             continue
-        step = analyzer.simplify(_shift(offset, axis.var) - offset)
+        step = analyzer.simplify(substitute(offset, {axis.var: axis.var + 1}) - offset)
         strides.append(int(step) if isinstance(step, tirx.IntImm) else None)
     return Access(buffer, tuple(strides), offset)
 
@@ -228,23 +228,17 @@ def constant_run(access: Access, axis: Axis) -> int:
         analyzer = sym.Analyzer()
         analyzer.bind(part, ir.Range(0, axis.extent // run))
         analyzer.bind(place, ir.Range(0, run))
-        moved = _replace(access.offset, axis.var, part * run + place)
-        still = _replace(access.offset, axis.var, part * run)
+        moved = substitute(access.offset, {axis.var: part * run + place})
+        still = substitute(access.offset, {axis.var: part * run})
         if analyzer.can_prove_equal(moved, still):
             return run
     return 1
 
 
-def _replace(expr: ir.Expr, var: tirx.Var, value: ir.Expr) -> ir.Expr:
+def substitute(expr: ir.Expr, values: Mapping[tirx.Var, ir.Expr]) -> ir.Expr:
+    """``expr`` with ``values`` for its variables."""
     return tvm_ffi.structural_map(
-        expr, (tirx.Var, lambda v: value if v.same_as(var) else v), order="post"
-    )
-
-
-def _shift(expr: ir.Expr, var: tirx.Var) -> ir.Expr:
-    """``expr`` with ``var + 1`` for ``var``."""
-    return tvm_ffi.structural_map(
-        expr, (tirx.Var, lambda v: v + 1 if v.same_as(var) else v), order="post"
+        expr, (tirx.Var, lambda v: values.get(v, v)), order="post"
     )
 
 

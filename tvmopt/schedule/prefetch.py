@@ -10,14 +10,11 @@ at every step; so the instruction is written out, in a function that touches no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV
 
-from .analysis import variables
+from .analysis import substitute, variables
 from .hint import Hint
 
 #: Annotation of a loop of a reduction: bytes that each step fetches ahead of what it reads.
@@ -47,7 +44,6 @@ def insert_prefetches(func: tirx.PrimFunc) -> tirx.PrimFunc:
         for k in range(512):
             T.call_extern("void", "tvmopt_prefetch_2", T.address_of(P[n, k + 8, 0]))
             for m, c, v: acc[m, c * 16 + v] += A[m, k] * P[n, k, c * 16 + v]
-
     """
     used: set[int] = set()
 
@@ -86,7 +82,7 @@ def _weight(loop: tirx.For, ahead: int) -> tuple[ir.Expr, int] | None:
     loads: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(block.body.value, (ir.TensorLoad, loads.append), order="post")
     for load in loads:
-        indices = [_substitute(index, values) for index in load.indices]
+        indices = [substitute(index, values) for index in load.indices]
         if load.source.same_as(block.body.buffer) or vectors[0] not in variables(indices[-1]):
             continue
         step = load.source.dtype.itemsize
@@ -94,15 +90,9 @@ def _weight(loop: tirx.For, ahead: int) -> tuple[ir.Expr, int] | None:
             step *= int(inner[var].extent)
         first: dict[tirx.Var, ir.Expr] = {var: tirx.const(0, "int64") for var in inner}
         first[loop.loop_var] = loop.loop_var + max(1, ahead // step)
-        at = [_substitute(index, first) for index in indices]
+        at = [substitute(index, first) for index in indices]
         return tirx.address_of(tirx.BufferLoad(load.source, at)), -(-step // _LINE)
     return None
-
-
-def _substitute(expr: ir.Expr, values: Mapping[tirx.Var, ir.Expr]) -> Any:
-    return tvm_ffi.structural_map(
-        expr, (tirx.Var, lambda v: values.get(v, v)), order="post"
-    )
 
 
 def _name(lines: int) -> str:

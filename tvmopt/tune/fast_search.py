@@ -120,7 +120,8 @@ def search(
         arch: The CPU.
         measurer: Builds, checks and times.
         reranker: Learns on the way.
-        topk: Most configurations of one function; light ones get fewer.
+        topk: Most configurations of one function; light ones, and those that take long to build,
+            get fewer.
         stop: Asked between steps; once true, what is left stays as it is.
         done: Called with each function when it is finished.
         network_bytes: Bytes of the network's weights; those of ``workloads`` unless given.
