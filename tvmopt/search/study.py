@@ -20,7 +20,8 @@ from tvmopt.errors import ConfigError
 from tvmopt.search.budget import Budget, worked_seconds
 from tvmopt.search.limits import violation
 from tvmopt.search.plan import FAILED, FINISHED, RUNNING, Tried
-from tvmopt.search.process import SILENT_S, Process
+from tvmopt.search.process import Process
+from tvmopt.search.sampler import distributions
 from tvmopt.search.space import BASELINE, Choice, Space
 
 #: Ends that say nothing about the choice: it may be made again.
@@ -187,13 +188,8 @@ class SearchStudy:
         given_back = []
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         for trial in running:
-            data = trial.user_attrs.get("process")
-            if data is not None:
-                process = Process.from_dict(data)
-                alive = process.is_alive(seen.get(process, 0.0))
-            else:  # its process died, or is just about to sign
-                assert trial.datetime_start is not None
-                alive = time.time() - trial.datetime_start.timestamp() < SILENT_S
+            process = Process.from_dict(trial.user_attrs["process"])
+            alive = process.is_alive(seen.get(process, 0.0))
             if not alive and self._void(trial, "killed", "its process died"):
                 given_back.append(trial.number)
         return given_back
@@ -219,25 +215,30 @@ class SearchStudy:
         """
         while True:
             self.sweep()
-            waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-            if not waiting:
-                choice = self._next(choose, budget)
-                if choice is None:
-                    return None
-                params = {} if choice == BASELINE else self.space.params(choice)
-                self._study.enqueue_trial(params, {"choice": choice.to_dict()})
-            trial = self._study.ask()
-            trial.set_user_attr("process", self._process.to_dict())
-            if "choice" not in trial.user_attrs:  # another process took the one that was waiting
-                self._give_way(trial)
-                continue
-            choice = Choice.from_dict(trial.user_attrs["choice"])
-            if choice != BASELINE:
-                self.space.suggest(trial)
-            if self._is_late(trial.number, choice, budget):
-                self._give_way(trial)
-                continue
-            return Claimed(self._study, trial, choice)
+            choice = self._next(choose, budget)
+            if choice is None:
+                return None
+            trial = self._begin(choice)
+            if not self._is_late(trial.number, choice, budget):
+                return Claimed(self._study, trial, choice)
+            trial.set_user_attr("failure_class", "duplicate")
+            self._study.tell(trial, state=TrialState.FAIL)
+
+    def _begin(self, choice: Choice) -> Trial:
+        """Make a running trial, its choice and its process written down in the same transaction.
+
+        ``Study.enqueue_trial`` and ``ask`` would do it in two, and SQLite lets two processes take
+        the same waiting trial.
+        """
+        params = {} if choice == BASELINE else self.space.params(choice)
+        template = optuna.trial.create_trial(
+            state=TrialState.RUNNING,
+            params=params,
+            distributions=distributions(self.space, params) if params else {},
+            user_attrs={"choice": choice.to_dict(), "process": self._process.to_dict()},
+        )
+        study_id = self._storage.get_study_id_from_name(self.name)
+        return Trial(self._study, self._storage.create_new_trial(study_id, template))
 
     def _next(
         self, choose: Callable[[list[Tried]], Choice | None], budget: Budget
@@ -258,10 +259,6 @@ class SearchStudy:
             return True
         others = sum(not r.is_baseline for r in earlier)
         return bool(budget.trials) and choice != BASELINE and others >= budget.trials
-
-    def _give_way(self, trial: Trial) -> None:
-        trial.set_user_attr("failure_class", "duplicate")
-        self._study.tell(trial, state=TrialState.FAIL)
 
     # -- what belongs to the whole study
 
