@@ -119,7 +119,7 @@ class ConvertConfig(StageConfig):
         parse_input_shapes(self.input_shapes)
         one_of("dtype", self.dtype, DTYPES)
         one_of("quantization", self.quantization, QUANTIZATIONS)
-        if not re.fullmatch(r"auto|NCHW|NHWC|HWNC|NCHW[1-9]\d{0,3}c", self.layout):
+        if not is_layout(self.layout):
             raise ConfigError(
                 f"layout must be one of {', '.join(LAYOUTS)} (such as NCHW16c), "
                 f"but got {self.layout!r}"
@@ -202,6 +202,11 @@ class EvaluateConfig(StageConfig):
         one_of("metric", self.metric, METRICS)
         at_least("repeats", self.repeats, 5)
         at_least("time_limit", self.time_limit_s, 0.1)
+
+
+def is_layout(text: str) -> bool:
+    """Whether ``text`` names a layout: one of ``LAYOUTS``, its block written as a number."""
+    return re.fullmatch(r"auto|NCHW|NHWC|HWNC|NCHW[1-9]\d{0,3}c", text) is not None
 
 
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -23,8 +23,8 @@ _OVERLAP, _LOADED, _GUARDED = 1.0, 0.25, 1.2
 _SPILL = 0.5
 # Bytes that might have been written while a run of the output ends and the next begins.
 _STRIDED = 256.0
-# Share of a cache that a working set may fill before it is taken to miss.
-_FILL = 0.4
+#: Share of a cache that a working set may fill before it is taken to miss.
+FILL = 0.4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ def bandwidth(working_set: float, arch: CpuArch) -> float:
         (arch.l3_bytes / max(1, arch.cores), arch.l3_bandwidth),
     )
     for size, rate in levels:
-        if working_set <= _FILL * size:
+        if working_set <= FILL * size:
             return rate
     return arch.dram_bandwidth
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy.cost import COPY, LAUNCH, imbalance
+from tvmopt.policy.cost import COPY, FILL, LAUNCH, imbalance
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.region import Region
 from tvmopt.schedule.hint import INLINED, Hint
@@ -19,8 +19,6 @@ _TILE, _FINISH = 16.0, 2.0
 # What reading around the padding costs: always, for each accumulator beyond as many as LLVM keeps
 # in registers across the branches, and where a tile has neighbours along more than one axis.
 _AROUND, _CROWDED, _MOST_HELD, _TWO_WAYS = 1.05, 0.08, 8, 1.25
-# Share of a cache that a working set may fill before it is taken to miss.
-_FILL = 0.4
 # Rows of inputs that a tile holds at a time, about: the window's height.
 _ROWS_HELD = 3
 
@@ -95,7 +93,7 @@ class WindowModel:
             for depth in range(len(hint.order) + 1):
                 span = self._span(hint, tiles, depth)
                 held = sum(region.bytes(span) for region in self._regions)
-                if held <= _FILL * size or depth == len(hint.order):
+                if held <= FILL * size or depth == len(hint.order):
                     cycles += math.prod(tiles[p] for p in hint.order[:depth]) * held / rate
                     break
         return cycles

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tvmopt.config import DTYPES, LOW_DTYPES, STRATEGIES, one_of
+from tvmopt.config import DTYPES, LOW_DTYPES, STRATEGIES, is_layout, one_of
 from tvmopt.errors import ConfigError
 from tvmopt.quantize import Sensitivity
 from tvmopt.quantize.roofline import roofline
@@ -48,7 +47,7 @@ class Declared:
         for strategy in self.strategies:
             one_of("strategies", strategy, STRATEGIES)
         for layout in self.layouts:
-            if not re.fullmatch(r"auto|NCHW|NHWC|HWNC|NCHW[1-9]\d{0,3}c", layout):
+            if not is_layout(layout):
                 raise ConfigError(f"layouts must hold layouts such as NHWC, but got {layout!r}")
         if not self.topk or min(self.topk) < 1 or self.metaschedule_trials < 1:
             raise ConfigError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import optuna
 
-from tvmopt.search.plan import FAILED, FINISHED, Tried
+from tvmopt.search.plan import FINISHED, Tried
 from tvmopt.search.space import Space, Variant
 
 _ASKS = 30
@@ -46,26 +46,25 @@ class VariantSampler:
 
     def _study(self, space: Space, tried: Sequence[Tried]) -> optuna.Study:
         sampler = optuna.samplers.TPESampler(seed=self._seed + len(tried), n_startup_trials=4)
-        known = [t for t in tried if t.choice in space and t.state in (FINISHED, FAILED)]
-        finished = [t for t in known if t.state == FINISHED]
+        finished = [t for t in tried if t.choice in space and t.state == FINISHED]
         objectives = max((len(t.values) for t in finished), default=1)
         study = optuna.create_study(
             directions=["minimize"] * objectives,
             sampler=sampler,
             storage=optuna.storages.InMemoryStorage(),
         )
-        for one in known:
+        for one in finished:
             study.add_trial(self._trial(space, one))
         return study
 
     @staticmethod
     def _trial(space: Space, one: Tried) -> optuna.trial.FrozenTrial:
         params = space.params(one.choice)
-        options: dict[str, Any] = {"params": params, "distributions": distributions(space, params)}
-        if one.state == FAILED:
-            return optuna.trial.create_trial(state=optuna.trial.TrialState.FAIL, **options)
         return optuna.trial.create_trial(
-            values=list(one.values), constraints={"limits": one.violation}, **options
+            params=params,
+            distributions=distributions(space, params),
+            values=list(one.values),
+            constraints={"limits": one.violation},
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import optuna
 from sqlalchemy.exc import SQLAlchemyError
@@ -12,35 +13,34 @@ from sqlalchemy.exc import SQLAlchemyError
 from tvmopt.errors import ConfigError
 
 _SQLITE = "sqlite:///"
-_ATTEMPTS = 5
+_PAUSE_S = 0.5
+_REFUSALS = (SQLAlchemyError, optuna.exceptions.StorageInternalError, ImportError, ValueError)
 
 
-def open_storage(url: str) -> optuna.storages.RDBStorage:
+def open_storage(url: str, attempts: int = 5) -> optuna.storages.RDBStorage:
     """Open, and create when needed, a database of studies.
+
+    Args:
+        url: Its URL.
+        attempts: How often to try: two processes that create the tables at once get in each
+            other's way.
 
     Raises:
         ConfigError: When the URL is none, or the database cannot be reached.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    options = {}
+    options: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith(_SQLITE):
         options = {"connect_args": {"timeout": 60}}  # seconds to wait for other writers
-        with suppress(OSError):
+        with suppress(OSError):  # the database says what is wrong with its folder
             Path(url.removeprefix(_SQLITE)).resolve().parent.mkdir(parents=True, exist_ok=True)
-    else:
-        options = {"pool_pre_ping": True}  # type: ignore[dict-item]
-    for attempt in range(_ATTEMPTS):
-        try:
-            return optuna.storages.RDBStorage(url, engine_kwargs=options)
-        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-            # Two processes that create the tables at once get in each other's way.
-            if attempt + 1 < _ATTEMPTS and _is_race(error):
-                time.sleep(0.2 * 2**attempt)
-                continue
+    try:
+        return optuna.storages.RDBStorage(url, engine_kwargs=options)
+    except _REFUSALS as error:
+        if attempts <= 1 or not _is_race(error):
             raise ConfigError(f"{_rule(url)}: {_first_line(error)}") from error
-        except (ImportError, ValueError) as error:
-            raise ConfigError(f"{_rule(url)}: {_first_line(error)}") from error
-    raise AssertionError("unreachable")
+    time.sleep(_PAUSE_S)
+    return open_storage(url, attempts - 1)
 
 
 def _is_race(error: Exception) -> bool:

@@ -133,8 +133,7 @@ class SearchStudy:
     def records(self) -> list[Record]:
         """All trials in the order of their numbers; duplicates that gave way are left out."""
         found = self._study.get_trials(deepcopy=False)
-        records = [_record(trial) for trial in found if "choice" in trial.user_attrs]
-        return [r for r in records if r.failure != "duplicate"]
+        return [r for r in map(_record, found) if r.failure != "duplicate"]
 
     def tried(self) -> list[Tried]:
         """What counts for the plan: all choices but those whose end says nothing."""
@@ -146,8 +145,8 @@ class SearchStudy:
 
     def baseline(self) -> Record | None:
         """The finished trial zero, or the one that failed for good."""
-        found = [r for r in self.records() if r.is_baseline and r.state != RUNNING]
-        return next((r for r in found if not r.is_void), None)
+        found = (r for r in self.records() if r.is_baseline and not r.is_void)
+        return next((r for r in found if r.state != RUNNING), None)
 
     def ended_trials(self) -> int:
         """Trials that count against the budget: ended, not void, after the baseline."""
