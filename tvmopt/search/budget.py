@@ -1,0 +1,37 @@
+"""What a search may spend."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from tvmopt.config import at_least
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """Limits of a whole study, over all its sessions; 0 is no limit.
+
+    Attributes:
+        trials: Most trials that end, in success or in failure, after the baseline.
+        time_s: Most seconds in which at least one process worked on it.
+        patience: Most trials in a row that bring no better artifact.
+    """
+
+    trials: int
+    time_s: float
+    patience: int = 0
+
+    def __post_init__(self) -> None:
+        at_least("trials", self.trials, 0)
+        at_least("time_budget", self.time_s, 0)
+        at_least("patience", self.patience, 0)
+
+
+def worked_seconds(sessions: Iterable[tuple[float, float]]) -> float:
+    """Seconds covered by at least one of the intervals (start, end)."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(sessions):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

@@ -1,0 +1,221 @@
+"""Make the space of a search from a model, a target and what the user narrows it to."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tvmopt.config import DTYPES, LOW_DTYPES, STRATEGIES, one_of
+from tvmopt.errors import ConfigError
+from tvmopt.quantize import Sensitivity
+from tvmopt.quantize.roofline import roofline
+from tvmopt.search.space import FLOAT, Effort, Space
+
+_LAYOUTS = ("NHWC", "NCHW16c", "NCHW")
+_MOST_SKIP_SETS = 5
+_LADDER = ("default", "fast", "metaschedule")  # rising price
+_KEYS = ("dtypes", "skip_layers", "layouts", "strategies", "topk", "metaschedule_trials")
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """What the user narrows the space to; empty: whatever makes sense.
+
+    Attributes:
+        dtypes: Number formats.
+        skip_layers: Skip sets of each number format, instead of measured ones.
+        layouts: Layouts.
+        strategies: Tuning strategies.
+        topk: Values of ``topk`` for ``fast``.
+        metaschedule_trials: Trials of ``metaschedule``.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    skip_layers: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    layouts: tuple[str, ...] = ()
+    strategies: tuple[str, ...] = ()
+    topk: tuple[int, ...] = (20,)
+    metaschedule_trials: int = 64
+
+    def __post_init__(self) -> None:
+        for dtype in (*self.dtypes, *self.skip_layers):
+            one_of("dtypes", dtype, DTYPES)
+        for strategy in self.strategies:
+            one_of("strategies", strategy, STRATEGIES)
+        for layout in self.layouts:
+            if not re.fullmatch(r"auto|NCHW|NHWC|HWNC|NCHW[1-9]\d{0,3}c", layout):
+                raise ConfigError(f"layouts must hold layouts such as NHWC, but got {layout!r}")
+        if not self.topk or min(self.topk) < 1 or self.metaschedule_trials < 1:
+            raise ConfigError(
+                "topk and metaschedule_trials must be at least 1, but got "
+                f"{list(self.topk)} and {self.metaschedule_trials}"
+            )
+
+
+def read_declared(
+    path: str, dtypes: str, layouts: str, strategies: str, topk: int
+) -> Declared:
+    """What the user declared: a YAML file, and parameters that go before it.
+
+    Args:
+        path: YAML file with any of ``dtypes``, ``skip_layers`` (a list for each number format),
+            ``layouts``, ``strategies``, ``topk`` and ``metaschedule_trials``; may be empty.
+        dtypes: Number formats separated by commas; may be empty.
+        layouts: Layouts, the same way.
+        strategies: Tuning strategies, the same way.
+        topk: ``topk`` of ``fast``, when the file names none.
+
+    Raises:
+        ConfigError: When the file is no such mapping, or a value breaks its rule.
+    """
+    found: dict[str, Any] = {"topk": (topk,)}
+    if path:
+        found |= _read(Path(path).expanduser())
+    for name, text in (("dtypes", dtypes), ("layouts", layouts), ("strategies", strategies)):
+        if text.strip():
+            found[name] = tuple(filter(None, (part.strip() for part in text.split(","))))
+    return Declared(**found)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    rule = f"space must be a YAML file with a mapping of {', '.join(_KEYS)}"
+    try:
+        data = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        words = " ".join(str(error).split())
+        raise ConfigError(f"{rule}, but '{path}' cannot be read: {words}") from error
+    if not isinstance(data, dict) or not set(data) <= set(_KEYS):
+        got = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
+        raise ConfigError(f"{rule}, but '{path}' holds {got}")
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if key == "metaschedule_trials":
+            found[key] = _whole(key, value)
+        elif key == "topk":
+            found[key] = tuple(_whole(key, v) for v in _list(key, value))
+        elif key == "skip_layers":
+            if not isinstance(value, dict):
+                raise ConfigError(f"skip_layers must list sets by number format, but got {value!r}")
+            found[key] = {str(k): tuple(_set(s) for s in _list(key, v)) for k, v in value.items()}
+        else:
+            found[key] = tuple(str(v) for v in _list(key, value))
+    return found
+
+
+def _list(key: str, value: object) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _whole(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{key} must be a whole number, but got {value!r}")
+    return value
+
+
+def _set(value: object) -> str:
+    # A set is written as "0,3", as [0, 3], or as one number.
+    return ",".join(map(str, value)) if isinstance(value, list) else str("" if value is None else value)
+
+
+def choose_dtypes(declared: Declared, flags: Collection[str], quantised: bool) -> tuple[str, ...]:
+    """Number formats of the space: what the CPU multiplies faster than float32, unless declared.
+
+    Args:
+        declared: What the user narrows the space to.
+        flags: Features of the target, in Linux's names.
+        quantised: Whether the model came quantised; it keeps its own format then.
+
+    Raises:
+        ConfigError: When a format is declared that a quantised model cannot take.
+    """
+    if quantised:
+        if set(declared.dtypes) - {FLOAT}:
+            raise ConfigError(
+                "dtypes must be float32 (the model's own format) for a model that is quantised, "
+                f"but got {', '.join(declared.dtypes)}"
+            )
+        return (FLOAT,)
+    if declared.dtypes:
+        return tuple(dict.fromkeys(declared.dtypes))
+    faster = roofline(flags).faster
+    return (FLOAT, *(dtype for dtype in LOW_DTYPES if faster[dtype] > 1))
+
+
+def choose_layouts(declared: Declared, convolutions: int) -> tuple[str, ...]:
+    """Layouts of the space; without convolutions there is nothing to lay out."""
+    if not convolutions:
+        return ("auto",)
+    return tuple(dict.fromkeys(declared.layouts)) or _LAYOUTS
+
+
+def choose_efforts(declared: Declared) -> tuple[Effort, ...]:
+    """Efforts of the space, cheapest first."""
+    wanted = declared.strategies or _LADDER[:2]
+    efforts = []
+    for strategy in ("none", *_LADDER):
+        if strategy not in wanted:
+            continue
+        if strategy == "fast":
+            efforts += [Effort(strategy, topk) for topk in sorted(set(declared.topk))]
+        elif strategy == "metaschedule":
+            efforts.append(Effort(strategy, declared.metaschedule_trials))
+        else:
+            efforts.append(Effort(strategy))
+    return tuple(efforts)
+
+
+def choose_skips(found: Sensitivity, dtype: str) -> tuple[str, ...]:
+    """Skip sets of one format: the proposed one first, none, and others of rising size.
+
+    Sets that were seen to miss the bar are left out, but for the empty one: whether all layers can
+    be converted is what everyone asks first. The set of all layers is the float model.
+    """
+    sets = found.sets(dtype)
+    proposed = found.proposed(dtype)
+    held = [s for s in sets if s.holds and s.source != "exact" and s.layers]
+    if not any(s.layers == proposed for s in held) and proposed:
+        return ("",)  # only the float model itself holds: one try, to know
+    others: list[tuple[int, ...]] = [()]
+    for one in held:
+        if one.layers != proposed and one.layers not in others:
+            others.append(one.layers)
+    if len(others) > _MOST_SKIP_SETS - 1:  # the ends, and evenly between them
+        last = len(others) - 1
+        places = {round(i * last / (_MOST_SKIP_SETS - 2)) for i in range(_MOST_SKIP_SETS - 1)}
+        others = [others[i] for i in sorted(places)]
+    ordered = [proposed, *(layers for layers in others if layers != proposed)]
+    return tuple(",".join(map(str, layers)) for layers in ordered)
+
+
+def generate_space(
+    declared: Declared,
+    dtypes: Sequence[str],
+    convolutions: int,
+    sensitivity: Sensitivity | None,
+) -> Space:
+    """The space of a search.
+
+    Args:
+        declared: What the user narrows it to.
+        dtypes: As of :func:`choose_dtypes`.
+        convolutions: How many convolutions the model has.
+        sensitivity: What layers cost, for skip sets that are not declared; None to skip none.
+    """
+    skips = {}
+    for dtype in dtypes:
+        if dtype == FLOAT:
+            continue
+        if dtype in declared.skip_layers:
+            skips[dtype] = tuple(dict.fromkeys(declared.skip_layers[dtype]))
+        elif sensitivity is not None:
+            skips[dtype] = choose_skips(sensitivity, dtype)
+        else:
+            skips[dtype] = ("",)
+    return Space(
+        tuple(dtypes), skips, choose_layouts(declared, convolutions), choose_efforts(declared)
+    )

@@ -1,0 +1,59 @@
+"""What a feasible artifact must keep to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from tvmopt.config import at_least
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Hard constraints of a search; 0 is no limit, but for the accuracy.
+
+    Attributes:
+        max_accuracy_drop: Largest loss of accuracy against the float model.
+        max_library_mb: Largest library, in megabytes (10^6 bytes).
+        max_memory_mb: Largest peak memory of a process that runs the model, in megabytes.
+        max_p99_ms: Largest 99th percentile of the latency, in milliseconds.
+    """
+
+    max_accuracy_drop: float
+    max_library_mb: float = 0.0
+    max_memory_mb: float = 0.0
+    max_p99_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            at_least(field.name, getattr(self, field.name), 0)
+
+    def violations(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """How far each limit is passed, relative to it; at most 0 is kept.
+
+        A limited metric that could not be measured counts as passed by its whole size.
+        """
+        found = {}
+        allowed = self.max_accuracy_drop
+        found["accuracy_drop"] = (metrics["accuracy_drop"] - allowed) / max(allowed, 0.01)
+        limited = (
+            ("library_mb", self.max_library_mb, "library_bytes", 1e-6),
+            ("memory_mb", self.max_memory_mb, "peak_memory_mb", 1.0),
+            ("p99_ms", self.max_p99_ms, "latency_ms_p99", 1.0),
+        )
+        for name, limit, metric, scale in limited:
+            if limit > 0:
+                value = metrics.get(metric)
+                found[name] = 1.0 if value is None else (value * scale - limit) / limit
+        return found
+
+
+def violation(violations: Mapping[str, float]) -> float:
+    """How much all limits together are passed; 0 when feasible."""
+    return sum(max(0.0, value) for value in violations.values())
+
+
+def in_words(violations: Mapping[str, float]) -> str:
+    """The limits that are passed, with by how much."""
+    passed = {name: value for name, value in violations.items() if value > 0}
+    return ", ".join(f"{name} {value:.0%} over its limit" for name, value in passed.items())

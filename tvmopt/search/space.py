@@ -1,0 +1,173 @@
+"""The space of a search: number format x skipped layers x layout x effort of tuning."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from tvmopt.errors import ConfigError
+
+FLOAT = "float32"
+_SKIPS = "skip_layers_"
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Variant:
+    """What is compiled.
+
+    Attributes:
+        dtype: Number format of the layers.
+        skip_layers: Layers that keep their own, as indices separated by commas.
+        layout: Layout of the convolutions.
+    """
+
+    dtype: str
+    skip_layers: str
+    layout: str
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Effort:
+    """How much is spent on tuning.
+
+    Attributes:
+        strategy: Name of the tuning strategy.
+        size: ``topk`` of ``fast``, ``trials`` of ``metaschedule``, else 0.
+    """
+
+    strategy: str
+    size: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.strategy}-{self.size}" if self.size else self.strategy
+
+    @classmethod
+    def parse(cls, text: str) -> Effort:
+        """Effort of ``"default"``, ``"fast-20"``, ``"metaschedule-64"``."""
+        strategy, _, size = text.partition("-")
+        return cls(strategy, int(size or 0))
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Choice:
+    """One point of the space: a variant and the effort of tuning it."""
+
+    variant: Variant
+    effort: Effort
+
+    def to_dict(self) -> dict[str, str]:
+        """JSON-able form; :meth:`from_dict` reverses it."""
+        return {**dataclasses.asdict(self.variant), "effort": str(self.effort)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, str]) -> Choice:
+        """Rebuild a choice from :meth:`to_dict`."""
+        variant = Variant(data["dtype"], data["skip_layers"], data["layout"])
+        return cls(variant, Effort.parse(data["effort"]))
+
+    def __str__(self) -> str:
+        skipped = self.variant.skip_layers
+        count = len(skipped.split(",")) if skipped else 0
+        parts = [self.variant.dtype, self.variant.layout, str(self.effort)]
+        return " ".join([*parts, f"without {count} layers"] if count else parts)
+
+
+BASELINE = Choice(Variant(FLOAT, "", "NCHW"), Effort("none"))
+"""Trial zero: the model as TVM's own pipeline compiles it; measured beside ONNX Runtime."""
+
+
+class Suggester(Protocol):
+    """What of an Optuna trial the space needs."""
+
+    def suggest_categorical(self, name: str, choices: list[str]) -> Any:
+        """Value of one parameter."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """All combinations that make sense for one model on one target.
+
+    Attributes:
+        dtypes: Number formats.
+        skip_layers: For each but float32, skip sets of rising size.
+        layouts: Layouts.
+        efforts: Efforts of tuning, cheapest first; a variant climbs them one after the other.
+    """
+
+    dtypes: tuple[str, ...]
+    skip_layers: Mapping[str, tuple[str, ...]]
+    layouts: tuple[str, ...]
+    efforts: tuple[Effort, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("dtypes", "layouts", "efforts"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name} must hold at least one value, but the space has none")
+        for dtype in self.dtypes:
+            if not self.skips_of(dtype):
+                raise ConfigError(f"skip_layers must hold a set for {dtype}, but has none")
+
+    def skips_of(self, dtype: str) -> tuple[str, ...]:
+        """Skip sets to combine with ``dtype``; none for float32."""
+        return ("",) if dtype == FLOAT else tuple(self.skip_layers.get(dtype, ()))
+
+    def variants(self) -> Iterator[Variant]:
+        """Every variant, those first that each number format is begun with."""
+        rest = []
+        for dtype in self.dtypes:
+            for layout in self.layouts:
+                for skipped in self.skips_of(dtype):
+                    variant = Variant(dtype, skipped, layout)
+                    if layout == self.layouts[0] and skipped == self.skips_of(dtype)[0]:
+                        yield variant
+                    else:
+                        rest.append(variant)
+        yield from rest
+
+    def __len__(self) -> int:
+        return len(list(self.variants())) * len(self.efforts)
+
+    def __contains__(self, choice: object) -> bool:
+        return (
+            isinstance(choice, Choice)
+            and choice.effort in self.efforts
+            and choice.variant in set(self.variants())
+        )
+
+    def suggest(self, trial: Suggester) -> Choice:
+        """Take a choice from an Optuna trial; a parameter is asked for only where it applies."""
+        dtype = trial.suggest_categorical("dtype", list(self.dtypes))
+        skipped = ""
+        if dtype != FLOAT:
+            skipped = trial.suggest_categorical(_SKIPS + dtype, list(self.skips_of(dtype)))
+        layout = trial.suggest_categorical("layout", list(self.layouts))
+        effort = trial.suggest_categorical("effort", [str(e) for e in self.efforts])
+        return Choice(Variant(dtype, skipped, layout), Effort.parse(effort))
+
+    def params(self, choice: Choice) -> dict[str, str]:
+        """Optuna's parameters of a choice: what :meth:`suggest` would have been given."""
+        variant = choice.variant
+        found = {"dtype": variant.dtype, "layout": variant.layout, "effort": str(choice.effort)}
+        if variant.dtype != FLOAT:
+            found[_SKIPS + variant.dtype] = variant.skip_layers
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form; :meth:`from_dict` reverses it."""
+        return {
+            "dtypes": list(self.dtypes),
+            "skip_layers": {k: list(v) for k, v in self.skip_layers.items()},
+            "layouts": list(self.layouts),
+            "efforts": [str(e) for e in self.efforts],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Space:
+        """Rebuild a space from :meth:`to_dict`."""
+        return cls(
+            tuple(data["dtypes"]),
+            {k: tuple(v) for k, v in data["skip_layers"].items()},
+            tuple(data["layouts"]),
+            tuple(Effort.parse(e) for e in data["efforts"]),
+        )

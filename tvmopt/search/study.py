@@ -1,0 +1,359 @@
+"""The study: what was tried and what came of it, in Optuna's database, safe against any end.
+
+Optuna's database is the truth. A choice is written down with its trial before anything is done, so
+that no two processes work on the same one; a process that died gives its trial back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from tvmopt.errors import ConfigError
+from tvmopt.search.budget import Budget, worked_seconds
+from tvmopt.search.limits import violation
+from tvmopt.search.plan import FAILED, FINISHED, RUNNING, Tried
+from tvmopt.search.process import SILENT_S, Process
+from tvmopt.search.space import BASELINE, Choice, Space
+
+#: Ends that say nothing about the choice: it may be made again.
+VOID = ("killed", "interrupted", "time_budget", "duplicate")
+_DECLARATION, _BUDGET, _ENDING = "declaration", "budget", "ending"
+_PARENT, _SESSION = "parent_run", "session:"
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One trial as the study has it.
+
+    Attributes:
+        number: Its number.
+        choice: What it tried.
+        state: As in :class:`~tvmopt.search.plan.Tried`.
+        run_id: Its run in MLflow; empty before there is one.
+        metrics: What was measured.
+        violations: How far each limit is passed.
+        values: Values of the objectives.
+        failure: Class of the failure; empty when it did not fail.
+        error: What went wrong, in one line.
+        stages: Runs of its stages, by name.
+        seconds: Wall time it took; None while it runs.
+    """
+
+    number: int
+    choice: Choice
+    state: str
+    run_id: str
+    metrics: dict[str, float]
+    violations: dict[str, float]
+    values: tuple[float, ...]
+    failure: str
+    error: str
+    stages: dict[str, str]
+    seconds: float | None
+
+    @property
+    def is_void(self) -> bool:
+        """Whether its end says nothing about its choice."""
+        return self.failure in VOID
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is trial zero's measurement of what there was before."""
+        return self.choice == BASELINE
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it finished and keeps to every limit."""
+        return self.state == FINISHED and violation(self.violations) == 0
+
+
+class Claimed:
+    """A trial that this process works on, until one of the methods ends it."""
+
+    def __init__(self, study: optuna.Study, trial: Trial, choice: Choice) -> None:
+        self._study, self._trial = study, trial
+        self.choice = choice
+        self.number = trial.number
+
+    def note(self, name: str, value: object) -> None:
+        """Write a fact into the trial."""
+        self._trial.set_user_attr(name, value)
+
+    def finish(
+        self,
+        metrics: Mapping[str, float],
+        violations: Mapping[str, float],
+        values: Sequence[float],
+    ) -> None:
+        """Write down what was measured."""
+        self.note("metrics", dict(metrics))
+        for name, value in violations.items():
+            self._trial.set_constraint(name, float(value))
+        self._study.tell(self._trial, list(values))
+
+    def fail(self, failure: str, error: str) -> None:
+        """Write down why there is no result."""
+        self.note("failure_class", failure)
+        self.note("error", error[:2000])
+        self._study.tell(self._trial, state=TrialState.FAIL)
+
+
+class SearchStudy:
+    """One study in its database, joined by this process.
+
+    Args:
+        storage: The database.
+        name: Name of the study; it must exist.
+    """
+
+    def __init__(self, storage: optuna.storages.RDBStorage, name: str) -> None:
+        self._storage = storage
+        # What is tried is chosen elsewhere; this sampler fills in nothing.
+        sampler = optuna.samplers.RandomSampler(seed=0)
+        self._study = optuna.load_study(study_name=name, storage=storage, sampler=sampler)
+        self.name = name
+        self.declaration: dict[str, Any] = json.loads(self._study.user_attrs[_DECLARATION])
+        self.space = Space.from_dict(self.declaration["space"])
+        self._session = _SESSION + uuid.uuid4().hex[:12]
+        self._process = Process.own()
+        self._started = time.time()
+
+    # -- what is known
+
+    def records(self) -> list[Record]:
+        """All trials in the order of their numbers; duplicates that gave way are left out."""
+        found = self._study.get_trials(deepcopy=False)
+        records = [_record(trial) for trial in found if "choice" in trial.user_attrs]
+        return [r for r in records if r.failure != "duplicate"]
+
+    def tried(self) -> list[Tried]:
+        """What counts for the plan: all choices but those whose end says nothing."""
+        return [
+            Tried(r.choice, r.state, violation(r.violations), r.values)
+            for r in self.records()
+            if not r.is_void and not r.is_baseline
+        ]
+
+    def baseline(self) -> Record | None:
+        """The finished trial zero, or the one that failed for good."""
+        found = [r for r in self.records() if r.is_baseline and r.state != RUNNING]
+        return next((r for r in found if not r.is_void), None)
+
+    def ended_trials(self) -> int:
+        """Trials that count against the budget: ended, not void, after the baseline."""
+        return sum(t.state != RUNNING for t in self.tried())
+
+    def stale_trials(self) -> int:
+        """Trials since the best feasible latency was last improved."""
+        best, stale = float("inf"), 0
+        for record in self.records():
+            if record.is_void or record.is_baseline or record.state == RUNNING:
+                continue
+            stale += 1
+            if record.feasible and record.values[0] < best:
+                best, stale = record.values[0], 0
+        return stale
+
+    # -- sessions and time
+
+    def beat(self) -> None:
+        """Say that this process works on the study now."""
+        data = [self._started, time.time(), self._process.to_dict()]
+        self._study.set_user_attr(self._session, data)
+
+    def worked_s(self) -> float:
+        """Seconds that at least one process has worked on the study."""
+        attrs = self._study.user_attrs
+        found = [tuple(v[:2]) for k, v in attrs.items() if k.startswith(_SESSION)]
+        return worked_seconds(found)
+
+    def sweep(self) -> list[int]:
+        """Give back the trials of dead processes; returns their numbers."""
+        attrs = self._study.user_attrs
+        seen = {
+            Process.from_dict(value[2]): value[1]
+            for key, value in attrs.items()
+            if key.startswith(_SESSION)
+        }
+        given_back = []
+        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        for trial in running:
+            data = trial.user_attrs.get("process")
+            if data is not None:
+                process = Process.from_dict(data)
+                alive = process.is_alive(seen.get(process, 0.0))
+            else:  # its process died, or is just about to sign
+                assert trial.datetime_start is not None
+                alive = time.time() - trial.datetime_start.timestamp() < SILENT_S
+            if not alive and self._void(trial, "killed", "its process died"):
+                given_back.append(trial.number)
+        return given_back
+
+    def _void(self, trial: FrozenTrial, failure: str, error: str) -> bool:
+        try:
+            self._storage.set_trial_user_attr(trial._trial_id, "failure_class", failure)
+            self._storage.set_trial_user_attr(trial._trial_id, "error", error)
+            self._study.tell(trial.number, state=TrialState.FAIL)
+        except (ValueError, RuntimeError):  # ended meanwhile, by its own or another process
+            return False
+        return True
+
+    # -- claiming
+
+    def claim(
+        self, choose: Callable[[list[Tried]], Choice | None], budget: Budget
+    ) -> Claimed | None:
+        """Begin a trial of the choice that ``choose`` makes; None when it makes none.
+
+        The first trial is the baseline. A trial that another process made at the same moment with
+        the same choice, or with the last of the budget, gives way by its number.
+        """
+        while True:
+            self.sweep()
+            waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+            if not waiting:
+                choice = self._next(choose, budget)
+                if choice is None:
+                    return None
+                params = {} if choice == BASELINE else self.space.params(choice)
+                self._study.enqueue_trial(params, {"choice": choice.to_dict()})
+            trial = self._study.ask()
+            trial.set_user_attr("process", self._process.to_dict())
+            if "choice" not in trial.user_attrs:  # another process took the one that was waiting
+                self._give_way(trial)
+                continue
+            choice = Choice.from_dict(trial.user_attrs["choice"])
+            if choice != BASELINE:
+                self.space.suggest(trial)
+            if self._is_late(trial.number, choice, budget):
+                self._give_way(trial)
+                continue
+            return Claimed(self._study, trial, choice)
+
+    def _next(
+        self, choose: Callable[[list[Tried]], Choice | None], budget: Budget
+    ) -> Choice | None:
+        zero = [r for r in self.records() if r.is_baseline and not r.is_void]
+        if not zero:
+            return BASELINE
+        if zero[0].state == RUNNING:  # latencies are compared with it
+            return None
+        tried = self.tried()
+        if budget.trials and len(tried) >= budget.trials:
+            return None
+        return choose(tried)
+
+    def _is_late(self, number: int, choice: Choice, budget: Budget) -> bool:
+        earlier = [r for r in self.records() if r.number < number and not r.is_void]
+        if any(r.choice == choice for r in earlier):
+            return True
+        others = sum(not r.is_baseline for r in earlier)
+        return bool(budget.trials) and choice != BASELINE and others >= budget.trials
+
+    def _give_way(self, trial: Trial) -> None:
+        trial.set_user_attr("failure_class", "duplicate")
+        self._study.tell(trial, state=TrialState.FAIL)
+
+    # -- what belongs to the whole study
+
+    @property
+    def ending(self) -> dict[str, Any] | None:
+        """What the last complete end came to; None before."""
+        text = self._study.user_attrs.get(_ENDING)
+        return json.loads(text) if text else None
+
+    def end(self, ending: Mapping[str, Any]) -> None:
+        """Write down what the end came to."""
+        self._study.set_user_attr(_ENDING, json.dumps(dict(ending)))
+
+    @property
+    def budget(self) -> dict[str, Any]:
+        """Budget that the last search gave the study, as keyword arguments."""
+        return dict(self._study.user_attrs[_BUDGET])
+
+    @budget.setter
+    def budget(self, budget: Mapping[str, Any]) -> None:
+        self._study.set_user_attr(_BUDGET, dict(budget))
+
+    @property
+    def parent_run(self) -> str:
+        """Run that the trials' runs belong to."""
+        return str(self._study.user_attrs.get(_PARENT, ""))
+
+    @parent_run.setter
+    def parent_run(self, run_id: str) -> None:
+        self._study.set_user_attr(_PARENT, run_id)
+
+
+def study_names(storage: optuna.storages.RDBStorage) -> list[str]:
+    """Names of the studies in a database."""
+    return sorted(optuna.get_all_study_names(storage))
+
+
+def find_study(storage: optuna.storages.RDBStorage, name: str) -> SearchStudy | None:
+    """The study ``name``; None when there is none, or when its maker died before declaring it."""
+    if name not in study_names(storage):
+        return None
+    study = optuna.load_study(study_name=name, storage=storage)
+    return SearchStudy(storage, name) if _DECLARATION in study.user_attrs else None
+
+
+def open_study(
+    storage: optuna.storages.RDBStorage, name: str, declaration: Mapping[str, Any]
+) -> SearchStudy:
+    """Create the study ``name``, or go on with it.
+
+    Args:
+        storage: The database.
+        name: Name of the study.
+        declaration: What it is about: the space under ``"space"``, ``"objectives"``, and whatever
+            else must be the same for a study to go on.
+
+    Raises:
+        ConfigError: When there is a study of that name about something else; says in what.
+    """
+    known = find_study(storage, name)
+    wanted = json.loads(json.dumps(dict(declaration)))
+    if known is not None:
+        differing = [key for key in wanted if known.declaration.get(key) != wanted[key]]
+        if differing:
+            raise ConfigError(
+                f"study {name!r} must be gone on with as it was begun, but got another "
+                f"{', '.join(differing)}; give another study, or none to get one of its own"
+            )
+        return known
+    study = optuna.create_study(
+        study_name=name,
+        storage=storage,
+        directions=["minimize"] * len(declaration["objectives"]),
+        load_if_exists=True,
+    )
+    study.set_user_attr(_DECLARATION, json.dumps(wanted))
+    return SearchStudy(storage, name)
+
+
+def _record(trial: FrozenTrial) -> Record:
+    attrs = trial.user_attrs
+    state = {TrialState.COMPLETE: FINISHED, TrialState.FAIL: FAILED}.get(trial.state, RUNNING)
+    seconds = trial.duration.total_seconds() if trial.duration is not None else None
+    return Record(
+        number=trial.number,
+        choice=Choice.from_dict(attrs["choice"]),
+        state=state,
+        run_id=attrs.get("run_id", ""),
+        metrics=dict(attrs.get("metrics", {})),
+        violations=dict(trial.constraints),
+        values=tuple(trial.values) if state == FINISHED else (),
+        failure=attrs.get("failure_class", "") if state == FAILED else "",
+        error=attrs.get("error", ""),
+        stages=dict(attrs.get("stages", {})),
+        seconds=seconds,
+    )
