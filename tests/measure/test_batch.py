@@ -341,6 +341,18 @@ def test_earlier_candidates_are_timed_again_beside_new_ones(func, tmp_path: Path
     assert results[1].built is not None and results[1].built.library != call.built.library
 
 
+def test_candidates_of_any_round_are_checked_with_the_first_library(func, tmp_path: Path) -> None:
+    hints = [r.hint for r in DefaultPolicy(func, ARCH).ranked][:3]
+    with HintMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
+        [last] = measurer.measure([Candidates(func, hints[:1])])[0]
+        for hint in hints[1:]:  # each beside the one before, whose library has no reference
+            again, last = measurer.measure([Candidates(func, [hint], [last])])[0]
+            assert (again.error, last.error) == (None, None)
+        [alone] = measurer.measure([Candidates(func, [], [last])])[0]
+    assert alone.error is None
+    assert alone.latency_us is not None
+
+
 @pytest.mark.alone
 def test_a_worker_that_is_too_late_leaves_the_others_measured(
     func, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 
 import pytest
@@ -79,6 +80,17 @@ def test_the_second_batch_times_the_best_of_the_first_again(workload) -> None:
     assert second[: len(again)] == again
     assert len(first) + len(second) - len(again) == 10
     assert not set(first) & set(second[len(again) :])
+
+
+def test_the_best_of_the_first_round_is_tried_without_its_prefetches(workload) -> None:
+    measurer = FakeMeasurer()
+    measurer.latency = lambda h: FakeMeasurer.latency(measurer, h) * (1e-9 if h.prefetch else 1.0)
+    [tuned] = search([workload], ARCH, measurer, Reranker(0), topk=10)
+    first, second = measurer.batches
+    best = min(first, key=measurer.latency)
+    assert best.prefetch > 0
+    assert dataclasses.replace(best, prefetch=0) in second
+    assert len(tuned.measured) == 10
 
 
 def test_the_first_choice_stands_unless_another_is_clearly_faster(workload) -> None:

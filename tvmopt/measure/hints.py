@@ -35,11 +35,13 @@ class Built:
         library: The library, kept until its measurer is closed.
         index: Its number in the library.
         packed: Indices of the parameters it packs, and the shapes of what they become.
+        base: The function's first library, which has what its candidates are checked with.
     """
 
     library: Path
     index: int
     packed: tuple[list[int], list[list[int]]]
+    base: Path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +153,7 @@ class HintMeasurer:
                         "hints": [hint.to_dict() for hint in group.hints],
                         "target": self._target,
                         "path": str(library),
-                        "base": not group.again,
+                        "base": _base(group) is None,
                     },
                     self._timeouts[0] * max(1, len(group.hints)),
                 )
@@ -159,7 +161,7 @@ class HintMeasurer:
         self._libraries += libraries
         outcomes = self._builders.run(jobs, stop)
         built = {
-            id(group): _found(group.hints, library, outcome)
+            id(group): _found(group, library, outcome)
             for group, library, outcome in zip(new, libraries, outcomes, strict=False)
         }
         results: list[list[Measured]] = []
@@ -183,8 +185,7 @@ class HintMeasurer:
         if not which:
             return []
         built = [m.built for m in which if m.built is not None]
-        first = [m.built.library for m in group.again if m.built is not None][:1]
-        libraries = list(dict.fromkeys([*first, *(b.library for b in built)]))
+        libraries = list(dict.fromkeys([built[0].base, *(b.library for b in built)]))
         arguments = {
             "libraries": [str(library) for library in libraries],
             "arguments": [[[int(e) for e in p.shape], str(p.dtype)] for p in group.func.params],
@@ -207,14 +208,24 @@ class HintMeasurer:
         ]
 
 
-def _found(hints: Sequence[Hint], library: Path, outcome: Outcome) -> list[Measured]:
+def _base(group: Candidates) -> Path | None:
+    """The first library of a function that was measured before; None when it was not."""
+    return next((m.built.base for m in group.again if m.built is not None), None)
+
+
+def _found(group: Candidates, library: Path, outcome: Outcome) -> list[Measured]:
     """What became of the hints of one library; not timed yet."""
     if outcome.error is not None:
-        return [Measured(hint, None, f"build: {outcome.error}") for hint in hints]
+        return [Measured(hint, None, f"build: {outcome.error}") for hint in group.hints]
     errors, packed = outcome.value["errors"], outcome.value["packed"]
+    base = _base(group) or library
+    places = [
+        None if error else Built(library, n, parts or ([], []), base)
+        for n, (error, parts) in enumerate(zip(errors, packed, strict=True))
+    ]
     return [
-        Measured(hint, None, error, built=None if error else Built(library, n, parts or ([], [])))
-        for n, (hint, error, parts) in enumerate(zip(hints, errors, packed, strict=True))
+        Measured(hint, None, error, built=place)
+        for hint, error, place in zip(group.hints, errors, places, strict=True)
     ]
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from tvmopt.schedule.hint import Hint
+from tvmopt.schedule.hint import INLINED, Hint
 
 #: Length of every feature vector.
 FEATURES = 20
@@ -33,7 +33,8 @@ class Ranked:
         """What configurations share that the model errs on alike: vectors, loop order, parts."""
         hint = self.hint
         width = hint.block[-1:], hint.task[-1:]
-        return hint.template, *width, hint.order, hint.rstep > 0, hint.accumulate
+        inlined = hint.stage == INLINED
+        return hint.template, *width, hint.order, hint.rstep > 0, hint.accumulate, inlined
 
     @property
     def features(self) -> list[float]:

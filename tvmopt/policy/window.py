@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.window_model import WindowModel
-from tvmopt.schedule.hint import Hint
+from tvmopt.schedule.hint import INLINED, Hint
 from tvmopt.schedule.window import MOST_UNROLLED, Window, WindowForm
 
 _GOOD_USE = 0.7
@@ -43,23 +43,29 @@ def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
 
 
 def _orders(last: int) -> list[tuple[int, ...]]:
-    """Channels innermost, and channels just outside of the row."""
+    """Channels innermost, just outside of the row, and outside of all but the batch."""
     plain = tuple(range(last + 1))
-    return [plain] if last == 0 else [plain, (*plain[:-2], last, last - 1)]
+    if last == 0:
+        return [plain]
+    orders = [plain, (*plain[:-2], last, last - 1), (0, last, *plain[1:-1])]
+    return list(dict.fromkeys(orders))
 
 
 def _stages(form: WindowForm, order: tuple[int, ...], parallel: int) -> list[int]:
-    """Where the padded input may be made: in a pass of its own, or inside of some loops."""
+    """Where the padded input may be made: nowhere, in a pass of its own, inside of some loops."""
     last = len(order) - 1
-    if not form.producers or not parallel or last < 2:
+    if not form.producers:
         return [0]
-    stages = [0, max(parallel, last - 1)]
-    if order[-1] != last and parallel <= last:  # that of one vector of channels
-        stages.append(last)
+    stages = [0, INLINED] if form.inlines else [0]
+    if parallel and last >= 2:
+        stages.append(max(parallel, last - 1))
+        if order[-1] != last and parallel <= last:  # that of one vector of channels
+            stages.append(last)
     return list(dict.fromkeys(stages))
 
 
 def _widths(form: WindowForm, arch: CpuArch) -> list[int]:
+    """Channels of a tile: whole vectors, or where none fit those that fill most of their lanes."""
     facts = form.facts
     extent = facts.axes[facts.spatial[-1]].extent
     lanes = arch.lanes(facts.dtype)
@@ -70,8 +76,9 @@ def _widths(form: WindowForm, arch: CpuArch) -> list[int]:
         if not form.unrolled_taps and width > lanes and width % lanes:
             continue  # LLVM carries such vectors from one iteration to the next in pieces
         found[width] = width / (math.ceil(width / lanes) * lanes)
+    whole = [w for w in found if w % lanes == 0]
     best = max(found.values())
-    return [w for w, use in found.items() if use >= min(_GOOD_USE, best)]
+    return whole or [w for w, use in found.items() if use >= min(_GOOD_USE, best)]
 
 
 def _row_blocks(
@@ -99,9 +106,14 @@ def _row_blocks(
 
 
 def _depths(tiles: list[int], cores: int) -> list[int]:
+    """How many loops to share out: none, as few as suffice, fewer when all cores get as much."""
     if cores == 1 or math.prod(tiles) == 1:
         return [0]
+    depths = [0]
     for depth in range(1, len(tiles) + 1):
-        if math.prod(tiles[:depth]) >= 4 * cores:
-            return [0, depth]
-    return [0, len(tiles)]
+        tasks = math.prod(tiles[:depth])
+        if tasks >= 4 * cores:
+            return [*depths, depth]
+        if tasks > 1 and tasks % cores == 0:
+            depths.append(depth)
+    return list(dict.fromkeys([*depths, len(tiles)]))

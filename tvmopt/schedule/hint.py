@@ -11,6 +11,8 @@ from tvmopt.arch.cpu import CpuArch
 
 # Longest vectorised loop, in registers. LLVM cuts it into registers; longer ones only spill.
 MAX_VECTOR_REGISTERS = 4
+# A hint's ``stage`` for producers that are computed where they are read.
+INLINED = -1
 # Parallel tasks a core, at least: the pool hands every thread one contiguous share of the tasks,
 # so a remainder of one task must be small next to a share.
 TASKS_PER_CORE = 8
@@ -33,7 +35,8 @@ class Hint:
         order: Loops over the tiles, outermost first, as indices into ``block``; after these, in the
             order of the axes, come the loops over the parts that ``task`` divides an axis into.
         parallel: How many of these loops are shared out over the cores; 0 is none.
-        stage: How many of these loops surround the producers (padding); 0: a stage of their own.
+        stage: How many of these loops surround the producers (padding); 0: a stage of their own;
+            ``INLINED``: none, each element is computed where it is read.
         pack: How the vectorised operand is laid out: ``"none"`` reads it in place, ``"call"``
             copies it at every call, ``"constant"`` once, when the model is built.
         prefetch: Bytes that a step of the reduction fetches ahead of what it reads of the weight; 0

@@ -2,19 +2,20 @@
 
 Channels lie innermost and fill the lanes, so nothing has to be broadcast. A tile of neighbouring
 outputs shares the inputs that its windows have in common: the window is written out as
-straight-line code, and the compiler loads each input once.
+straight-line code, and the compiler loads each input once. Whether a tap lies in the padding is the
+same for all lanes, so that reading around it costs less than a padded copy of the data.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from tvm import s_tir, tirx
+from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from .analysis import BlockFacts, block_facts
 from .base import Template
-from .hint import Hint
+from .hint import INLINED, Hint
 from .nest import find_epilogue, fits, only_reduction, schedule_nest, schedule_rest, unit_loops
 
 # Multiply-adds of one vector that a tile may hold as straight-line code.
@@ -31,6 +32,7 @@ class WindowForm:
         epilogue: The block that finishes the anchor's elements.
         facts: Of the anchor; its last data-parallel axis is the vectorised one.
         producers: Names of the blocks that make the data, padding mostly.
+        inlines: Whether all that they do is to choose between a value read and a constant.
     """
 
     sch: s_tir.Schedule
@@ -38,6 +40,7 @@ class WindowForm:
     epilogue: SBlockRV
     facts: BlockFacts
     producers: tuple[str, ...]
+    inlines: bool
 
     @property
     def extents(self) -> list[int]:
@@ -66,8 +69,19 @@ def prepare_window(func: tirx.PrimFunc) -> WindowForm | None:
     if any(step not in (0, 1) for step in steps) or steps.count(1) != len(steps):
         return None
     epilogue = find_epilogue(sch, anchor)
-    producers = tuple(sch.get(b).name_hint for b in sch.get_producers(anchor))
-    return WindowForm(sch, anchor, epilogue, block_facts(sch, anchor), producers)
+    blocks = [sch.get(b) for b in sch.get_producers(anchor)]
+    producers = tuple(block.name_hint for block in blocks)
+    inlines = bool(blocks) and all(_only_pads(block) for block in blocks)
+    return WindowForm(sch, anchor, epilogue, block_facts(sch, anchor), producers, inlines)
+
+
+def _only_pads(block: s_tir.SBlock) -> bool:
+    """Whether a block writes either what it reads or a constant."""
+    value = getattr(block.body, "value", None)
+    if not isinstance(value, ir.Call) or not value.op.name.endswith(".if_then_else"):
+        return False
+    plain = (ir.TensorLoad, tirx.FloatImm, tirx.IntImm)
+    return all(isinstance(branch, plain) for branch in value.args[1:])
 
 
 class Window(Template):
@@ -89,9 +103,15 @@ class Window(Template):
                 for xi in T.unroll(4): for v in T.vectorized(32): Y[...] = ...
         """
         form = prepare_window(func)
-        if form is None or hint.task or not fits(hint, form.extents):
+        inlined = hint.stage == INLINED
+        placed = dataclasses.replace(hint, stage=0) if inlined else hint
+        if form is None or hint.task or not fits(placed, form.extents):
+            return None
+        if inlined and not form.inlines:
             return None
         sch, anchor, facts = form.sch, form.anchor, form.facts
+        for name in form.producers if inlined else ():
+            sch.compute_inline(sch.get_sblock(name))
         lanes = hint.arch.lanes(facts.dtype)
         loops = sch.get_loops(anchor)
         split = [
@@ -105,7 +125,7 @@ class Window(Template):
             sch,
             anchor,
             form.epilogue,
-            hint,
+            placed,
             units=unit_loops(facts, loops),
             outer=[outer for outer, _ in split],
             reduction=[loops[i] for i in facts.reduction],

@@ -1,10 +1,10 @@
 """The fast tuner's search: for each function measure the few configurations that look best.
 
 Two rounds a function. The first takes the model's favourites of every kind and times them roughly.
-The second takes what the re-ranker makes of them, and times it carefully, beside the best of the
-first round and the policy's first choice. Functions go in groups, so that builds of one group fill
-all cores. Functions that differ in their epilogue alone follow the heaviest of them: what was
-fastest there is tried first, and little else.
+The second takes what the re-ranker makes of them, and the best so far without its prefetches, and
+times it carefully, beside the best of the first round and the policy's first choice. Functions go
+in groups, so that builds of one group fill all cores. Functions that differ in their epilogue alone
+follow the heaviest of them: what was fastest there is tried first, and little else.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def search(
                 wanted = max(1, round(most * share)) - len(state.measured)
                 left = state.left()
                 if share == 1.0:
-                    left = reranker.order(left[: _POOL * max(1, wanted)])
+                    left = [*_twin(state), *reranker.order(left[: _POOL * max(1, wanted)])]
                 else:
                     left = spread(left, wanted)
                 if wanted > 0 and left:
@@ -174,6 +174,19 @@ def search(
             if state.measured:
                 done(state)
     return states
+
+
+def _twin(state: Tuned) -> list[Ranked]:
+    """The best so far without its prefetches: they cost a little where the weight is at hand."""
+    best = best_of(state.measured)
+    if best is None or not best.hint.prefetch:
+        return []
+    like = next(r for r in state.ranked if r.hint == best.hint)
+    twin = dataclasses.replace(like, hint=dataclasses.replace(best.hint, prefetch=0))
+    if any(r.hint == twin.hint for r in state.ranked):
+        return []
+    state.ranked.append(twin)
+    return [twin]
 
 
 def _followers(budget: int) -> int:
