@@ -32,6 +32,7 @@ LEVELS = [
     {"evaluate"},
     {"quantize"},
     {"stages"},
+    {"search"},
     {"tracking"},
     {"workflow", "doctor", "__main__"},
 ]

@@ -1,0 +1,156 @@
+"""What is tried next: everything once, cheap before dear, the promising first."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tvmopt.search.plan import FAILED, FINISHED, RUNNING, Tried, next_choice
+from tvmopt.search.sampler import VariantSampler
+from tvmopt.search.space import Choice, Effort, Space
+
+EFFORTS = (Effort("default"), Effort("fast", 20), Effort("metaschedule", 64))
+SPACE = Space(
+    ("float32", "bfloat16", "int8"),
+    {"bfloat16": ("", "1"), "int8": ("0", "", "0,1")},
+    ("NHWC", "NCHW16c", "NCHW"),
+    EFFORTS,
+)
+
+
+def _first(space, tried, untried):
+    return untried[0]
+
+
+def _finished(choice: Choice, latency: float, violation: float = 0.0) -> Tried:
+    return Tried(choice, FINISHED, violation, (latency,))
+
+
+def _run(space: Space, measure, sample=_first, most: int = 1000) -> list[Tried]:
+    tried: list[Tried] = []
+    while len(tried) < most:
+        choice = next_choice(space, tried, sample)
+        if choice is None:
+            break
+        assert choice in space
+        assert choice not in {t.choice for t in tried}, "nothing is tried twice"
+        tried.append(measure(choice))
+    return tried
+
+
+def test_in_the_end_all_that_finished_is_tried_with_every_effort() -> None:
+    tried = _run(SPACE, lambda choice: _finished(choice, 1.0))
+    assert len(tried) == len(SPACE)
+
+
+def test_dear_efforts_are_for_the_best_third() -> None:
+    latency = {v: float(n) for n, v in enumerate(SPACE.variants())}
+    tried = _run(SPACE, lambda c: _finished(c, latency[c.variant]), most=12)
+    dear = [t.choice for t in tried if t.choice.effort == EFFORTS[1]]
+    cheap = [t.choice for t in tried if t.choice.effort == EFFORTS[0]]
+    assert dear[0].variant == min(latency, key=lambda v: latency[v])
+    assert len(cheap) >= 2 * len(dear)
+    first = next(n for n, t in enumerate(tried) if t.choice.effort == EFFORTS[2])
+    assert sum(t.choice.effort == EFFORTS[1] for t in tried[:first]) >= 3
+
+
+def test_what_is_not_feasible_goes_up_only_when_nothing_else_is_left() -> None:
+    def measure(choice: Choice) -> Tried:
+        low = choice.variant.dtype != "float32"
+        return _finished(choice, 0.1 if low else 1.0, 1.0 if low else 0.0)
+
+    tried = _run(SPACE, measure)
+    dear = [t for t in tried if t.choice.effort == EFFORTS[1]]
+    place = [n for n, t in enumerate(dear) if t.violation]
+    assert dear[0].choice.variant.dtype == "float32"
+    assert min(place) >= 3, "float32 in each layout comes first"
+
+
+def test_what_failed_is_not_tuned() -> None:
+    def measure(choice: Choice) -> Tried:
+        return Tried(choice, FAILED) if choice.variant.dtype == "int8" else _finished(choice, 1.0)
+
+    tried = _run(SPACE, measure)
+    assert all(
+        t.choice.effort == EFFORTS[0] for t in tried if t.choice.variant.dtype == "int8"
+    )
+
+
+def test_while_something_runs_nothing_hopeless_is_begun() -> None:
+    space = Space(("float32",), {}, ("NHWC", "NCHW"), EFFORTS[:2])
+    first, second = (Choice(v, EFFORTS[0]) for v in space.variants())
+    running = [_finished(first, 2.0), Tried(second, RUNNING)]
+    assert next_choice(space, running, _first) is None
+    ended = [_finished(first, 2.0), _finished(second, 1.0)]
+    assert next_choice(space, ended, _first) == Choice(second.variant, EFFORTS[1])
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@given(st.integers(0, 10_000))
+def test_whatever_comes_of_trials_the_plan_goes_on_to_the_end(seed: int) -> None:
+    rng = random.Random(seed)
+
+    def measure(choice: Choice) -> Tried:
+        if rng.random() < 0.3:
+            return Tried(choice, FAILED)
+        return _finished(choice, rng.random(), rng.choice([0.0, 0.0, rng.random()]))
+
+    tried = _run(SPACE, measure, lambda space, done, left: rng.choice(list(left)))
+    begun = {t.choice.variant for t in tried if t.choice.effort == EFFORTS[0]}
+    assert begun == set(SPACE.variants())
+    done = {t.choice for t in tried if t.state == FINISHED}
+    for lower, upper in ((0, 1), (1, 2)):
+        assert {c.variant for c in done if c.effort == EFFORTS[lower]} == {
+            t.choice.variant for t in tried if t.choice.effort == EFFORTS[upper]
+        }
+
+
+# --- the sampler
+
+
+def test_each_number_format_is_begun_before_any_is_looked_into() -> None:
+    tried = _run(SPACE, lambda c: _finished(c, 1.0), VariantSampler(0), most=3)
+    assert {t.choice.variant.dtype for t in tried} == {"float32", "bfloat16", "int8"}
+
+
+def test_the_sampler_finds_the_good_corner_before_chance_does() -> None:
+    """Small latencies in one format and layout: of all variants, good ones come early."""
+
+    def latency(choice: Choice) -> float:
+        variant = choice.variant
+        return 1.0 + 4.0 * (variant.dtype != "int8") + 2.0 * (variant.layout != "NCHW")
+
+    space = Space(
+        SPACE.dtypes,
+        {"bfloat16": tuple(map(str, range(8))), "int8": tuple(map(str, range(8)))},
+        SPACE.layouts,
+        EFFORTS[:1],
+    )
+    variants = list(space.variants())
+    good = sum(latency(Choice(v, EFFORTS[0])) == 1.0 for v in variants)
+    share = []
+    for seed in range(5):
+        tried = _run(space, lambda c: _finished(c, latency(c)), VariantSampler(seed), most=24)
+        share.append(sum(t.values[0] == 1.0 for t in tried) / good)
+    by_chance = 24 / len(variants)
+    assert sum(share) / len(share) > 1.3 * by_chance
+
+
+def test_the_sampler_takes_failures_and_several_objectives() -> None:
+    def measure(choice: Choice) -> Tried:
+        if choice.variant.layout == "NCHW":
+            return Tried(choice, FAILED)
+        return Tried(choice, FINISHED, 0.5, (1.0, 0.1, 10.0))
+
+    tried = _run(SPACE, measure, VariantSampler(1))
+    assert len({t.choice for t in tried}) == len(tried)
+
+
+def test_the_same_seed_gives_the_same_order() -> None:
+    runs = [
+        _run(SPACE, lambda c: _finished(c, float(hash(c) % 7)), VariantSampler(3), most=10)
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]

@@ -1,0 +1,112 @@
+"""Limits, budget, front and verdict: small rules, each looked at alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tvmopt.errors import ConfigError
+from tvmopt.search.budget import Budget, worked_seconds
+from tvmopt.search.front import dominates, pareto_front
+from tvmopt.search.limits import Limits, in_words, violation
+from tvmopt.search.verdict import Finalist, choose
+
+METRICS = {
+    "accuracy_drop": 0.02, "library_bytes": 3e6, "peak_memory_mb": 90.0, "latency_ms_p99": 2.0,
+}  # fmt: skip
+
+
+def test_limits_that_are_not_set_constrain_nothing() -> None:
+    assert Limits(0.02).violations(METRICS) == {"accuracy_drop": 0.0}
+    assert violation(Limits(0.05).violations(METRICS)) == 0
+
+
+def test_how_far_limits_are_passed_is_relative_to_them() -> None:
+    found = Limits(0.01, 2.0, 100.0, 1.0).violations(METRICS)
+    assert found == pytest.approx(
+        {"accuracy_drop": 1.0, "library_mb": 0.5, "memory_mb": -0.1, "p99_ms": 1.0}
+    )
+    assert violation(found) == pytest.approx(2.5)
+    words = in_words(found)
+    assert words == "accuracy_drop 100% over its limit, library_mb 50% over its limit, " \
+        "p99_ms 100% over its limit"  # fmt: skip
+
+
+def test_a_bar_of_nothing_is_passed_by_anything() -> None:
+    found = Limits(0.0).violations({"accuracy_drop": 0.001})
+    assert found["accuracy_drop"] == pytest.approx(0.1)
+    assert Limits(0.0).violations({"accuracy_drop": 0.0})["accuracy_drop"] == 0
+
+
+def test_what_was_not_measured_keeps_to_no_limit() -> None:
+    assert Limits(0.1, max_memory_mb=10.0).violations({"accuracy_drop": 0.0})["memory_mb"] == 1.0
+
+
+def test_limits_and_budgets_are_not_negative() -> None:
+    with pytest.raises(ConfigError, match="max_library_mb must be at least 0, but got -1"):
+        Limits(0.01, max_library_mb=-1.0)
+    with pytest.raises(ConfigError, match="trials must be at least 0, but got -3"):
+        Budget(-3, 0.0)
+
+
+def test_time_that_several_work_counts_once() -> None:
+    assert worked_seconds([]) == 0
+    assert worked_seconds([(0, 10), (5, 12), (20, 21), (6, 7)]) == 13
+
+
+spans = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=8)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@given(spans)
+def test_worked_time_is_the_length_of_the_union(found) -> None:
+    intervals = [(float(start), float(start + length)) for start, length in found]
+    seconds = {s for start, length in found for s in range(start, start + length)}
+    assert worked_seconds(intervals) == len(seconds)
+
+
+points = st.lists(st.tuples(*[st.integers(0, 4)] * 3), max_size=12)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(points)
+def test_the_front_is_what_nothing_dominates(found) -> None:
+    front = pareto_front(found)
+    for i, point in enumerate(found):
+        beaten = any(dominates(other, point) for other in found)
+        assert (i in front) is not beaten
+
+
+def _finalist(label: str, p50: float, half: float, drop: float = 0.0, size: float = 1e6):
+    return Finalist(label, p50, p50 - half, p50 + half, drop, size)
+
+
+def test_the_fastest_wins_when_no_interval_overlaps_with_its() -> None:
+    verdict = choose([_finalist("a", 2.0, 0.1), _finalist("b", 1.0, 0.1, drop=0.01)])
+    assert verdict.winner.label == "b"
+    assert verdict.reason == (
+        "b is the fastest: p50 1 ms (0.9 to 1.1), against 2 ms (1.9 to 2.1) of a, the next"
+    )
+
+
+def test_of_equals_the_more_accurate_wins_then_the_smaller_then_the_faster() -> None:
+    equal = [
+        _finalist("fast", 1.00, 0.1, drop=0.01),
+        _finalist("large", 1.05, 0.1, drop=0.0, size=2e6),
+        _finalist("small", 1.06, 0.1, drop=0.0, size=1e6),
+        _finalist("slow", 3.0, 0.1, drop=-0.1),
+    ]
+    verdict = choose(equal)
+    assert verdict.winner.label == "small"
+    assert "loses the least accuracy (+0.0000)" in verdict.reason
+    assert "slow" not in verdict.reason
+    assert choose(equal[1:3]).reason.endswith("small has the smallest library (1.00 MB)")
+    same = [_finalist("x", 1.01, 0.1), _finalist("y", 1.0, 0.1)]
+    assert choose(same).reason.endswith("y has the smallest median, accuracy and size being the same")
+
+
+def test_one_finalist_is_the_winner() -> None:
+    verdict = choose([_finalist("only", 1.0, 0.1)])
+    assert verdict.winner.label == "only"
+    assert verdict.reason == "only is the fastest: p50 1 ms (0.9 to 1.1)"

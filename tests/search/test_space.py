@@ -1,0 +1,180 @@
+"""The space: what is in it, how it is made, and what a user may narrow it to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tvmopt.errors import ConfigError
+from tvmopt.quantize import Sensitivity, SkipSet
+from tvmopt.search.generate import (
+    Declared,
+    choose_dtypes,
+    choose_efforts,
+    choose_layouts,
+    choose_skips,
+    generate_space,
+    read_declared,
+)
+from tvmopt.search.space import BASELINE, Choice, Effort, Space, Variant
+
+AVX512 = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16")
+SPACE = Space(
+    ("float32", "int8"),
+    {"int8": ("0,3", "")},
+    ("NHWC", "NCHW"),
+    (Effort("default"), Effort("fast", 20)),
+)
+
+
+class Fixed:
+    """A trial that answers with given values, and remembers what it was asked."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        self._values = values
+        self.asked: dict[str, list[str]] = {}
+
+    def suggest_categorical(self, name: str, choices: list[str]) -> str:
+        self.asked[name] = choices
+        assert self._values[name] in choices
+        return self._values[name]
+
+
+def test_each_variant_is_there_once_and_each_format_begins_early() -> None:
+    variants = list(SPACE.variants())
+    assert len(set(variants)) == len(variants) == 6
+    assert [v.dtype for v in variants[:2]] == ["float32", "int8"]
+    assert variants[1].skip_layers == "0,3"
+    assert len(SPACE) == 12
+
+
+def test_a_parameter_is_asked_for_only_where_it_applies() -> None:
+    for variant in SPACE.variants():
+        for effort in SPACE.efforts:
+            choice = Choice(variant, effort)
+            trial = Fixed(SPACE.params(choice))
+            assert SPACE.suggest(trial) == choice
+            assert ("skip_layers_int8" in trial.asked) is (variant.dtype == "int8")
+            assert choice in SPACE
+            assert Choice.from_dict(choice.to_dict()) == choice
+
+
+def test_the_baseline_is_no_part_of_the_space() -> None:
+    assert BASELINE not in SPACE
+    assert Choice(Variant("int8", "7", "NHWC"), Effort("default")) not in SPACE
+
+
+names = st.lists(st.sampled_from(["int8", "bfloat16", "float16"]), min_size=0, max_size=3)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@given(names, st.integers(0, 9), st.lists(st.integers(1, 99), min_size=1, max_size=3))
+def test_any_space_survives_the_way_through_json(dtypes, convolutions, topk) -> None:
+    declared = Declared(topk=tuple(topk), strategies=("default", "fast"))
+    space = generate_space(declared, ("float32", *dict.fromkeys(dtypes)), convolutions, None)
+    assert Space.from_dict(space.to_dict()) == space
+    for variant in space.variants():
+        for effort in space.efforts:
+            choice = Choice(variant, effort)
+            assert choice in space
+            assert space.suggest(Fixed(space.params(choice))) == choice
+
+
+def test_number_formats_are_those_the_cpu_multiplies_faster() -> None:
+    assert choose_dtypes(Declared(), AVX512, False) == ("float32", "bfloat16", "int8")
+    assert choose_dtypes(Declared(), ("avx2",), False) == ("float32",)
+    assert choose_dtypes(Declared(dtypes=("int8",)), ("avx2",), False) == ("int8",)
+    assert choose_dtypes(Declared(), AVX512, True) == ("float32",)
+    with pytest.raises(ConfigError, match="float32 .* for a model that is quantised"):
+        choose_dtypes(Declared(dtypes=("int8",)), AVX512, True)
+
+
+def test_layouts_are_for_convolutions() -> None:
+    assert choose_layouts(Declared(), 0) == ("auto",)
+    assert choose_layouts(Declared(layouts=("NCHW",)), 0) == ("auto",)
+    assert choose_layouts(Declared(), 3) == ("NHWC", "NCHW16c", "NCHW")
+    assert choose_layouts(Declared(layouts=("NCHW",)), 3) == ("NCHW",)
+
+
+def test_efforts_rise_in_price_in_whatever_order_they_are_declared() -> None:
+    declared = Declared(strategies=("metaschedule", "fast", "default"), topk=(40, 5))
+    assert [str(e) for e in choose_efforts(declared)] == [
+        "default", "fast-5", "fast-40", "metaschedule-64",
+    ]  # fmt: skip
+    assert [str(e) for e in choose_efforts(Declared())] == ["default", "fast-20"]
+
+
+def _skip(layers: tuple[int, ...], holds: bool, source: str = "measured") -> SkipSet:
+    return SkipSet("int8", layers, source, 0.999, None, 0.0, 1.0 - len(layers) / 10, 8, holds)
+
+
+def _sensitivity(*sets: SkipSet) -> Sensitivity:
+    return Sensitivity(("int8",), (), sets, 8, 1.0, {})
+
+
+def test_skip_sets_are_the_proposed_one_none_and_others_that_held() -> None:
+    found = _sensitivity(
+        _skip((), False), _skip((1,), False), _skip((1, 2), True), _skip((1, 2, 3), True),
+        _skip(tuple(range(10)), True, "exact"),
+    )  # fmt: skip
+    assert choose_skips(found, "int8") == ("1,2", "", "1,2,3")
+
+
+def test_where_only_the_float_model_holds_all_layers_are_tried_once() -> None:
+    found = _sensitivity(_skip((), False), _skip(tuple(range(10)), True, "exact"))
+    assert choose_skips(found, "int8") == ("",)
+
+
+def test_many_skip_sets_are_thinned_out_and_the_proposed_one_stays() -> None:
+    sets = [_skip(tuple(range(n)), n > 1) for n in range(10)]
+    chosen = choose_skips(_sensitivity(*sets), "int8")
+    assert len(chosen) == len(set(chosen)) <= 6
+    assert "" in chosen
+
+
+def test_a_file_declares_and_parameters_go_before_it(tmp_path) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text(
+        "dtypes: [float32, int8]\nlayouts: NHWC\ntopk: [5, 20]\n"
+        "skip_layers: {int8: ['', [0, 3], 7]}\n"
+    )
+    declared = read_declared(str(path), "int8", "", "", 30)
+    assert declared.dtypes == ("int8",)
+    assert declared.layouts == ("NHWC",)
+    assert declared.topk == (5, 20)
+    assert declared.skip_layers == {"int8": ("", "0,3", "7")}
+    assert read_declared("", "", "", "", 30).topk == (30,)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("dtype: [int8]", "space must be a YAML file with a mapping of dtypes, .*'dtype'"),
+        ("- int8", "space must be a YAML file .* holds list"),
+        ("dtypes: [int7]", "dtypes must be one of float32, .*'int7'"),
+        ("layouts: [NWHC]", "layouts must hold layouts such as NHWC, but got 'NWHC'"),
+        ("strategies: [slow]", "strategies must be one of fast, .*'slow'"),
+        ("topk: 0", "topk and metaschedule_trials must be at least 1, but got \\[0\\]"),
+        ("topk: many", "topk must be a whole number, but got 'many'"),
+        ("skip_layers: [1]", "skip_layers must list sets by number format"),
+        ("a: [", "space must be a YAML file .* cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_error(tmp_path, text: str, said: str) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_declared(str(path), "", "", "", 20)
+
+
+def test_a_missing_file_is_one_clear_error() -> None:
+    with pytest.raises(ConfigError, match=r"'nowhere.yaml' cannot be read"):
+        read_declared("nowhere.yaml", "", "", "", 20)
+
+
+def test_a_space_must_hold_something() -> None:
+    with pytest.raises(ConfigError, match="layouts must hold at least one value"):
+        Space(("float32",), {}, (), (Effort("default"),))
+    with pytest.raises(ConfigError, match="skip_layers must hold a set for int8"):
+        Space(("int8",), {}, ("NHWC",), (Effort("default"),))

@@ -1,0 +1,275 @@
+"""The study in its database: claims, ends, deaths, budgets, several processes at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tvmopt.errors import ConfigError
+from tvmopt.search.budget import Budget
+from tvmopt.search.plan import RUNNING, next_choice
+from tvmopt.search.process import Process
+from tvmopt.search.sampler import VariantSampler
+from tvmopt.search.space import BASELINE, Effort, Space
+from tvmopt.search.storage import open_storage
+from tvmopt.search.study import SearchStudy, find_study, open_study
+
+SPACE = Space(
+    ("float32", "int8"),
+    {"int8": ("0", "")},
+    ("NHWC", "NCHW"),
+    (Effort("default"), Effort("fast", 20)),
+)
+DECLARATION = {"model": "m1", "space": SPACE.to_dict(), "objectives": ["latency"]}
+BUDGET = Budget(trials=0, time_s=0.0)
+
+
+def _open(folder: Path, **changed: object) -> SearchStudy:
+    storage = open_storage(f"sqlite:///{folder / 'studies.db'}")
+    return open_study(storage, "s", {**DECLARATION, **changed})
+
+
+def _claim(study: SearchStudy, budget: Budget = BUDGET):
+    sampler = VariantSampler(0)
+    return study.claim(lambda tried: next_choice(study.space, tried, sampler), budget)
+
+
+def _finish(claimed, latency: float, violation: float = 0.0) -> None:
+    claimed.finish({"p50": latency}, {"accuracy_drop": violation}, [latency])
+
+
+def _run(study: SearchStudy, budget: Budget) -> None:
+    study.beat()
+    while (claimed := _claim(study, budget)) is not None:
+        _finish(claimed, 1.0)
+
+
+def test_trial_zero_is_the_baseline_and_the_rest_fill_the_budget(tmp_path) -> None:
+    study = _open(tmp_path)
+    _run(study, Budget(trials=5, time_s=0.0))
+    records = study.records()
+    assert [r.number for r in records] == list(range(6))
+    assert records[0].choice == BASELINE
+    assert study.ended_trials() == 5
+    assert len({r.choice for r in records}) == 6
+    assert all(r.feasible and r.metrics == {"p50": 1.0} for r in records)
+
+
+def test_a_study_goes_on_where_it_was_left(tmp_path) -> None:
+    _run(_open(tmp_path), Budget(trials=3, time_s=0.0))
+    again = _open(tmp_path)
+    assert _claim(again, Budget(trials=3, time_s=0.0)) is None
+    _run(again, Budget(trials=5, time_s=0.0))
+    assert len({r.choice for r in again.records()}) == 6
+
+
+def test_the_whole_space_and_not_more_is_tried(tmp_path) -> None:
+    study = _open(tmp_path)
+    _run(study, BUDGET)
+    assert study.ended_trials() == len(SPACE)
+
+
+def test_nothing_is_claimed_before_the_baseline_has_ended(tmp_path) -> None:
+    study = _open(tmp_path)
+    study.beat()
+    zero = _claim(study)
+    assert zero is not None and zero.choice == BASELINE
+    assert _claim(study) is None
+    zero.fail("crash", "it crashed")
+    first = _claim(study)
+    assert first is not None and first.choice != BASELINE
+    baseline = study.baseline()
+    assert baseline is not None
+    assert (baseline.failure, baseline.error) == ("crash", "it crashed")
+
+
+def test_a_failed_choice_counts_and_is_not_made_again(tmp_path) -> None:
+    study = _open(tmp_path)
+    study.beat()
+    _finish(_claim(study), 1.0)
+    failed = _claim(study)
+    failed.fail("out_of_memory", "it ate all")
+    made = [_claim(study).choice for _ in range(3)]
+    assert failed.choice not in made
+    assert study.ended_trials() == 1
+
+
+@pytest.mark.parametrize("failure", ["killed", "interrupted", "time_budget"])
+def test_a_void_end_gives_the_choice_back(tmp_path, failure: str) -> None:
+    study = _open(tmp_path)
+    study.beat()
+    _finish(_claim(study), 1.0)
+    given_back = _claim(study)
+    given_back.fail(failure, "not its fault")
+    assert study.ended_trials() == 0
+    assert _claim(study).choice == given_back.choice
+
+
+def test_constraints_are_optunas_own(tmp_path) -> None:
+    import optuna
+
+    study = _open(tmp_path)
+    study.beat()
+    _finish(_claim(study), 1.0)
+    _finish(_claim(study), 0.5, violation=0.3)
+    _finish(_claim(study), 0.7)
+    assert [r.feasible for r in study.records()] == [True, False, True]
+    url = f"sqlite:///{tmp_path / 'studies.db'}"
+    known = optuna.load_study(study_name="s", storage=url)
+    assert known.trials[1].constraints == {"accuracy_drop": 0.3}
+    assert known.best_trial.value == 0.7
+
+
+def test_trials_without_a_better_artifact_are_counted(tmp_path) -> None:
+    study = _open(tmp_path)
+    study.beat()
+    _finish(_claim(study), 0.1)  # the baseline does not count
+    for latency, stale in ((3.0, 0), (4.0, 1), (2.0, 0), (2.0, 1)):
+        _finish(_claim(study), latency)
+        assert study.stale_trials() == stale
+    _finish(_claim(study), 1.0, violation=1.0)
+    assert study.stale_trials() == 2
+
+
+def test_a_study_about_something_else_is_refused(tmp_path) -> None:
+    _open(tmp_path)
+    with pytest.raises(ConfigError, match="study 's' must be gone on with .* got another model;"):
+        _open(tmp_path, model="m2")
+
+
+def test_a_study_whose_maker_died_before_declaring_it_is_made_again(tmp_path) -> None:
+    import optuna
+
+    storage = open_storage(f"sqlite:///{tmp_path / 'studies.db'}")
+    optuna.create_study(study_name="s", storage=storage, direction="minimize")
+    assert find_study(storage, "s") is None
+    assert _open(tmp_path).space == SPACE
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "sqlite:////proc/no/such/folder/s.db", "oracle://u:secret@h/x"]
+)
+def test_a_wrong_storage_is_one_clear_error_without_the_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="storage must be the URL of a database") as caught:
+        open_storage(url)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# --- processes that die
+
+
+_CHILD = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from test_study import _claim, _finish, _open
+study = _open(Path({folder!r}))
+study.beat()
+_finish(_claim(study), 1.0)
+_claim(study)
+print("claimed", flush=True)
+time.sleep(60)
+"""
+
+
+def _killed_child(folder: Path) -> None:
+    """A process that finished a trial, claimed another, and was killed."""
+    code = _CHILD.format(tests=str(Path(__file__).parent), folder=str(folder))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"claimed\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+
+
+def test_the_trial_of_a_killed_process_is_given_back(tmp_path) -> None:
+    _killed_child(tmp_path)
+    study = _open(tmp_path)
+    lost = study.records()[-1]
+    assert lost.state == RUNNING
+    study.beat()
+    again = _claim(study)
+    assert again.choice == lost.choice
+    assert again.number != lost.number
+    record = study.records()[lost.number]
+    assert (record.failure, record.is_void) == ("killed", True)
+    assert study.sweep() == []  # and this process's own trial is not
+
+
+def test_a_process_is_told_from_a_later_one_of_the_same_number() -> None:
+    own = Process.own()
+    assert own.is_alive(0.0)
+    assert Process.from_dict(own.to_dict()) == own
+    assert not Process(own.host, own.boot, own.pid, "1").is_alive(time.time())
+    assert not Process(own.host, "another boot", own.pid, own.start).is_alive(time.time())
+    elsewhere = Process("another machine", "b", 1, "1")
+    assert elsewhere.is_alive(time.time() - 5)
+    assert not elsewhere.is_alive(time.time() - 1000)
+
+
+def test_time_counts_over_all_sessions(tmp_path) -> None:
+    first, second = _open(tmp_path), _open(tmp_path)
+    first.beat()
+    second.beat()
+    time.sleep(0.5)
+    first.beat()
+    second.beat()
+    assert 0.5 <= first.worked_s() < 0.9
+    assert first.worked_s() == pytest.approx(_open(tmp_path).worked_s())
+
+
+# --- several at once
+
+
+def _work(folder: str, seed: int) -> None:
+    study = _open(Path(folder))
+    sampler = VariantSampler(seed)
+    budget = Budget(trials=10, time_s=0.0)
+    study.beat()
+    while True:
+        claimed = study.claim(lambda tried: next_choice(study.space, tried, sampler), budget)
+        if claimed is None:
+            if not any(r.state == RUNNING for r in study.records()):
+                return
+            time.sleep(0.05)
+            continue
+        time.sleep(0.05)
+        _finish(claimed, 1.0)
+
+
+@pytest.mark.timeout(200)
+def test_several_processes_share_the_work_and_double_none(tmp_path) -> None:
+    _open(tmp_path)
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_work, args=(str(tmp_path), seed)) for seed in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(150)
+        assert worker.exitcode == 0
+    study = _open(tmp_path)
+    records = study.records()
+    choices = [r.choice for r in records]
+    assert len(choices) == len(set(choices)) == 11
+    assert study.ended_trials() == 10
+    assert all(r.feasible for r in records)
+
+
+def test_what_belongs_to_the_study_is_kept(tmp_path) -> None:
+    study = _open(tmp_path)
+    assert (study.ending, study.parent_run) == (None, "")
+    study.end({"number": 3})
+    study.parent_run = "r1"
+    study.budget = {"trials": 5, "time_s": 0.0, "patience": 0}
+    again = _open(tmp_path)
+    assert (again.ending, again.parent_run) == ({"number": 3}, "r1")
+    assert Budget(**again.budget) == Budget(5, 0.0)
