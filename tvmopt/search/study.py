@@ -124,7 +124,8 @@ class SearchStudy:
         self.space = Space.from_dict(self.declaration["space"])
         self._session = _SESSION + uuid.uuid4().hex[:12]
         self._process = Process.own()
-        self._started = time.time()
+        #: When this process began to work on the study, in seconds since the epoch.
+        self.started = time.time()
 
     # -- what is known
 
@@ -166,7 +167,7 @@ class SearchStudy:
 
     def beat(self) -> None:
         """Say that this process works on the study now."""
-        data = [self._started, time.time(), self._process.to_dict()]
+        data = [self.started, time.time(), self._process.to_dict()]
         self._study.set_user_attr(self._session, data)
 
     def worked_s(self) -> float:

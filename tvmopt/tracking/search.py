@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def search(
         TvmoptError: One line that says what to do; :class:`NothingFeasibleError` when no artifact
             keeps to the limits.
     """
-    given = dict(locals())
+    given, began = dict(locals()), time.time()
     params = with_example(given)
     limits = Limits(max_accuracy_drop, max_library_mb, max_memory_mb, max_p99_ms)
     budget = Budget(trials, time_budget, patience)
@@ -140,6 +141,7 @@ def search(
         if known is not None:
             declaration["request"] = known.declaration.get("request")
         it = open_study(database, study_name, declaration)
+        it.started = began
         say(f"space      {_space_words(made)}")
         reserve = min(_MOST_RESERVE_S, _RESERVE_SHARE * budget.time_s)
         job = Work(
@@ -176,7 +178,7 @@ def worker(
     params = {**declared["request"], **{k: v for k, v in (("model", model), ("data", data)) if v}}
     for role in ("model", "data"):
         path = params[role]
-        if path and not Path(path).is_file():
+        if path and ":/" not in path and not Path(path).is_file():
             raise ConfigError(
                 f"{role} of study {study!r} must be on this machine, but there is no file "
                 f"'{path}'; give {role}=PATH"

@@ -20,7 +20,9 @@ _LEAST_FOR_IMPORTANCE = 4
 _MARKS = {"default": "o", "fast": "^", "metaschedule": "s", "none": "x"}
 
 
-def draw(records: Sequence[Record], space: Space, front: Sequence[int], winner: int, to: Path) -> list[str]:  # noqa: E501
+def draw(
+    records: Sequence[Record], space: Space, front: Sequence[int], winner: int, to: Path
+) -> list[str]:
     """Write the pictures into a folder; returns what could not be drawn, with the reason.
 
     Args:
@@ -53,9 +55,9 @@ def _pareto(records: list[Record], front: Sequence[int], winner: int, path: Path
     for record in records:
         color = f"C{dtypes.index(record.choice.variant.dtype)}"
         mark = _MARKS[record.choice.effort.strategy]
-        face = color if record.feasible or record.is_baseline or mark == "x" else "none"
+        hollow = mark != "x" and not record.feasible
         at = (record.metrics[ADJUSTED], record.metrics["accuracy_drop"])
-        axes.scatter(*at, marker=mark, edgecolors=color, c=face, s=46)
+        axes.plot(*at, mark, color=color, fillstyle="none" if hollow else "full")
         if record.number == winner or record.number in front:
             name = f" {record.number}" + (" winner" if record.number == winner else "")
             axes.annotate(name, at, fontsize=8)
@@ -123,7 +125,7 @@ def _importances(records: list[Record], space: Space, path: Path) -> str:
                 value=math.log(record.metrics[ADJUSTED]),
             )
         )
-    if len({t.value for t in study.trials}) < 2:  # noqa: PLR2004
+    if len({t.value for t in study.trials}) < 2:
         return "all latencies are the same"
     found: dict[str, Any] = optuna.importance.get_param_importances(
         study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0)

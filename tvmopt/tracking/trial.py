@@ -10,7 +10,7 @@ from tvmopt.config import MEASURING, TuneConfig
 from tvmopt.errors import LimitError, TvmoptError
 from tvmopt.search.limits import Limits, in_words, violation
 from tvmopt.search.space import BASELINE, Choice
-from tvmopt.search.study import VOID, Claimed, Record
+from tvmopt.search.study import Claimed, Record
 from tvmopt.tracking import pipeline
 from tvmopt.tracking.allowance import BUDGET_SPENT, TrialLimits
 from tvmopt.tracking.earlier import earlier_databases
@@ -98,6 +98,7 @@ def run_trial(
     }
     name = "baseline" if choice == BASELINE else f"trial-{claimed.number:03d}"
     params = {**session.params, **choice.to_dict(), "strategy": choice.effort.strategy}
+    params = {name: value for name, value in params.items() if value != ""}
     try:
         with open_run(
             session.client, session.experiment, name, params, tags, parent=parent
@@ -165,7 +166,7 @@ def mend_runs(client: MlflowClient, records: list[Record], parent: str) -> None:
     A trial that finished is FINISHED; every trial's run belongs to ``parent``.
     """
     for record in records:
-        if not record.run_id or record.is_void or record.failure in VOID:
+        if not record.run_id or record.is_void:
             continue
         run = client.get_run(record.run_id)
         if run.data.tags.get("mlflow.parentRunId") != parent:
