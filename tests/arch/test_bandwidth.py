@@ -10,7 +10,14 @@ import pytest
 
 from tvmopt import host
 from tvmopt.arch import bandwidth
-from tvmopt.arch.bandwidth import FITTED, cache_file, measure, scale, with_measured_bandwidths
+from tvmopt.arch.bandwidth import (
+    FITTED,
+    cache_file,
+    measure,
+    scale,
+    scaled,
+    with_measured_bandwidths,
+)
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.arch.target import resolve_target
 
@@ -50,6 +57,12 @@ def test_bandwidths_follow_what_is_measured(measured) -> None:
     assert dataclasses.replace(got, l2_bandwidth=0, l3_bandwidth=0, dram_bandwidth=0) == (
         dataclasses.replace(ARCH, l2_bandwidth=0, l3_bandwidth=0, dram_bandwidth=0)
     )
+
+
+def test_a_level_is_not_faster_than_the_one_before() -> None:
+    got = scaled(ARCH, {"l2": FITTED["l2"], "l3": 4 * FITTED["l3"], "dram": 16 * FITTED["dram"]})
+    assert got.l2_bandwidth == ARCH.l2_bandwidth < 4 * ARCH.l3_bandwidth
+    assert got.l3_bandwidth == got.dram_bandwidth == got.l2_bandwidth
 
 
 def test_a_machine_is_measured_once(measured) -> None:

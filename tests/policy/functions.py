@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import tvm
@@ -11,9 +12,11 @@ from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.schedule.analysis import Access, BlockFacts, block_facts, leaf_blocks
 from tvmopt.transform.lower import lower
 
-# From a name: what is tested here must not depend on the machine.
+# From a name, with the bandwidths of the fits: what is tested must not depend on the machine.
 SPEC: TargetSpec = resolve_target("skylake-avx512", 2)
-ARCH = SPEC.arch()
+ARCH = dataclasses.replace(
+    SPEC.arch(), l1_bandwidth=64.0, l2_bandwidth=48.0, l3_bandwidth=20.0, dram_bandwidth=8.0
+)
 
 
 def module(build: Callable[..., relax.Expr], *shapes: tuple[int, ...]) -> tvm.IRModule:

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,21 @@ _READ, _MEMORY = 16 * 1024 * 1024, 256 * 1024 * 1024
 
 def with_measured_bandwidths(arch: CpuArch) -> CpuArch:
     """``arch``, its bandwidths scaled to this machine, on which it must be able to run."""
-    ratios = _ratios(arch)
-    return dataclasses.replace(
-        arch,
-        **{
-            f"{level}_bandwidth": getattr(arch, f"{level}_bandwidth") * scale(ratio, FITTED[level])
-            for level, ratio in ratios.items()
-        },
-    )
+    return scaled(arch, _ratios(arch))
+
+
+def scaled(arch: CpuArch, ratios: Mapping[str, float]) -> CpuArch:
+    """``arch``, bandwidths scaled by measured ratios; no level's is above that of the one before.
+
+    Args:
+        arch: A CPU with the bandwidths of the fits.
+        ratios: Bytes from ``l2``, ``l3`` and ``dram`` in the time of one byte from L1.
+    """
+    before, found = math.inf, {}
+    for level, fitted in FITTED.items():
+        rate = getattr(arch, f"{level}_bandwidth") * scale(ratios[level], fitted)
+        before = found[f"{level}_bandwidth"] = min(before, rate)
+    return dataclasses.replace(arch, **found)
 
 
 def scale(measured: float, fitted: float) -> float:

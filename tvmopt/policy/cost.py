@@ -16,9 +16,9 @@ from tvmopt.arch.cpu import CpuArch
 LAUNCH, _TILE, _BRANCH = 12_000.0, 8.0, 2.0
 # Bytes a cycle of copying, the padded input or a weight.
 COPY = 12.0
-# How much of the shorter of arithmetic and traffic is not hidden behind the other; and what a
-# branch around every row costs.
-_OVERLAP, _GUARDED = 1.0, 1.2
+# How much of the shorter of arithmetic and traffic is not hidden behind the other; the same of
+# multiply-adds and loads from L1; and what a branch around every row costs.
+_OVERLAP, _LOADED, _GUARDED = 1.0, 0.25, 1.2
 # Cycles to write one accumulator to L1 and read it again.
 _SPILL = 0.5
 # Bytes that might have been written while a run of the output ends and the next begins.
@@ -98,7 +98,7 @@ def tile_cost(tile: Tile, arch: CpuArch) -> Cost:
     multiply = accumulators / arch.fma_ports
     load = (tile.rows + tile.vectors) / arch.load_ports
     latency = arch.fma_latency * (1.0 if accumulators < arch.fma_ports * arch.fma_latency else 0.0)
-    step = max(multiply, load, latency)
+    step = max(multiply, load, latency) + _LOADED * min(multiply, load)
     needed = accumulators + tile.vectors + 1
     if needed > arch.vector_registers:  # accumulators live in memory
         step += 1.5 * (needed - arch.vector_registers)

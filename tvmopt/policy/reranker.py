@@ -21,6 +21,7 @@ _TREES, _LEAF = 40, 3
 # Samples below which nothing is corrected.
 _LEAST = 8
 # Older samples than the latest so many are forgotten: growing trees must stay fast.
+_DECIMALS = 9
 _MOST = 4000
 
 
@@ -50,8 +51,10 @@ class Reranker:
         if len(ranked) < 3:
             return
         ratio = np.log(latency_us) - np.log([r.cycles for r in ranked])
-        # A task's own scale is of no interest: every configuration of it has it.
-        self._residuals = np.concatenate([self._residuals, ratio - np.median(ratio)])[-_MOST:]
+        # A task's own scale is of no interest: every configuration of it has it. Not even in how
+        # logarithms round, or trees would split ties otherwise.
+        residuals = np.round(ratio - np.median(ratio), _DECIMALS)
+        self._residuals = np.concatenate([self._residuals, residuals])[-_MOST:]
         rows = np.array([r.features for r in ranked], np.float32)
         self._features = np.vstack([self._features, rows])[-_MOST:]
         self._trees = None

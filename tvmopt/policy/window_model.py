@@ -90,7 +90,7 @@ class WindowModel:
         cycles = 0.0
         for size, rate in (
             (arch.l1_bytes, arch.l2_bandwidth),
-            (arch.l2_bytes, min(arch.l2_bandwidth, arch.l3_bandwidth)),
+            (arch.l2_bytes, arch.l3_bandwidth),
         ):
             for depth in range(len(hint.order) + 1):
                 span = self._span(hint, tiles, depth)
