@@ -47,7 +47,7 @@ def test_in_the_end_all_that_finished_is_tried_with_every_effort() -> None:
 
 def test_dear_efforts_are_for_the_best_third() -> None:
     latency = {v: float(n) for n, v in enumerate(SPACE.variants())}
-    tried = _run(SPACE, lambda c: _finished(c, latency[c.variant]), most=12)
+    tried = _run(SPACE, lambda c: _finished(c, latency[c.variant]), most=16)
     dear = [t.choice for t in tried if t.choice.effort == EFFORTS[1]]
     cheap = [t.choice for t in tried if t.choice.effort == EFFORTS[0]]
     assert dear[0].variant == min(latency, key=lambda v: latency[v])

@@ -103,7 +103,8 @@ def test_of_equals_the_more_accurate_wins_then_the_smaller_then_the_faster() -> 
     assert "slow" not in verdict.reason
     assert choose(equal[1:3]).reason.endswith("small has the smallest library (1.00 MB)")
     same = [_finalist("x", 1.01, 0.1), _finalist("y", 1.0, 0.1)]
-    assert choose(same).reason.endswith("y has the smallest median, accuracy and size being the same")
+    decided = choose(same).reason
+    assert decided.endswith("y has the smallest median, accuracy and size being the same")
 
 
 def test_one_finalist_is_the_winner() -> None:

@@ -86,7 +86,7 @@ def test_number_formats_are_those_the_cpu_multiplies_faster() -> None:
     assert choose_dtypes(Declared(), ("avx2",), False) == ("float32",)
     assert choose_dtypes(Declared(dtypes=("int8",)), ("avx2",), False) == ("int8",)
     assert choose_dtypes(Declared(), AVX512, True) == ("float32",)
-    with pytest.raises(ConfigError, match="float32 .* for a model that is quantised"):
+    with pytest.raises(ConfigError, match=r"float32 .* for a model that is quantised"):
         choose_dtypes(Declared(dtypes=("int8",)), AVX512, True)
 
 

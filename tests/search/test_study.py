@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -140,7 +139,7 @@ def test_trials_without_a_better_artifact_are_counted(tmp_path) -> None:
 
 def test_a_study_about_something_else_is_refused(tmp_path) -> None:
     _open(tmp_path)
-    with pytest.raises(ConfigError, match="study 's' must be gone on with .* got another model;"):
+    with pytest.raises(ConfigError, match=r"study 's' must be gone on with .* got another model;"):
         _open(tmp_path, model="m2")
 
 
@@ -230,6 +229,14 @@ def test_time_counts_over_all_sessions(tmp_path) -> None:
 # --- several at once
 
 
+_WORKER = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_study import _work
+_work({folder!r}, {seed})
+"""
+
+
 def _work(folder: str, seed: int) -> None:
     study = _open(Path(folder))
     sampler = VariantSampler(seed)
@@ -249,13 +256,11 @@ def _work(folder: str, seed: int) -> None:
 @pytest.mark.timeout(200)
 def test_several_processes_share_the_work_and_double_none(tmp_path) -> None:
     _open(tmp_path)
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_work, args=(str(tmp_path), seed)) for seed in range(4)]
+    tests, env = str(Path(__file__).parent), {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    codes = [_WORKER.format(tests=tests, folder=str(tmp_path), seed=seed) for seed in range(4)]
+    workers = [subprocess.Popen([sys.executable, "-c", code], env=env) for code in codes]
     for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(150)
-        assert worker.exitcode == 0
+        assert worker.wait(150) == 0
     study = _open(tmp_path)
     records = study.records()
     choices = [r.choice for r in records]

@@ -243,7 +243,8 @@ def _check_whole(folder: Path) -> None:
     ]  # fmt: skip
     for run in finished:
         assert "latency_ms_p50" in run.data.metrics
-    parents = _runs(client, "tags.`tvmopt.entry_point` = 'search' and attributes.status = 'FINISHED'")
+    query = "tags.`tvmopt.entry_point` = 'search' and attributes.status = 'FINISHED'"
+    parents = _runs(client, query)
     assert len(parents) == 1
     assert {r.data.tags["mlflow.parentRunId"] for r in finished} == {parents[0].info.run_id}
     assert client.get_model_version_by_alias("digits-cnn", "champion").version

@@ -119,7 +119,9 @@ def _whole(key: str, value: object) -> int:
 
 def _set(value: object) -> str:
     # A set is written as "0,3", as [0, 3], or as one number.
-    return ",".join(map(str, value)) if isinstance(value, list) else str("" if value is None else value)
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def choose_dtypes(declared: Declared, flags: Collection[str], quantised: bool) -> tuple[str, ...]:

@@ -45,10 +45,7 @@ class VariantSampler:
         return untried[(self._seed + len(tried)) % len(untried)]
 
     def _study(self, space: Space, tried: Sequence[Tried]) -> optuna.Study:
-        sampler = optuna.samplers.TPESampler(
-            seed=self._seed + len(tried), n_startup_trials=4, constant_liar=True, group=True,
-            multivariate=True,
-        )  # fmt: skip
+        sampler = optuna.samplers.TPESampler(seed=self._seed + len(tried), n_startup_trials=4)
         known = [t for t in tried if t.choice in space and t.state in (FINISHED, FAILED)]
         finished = [t for t in known if t.state == FINISHED]
         objectives = max((len(t.values) for t in finished), default=1)

@@ -30,8 +30,9 @@ def turn(measuring: bool, say: Callable[[str], None] = lambda text: None) -> Ite
     with _opened(folder / "turnstile.lock") as turnstile, _opened(folder / "machine.lock") as lock:
         _lock(turnstile, fcntl.LOCK_EX, lambda: None)
         try:
-            what = "waiting for" + (" what runs here to end" if measuring else " a measurement here")
-            _lock(lock, kind, lambda: say(f"{what}, so that neither disturbs the other"))
+            who = "what runs here to end" if measuring else "a measurement here"
+            text = f"waiting for {who}, so that neither disturbs the other"
+            _lock(lock, kind, lambda: say(text))
         finally:
             fcntl.flock(turnstile, fcntl.LOCK_UN)
         yield

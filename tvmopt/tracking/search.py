@@ -253,14 +253,19 @@ def _report(job: Work, ending: Ending) -> SearchResult:
     (folder / "trials.md").write_text(as_markdown(cells))
     (folder / "space.yaml").write_text(yaml.safe_dump(study.declaration, sort_keys=False))
     facts = {k: str(v) for k, v in session.params.items()} | {"cpu": host.cpu_model()}
-    pictures = [p for n in ("pareto", "history", "importances") if (p := folder / f"{n}.png").exists()]
+    drawn = [folder / f"{name}.png" for name in ("pareto", "history", "importances")]
+    pictures = [path for path in drawn if path.exists()]
     title = f"{job.request.name}: search {study.name}"
     (folder / "report.html").write_text(page(title, why, facts, cells, pictures))
     session.client.log_artifacts(session.run_id, str(folder))
     log_metrics(session.client, session.run_id, _metrics(records, ending, study))
     shown = "".join(f"- {line}\n" for line in why)
     note = f"{shown}\n{as_markdown(narrow(cells))}"
-    tags = {"mlflow.note.content": note, "tvmopt.study": study.name, "tvmopt.winner": str(ending.number)}
+    tags = {
+        "mlflow.note.content": note,
+        "tvmopt.study": study.name,
+        "tvmopt.winner": str(ending.number),
+    }
     if ending.version:
         tags["tvmopt.registered_version"] = ending.version
     log_tags(session.client, session.run_id, tags)
@@ -323,7 +328,8 @@ def _request_params(params: dict[str, Any]) -> dict[str, Any]:
 def _portable(params: dict[str, Any], request: Request) -> dict[str, Any]:
     """Parameters from which another process makes the same request."""
     found = _request_params(params)
-    found["model"] = str(Path(params["model"]).resolve()) if ":/" not in params["model"] else params["model"]
+    if ":/" not in params["model"]:  # a path; else MLflow knows where it is
+        found["model"] = str(Path(params["model"]).resolve())
     found["data"] = str(request.data or "")
     found["name"] = request.name
     found["threads"] = request.target.threads
@@ -358,7 +364,8 @@ def _check_same(declared: dict[str, Any], request: Request, study: str) -> None:
         "host": host.fingerprint(),
         "code": code_digest(),
     }
-    differing = [key for key, value in json.loads(json.dumps(ours)).items() if declared[key] != value]
+    plain = json.loads(json.dumps(ours))
+    differing = [key for key, value in plain.items() if declared[key] != value]
     if differing:
         raise ConfigError(
             f"a worker of study {study!r} must have the model, the data, the kind of machine and "

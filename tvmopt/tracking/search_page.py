@@ -38,7 +38,7 @@ def page(
     head, *body = cells
     status = head.index("status")
     rows = "".join(
-        f'<tr class="{_kind(row[status])}">' + "".join(f"<td>{_text(c)}</td>" for c in row) + "</tr>"
+        f'<tr class="{_kind(row[status])}">{"".join(f"<td>{_text(c)}</td>" for c in row)}</tr>'
         for row in body
     )
     return (

@@ -109,7 +109,7 @@ def _history(records: list[Record], path: Path) -> None:
 
 
 def _importances(records: list[Record], space: Space, path: Path) -> str:
-    """fANOVA of the logarithm of the latency; returns why there is none."""
+    """Draw fANOVA of the logarithm of the latency; returns why there is none."""
     from matplotlib.figure import Figure
 
     known = [r for r in records if r.choice in space]

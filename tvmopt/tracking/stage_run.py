@@ -165,7 +165,9 @@ def _do(
             log_dataset(client, run_id, inputs["data"], input_digests["data"], stage)
         out_dir = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=session.work_dir))
         log = session.work_dir / f"{out_dir.name}.log"
-        waits = turn(_measures(stage, config), session.say) if session.takes_turns else nullcontext()
+        waits = nullcontext()
+        if session.takes_turns:
+            waits = turn(_measures(stage, config), session.say)
         try:
             with waits, StageBar(name) as bar:
                 start = time.perf_counter()
