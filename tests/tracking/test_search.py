@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+#: Each runs whole searches, of minutes; they are run with `pytest -m slow`.
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "dtypes": "float32", "strategies": "default", "layouts": "NHWC,NCHW", "trials": 2,
     "repeats": 20,

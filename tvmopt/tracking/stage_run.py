@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import yaml
@@ -165,7 +165,7 @@ def _do(
             log_dataset(client, run_id, inputs["data"], input_digests["data"], stage)
         out_dir = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=session.work_dir))
         log = session.work_dir / f"{out_dir.name}.log"
-        waits = nullcontext()
+        waits: AbstractContextManager[None] = nullcontext()
         if session.takes_turns:
             waits = turn(_measures(stage, config), session.say)
         try:

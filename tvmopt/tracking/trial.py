@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from mlflow import MlflowClient
 
@@ -61,8 +62,10 @@ def request_for(request: Request, choice: Choice) -> Request:
         # what a conversion does not use must not change the digest of its result
         quantization=request.convert.quantization if variant.dtype == "int8" else "u8s8",
     )
-    sizes = {"fast": {"topk": effort.size}, "metaschedule": {"trials": effort.size}}
-    tune = TuneConfig(request.tune.target, effort.strategy, **sizes.get(effort.strategy, {}))
+    sizes: dict[str, Any] = {}
+    if effort.size:
+        sizes[{"fast": "topk", "metaschedule": "trials"}[effort.strategy]] = effort.size
+    tune = TuneConfig(request.tune.target, effort.strategy, **sizes)
     evaluate = request.evaluate
     if choice == BASELINE:
         evaluate = dataclasses.replace(evaluate, accuracy_time_s=_BASELINE_ACCURACY_S)
