@@ -21,8 +21,9 @@ _TREES, _LEAF = 40, 3
 # Samples below which nothing is corrected.
 _LEAST = 8
 # Older samples than the latest so many are forgotten: growing trees must stay fast.
-_DECIMALS = 9
 _MOST = 4000
+# Of logarithms of seconds; what lies beyond is rounding.
+_DECIMALS = 9
 
 
 class Reranker:
