@@ -190,6 +190,8 @@ class EvaluateConfig(StageConfig):
         repeats: Latency samples of each contender, taken in interleaved rounds.
         time_limit_s: Most seconds for the latency of one contender; slow ones get fewer samples.
         max_samples: Most data samples to evaluate accuracy on.
+        accuracy_time_s: Most seconds that the candidate computes for its accuracy, so that fewer
+            samples may be seen; 0 for no limit.
     """
 
     threads: int
@@ -197,11 +199,13 @@ class EvaluateConfig(StageConfig):
     repeats: int = 200
     time_limit_s: float = 10.0
     max_samples: int = 2000
+    accuracy_time_s: float = 0.0
 
     def __post_init__(self) -> None:
         one_of("metric", self.metric, METRICS)
         at_least("repeats", self.repeats, 5)
         at_least("time_limit", self.time_limit_s, 0.1)
+        at_least("accuracy_time", self.accuracy_time_s, 0)
 
 
 def is_layout(text: str) -> bool:

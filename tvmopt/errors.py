@@ -74,6 +74,20 @@ class StageFailedError(TvmoptError):
         self.failure_class = failure_class
 
 
+class LimitError(TvmoptError):
+    """A process passed its time (class ``timeout``) or its memory (class ``out_of_memory``)."""
+
+    def __init__(self, message: str, failure_class: str = "timeout") -> None:
+        super().__init__(message)
+        self.failure_class = failure_class
+
+
+class NothingFeasibleError(TvmoptError):
+    """A search ended, and no artifact keeps to its limits."""
+
+    failure_class = "nothing_feasible"
+
+
 class PromotionRefusedError(TvmoptError):
     """A candidate does not meet the conditions for the alias it was proposed for."""
 

@@ -99,6 +99,28 @@ _ALL = (
     Parameter("metric", str, "auto", f"accuracy metric: {', '.join(METRICS)}"),
     Parameter("repeats", int, 200, "latency samples of each contender"),
     Parameter("warm_start", str, "", "run id of an earlier tune run to begin from"),
+    Parameter("layouts", str, "",
+              "layouts to try; default: NHWC, NCHW16c, NCHW for models with convolutions"),
+    Parameter("strategies", str, "",
+              f"efforts of tuning to try: {', '.join(STRATEGIES)}; default: default, fast"),
+    Parameter("space", str, "",
+              "YAML file with dtypes, skip_layers, layouts, strategies, topk, metaschedule_trials"),
+    Parameter("max_library_mb", float, 0.0, "largest library in MB (10^6 bytes); 0: no limit"),
+    Parameter("max_memory_mb", float, 0.0, "largest peak memory of inference in MB; 0: no limit"),
+    Parameter("max_p99_ms", float, 0.0, "largest 99th percentile of latency; 0: no limit"),
+    Parameter("objectives", str, "latency",
+              "what is to be small: latency, and after it accuracy_drop and library_bytes"),
+    Parameter("patience", int, 0,
+              "end after so many trials in a row without a better artifact; 0: no limit"),
+    Parameter("trial_timeout", float, 1200.0, "most seconds for one stage of a trial"),
+    Parameter("memory_limit", float, 0.0,
+              "most memory in MB for one stage of a trial; 0: 80% of the machine's"),
+    Parameter("study", str, "",
+              "name of the study to begin or to go on with; default: one for the same question"),
+    Parameter("storage", str, "",
+              "database of studies (sqlite:///file.db, postgresql://...); default: "
+              "tvmopt-studies.db beside the tracking store"),
+    Parameter("seed", int, 0, "seed of what is tried in which order"),
     Parameter("no_cache", bool, False, "true: do every stage again, reuse none"),
     Parameter("version", str, "", "version number or alias of the registered model"),
     Parameter("alias", str, "champion", "alias to give"),
@@ -118,6 +140,26 @@ def _table(*names: str, **defaults: Any) -> tuple[Parameter, ...]:
     )
 
 
+def _search_table() -> tuple[Parameter, ...]:
+    """Parameters of ``search``; two of them mean the study, where elsewhere they mean tuning."""
+    renamed = {
+        "trials": (24, "most trials of the study after the baseline; 0: no limit"),
+        "time_budget": (1800.0, "most seconds that the study is worked on; 0: no limit"),
+    }
+    rows = []
+    for row in _table(
+        *_MODEL, "dtypes", "layouts", "strategies", "topk", "space", *_QUANTIZATION,
+        "sensitivity_time", "max_accuracy_drop", "max_library_mb", "max_memory_mb", "max_p99_ms",
+        "objectives", "trials", "time_budget", "patience", "trial_timeout", "memory_limit",
+        "metric", "repeats", "study", "storage", "seed",
+    ):  # fmt: skip
+        if row.name in renamed:
+            default, text = renamed[row.name]
+            row = dataclasses.replace(row, default=default, help=text)
+        rows.append(row)
+    return tuple(rows)
+
+
 ENTRY_POINTS: dict[str, tuple[Parameter, ...]] = {
     "main": _table(*_MODEL, *_CONVERSION, *_TUNING, "metric", "repeats", "no_cache"),
     "sensitivity": _table(
@@ -127,6 +169,10 @@ ENTRY_POINTS: dict[str, tuple[Parameter, ...]] = {
     "tune": _table(*_MODEL, *_CONVERSION, *_TUNING, "warm_start", "no_cache"),
     "build": _table(*_MODEL, *_CONVERSION, *_TUNING, "no_cache"),
     "evaluate": _table(*_MODEL, *_CONVERSION, *_TUNING, "metric", "repeats", "no_cache"),
+    "search": _search_table(),
+    "worker": _table(
+        "study", "storage", "model", "data", "trial_timeout", "memory_limit", "seed", study=None
+    ),
     "promote": _table(
         "name", "version", "alias", "data", "max_accuracy_drop", name=None, version="candidate"
     ),

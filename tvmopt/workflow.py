@@ -2,6 +2,7 @@
 
 from tvmopt.tracking.promote import promote
 from tvmopt.tracking.pull import pull
+from tvmopt.tracking.search import SearchResult, search, worker
 from tvmopt.tracking.workflow import (
     MainResult,
     build,
@@ -14,12 +15,15 @@ from tvmopt.tracking.workflow import (
 
 __all__ = [
     "MainResult",
+    "SearchResult",
     "build",
     "convert",
     "evaluate",
     "main",
     "promote",
     "pull",
+    "search",
     "sensitivity",
     "tune",
+    "worker",
 ]

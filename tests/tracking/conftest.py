@@ -45,7 +45,7 @@ def mlflow_run(project_env) -> Callable[..., subprocess.CompletedProcess]:
     def run(folder: Path, entry: str = "main", **params: object) -> subprocess.CompletedProcess:
         argv = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", entry]
         argv += ["--env-manager", "local"]
-        if entry not in ("promote", "pull"):
+        if entry not in ("promote", "pull", "worker"):
             params.setdefault("threads", 1)
         for name, value in params.items():
             argv += ["-P", f"{name}={value}"]

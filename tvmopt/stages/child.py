@@ -84,6 +84,7 @@ def run_stage(request: dict[str, Any], out_dir: Path, progress: Progress) -> Sta
             out_dir,
             progress,
             inputs.get("warm_start"),
+            [path for name, path in inputs.items() if name.startswith("earlier:")],
         )
     if stage == "build":
         from tvmopt.stages.build import build

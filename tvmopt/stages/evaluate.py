@@ -136,6 +136,8 @@ def _accuracies(
     }
     spent = dict.fromkeys(models, 0.0)
     for batch in dataset.batches():
+        if 0 < config.accuracy_time_s < spent[CANDIDATE]:
+            break
         expected = reference(batch.inputs)
         for label, model in models.items():
             # Untuned TVM computes the same numbers, but may need hours for all of the data.

@@ -16,8 +16,10 @@ from tvmopt import errors
 from tvmopt.errors import StageFailedError, TvmoptError
 from tvmopt.stages.child import ERROR_FILE, PROGRESS_MARK, RESULT_FILE
 from tvmopt.stages.result import Progress, StageResult
+from tvmopt.stages.watch import Allowance, Watch
 
 _LOG_TAIL = 5
+UNLIMITED = Allowance()
 
 
 def launch(
@@ -30,6 +32,7 @@ def launch(
     *,
     threads: int,
     digest: str = "",
+    allowance: Allowance = UNLIMITED,
 ) -> StageResult:
     """Run one stage in a child process.
 
@@ -42,9 +45,11 @@ def launch(
         progress: Called as the child reports.
         threads: Threads of TVM's pool in the child.
         digest: Digest of the stage, written into what it builds.
+        allowance: What the child and its own children may use.
 
     Raises:
         TvmoptError: What the stage raised, with its class and message.
+        LimitError: When the child was stopped for passing its allowance.
         StageFailedError: When the child crashed or was killed; names the signal and the log.
     """
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
@@ -58,7 +63,7 @@ def launch(
             "parent": os.getpid(),
         }
         (control / "request.json").write_text(json.dumps(request))
-        code = _run(control / "request.json", log, progress, threads)
+        code = _run(stage, control / "request.json", log, progress, threads, allowance)
         if (control / ERROR_FILE).exists():
             raise _rebuilt(json.loads((control / ERROR_FILE).read_text()), stage, log)
         if code != 0 or not (control / RESULT_FILE).exists():
@@ -66,7 +71,9 @@ def launch(
         return StageResult.read(control / RESULT_FILE)
 
 
-def _run(request: Path, log: Path, progress: Progress, threads: int) -> int:
+def _run(
+    stage: str, request: Path, log: Path, progress: Progress, threads: int, allowance: Allowance
+) -> int:
     env = {
         **os.environ,
         "TVM_NUM_THREADS": str(threads),
@@ -88,7 +95,7 @@ def _run(request: Path, log: Path, progress: Progress, threads: int) -> int:
         env=env,
     )
     try:
-        with log.open("a") as file:
+        with Watch(process, allowance) as watch, log.open("a") as file:
             assert process.stdout is not None
             for line in process.stdout:
                 if line.startswith(PROGRESS_MARK):
@@ -96,7 +103,9 @@ def _run(request: Path, log: Path, progress: Progress, threads: int) -> int:
                 else:
                     file.write(line)
                     file.flush()
-        return process.wait()
+            code = process.wait()
+        watch.check(f"the {stage} process")
+        return code
     finally:
         if process.poll() is None:
             process.kill()

@@ -68,8 +68,12 @@ def sensitivity(
 
 def read_proposal(folder: Path, dtype: str) -> tuple[int, ...]:
     """Layers that the sensitivity stage proposes to skip for ``dtype``."""
-    data = json.loads((folder / SENSITIVITY_FILE).read_text())
-    return Sensitivity.from_dict(data).proposed(dtype)
+    return read_sensitivity(folder).proposed(dtype)
+
+
+def read_sensitivity(folder: Path) -> Sensitivity:
+    """What the sensitivity stage found."""
+    return Sensitivity.from_dict(json.loads((folder / SENSITIVITY_FILE).read_text()))
 
 
 def _write_skip_sets(path: Path, sets: Sequence[SkipSet]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tvmopt.arch.target import TargetSpec
@@ -25,12 +26,14 @@ def tune(
     out_dir: Path,
     progress: Progress,
     warm_start: Path | None = None,
+    earlier: Sequence[Path] = (),
 ) -> StageResult:
     """Run a strategy over the tasks of a converted model.
 
     Writes the tuning database (when the strategy keeps one), the per-task table, the tuning log,
     the convergence plot (when something was measured), the regret of the policy's ranking (of
-    ``fast``) and the lowered IR.
+    ``fast``) and the lowered IR. What a database in ``earlier`` knows is taken over when it was
+    written for the same target, threads and version of TVM.
 
     Raises:
         ConfigError: When the target cannot be measured on this machine but the strategy measures.
@@ -58,6 +61,7 @@ def tune(
         topk=config.topk,
         seed=config.seed,
         warm_start=warm_start,
+        earlier=tuple(earlier),
     )
     strategy = create_strategy(config.strategy)
     result = strategy.tune(lowered, llvm, target.arch(), options, out_dir, progress)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from tvmopt import host
@@ -62,8 +63,12 @@ def tune_stage(
     warm_start: StageOutput | None = None,
     *,
     own: bool = False,
+    earlier: Sequence[Path] = (),
 ) -> StageOutput:
-    """Find schedules; measured ones are good for this machine only."""
+    """Find schedules; measured ones are good for this machine only.
+
+    Databases in ``earlier`` spare measuring what they know; they are no part of the identity.
+    """
     identity = request.tune.to_dict()
     if request.tune.strategy in MEASURING:
         identity["host"] = host.fingerprint()
@@ -72,6 +77,8 @@ def tune_stage(
     if warm_start is not None:
         inputs["warm_start"] = warm_start.folder / "database"
         digests["warm_start"] = warm_start.digest
+    if request.tune.strategy in MEASURING:
+        inputs |= {f"earlier:{place}": path for place, path in enumerate(earlier)}
     return run_stage(session, "tune", request.tune, identity, digests, inputs, own=own)
 
 

@@ -78,16 +78,18 @@ def promote_if_better(
     max_accuracy_drop: float,
     work_dir: Path,
     evidence: str,
+    against_ms: tuple[float, float] | None = None,
 ) -> Promotion:
     """Promote, unless the champion is the same model on the same target and faster.
 
     ``evidence`` is the digest of what the version was measured on. A champion that earned its alias
-    on the same evidence is not checked again.
+    on the same evidence is not checked again. ``against_ms`` are p50 of the champion and of the
+    version, measured side by side; without, those on their tags are compared.
 
     Raises:
         PromotionRefusedError: When the version may not be champion at all.
     """
-    current = _champion(client, registered.name)
+    current = champion_of(client, registered.name)
     key = f"{evidence} {max_accuracy_drop:g}"
     if (
         current is not None
@@ -101,7 +103,9 @@ def promote_if_better(
             current.tags.get(key) == mine.tags.get(key)
             for key in ("model_sha256", "input_shapes", "target", "threads")
         )
-        theirs, ours = (float(v.tags.get("latency_ms_p50", "inf")) for v in (current, mine))
+        theirs, ours = against_ms or tuple(
+            float(v.tags.get("latency_ms_p50", "inf")) for v in (current, mine)
+        )
         if same and theirs < ours:
             return Promotion(
                 False,
@@ -122,7 +126,8 @@ def promote_if_better(
     return promoted
 
 
-def _champion(client: MlflowClient, name: str) -> ModelVersion | None:
+def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
+    """The version that has the alias ``champion`` now."""
     try:
         return client.get_model_version_by_alias(name, CHAMPION)
     except MlflowException:

@@ -39,7 +39,7 @@ def open_run(
     """Open a run, or take over the one that ``mlflow run`` opened, and close it truly.
 
     FINISHED when the body ends, FAILED with the failure class as a tag when it raises, KILLED when
-    it is interrupted.
+    it is interrupted, by a user or by the end of a search's time.
 
     Yields:
         The run id.
@@ -63,7 +63,7 @@ def open_run(
         kind = error.failure_class if isinstance(error, TvmoptError) else "crash"
         message = " ".join(str(error).split()) or type(error).__name__
         log_tags(client, run_id, {"tvmopt.failure_class": kind, "tvmopt.error": message})
-        client.set_terminated(run_id, "FAILED")
+        client.set_terminated(run_id, "KILLED" if kind == "time_budget" else "FAILED")
         raise
     client.set_terminated(run_id, "FINISHED")
 

@@ -6,19 +6,22 @@ import dataclasses
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import yaml
 from mlflow import MlflowClient
 
-from tvmopt.config import StageConfig
-from tvmopt.digest import stage_digest
-from tvmopt.stages.launch import launch
+from tvmopt import host
+from tvmopt.config import MEASURING, StageConfig, TuneConfig
+from tvmopt.digest import code_digest, stage_digest
+from tvmopt.stages.launch import UNLIMITED, launch
 from tvmopt.stages.result import StageResult
+from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.artifacts import is_intact, local_artifacts, write_manifest
 from tvmopt.tracking.console import StageBar, say
+from tvmopt.tracking.exclusive import turn
 from tvmopt.tracking.runs import log_dataset, log_metrics, log_tags, open_run
 from tvmopt.tracking.store import all_experiment_ids
 
@@ -37,6 +40,10 @@ class Session:
         use_cache: Whether a finished stage of the same digest is linked instead of done again.
         work_dir: Folder for temporary files, removed at the end of the command.
         threads: Threads of TVM's pool in child processes.
+        allow: Gives what the next stage may use; may raise when nothing may begin any more.
+        takes_turns: Whether a stage that measures waits for other processes' stages, and they for
+            it.
+        quiet: Whether stages end without a line on the terminal.
     """
 
     client: MlflowClient
@@ -46,6 +53,14 @@ class Session:
     use_cache: bool
     work_dir: Path
     threads: int
+    allow: Callable[[], Allowance] = lambda: UNLIMITED
+    takes_turns: bool = False
+    quiet: bool = False
+
+    def say(self, text: str) -> None:
+        """Print one line, unless this command is quiet about its stages."""
+        if not self.quiet:
+            say(text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +118,7 @@ def run_stage(
     log_tags(session.client, session.run_id, tags)
     if own:
         log_metrics(session.client, session.run_id, found.metrics)
-    say(f"{name:<18} reused   run {found.run_id[:8]}, digest {digest[:12]}")
+    session.say(f"{name:<18} reused   run {found.run_id[:8]}, digest {digest[:12]}")
     return found
 
 
@@ -140,6 +155,8 @@ def _do(
     tags = {
         "tvmopt.stage": stage,
         "tvmopt.digest": digest,
+        "tvmopt.code": code_digest(),
+        "tvmopt.fingerprint": host.fingerprint(),
         **{f"tvmopt.input.{role}": str(path) for role, path in inputs.items() if path.is_file()},
     }
     with _stage_run(session, name, tags, own) as run_id:
@@ -148,9 +165,12 @@ def _do(
             log_dataset(client, run_id, inputs["data"], input_digests["data"], stage)
         out_dir = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=session.work_dir))
         log = session.work_dir / f"{out_dir.name}.log"
-        start = time.perf_counter()
+        waits: AbstractContextManager[None] = nullcontext()
+        if session.takes_turns:
+            waits = turn(_measures(stage, config), session.say)
         try:
-            with StageBar(name) as bar:
+            with waits, StageBar(name) as bar:
+                start = time.perf_counter()
                 result = launch(
                     stage,
                     config.to_dict(),
@@ -160,16 +180,24 @@ def _do(
                     bar,
                     threads=session.threads,
                     digest=digest,
+                    allowance=session.allow(),
                 )
+                seconds = time.perf_counter() - start
         except BaseException:
             if log.exists():
                 shutil.copyfile(log, session.work_dir / LOG_FILE)
                 client.log_artifact(run_id, str(session.work_dir / LOG_FILE))
             raise
-        seconds = time.perf_counter() - start
         folder = _log(session, run_id, config, result, out_dir, log)
-    say(f"{name:<18} {seconds:6.1f} s {'; '.join(result.changed)}")
+    session.say(f"{name:<18} {seconds:6.1f} s {'; '.join(result.changed)}")
     return StageOutput(name, digest, run_id, folder, result.metrics, cached=False)
+
+
+def _measures(stage: str, config: StageConfig) -> bool:
+    """Whether a stage's result depends on what else this machine does."""
+    if isinstance(config, TuneConfig):
+        return config.strategy in MEASURING
+    return stage in ("sensitivity", "evaluate")
 
 
 @contextmanager

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
-import shutil
-import tempfile
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any
 
 from tvmopt.errors import ConfigError, PromotionRefusedError
-from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
 from tvmopt.tracking import pipeline, promotion, registry
 from tvmopt.tracking.artifacts import is_intact, local_artifacts
-from tvmopt.tracking.command import command
 from tvmopt.tracking.console import say
-from tvmopt.tracking.model_source import local_model
+from tvmopt.tracking.entry import checked_request, open_session, register_built, with_example
 from tvmopt.tracking.report import as_markdown, as_text, comparison
-from tvmopt.tracking.request import EXAMPLE, Request, make_request, name_of
+from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics, log_tags
 from tvmopt.tracking.stage_run import Session, StageOutput
-from tvmopt.tracking.store import open_store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,15 +67,15 @@ def main(
         TvmoptError: One line that says what to do; :class:`PromotionRefusedError` when the model
             was built and registered but does not meet ``max_accuracy_drop``.
     """
-    params = _with_example(dict(locals()))
-    request = _request(params)
+    params = with_example(dict(locals()))
+    request = checked_request(params)
     missing = request.target.missing_on_host()
     if missing:
         raise ConfigError(
             f"main measures on its target, but this machine lacks {', '.join(missing)} of "
             f"{request.target.mcpu}; use target=host, or the entry point build to build only"
         )
-    with _session("main", request, params, no_cache) as session:
+    with open_session("main", request, params, no_cache) as session:
         converted = pipeline.convert_stage(session, request)
         tuned = pipeline.tune_stage(session, request, converted)
         built = pipeline.build_stage(session, request, converted, tuned)
@@ -99,7 +90,7 @@ def main(
         }
         table = comparison(read_table(measured.folder), names)
         _log_summary(session, measured, table)
-        registered = _register(session, request, converted, built, measured)
+        registered = register_built(session, request, converted, built, measured)
         say()
         say(as_text(table))
         say()
@@ -147,9 +138,9 @@ def sensitivity(
     no_cache: bool = False,
 ) -> StageOutput:
     """Measure what each layer costs and gains in each number format; proposes skip sets."""
-    params = _with_example(dict(locals()))
-    request = _request(params)
-    with _session("sensitivity", request, params, no_cache) as session:
+    params = with_example(dict(locals()))
+    request = checked_request(params)
+    with open_session("sensitivity", request, params, no_cache) as session:
         return pipeline.sensitivity_stage(session, request, own=True)
 
 
@@ -170,9 +161,9 @@ def convert(
     no_cache: bool = False,
 ) -> StageOutput:
     """Read, import and check a model; gives the run of the convert stage."""
-    params = _with_example(dict(locals()))
-    request = _request(params)
-    with _session("convert", request, params, no_cache) as session:
+    params = with_example(dict(locals()))
+    request = checked_request(params)
+    with open_session("convert", request, params, no_cache) as session:
         return pipeline.convert_stage(session, request, own=True)
 
 
@@ -201,10 +192,10 @@ def tune(
 
     ``warm_start`` is the id of an earlier tune run whose database the search begins from.
     """
-    params = _with_example(dict(locals()))
+    params = with_example(dict(locals()))
     params.pop("warm_start")
-    request = _request(params)
-    with _session("tune", request, {**params, "warm_start": warm_start}, no_cache) as session:
+    request = checked_request(params)
+    with open_session("tune", request, {**params, "warm_start": warm_start}, no_cache) as session:
         earlier = _tune_run(session, warm_start) if warm_start else None
         converted = pipeline.convert_stage(session, request)
         return pipeline.tune_stage(session, request, converted, earlier, own=True)
@@ -231,13 +222,13 @@ def build(
     no_cache: bool = False,
 ) -> StageOutput:
     """Compile a model to a library and register it as a candidate; does what is missing before."""
-    params = _with_example(dict(locals()))
-    request = _request(params)
-    with _session("build", request, params, no_cache) as session:
+    params = with_example(dict(locals()))
+    request = checked_request(params)
+    with open_session("build", request, params, no_cache) as session:
         converted = pipeline.convert_stage(session, request)
         tuned = pipeline.tune_stage(session, request, converted)
         built = pipeline.build_stage(session, request, converted, tuned, own=True)
-        registered = _register(session, request, converted, built, None)
+        registered = register_built(session, request, converted, built, None)
         say(f"registered models:/{registered.name}/{registered.version} as candidate")
         return built
 
@@ -265,9 +256,9 @@ def evaluate(
     no_cache: bool = False,
 ) -> StageOutput:
     """Measure a model beside ONNX Runtime; does what is missing before."""
-    params = _with_example(dict(locals()))
-    request = _request(params)
-    with _session("evaluate", request, params, no_cache) as session:
+    params = with_example(dict(locals()))
+    request = checked_request(params)
+    with open_session("evaluate", request, params, no_cache) as session:
         converted = pipeline.convert_stage(session, request)
         tuned = pipeline.tune_stage(session, request, converted)
         built = pipeline.build_stage(session, request, converted, tuned)
@@ -276,58 +267,6 @@ def evaluate(
         say()
         say(as_text(comparison(read_table(measured.folder), names)))
         return measured
-
-
-def _with_example(params: dict[str, Any]) -> dict[str, Any]:
-    """``params``, those of the bundled example when no model is given."""
-    if params["model"]:
-        return params
-    if params["data"] or params["input_shapes"]:
-        raise ConfigError("data and input_shapes need a model, but model is empty")
-    root = Path(__file__).parents[2]
-    if not (root / EXAMPLE["model"]).is_file():
-        raise ConfigError("model must be given: the bundled example is not in this installation")
-    return {
-        **params,
-        "model": str(root / EXAMPLE["model"]),
-        "data": str(root / EXAMPLE["data"]),
-        "input_shapes": EXAMPLE["input_shapes"],
-        "name": params["name"] or EXAMPLE["name"],
-    }
-
-
-def _request(params: dict[str, Any]) -> Request:
-    """Check the parameters; a model that MLflow holds is fetched first."""
-    values = {k: v for k, v in params.items() if k not in ("model", "no_cache")}
-    if "://" not in params["model"] and ":/" in params["model"]:
-        open_store()
-    # Kept until the process ends: child processes read the model from here.
-    fetched = tempfile.mkdtemp(prefix="tvmopt-model-")
-    atexit.register(shutil.rmtree, fetched, ignore_errors=True)
-    model = local_model(params["model"], Path(fetched))
-    values["name"] = values["name"] or name_of(params["model"])
-    return make_request(model, **values)
-
-
-def _session(
-    entry: str, request: Request, params: dict[str, Any], no_cache: bool
-) -> AbstractContextManager[Session]:
-    resolved = {
-        **params,
-        "name": request.name,
-        "target": request.target.mcpu,
-        "threads": request.target.threads,
-        "input_shapes": request.convert.input_shapes,
-        "data": str(request.data or ""),
-    }
-    resolved.pop("no_cache")
-    return command(
-        entry,
-        request.name,
-        resolved,
-        use_cache=not no_cache,
-        threads=request.target.threads,
-    )
 
 
 def _tune_run(session: Session, run_id: str) -> StageOutput:
@@ -347,32 +286,6 @@ def _tune_run(session: Session, run_id: str) -> StageOutput:
         raise ConfigError(f"warm_start must be intact, but artifacts of {run_id!r} are damaged")
     digest = run.data.tags["tvmopt.digest"]
     return StageOutput("tune", digest, run_id, folder, dict(run.data.metrics), cached=True)
-
-
-def _register(
-    session: Session,
-    request: Request,
-    converted: StageOutput,
-    built: StageOutput,
-    measured: StageOutput | None,
-) -> registry.Registered:
-    tags = {
-        "strategy": request.tune.strategy,
-        "layout": request.convert.layout,
-        "dtype": request.convert.dtype,
-        "skip_layers": request.convert.skip_layers,
-        "build_run": built.run_id,
-        "convert_run": converted.run_id,
-        "model_sha256": request.model_digest,
-        "input_shapes": request.convert.input_shapes,
-    }
-    if measured is not None:
-        tags["evaluate_run"] = measured.run_id
-        for key in ("latency_ms_p50", "accuracy", "accuracy_drop"):
-            tags[key] = f"{measured.metrics[key]:.6g}"
-    return registry.register(
-        session.client, request.name, built.folder / BUNDLE_DIR, built.run_id, tags
-    )
 
 
 def _check_bar(request: Request, measured: StageOutput) -> None:

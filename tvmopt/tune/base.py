@@ -33,6 +33,7 @@ class TuneOptions:
         topk: Most configurations of one function that ``fast`` measures.
         seed: Seed of every random choice.
         warm_start: Directory of an earlier tuning database to begin from, or None.
+        earlier: Directories of databases to take over what fits from; others are passed over.
     """
 
     trials: int
@@ -41,6 +42,7 @@ class TuneOptions:
     topk: int = 20
     seed: int = 0
     warm_start: Path | None = None
+    earlier: tuple[Path, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -76,7 +76,7 @@ class FastStrategy(TuneStrategy):
         work_dir.mkdir(parents=True, exist_ok=True)
         directory = self._database_dir or work_dir / "database"
         key = DatabaseKey(target=canonical_target(target), threads=options.threads)
-        database = begin_database(directory, key, options.warm_start)
+        database = begin_database(directory, key, options.warm_start, options.earlier)
         reranker = Reranker(options.seed)
         reranker.load(directory)
         run = _Run(extract_tasks(mod, target), target, database, directory, progress)

@@ -87,7 +87,7 @@ class MetaScheduleStrategy(TuneStrategy):
         work_dir.mkdir(parents=True, exist_ok=True)
         directory = work_dir / "database"
         key = DatabaseKey(target=canonical_target(target), threads=options.threads)
-        database = begin_database(directory, key, options.warm_start)
+        database = begin_database(directory, key, options.warm_start, options.earlier)
         model = RankingModel(seed=options.seed)
         if (directory / MODEL_FILE).exists():
             model.load(directory / MODEL_FILE)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tvmopt.errors import ConfigError
+from tvmopt.errors import ConfigError, DatabaseMismatchError
 from tvmopt.policy.reranker import FILE as RERANKER_FILE
 from tvmopt.tune.database import (
     META_FILE,
@@ -18,14 +19,19 @@ from tvmopt.tune.database import (
     create_database,
     open_database,
     read_comparisons,
+    workload_hash,
     write_comparisons,
 )
 
 MODEL_FILE = "cost_model.npz"
 
 
-def begin_database(directory: Path, key: DatabaseKey, source: Path | None) -> Any:
+def begin_database(
+    directory: Path, key: DatabaseKey, source: Path | None, earlier: Sequence[Path] = ()
+) -> Any:
     """Create or open the database in ``directory``, with what ``source`` knows copied in.
+
+    What those in ``earlier`` know is copied, too, of those that have the key.
 
     Raises:
         ConfigError: When ``source`` is no directory.
@@ -36,6 +42,12 @@ def begin_database(directory: Path, key: DatabaseKey, source: Path | None) -> An
     database = create_database(directory, key)
     if source is not None:
         copy_database(source, database, directory, key)
+    for one in earlier:
+        try:
+            check_key(one, key)
+        except DatabaseMismatchError:  # for another target or number of threads: of no use here
+            continue
+        copy_database(one, database, directory, key)
     return database
 
 
@@ -61,19 +73,22 @@ def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey
         key: The key that both must have.
 
     Returns:
-        Number of records copied.
+        Number of records copied; those that the open database has already are not.
     """
     from tvm.s_tir import meta_schedule as ms
 
     if source.resolve() == directory.resolve():
         return 0
     copied = 0
+    known = {_identity(record) for record in database.get_all_tuning_records()}
     with tempfile.TemporaryDirectory(prefix="warm-", dir=directory) as temporary:
         copy = Path(temporary)  # opening repairs a cut line, and the source is not ours to repair
         for name in (META_FILE, WORKLOAD_FILE, RECORD_FILE):
             if (source / name).exists():
                 shutil.copyfile(source / name, copy / name)
         for record in open_database(copy, key).get_all_tuning_records():
+            if _identity(record) in known:
+                continue
             workload = database.commit_workload(record.workload.mod)
             database.commit_tuning_record(
                 ms.database.TuningRecord(
@@ -86,3 +101,9 @@ def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey
         if (source / name).exists() and not (directory / name).exists():
             shutil.copyfile(source / name, directory / name)
     return copied
+
+
+def _identity(record: Any) -> tuple[str, tuple[float, ...]]:
+    """Tells records apart: no two measurements of one workload give the same seconds."""
+    seconds = tuple(float(s) for s in record.run_secs or ())
+    return workload_hash(record.workload.mod), seconds

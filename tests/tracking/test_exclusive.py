@@ -1,0 +1,105 @@
+"""Turns on one machine: one that measures is alone; the dead hold nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tvmopt.tracking.exclusive import lock_folder, turn
+
+_HOLD = (
+    "import sys, time\n"
+    "from tvmopt.tracking.exclusive import turn\n"
+    "with turn(sys.argv[1] == 'measure'):\n"
+    "    print('in', flush=True)\n"
+    "    time.sleep(60)\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def own_locks(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def _holder(kind: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, kind], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in\n"
+    return process
+
+
+def _enters(measuring: bool, within: float) -> bool:
+    entered = threading.Event()
+
+    def enter() -> None:
+        with turn(measuring):
+            entered.set()
+
+    threading.Thread(target=enter, daemon=True).start()
+    return entered.wait(within)
+
+
+@pytest.mark.parametrize(
+    ("held", "measuring", "waits"),
+    [("measure", True, True), ("measure", False, True), ("work", True, True),
+     ("work", False, False)],
+)  # fmt: skip
+def test_who_waits_for_whom(held: str, measuring: bool, waits: bool) -> None:
+    holder = _holder(held)
+    said: list[str] = []
+    try:
+        assert _enters(measuring, 1.0) is not waits
+    finally:
+        holder.kill()
+        holder.wait()
+    assert _enters(measuring, 10.0), "the dead hold nothing"
+    assert not said
+
+
+def test_who_waits_to_measure_goes_before_those_that_come_later() -> None:
+    order: list[str] = []
+    first = threading.Event()
+    go = threading.Event()
+
+    def run(name: str, measuring: bool, entered: threading.Event | None = None) -> None:
+        with turn(measuring):
+            order.append(name)
+            if entered is not None:
+                entered.set()
+                go.wait(20)
+
+    threads = [threading.Thread(target=run, args=("work", False, first))]
+    threads[0].start()
+    assert first.wait(10)
+    for name, measuring in (("measure", True), ("later work", False)):
+        threads.append(threading.Thread(target=run, args=(name, measuring)))
+        threads[-1].start()
+        time.sleep(0.3)
+    assert order == ["work"]
+    go.set()
+    for thread in threads:
+        thread.join(20)
+    assert order == ["work", "measure", "later work"]
+
+
+def test_waiting_is_said() -> None:
+    holder = _holder("measure")
+    said: list[str] = []
+    threading.Timer(1.0, holder.kill).start()
+    with turn(False, said.append):
+        pass
+    holder.wait()
+    assert said == ["waiting for a measurement here, so that neither disturbs the other"]
+
+
+def test_locks_are_the_users_own() -> None:
+    with turn(True):
+        assert lock_folder().stat().st_mode & 0o077 == 0
+        for lock in lock_folder().glob("*.lock"):
+            assert lock.stat().st_mode & 0o077 == 0

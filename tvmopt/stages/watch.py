@@ -1,0 +1,105 @@
+"""Keep a process and all it starts within limits of time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import subprocess
+import threading
+import time
+
+import psutil
+
+from tvmopt.errors import LimitError
+
+_LOOK_S = 0.5
+_REAP_S = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Allowance:
+    """What one stage may use; 0 is no limit.
+
+    Attributes:
+        seconds: Wall time.
+        memory_mb: Resident memory of the process and its children together, in megabytes.
+    """
+
+    seconds: float = 0.0
+    memory_mb: float = 0.0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is anything to watch."""
+        return self.seconds > 0 or self.memory_mb > 0
+
+
+class Watch:
+    """Watches a process from a thread; kills it with its children when it passes a limit.
+
+    Args:
+        process: The process, just started.
+        allowance: Its limits.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], allowance: Allowance) -> None:
+        self._process, self._allowance = process, allowance
+        self._end = threading.Event()
+        self._passed: tuple[str, str] | None = None
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Watch:
+        if self._allowance.is_limited:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def check(self, what: str) -> None:
+        """Raise :class:`LimitError` when ``what`` was stopped for passing a limit."""
+        if self._passed is not None:
+            kind, text = self._passed
+            raise LimitError(f"{what} was stopped: {text}", kind)
+
+    def _look(self) -> None:
+        start = time.monotonic()
+        allowed_s, allowed_mb = self._allowance.seconds, self._allowance.memory_mb
+        while not self._end.wait(_LOOK_S):
+            if 0 < allowed_s < time.monotonic() - start:
+                text = f"it may take {allowed_s:.0f} s, and had not ended by then"
+                self._passed = ("timeout", text)
+            elif 0 < allowed_mb < (used := resident_mb(self._process.pid)):
+                text = f"it may use {allowed_mb:.0f} MB of memory, but used {used:.0f} MB"
+                self._passed = ("out_of_memory", text)
+            if self._passed is not None:
+                kill_tree(self._process.pid)
+                return
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory of a process and its descendants, in megabytes (10^6 bytes)."""
+    total = 0
+    for process in _tree(pid):
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total / 1e6
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and its descendants."""
+    tree = _tree(pid)
+    for process in tree:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(tree[1:], timeout=_REAP_S)
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []

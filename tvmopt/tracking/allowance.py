@@ -1,0 +1,60 @@
+"""How long a trial's stages may still take: their own limit, and what is left of the budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import psutil
+
+from tvmopt.errors import LimitError
+from tvmopt.stages.watch import Allowance
+
+_MEMORY_SHARE = 0.8
+BUDGET_SPENT = "time_budget"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialLimits:
+    """What one trial may use.
+
+    Attributes:
+        seconds: Wall time of one of its stages.
+        memory_mb: Resident memory of one of its stages in megabytes; 0 for 80% of the machine's.
+        left: Seconds left of the study's budget; infinite when it has none.
+    """
+
+    seconds: float
+    memory_mb: float
+    left: Callable[[], float]
+
+    def allow(self) -> Allowance:
+        """What the next stage may use.
+
+        Raises:
+            LimitError: Nothing is left of the budget.
+        """
+        left = self.left()
+        if left <= 0:
+            raise LimitError("the search has spent its time_budget", BUDGET_SPENT)
+        limits = [s for s in (self.seconds, left) if 0 < s < float("inf")]
+        memory = self.memory_mb or _MEMORY_SHARE * psutil.virtual_memory().total / 1e6
+        return Allowance(min(limits, default=0.0), memory)
+
+    def explain(self, error: LimitError) -> LimitError:
+        """The error, told apart: a stage that had as long as the budget lasted did not hang."""
+        if error.failure_class == "timeout" and self.left() <= 0:
+            return LimitError("the search has spent its time_budget", BUDGET_SPENT)
+        return error
+
+
+class Stopwatch:
+    """Seconds of a budget that are left, from what a study says now and a clock after that."""
+
+    def __init__(self, budget_s: float, worked_s: float) -> None:
+        self._end = time.monotonic() + budget_s - worked_s if budget_s > 0 else float("inf")
+
+    def left(self) -> float:
+        """Seconds left; infinite without a budget."""
+        return self._end - time.monotonic()

@@ -1,0 +1,102 @@
+"""What entry points share: parameters checked, the command's run opened, its model registered."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from tvmopt.errors import ConfigError
+from tvmopt.stages.build import BUNDLE_DIR
+from tvmopt.tracking import registry
+from tvmopt.tracking.command import command
+from tvmopt.tracking.model_source import local_model
+from tvmopt.tracking.request import EXAMPLE, Request, make_request, name_of
+from tvmopt.tracking.stage_run import Session, StageOutput
+from tvmopt.tracking.store import open_store
+
+
+def with_example(params: dict[str, Any]) -> dict[str, Any]:
+    """``params``, those of the bundled example when no model is given."""
+    if params["model"]:
+        return params
+    if params["data"] or params["input_shapes"]:
+        raise ConfigError("data and input_shapes need a model, but model is empty")
+    root = Path(__file__).parents[2]
+    if not (root / EXAMPLE["model"]).is_file():
+        raise ConfigError("model must be given: the bundled example is not in this installation")
+    return {
+        **params,
+        "model": str(root / EXAMPLE["model"]),
+        "data": str(root / EXAMPLE["data"]),
+        "input_shapes": EXAMPLE["input_shapes"],
+        "name": params["name"] or EXAMPLE["name"],
+    }
+
+
+def checked_request(params: dict[str, Any]) -> Request:
+    """Check the parameters; a model that MLflow holds is fetched first."""
+    values = {k: v for k, v in params.items() if k not in ("model", "no_cache")}
+    if "://" not in params["model"] and ":/" in params["model"]:
+        open_store()
+    # Kept until the process ends: child processes read the model from here.
+    fetched = tempfile.mkdtemp(prefix="tvmopt-model-")
+    atexit.register(shutil.rmtree, fetched, ignore_errors=True)
+    model = local_model(params["model"], Path(fetched))
+    values["name"] = values["name"] or name_of(params["model"])
+    return make_request(model, **values)
+
+
+def open_session(
+    entry: str, request: Request, params: Mapping[str, Any], no_cache: bool = False
+) -> AbstractContextManager[Session]:
+    """Open the run of a command, with its parameters as they were resolved."""
+    resolved = {
+        **params,
+        "name": request.name,
+        "target": request.target.mcpu,
+        "threads": request.target.threads,
+        "input_shapes": request.convert.input_shapes,
+        "data": str(request.data or ""),
+    }
+    resolved.pop("no_cache", None)
+    return command(
+        entry,
+        request.name,
+        resolved,
+        use_cache=not no_cache,
+        threads=request.target.threads,
+    )
+
+
+def register_built(
+    session: Session,
+    request: Request,
+    converted: StageOutput,
+    built: StageOutput,
+    measured: StageOutput | None,
+    more: Mapping[str, str] | None = None,
+) -> registry.Registered:
+    """Make a built model a version of its registered model, with what is known of it as tags."""
+    tags = {
+        "strategy": request.tune.strategy,
+        "layout": request.convert.layout,
+        "dtype": request.convert.dtype,
+        "skip_layers": request.convert.skip_layers,
+        "build_run": built.run_id,
+        "convert_run": converted.run_id,
+        "model_sha256": request.model_digest,
+        "input_shapes": request.convert.input_shapes,
+    }
+    if measured is not None:
+        tags["evaluate_run"] = measured.run_id
+        for key in ("latency_ms_p50", "accuracy", "accuracy_drop"):
+            tags[key] = f"{measured.metrics[key]:.6g}"
+    bundle = built.folder / BUNDLE_DIR
+    return registry.register(
+        session.client, request.name, bundle, built.run_id, {**tags, **(more or {})}
+    )

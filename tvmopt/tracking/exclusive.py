@@ -1,0 +1,61 @@
+"""One measurement at a time on one machine: others wait, so that nothing disturbs its numbers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_FOLDER_MODE = 0o700
+_FILE_MODE = 0o600
+
+
+@contextmanager
+def turn(measuring: bool, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+    """Hold the machine while the body runs.
+
+    Measuring holds it alone; work that measures nothing holds it together with other such work.
+    Whoever waits to measure goes before those that come later. The operating system gives a turn
+    back when its process dies.
+
+    Args:
+        measuring: Whether the body measures.
+        say: Told when there is somebody to wait for.
+    """
+    folder = lock_folder()
+    folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    kind = fcntl.LOCK_EX if measuring else fcntl.LOCK_SH
+    with _opened(folder / "turnstile.lock") as turnstile, _opened(folder / "machine.lock") as lock:
+        _lock(turnstile, fcntl.LOCK_EX, lambda: None)
+        try:
+            who = "what runs here to end" if measuring else "a measurement here"
+            text = f"waiting for {who}, so that neither disturbs the other"
+            _lock(lock, kind, lambda: say(text))
+        finally:
+            fcntl.flock(turnstile, fcntl.LOCK_UN)
+        yield
+
+
+def lock_folder() -> Path:
+    """Where the locks are: under ``XDG_CACHE_HOME``, by default ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tvmopt"
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        yield file
+    finally:
+        os.close(file)  # and so unlocked
+
+
+def _lock(file: int, kind: int, waiting: Callable[[], None]) -> None:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        waiting()
+        fcntl.flock(file, kind)

@@ -1,0 +1,160 @@
+"""The last round: the best artifacts measured once more, side by side in one process."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from mlflow.exceptions import MlflowException
+
+from tvmopt import host
+from tvmopt.config import EvaluateConfig
+from tvmopt.errors import TvmoptError
+from tvmopt.search.space import Effort
+from tvmopt.search.study import Record
+from tvmopt.search.verdict import Finalist
+from tvmopt.stages.build import BUNDLE_DIR
+from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, read_table
+from tvmopt.tracking import flavor
+from tvmopt.tracking.artifacts import is_intact, local_artifacts
+from tvmopt.tracking.promotion import champion_of
+from tvmopt.tracking.request import Request
+from tvmopt.tracking.stage_run import Session, StageOutput, run_stage
+
+_MOST = 4
+_NEAR = 1.25
+CHAMPION = "the champion so far"
+
+
+@dataclasses.dataclass(frozen=True)
+class Final:
+    """What the last round measured.
+
+    Attributes:
+        finalists: One for each trial that took part.
+        trials: The trial of each, by label.
+        reference_ms: ONNX Runtime's p50 in the same round.
+        champion: The registered champion so far, when it is of the same model and another build.
+        run_id: Run of the round.
+    """
+
+    finalists: tuple[Finalist, ...]
+    trials: dict[str, Record]
+    reference_ms: float
+    champion: Finalist | None
+    run_id: str
+
+
+def choose_finalists(records: list[Record]) -> list[Record]:
+    """The best few, and what the best would have been untuned.
+
+    Feasible trials first, by adjusted latency; without any, those that pass the limits least.
+    """
+    finished = [r for r in records if r.state == "finished" and not r.is_baseline]
+    if not finished:
+        return []
+    feasible = [r for r in finished if r.feasible]
+    if not feasible:
+        return [min(finished, key=lambda r: (sum(max(0.0, v) for v in r.violations.values()),
+                                             r.values[0]))]  # fmt: skip
+    ordered = sorted(feasible, key=lambda r: r.values[0])
+    best = ordered[0]
+    chosen = [r for r in ordered if r.values[0] <= _NEAR * best.values[0]][:_MOST]
+    untuned = [
+        r
+        for r in ordered
+        if r.choice.variant == best.choice.variant and r.choice.effort == Effort("default")
+    ]
+    return list({r.number: r for r in (*chosen, *untuned)}.values())
+
+
+def measure_finals(session: Session, request: Request, chosen: list[Record]) -> Final:
+    """Measure trials, the champion so far and ONNX Runtime in turns in one process."""
+    built = {f"trial {r.number}": _stage(session, r, "build") for r in chosen}
+    converted = _stage(session, chosen[0], "convert")
+    first = next(iter(built))
+    inputs: dict[str, Path] = {"convert": converted.folder}
+    digests = {"convert": converted.digest}
+    for label, output in built.items():
+        role = CANDIDATE if label == first else label
+        inputs[f"bundle:{role}"] = output.folder / BUNDLE_DIR
+        digests[role] = output.digest
+    champion = _champion(session, request, {o.digest for o in built.values()})
+    if champion is not None:
+        inputs[f"bundle:{CHAMPION}"], digests[CHAMPION] = champion
+    if request.data is not None:
+        inputs["data"], digests["data"] = request.data, request.data_digest
+    config: EvaluateConfig = request.evaluate
+    identity = {**config.to_dict(), "host": host.fingerprint()}
+    measured = run_stage(
+        session, "evaluate", config, identity, digests, inputs, label="finals"
+    )
+    rows = {row["variant"]: row for row in read_table(measured.folder)}
+    trials = {f"trial {r.number}": r for r in chosen}
+    finalists = tuple(
+        _finalist(label, rows[CANDIDATE if label == first else label], trials[label].metrics)
+        for label in built
+    )
+    return Final(
+        finalists,
+        trials,
+        float(rows[REFERENCE]["latency_ms_p50"]),
+        _finalist(CHAMPION, rows[CHAMPION], {}) if champion is not None else None,
+        measured.run_id,
+    )
+
+
+def _finalist(label: str, row: dict[str, str], metrics: dict[str, float]) -> Finalist:
+    return Finalist(
+        label,
+        float(row["latency_ms_p50"]),
+        float(row["latency_ms_ci_low"]),
+        float(row["latency_ms_ci_high"]),
+        metrics.get("accuracy_drop", 0.0),
+        float(row["bytes"]),
+    )
+
+
+def _stage(session: Session, record: Record, stage: str) -> StageOutput:
+    return stage_output(session, record.stages[stage], stage)
+
+
+def stage_output(session: Session, run_id: str, stage: str) -> StageOutput:
+    """A finished stage by its run."""
+    run = session.client.get_run(run_id)
+    folder = local_artifacts(session.client, run_id, session.work_dir)
+    digest = run.data.tags["tvmopt.digest"]
+    return StageOutput(stage, digest, run_id, folder, dict(run.data.metrics), cached=True)
+
+
+def are_intact(session: Session, record: Record) -> bool:
+    """Whether what a trial built is still there, unchanged."""
+    try:
+        return all(is_intact(_stage(session, record, s).folder) for s in ("convert", "build"))
+    except (MlflowException, KeyError):
+        return False
+
+
+def _champion(
+    session: Session, request: Request, known: set[str]
+) -> tuple[Path, str] | None:
+    """Bundle and digest of the champion, when it can be compared and is none of the trials'."""
+    current = champion_of(session.client, request.name)
+    if current is None or current.tags.get("digest") in known:
+        return None
+    wanted = {
+        "model_sha256": request.model_digest,
+        "input_shapes": request.convert.input_shapes,
+        "target": request.target.mcpu,
+        "threads": str(request.target.threads),
+    }
+    if any(current.tags.get(key) != value for key, value in wanted.items()):
+        return None
+    try:
+        folder = flavor.download(f"models:/{current.name}/{current.version}", session.work_dir)
+        bundle = flavor.compiled_folder(folder)
+        flavor.load_model(str(folder))  # the hash, the CPU and the version of TVM
+    except (TvmoptError, MlflowException, OSError):
+        # a champion that is damaged or gone is no obstacle to a new one
+        return None
+    return bundle, str(current.tags["digest"])

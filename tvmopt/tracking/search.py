@@ -1,0 +1,409 @@
+"""The entry points ``search`` and ``worker``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tvmopt import host
+from tvmopt.digest import canonical_json, code_digest, sha256_text
+from tvmopt.errors import ConfigError, NothingFeasibleError
+from tvmopt.frontend.layers import layer_table
+from tvmopt.frontend.load import load_onnx
+from tvmopt.frontend.prepare import prepare
+from tvmopt.frontend.shapes import parse_input_shapes
+from tvmopt.search.budget import Budget
+from tvmopt.search.generate import Declared, choose_dtypes, generate_space, read_declared
+from tvmopt.search.limits import Limits
+from tvmopt.search.plan import FAILED
+from tvmopt.search.space import FLOAT, Space
+from tvmopt.search.storage import open_storage
+from tvmopt.search.study import Record, SearchStudy, find_study, open_study, study_names
+from tvmopt.stages.sensitivity import read_sensitivity
+from tvmopt.tracking import pipeline, registry
+from tvmopt.tracking.console import say
+from tvmopt.tracking.entry import checked_request, open_session, with_example
+from tvmopt.tracking.report import as_markdown, as_text
+from tvmopt.tracking.request import Request
+from tvmopt.tracking.runs import log_metrics, log_tags
+from tvmopt.tracking.search_end import Ending, finish_search
+from tvmopt.tracking.search_loop import EXHAUSTED, Work, heartbeat, work
+from tvmopt.tracking.search_page import page
+from tvmopt.tracking.search_plots import draw
+from tvmopt.tracking.search_table import as_csv, narrow, table
+from tvmopt.tracking.stage_run import Session
+from tvmopt.tracking.store import tracking_uri
+from tvmopt.tracking.trial import OBJECTIVES, mend_runs
+
+_SQLITE = "sqlite:///"
+_RESERVE_SHARE, _MOST_RESERVE_S = 0.1, 90.0
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+_OWN = ("dtypes", "layouts", "strategies", "space", "max_library_mb", "max_memory_mb", "max_p99_ms",
+        "objectives", "trials", "time_budget", "patience", "trial_timeout", "memory_limit", "study",
+        "storage", "seed", "topk")  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchResult:
+    """What :func:`search` leaves behind.
+
+    Attributes:
+        run_id: The command's run.
+        study: Name of the study.
+        ending: What it came to.
+        table: The trials as text.
+    """
+
+    run_id: str
+    study: str
+    ending: Ending
+    table: str
+
+
+def search(
+    model: str = "",
+    name: str = "",
+    input_shapes: str = "",
+    data: str = "",
+    target: str = "host",
+    threads: int = 0,
+    dtypes: str = "",
+    layouts: str = "",
+    strategies: str = "",
+    topk: int = 20,
+    space: str = "",
+    quantization: str = "u8s8",
+    calibration: str = "minmax",
+    calibration_samples: int = 100,
+    sensitivity_time: float = 120.0,
+    max_accuracy_drop: float = 0.01,
+    max_library_mb: float = 0.0,
+    max_memory_mb: float = 0.0,
+    max_p99_ms: float = 0.0,
+    objectives: str = "latency",
+    trials: int = 24,
+    time_budget: float = 1800.0,
+    patience: int = 0,
+    trial_timeout: float = 1200.0,
+    memory_limit: float = 0.0,
+    metric: str = "auto",
+    repeats: int = 200,
+    study: str = "",
+    storage: str = "",
+    seed: int = 0,
+) -> SearchResult:
+    """Find the fastest artifact of a model that keeps to the limits; goes on where it was left.
+
+    Without a model, the bundled example is used. Parameters are those of the MLproject file.
+
+    Raises:
+        TvmoptError: One line that says what to do; :class:`NothingFeasibleError` when no artifact
+            keeps to the limits.
+    """
+    given, began = dict(locals()), time.time()
+    params = with_example(given)
+    limits = Limits(max_accuracy_drop, max_library_mb, max_memory_mb, max_p99_ms)
+    budget = Budget(trials, time_budget, patience)
+    aims = _objectives(objectives)
+    if not budget.trials and not budget.time_s and not budget.patience:
+        raise ConfigError("one of trials, time_budget and patience must be above 0, all are 0")
+    declared = read_declared(space, dtypes, layouts, strategies, topk)
+    request = checked_request(_request_params(params))
+    missing = request.target.missing_on_host()
+    if missing:
+        raise ConfigError(
+            f"search measures on its target, but this machine lacks {', '.join(missing)} of "
+            f"{request.target.mcpu}; use target=host"
+        )
+    facts = _facts(request, limits, aims, declared)
+    study_name = study or f"{request.name}-{sha256_text(canonical_json(facts))[:10]}"
+    url = storage or _default_storage()
+    database = open_storage(url)
+    shown = {**params, "study": study_name, "storage": _without_password(url)}
+    with open_session("search", request, shown) as session:
+        known = find_study(database, study_name)
+        if known is None:
+            say(f"study      {study_name} (new)")
+            made = _space(session, request, declared)
+        else:
+            say(f"study      {study_name} (gone on with: {known.ended_trials()} trials done)")
+            made = known.space
+        declaration = {
+            **facts, "space": made.to_dict(), "request": _portable(params, request),
+        }  # fmt: skip
+        if known is not None:
+            declaration["request"] = known.declaration.get("request")
+        it = open_study(database, study_name, declaration)
+        it.started = began
+        say(f"space      {_space_words(made)}")
+        reserve = min(_MOST_RESERVE_S, _RESERVE_SHARE * budget.time_s)
+        job = Work(
+            session, request, it, budget, reserve, limits, aims, trial_timeout, memory_limit,
+            seed, session.run_id,
+        )  # fmt: skip
+        return _search(job)
+
+
+def worker(
+    study: str,
+    storage: str = "",
+    model: str = "",
+    data: str = "",
+    trial_timeout: float = 1200.0,
+    memory_limit: float = 0.0,
+    seed: int = 0,
+) -> str:
+    """Join a study that ``search`` has begun, and do trials beside it; returns why it ended.
+
+    Raises:
+        ConfigError: When there is no such study, or its model is not on this machine.
+    """
+    url = storage or _default_storage()
+    database = open_storage(url)
+    it = find_study(database, study)
+    if it is None:
+        known = ", ".join(study_names(database)) or "none"
+        raise ConfigError(
+            f"study must be one that a search has begun in this storage ({known}), but got "
+            f"{study!r}; begin it with -e search -P study={study}"
+        )
+    declared = it.declaration
+    params = {**declared["request"], **{k: v for k, v in (("model", model), ("data", data)) if v}}
+    for role in ("model", "data"):
+        path = params[role]
+        if path and ":/" not in path and not Path(path).is_file():
+            raise ConfigError(
+                f"{role} of study {study!r} must be on this machine, but there is no file "
+                f"'{path}'; give {role}=PATH"
+            )
+    request = checked_request(params)
+    _check_same(declared, request, study)
+    shown = {**params, "study": study, "storage": _without_password(url)}
+    with open_session("worker", request, shown) as session:
+        own = seed or int(sha256_text(f"{platform.node()} {os.getpid()}")[:6], 16)
+        job = Work(
+            session,
+            request,
+            it,
+            Budget(**it.budget),
+            0.0,
+            Limits(**declared["limits"]),
+            tuple(declared["objectives"]),
+            trial_timeout,
+            memory_limit,
+            own,
+            it.parent_run or session.run_id,
+        )
+        stopped = work(job)
+        say(f"done       {stopped}")
+        log_tags(session.client, session.run_id, {"mlflow.note.content": f"ended: {stopped}"})
+        return stopped
+
+
+def _search(job: Work) -> SearchResult:
+    session, study = job.session, job.study
+    before = study.ending
+    study.budget = dataclasses.asdict(job.budget)
+    study.sweep()
+    if before is not None and _nothing_left(job, Ending.from_dict(before)):
+        ending = Ending.from_dict(before)
+        say("reused     the study had ended: nothing is left to try within this budget")
+        log_tags(session.client, session.run_id, {"tvmopt.search_run": study.parent_run})
+    else:
+        study.parent_run = session.run_id
+        mend_runs(session.client, study.records(), session.run_id)
+        stopped = work(job)
+        with heartbeat(study):
+            mend_runs(session.client, study.records(), session.run_id)
+            ending = finish_search(session, job.request, study, job.limits, stopped)
+        study.end(ending.to_dict())
+    return _report(job, ending)
+
+
+def _nothing_left(job: Work, ending: Ending) -> bool:
+    study, budget = job.study, job.budget
+    if ending.ended_trials != study.ended_trials():
+        return False
+    if budget.trials and study.ended_trials() >= budget.trials:
+        return True
+    if budget.patience and study.stale_trials() >= budget.patience:
+        return True
+    if budget.time_s and study.worked_s() + job.reserve_s >= budget.time_s:
+        return True
+    return ending.stopped == EXHAUSTED
+
+
+def _report(job: Work, ending: Ending) -> SearchResult:
+    """Leave table, pictures, page, note and metrics on the search's run; say the end."""
+    session, study = job.session, job.study
+    records = [r for r in study.records() if not r.is_void]
+    cells = table(records, ending.number)
+    folder = session.work_dir / "search"
+    folder.mkdir()
+    why = [*ending.why, *draw(records, study.space, ending.front, ending.number, folder)]
+    why.append(f"the search ended because {ending.stopped}")
+    (folder / "trials.csv").write_text(as_csv(cells))
+    (folder / "trials.md").write_text(as_markdown(cells))
+    (folder / "space.yaml").write_text(yaml.safe_dump(study.declaration, sort_keys=False))
+    facts = {k: str(v) for k, v in session.params.items()} | {"cpu": host.cpu_model()}
+    drawn = [folder / f"{name}.png" for name in ("pareto", "history", "importances")]
+    pictures = [path for path in drawn if path.exists()]
+    title = f"{job.request.name}: search {study.name}"
+    (folder / "report.html").write_text(page(title, why, facts, cells, pictures))
+    session.client.log_artifacts(session.run_id, str(folder))
+    log_metrics(session.client, session.run_id, _metrics(records, ending, study))
+    shown = "".join(f"- {line}\n" for line in why)
+    note = f"{shown}\n{as_markdown(narrow(cells))}"
+    tags = {
+        "mlflow.note.content": note,
+        "tvmopt.study": study.name,
+        "tvmopt.winner": str(ending.number),
+    }
+    if ending.version:
+        tags["tvmopt.registered_version"] = ending.version
+    log_tags(session.client, session.run_id, tags)
+    text = as_text(narrow(cells))
+    _say_end(job, ending, why, text)
+    if not ending.feasible:
+        raise NothingFeasibleError(
+            "no artifact of the search keeps to its limits: "
+            f"{ending.why[0]}; raise the limit, or give it more trials or time"
+        )
+    return SearchResult(session.run_id, study.name, ending, text)
+
+
+def _metrics(records: list[Record], ending: Ending, study: SearchStudy) -> dict[str, float]:
+    found = {
+        "trials": float(sum(not r.is_baseline for r in records)),
+        "trials_feasible": float(sum(r.feasible and not r.is_baseline for r in records)),
+        "trials_failed": float(sum(r.state == FAILED for r in records)),
+        "search_s": study.worked_s(),
+    }
+    winner = next((r for r in records if r.number == ending.number), None)
+    if winner is not None:
+        kept = ("accuracy", "accuracy_drop", "library_bytes", "peak_memory_mb")
+        found |= {k: winner.metrics[k] for k in kept if k in winner.metrics}
+        found["latency_ms_p50"] = ending.latency_ms
+        found["baseline_latency_ms_p50"] = ending.reference_ms
+        found["speedup_vs_baseline"] = ending.reference_ms / ending.latency_ms
+    return found
+
+
+def _say_end(job: Work, ending: Ending, why: list[str], text: str) -> None:
+    name, store = job.request.name, job.session.client.tracking_uri
+    say()
+    say(text)
+    say()
+    for line in why:
+        say(f"- {line}")
+    if ending.version:
+        say()
+        alias = registry.CHAMPION if ending.promoted else ""
+        uri = f"models:/{name}@{alias}" if alias else f"models:/{name}/{ending.version}"
+        say(f"open the UI     mlflow ui --backend-store-uri {store}")
+        say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")
+
+
+def _objectives(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
+    if not found or found[0] != "latency" or not set(found) <= set(OBJECTIVES):
+        raise ConfigError(
+            f"objectives must be latency, and after it any of {', '.join(OBJECTIVES[1:])}, but got "
+            f"{text!r}"
+        )
+    return found
+
+
+def _request_params(params: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in params.items() if k not in _OWN}
+
+
+def _portable(params: dict[str, Any], request: Request) -> dict[str, Any]:
+    """Parameters from which another process makes the same request."""
+    found = _request_params(params)
+    if ":/" not in params["model"]:  # a path; else MLflow knows where it is
+        found["model"] = str(Path(params["model"]).resolve())
+    found["data"] = str(request.data or "")
+    found["name"] = request.name
+    found["threads"] = request.target.threads
+    return found
+
+
+def _facts(
+    request: Request, limits: Limits, objectives: tuple[str, ...], declared: Declared
+) -> dict[str, Any]:
+    """What must be the same for a study to go on."""
+    return {
+        "model_sha256": request.model_digest,
+        "data_sha256": request.data_digest,
+        "input_shapes": request.convert.input_shapes,
+        "target": request.target.to_dict(),
+        "host": host.fingerprint(),
+        "quantization": request.convert.quantization,
+        "calibrate": request.calibrate.to_dict(),
+        "evaluate": request.evaluate.to_dict(),
+        "limits": dataclasses.asdict(limits),
+        "objectives": list(objectives),
+        "declared": dataclasses.asdict(declared),
+        "code": code_digest(),
+    }
+
+
+def _check_same(declared: dict[str, Any], request: Request, study: str) -> None:
+    ours = {
+        "model_sha256": request.model_digest,
+        "data_sha256": request.data_digest,
+        "target": request.target.to_dict(),
+        "host": host.fingerprint(),
+        "code": code_digest(),
+    }
+    plain = json.loads(json.dumps(ours))
+    differing = [key for key, value in plain.items() if declared[key] != value]
+    if differing:
+        raise ConfigError(
+            f"a worker of study {study!r} must have the model, the data, the kind of machine and "
+            f"the version of tvmopt that the study was begun with, but has another "
+            f"{', '.join(differing)}"
+        )
+
+
+def _space(session: Session, request: Request, declared: Declared) -> Space:
+    dtypes = choose_dtypes(declared, request.target.cpu_flags, request.quantised)
+    unknown = tuple(d for d in dtypes if d != FLOAT and d not in declared.skip_layers)
+    found = None
+    if unknown:
+        looked_at = dataclasses.replace(request.sensitivity, dtypes=unknown)
+        asked = dataclasses.replace(request, sensitivity=looked_at)
+        found = read_sensitivity(pipeline.sensitivity_stage(session, asked).folder)
+    prepared = prepare(load_onnx(request.model), parse_input_shapes(request.convert.input_shapes))
+    layers = layer_table(prepared.model)
+    convolutions = sum(layer.op in _CONVOLUTIONS for layer in layers)
+    return generate_space(declared, dtypes, convolutions, found)
+
+
+def _space_words(space: Space) -> str:
+    formats = [
+        dtype if dtype == FLOAT else f"{dtype} ({len(space.skips_of(dtype))} skip sets)"
+        for dtype in space.dtypes
+    ]
+    efforts = " -> ".join(str(effort) for effort in space.efforts)
+    return f"{', '.join(formats)} x {', '.join(space.layouts)} x {efforts}: {len(space)} choices"
+
+
+def _default_storage() -> str:
+    """Studies lie beside the tracking store, in a database of their own."""
+    uri = tracking_uri()
+    folder = Path(uri.removeprefix(_SQLITE)).parent if uri.startswith(_SQLITE + "/") else Path.cwd()
+    return f"{_SQLITE}{folder / 'tvmopt-studies.db'}"
+
+
+def _without_password(url: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}...@{rest.rpartition('@')[2]}" if "@" in rest else url

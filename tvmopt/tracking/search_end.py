@@ -1,0 +1,205 @@
+"""The end of a search: the last round, the verdict, versions in the registry, the champion."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tvmopt.errors import PromotionRefusedError
+from tvmopt.search.front import pareto_front
+from tvmopt.search.limits import Limits, in_words
+from tvmopt.search.study import Record, SearchStudy
+from tvmopt.search.verdict import Finalist, choose
+from tvmopt.tracking import promotion
+from tvmopt.tracking.entry import register_built
+from tvmopt.tracking.finals import (
+    CHAMPION,
+    Final,
+    are_intact,
+    choose_finalists,
+    measure_finals,
+    stage_output,
+)
+from tvmopt.tracking.request import Request
+from tvmopt.tracking.stage_run import Session, StageOutput
+from tvmopt.tracking.trial import request_for
+
+_MOST_VERSIONS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """What a search came to.
+
+    Attributes:
+        number: The winning trial; the least violating one when nothing is feasible; -1 when no
+            trial finished.
+        feasible: Whether it keeps to every limit.
+        version: Its version in the registry; empty when no trial finished.
+        promoted: Whether it is the champion.
+        why: Why it won, and what became of it, one sentence a line.
+        stopped: Why no more trials were made.
+        latency_ms: Its p50 in the last round.
+        reference_ms: ONNX Runtime's p50 in the last round.
+        front: Trials on the Pareto front of latency, accuracy drop and size.
+        ended_trials: Trials that had ended, to know whether there are new ones.
+    """
+
+    number: int
+    feasible: bool
+    version: str
+    promoted: bool
+    why: tuple[str, ...]
+    stopped: str
+    latency_ms: float
+    reference_ms: float
+    front: tuple[int, ...]
+    ended_trials: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form; :meth:`from_dict` reverses it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Ending:
+        """Rebuild an ending from :meth:`to_dict`."""
+        return cls(**{**data, "why": tuple(data["why"]), "front": tuple(data["front"])})
+
+
+def finish_search(
+    session: Session, request: Request, study: SearchStudy, limits: Limits, stopped: str
+) -> Ending:
+    """Measure the finalists, name the winner, register the front and promote the winner."""
+    records = [r for r in study.records() if not r.is_void]
+    front = front_of(records)
+    usable = [r for r in records if r.state == "finished" and are_intact(session, r)]
+    chosen = choose_finalists(usable)
+    ended = study.ended_trials()
+    if not chosen:
+        why = ("no trial finished: there is nothing to register",)
+        return Ending(-1, False, "", False, why, stopped, 0.0, 0.0, (), ended)
+    final = measure_finals(dataclasses.replace(session, takes_turns=True), request, chosen)
+    if not chosen[0].feasible:
+        return _least_violating(session, request, chosen[0], final, stopped, ended)
+    for number in front:
+        record = next((r for r in usable if r.number == number), None)
+        if record is not None and number not in {r.number for r in chosen}:
+            _register(session, request, record, None)
+    return _crown(session, request, limits, final, front, stopped, ended)
+
+
+def front_of(records: list[Record]) -> tuple[int, ...]:
+    """Feasible trials that none beats in latency, accuracy and size; the fastest few."""
+    feasible = [r for r in records if r.feasible and not r.is_baseline]
+    points = [
+        (r.values[0], r.metrics["accuracy_drop"], r.metrics["library_bytes"]) for r in feasible
+    ]
+    found = sorted((feasible[i] for i in pareto_front(points)), key=lambda r: r.values[0])
+    return tuple(r.number for r in found[:_MOST_VERSIONS])
+
+
+def _least_violating(
+    session: Session,
+    request: Request,
+    record: Record,
+    final: Final,
+    stopped: str,
+    ended: int,
+) -> Ending:
+    finalist = final.finalists[0]
+    passed = in_words(record.violations)
+    registered = _register(session, request, record, finalist, {"feasible": "false"})
+    why = (
+        f"no trial keeps to its limits; trial {record.number} ({record.choice}) passes them "
+        f"least: {passed}",
+        f"registered as version {registered.version} with the tag feasible=false, not promoted",
+    )
+    return Ending(
+        record.number, False, registered.version, False, why, stopped, finalist.p50,
+        final.reference_ms, (), ended,
+    )  # fmt: skip
+
+
+def _crown(
+    session: Session,
+    request: Request,
+    limits: Limits,
+    final: Final,
+    front: tuple[int, ...],
+    stopped: str,
+    ended: int,
+) -> Ending:
+    """Promote the winner; when it is refused on held-out samples, the next one."""
+    left = list(final.finalists)
+    why: list[str] = []
+    for finalist in left:  # all are versions, the winner's last
+        _register(session, request, final.trials[finalist.label], finalist)
+    while True:
+        verdict = choose(left)
+        record = final.trials[verdict.winner.label]
+        why.append(f"{verdict.reason} ({record.choice})")
+        tuning = _tuning_words(final, verdict.winner)
+        if tuning:
+            why.append(tuning)
+        registered = _register(session, request, record, verdict.winner)
+        theirs = final.champion
+        try:
+            promoted = promotion.promote_if_better(
+                session.client,
+                registered,
+                data=request.data,
+                max_accuracy_drop=limits.max_accuracy_drop,
+                work_dir=session.work_dir,
+                evidence=f"{final.run_id} {verdict.winner.label}",
+                against_ms=(theirs.p50, verdict.winner.p50) if theirs is not None else None,
+            )
+        except PromotionRefusedError as error:
+            why.append(str(error))
+            left.remove(verdict.winner)
+            if left:
+                continue
+            promoted = promotion.Promotion(False, "no finalist was promoted")
+        why.append(promoted.reason)
+        if theirs is not None:
+            why.append(f"{CHAMPION} had p50 {theirs.p50:.4g} ms in the same round")
+        return Ending(
+            record.number, promoted.done or bool(left), registered.version, promoted.done,
+            tuple(why), stopped, verdict.winner.p50, final.reference_ms, front, ended,
+        )  # fmt: skip
+
+
+def _tuning_words(final: Final, winner: Finalist) -> str:
+    """What tuning brought to the winner's variant, when both were in the last round."""
+    variant = final.trials[winner.label].choice.variant
+    same = [f for f in final.finalists if final.trials[f.label].choice.variant == variant]
+    others = [f for f in same if f is not winner]
+    if not others:
+        return ""
+    effort = final.trials[winner.label].choice.effort
+    listed = ", ".join(f"{final.trials[f.label].choice.effort} {f.p50:.4g} ms" for f in others)
+    slower = [f for f in others if f.p50 > winner.p50 and _size(final, f) > _size(final, winner)]
+    text = f"of the same variant: {effort} {winner.p50:.4g} ms, {listed}"
+    return f"{text}; dearer tuning was no better here, so the cheaper is kept" if slower else text
+
+
+def _size(final: Final, finalist: Finalist) -> int:
+    order = ("none", "default", "fast", "metaschedule")
+    return order.index(final.trials[finalist.label].choice.effort.strategy)
+
+
+def _register(
+    session: Session,
+    request: Request,
+    record: Record,
+    finalist: Finalist | None,
+    more: dict[str, str] | None = None,
+) -> Any:
+    """Make a trial's artifact a version, with what was measured of it."""
+    converted, built = (stage_output(session, record.stages[s], s) for s in ("convert", "build"))
+    measured = stage_output(session, record.stages["evaluate"], "evaluate")
+    if finalist is not None:
+        metrics = {**measured.metrics, "latency_ms_p50": finalist.p50}
+        measured = StageOutput(**{**vars(measured), "metrics": metrics})
+    tags = {"trial": str(record.number), "trial_run": record.run_id, **(more or {})}
+    asked = request_for(request, record.choice)
+    return register_built(session, asked, converted, built, measured, tags)

@@ -1,0 +1,120 @@
+"""Work on a study until its budget is spent or nothing is left: the same in every worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tvmopt.errors import LimitError
+from tvmopt.search.budget import Budget
+from tvmopt.search.limits import Limits
+from tvmopt.search.plan import RUNNING, next_choice
+from tvmopt.search.sampler import VariantSampler
+from tvmopt.search.space import BASELINE
+from tvmopt.search.study import SearchStudy
+from tvmopt.tracking.allowance import Stopwatch, TrialLimits
+from tvmopt.tracking.console import say
+from tvmopt.tracking.request import Request
+from tvmopt.tracking.stage_run import Session
+from tvmopt.tracking.trial import REFERENCE_MS, Rules, run_trial
+
+_BEAT_S = 5.0
+_POLL_S = 1.0
+SPENT_TRIALS = "all {} trials of its budget are done"
+SPENT_TIME = "its {:.0f} s are spent"
+NO_BETTER = "{} trials in a row brought nothing better"
+EXHAUSTED = "everything in its space was tried"
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What one process needs to work on a study.
+
+    Attributes:
+        session: Of its command.
+        request: The model and what is the same in all trials.
+        study: The study.
+        budget: Limits of the whole study.
+        reserve_s: Seconds of the budget that trials leave for the end.
+        limits: Hard constraints.
+        objectives: What is to be small.
+        trial_timeout_s: Most seconds for one stage of a trial.
+        memory_limit_mb: Most memory for one stage of a trial; 0 for 80% of the machine's.
+        seed: Seed of this process's sampler.
+        parent: Run that the trials' runs belong to.
+    """
+
+    session: Session
+    request: Request
+    study: SearchStudy
+    budget: Budget
+    reserve_s: float
+    limits: Limits
+    objectives: tuple[str, ...]
+    trial_timeout_s: float
+    memory_limit_mb: float
+    seed: int
+    parent: str
+
+    def rules(self) -> Rules:
+        """How trials are judged, by what is known of trial zero now."""
+        zero = self.study.baseline()
+        known = zero.metrics.get(REFERENCE_MS) if zero else None
+        return Rules(self.limits, self.objectives, known)
+
+
+def work(it: Work) -> str:
+    """Do trials as long as there are any to do; returns why there are no more."""
+    study, budget = it.study, it.budget
+    sampler = VariantSampler(it.seed)
+    time_s = max(0.0, budget.time_s - it.reserve_s) if budget.time_s else 0.0
+    if budget.time_s and not time_s:
+        return SPENT_TIME.format(budget.time_s)
+    with heartbeat(study):
+        while True:
+            watch = Stopwatch(time_s, study.worked_s())
+            if watch.left() <= 0:
+                return SPENT_TIME.format(budget.time_s)
+            if budget.patience and study.stale_trials() >= budget.patience:
+                return NO_BETTER.format(budget.patience)
+            claimed = study.claim(
+                lambda tried: next_choice(study.space, tried, sampler), budget
+            )
+            if claimed is None:
+                if any(t.state == RUNNING for t in study.records()):
+                    time.sleep(_POLL_S)
+                    continue
+                if budget.trials and study.ended_trials() >= budget.trials:
+                    return SPENT_TRIALS.format(budget.trials)
+                return EXHAUSTED
+            limits = TrialLimits(it.trial_timeout_s, it.memory_limit_mb, watch.left)
+            start = time.perf_counter()
+            try:
+                words = run_trial(it.session, it.request, claimed, it.rules(), limits, it.parent)
+            except LimitError:
+                return SPENT_TIME.format(budget.time_s)
+            title = "baseline: untuned TVM" if claimed.choice == BASELINE else str(claimed.choice)
+            say(f"trial {claimed.number:<4} {time.perf_counter() - start:6.1f} s {title}: {words}")
+
+
+@contextmanager
+def heartbeat(study: SearchStudy) -> Iterator[None]:
+    """Let others see that this process works on the study, and count its time."""
+    end = threading.Event()
+
+    def beat() -> None:
+        while not end.wait(_BEAT_S):
+            study.beat()
+
+    study.beat()
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+        study.beat()

@@ -1,0 +1,140 @@
+"""Pictures of a search: the Pareto front, how it came along, what mattered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import optuna
+
+from tvmopt.search.sampler import distributions
+from tvmopt.search.space import Space
+from tvmopt.search.study import Record
+from tvmopt.tracking.trial import ADJUSTED
+
+_SIZE = (8.0, 4.8)
+_LEAST_FOR_IMPORTANCE = 4
+_MARKS = {"default": "o", "fast": "^", "metaschedule": "s", "none": "x"}
+
+
+def draw(
+    records: Sequence[Record], space: Space, front: Sequence[int], winner: int, to: Path
+) -> list[str]:
+    """Write the pictures into a folder; returns what could not be drawn, with the reason.
+
+    Args:
+        records: Trials of the study.
+        space: Its space.
+        front: Numbers of the trials on the Pareto front.
+        winner: Number of the winning trial.
+        to: Folder for ``pareto.png``, ``history.png`` and ``importances.png``.
+    """
+    matplotlib.use("Agg")
+    finished = [r for r in records if r.state == "finished"]
+    missing = []
+    if finished:
+        _pareto(finished, front, winner, to / "pareto.png")
+        _history(finished, to / "history.png")
+    else:
+        missing.append("no trial finished, so there is nothing to draw")
+    reason = _importances(finished, space, to / "importances.png")
+    if reason:
+        missing.append(f"parameter importances are left out: {reason}")
+    return missing
+
+
+def _pareto(records: list[Record], front: Sequence[int], winner: int, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
+    dtypes = sorted({r.choice.variant.dtype for r in records})
+    for record in records:
+        color = f"C{dtypes.index(record.choice.variant.dtype)}"
+        mark = _MARKS[record.choice.effort.strategy]
+        hollow = mark != "x" and not record.feasible
+        at = (record.metrics[ADJUSTED], record.metrics["accuracy_drop"])
+        axes.plot(*at, mark, color=color, fillstyle="none" if hollow else "full")
+        if record.number == winner or record.number in front:
+            name = f" {record.number}" + (" winner" if record.number == winner else "")
+            axes.annotate(name, at, fontsize=8)
+    on = sorted(
+        (r.metrics[ADJUSTED], r.metrics["accuracy_drop"]) for r in records if r.number in front
+    )
+    if len(on) > 1:
+        axes.step(*zip(*on, strict=True), where="post", color="0.6", linewidth=1)
+    axes.set_xscale("log")
+    axes.set_xlabel("p50 in ms, at the machine's speed of trial zero")
+    axes.set_ylabel("accuracy drop")
+    for i, dtype in enumerate(dtypes):
+        axes.scatter([], [], c=f"C{i}", label=dtype)
+    for strategy, mark in _MARKS.items():
+        if any(r.choice.effort.strategy == strategy for r in records):
+            axes.scatter([], [], c="0.4", marker=mark, label=strategy)
+    axes.legend(fontsize=8, title="hollow: not feasible", title_fontsize=8)
+    axes.set_title("Latency and accuracy of all trials")
+    figure.savefig(path, dpi=120)
+
+
+def _history(records: list[Record], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
+    best, steps = math.inf, []
+    for record in sorted(records, key=lambda r: r.number):
+        latency = record.metrics[ADJUSTED]
+        color = "C0" if record.feasible else "C3"
+        color = "0.5" if record.is_baseline else color
+        axes.scatter(record.number, latency, color=color, s=30)
+        if record.feasible and not record.is_baseline:
+            best = min(best, latency)
+        steps.append((record.number, best))
+    shown = [(n, b) for n, b in steps if b < math.inf]
+    if shown:
+        axes.step(*zip(*shown, strict=True), where="post", color="C0", label="best feasible")
+    reference = records[0].metrics[ADJUSTED] * records[0].metrics["speedup_vs_baseline"]
+    axes.axhline(reference, color="0.5", linestyle="--", label="ONNX Runtime float32")
+    for color, name in (("C0", "feasible"), ("C3", "not feasible"), ("0.5", "untuned TVM")):
+        axes.scatter([], [], color=color, label=name)
+    axes.set_yscale("log")
+    axes.set_xlabel("trial")
+    axes.set_ylabel("p50 in ms, at the machine's speed of trial zero")
+    axes.set_title("Latency by trial")
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def _importances(records: list[Record], space: Space, path: Path) -> str:
+    """Draw fANOVA of the logarithm of the latency; returns why there is none."""
+    from matplotlib.figure import Figure
+
+    known = [r for r in records if r.choice in space]
+    if len(known) < _LEAST_FOR_IMPORTANCE:
+        return f"{_LEAST_FOR_IMPORTANCE} finished trials are needed, but there are {len(known)}"
+    study = optuna.create_study(storage=optuna.storages.InMemoryStorage())
+    for record in known:
+        params = space.params(record.choice)
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=params,
+                distributions=distributions(space, params),
+                value=math.log(record.metrics[ADJUSTED]),
+            )
+        )
+    if len({t.value for t in study.trials}) < 2:
+        return "all latencies are the same"
+    found: dict[str, Any] = optuna.importance.get_param_importances(
+        study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0)
+    )
+    figure = Figure(figsize=(_SIZE[0], 0.8 + 0.4 * len(found)), layout="constrained")
+    axes = figure.subplots()
+    names = list(found)[::-1]
+    axes.barh(names, [found[n] for n in names])
+    axes.set_xlabel("share of the variance of log latency (fANOVA)")
+    axes.set_title("What mattered")
+    figure.savefig(path, dpi=120)
+    return ""

@@ -1,0 +1,179 @@
+"""One trial as one run: convert, tune, build, evaluate, and what came of it in the study."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from mlflow import MlflowClient
+
+from tvmopt.config import MEASURING, TuneConfig
+from tvmopt.errors import LimitError, TvmoptError
+from tvmopt.search.limits import Limits, in_words, violation
+from tvmopt.search.space import BASELINE, Choice
+from tvmopt.search.study import Claimed, Record
+from tvmopt.tracking import pipeline
+from tvmopt.tracking.allowance import BUDGET_SPENT, TrialLimits
+from tvmopt.tracking.earlier import earlier_databases
+from tvmopt.tracking.request import Request
+from tvmopt.tracking.runs import log_metrics, log_tags, open_run
+from tvmopt.tracking.stage_run import Session, StageOutput
+
+ADJUSTED = "latency_ms_adjusted"
+"""Metric: p50 at the speed that the machine had at trial zero, by ONNX Runtime's p50 in both."""
+REFERENCE_MS = "baseline_latency_ms_p50"
+OBJECTIVES = ("latency", "accuracy_drop", "library_bytes")
+_BASELINE_ACCURACY_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What all trials of a study are judged by.
+
+    Attributes:
+        limits: Hard constraints.
+        objectives: What is to be small; some of ``OBJECTIVES``, the latency first.
+        reference_ms: ONNX Runtime's p50 at trial zero; None before.
+    """
+
+    limits: Limits
+    objectives: tuple[str, ...]
+    reference_ms: float | None
+
+    def adjusted_ms(self, metrics: dict[str, float]) -> float:
+        """Latency at the speed of trial zero."""
+        reference = self.reference_ms or metrics[REFERENCE_MS]
+        return metrics["latency_ms_p50"] * reference / metrics[REFERENCE_MS]
+
+    def values(self, metrics: dict[str, float]) -> list[float]:
+        """Values of the objectives."""
+        of = {**metrics, "latency": self.adjusted_ms(metrics)}
+        return [of[name] for name in self.objectives]
+
+
+def request_for(request: Request, choice: Choice) -> Request:
+    """The request of a search, for one of its choices."""
+    variant, effort = choice.variant, choice.effort
+    convert = dataclasses.replace(
+        request.convert,
+        layout=variant.layout,
+        dtype=variant.dtype,
+        skip_layers=variant.skip_layers,
+        # what a conversion does not use must not change the digest of its result
+        quantization=request.convert.quantization if variant.dtype == "int8" else "u8s8",
+    )
+    sizes: dict[str, Any] = {}
+    if effort.size:
+        sizes[{"fast": "topk", "metaschedule": "trials"}[effort.strategy]] = effort.size
+    tune = TuneConfig(request.tune.target, effort.strategy, **sizes)
+    evaluate = request.evaluate
+    if choice == BASELINE:
+        evaluate = dataclasses.replace(evaluate, accuracy_time_s=_BASELINE_ACCURACY_S)
+    return dataclasses.replace(request, convert=convert, tune=tune, evaluate=evaluate)
+
+
+def run_trial(
+    session: Session,
+    request: Request,
+    claimed: Claimed,
+    rules: Rules,
+    trial_limits: TrialLimits,
+    parent: str,
+) -> str:
+    """Do a claimed trial; returns what came of it in words.
+
+    Args:
+        session: Of the search.
+        request: Of the search.
+        claimed: The trial.
+        rules: How it is judged.
+        trial_limits: What it may use.
+        parent: Run that its run is a child of.
+
+    Raises:
+        LimitError: The budget was spent; the trial is given back.
+    """
+    choice = claimed.choice
+    tags = {
+        "tvmopt.trial": str(claimed.number),
+        "tvmopt.study": str(session.params.get("study", "")),
+        "tvmopt.model_name": request.name,
+    }
+    name = "baseline" if choice == BASELINE else f"trial-{claimed.number:03d}"
+    params = {**session.params, **choice.to_dict(), "strategy": choice.effort.strategy}
+    params = {name: value for name, value in params.items() if value != ""}
+    try:
+        with open_run(
+            session.client, session.experiment, name, params, tags, parent=parent
+        ) as run_id:
+            claimed.note("run_id", run_id)
+            within = dataclasses.replace(
+                session, run_id=run_id, params=params, allow=trial_limits.allow, quiet=True,
+                takes_turns=True,
+            )  # fmt: skip
+            try:
+                stages = _stages(within, request_for(request, choice))
+            except LimitError as error:
+                raise trial_limits.explain(error) from error
+            return _judge(within, claimed, rules, stages)
+    except LimitError as error:
+        claimed.fail(error.failure_class, str(error))
+        if error.failure_class == BUDGET_SPENT:
+            raise
+        return f"FAILED ({error.failure_class}): {error}"
+    except TvmoptError as error:
+        claimed.fail(error.failure_class, str(error))
+        return f"FAILED ({error.failure_class}): {error}"
+    except BaseException:
+        claimed.fail("interrupted", "its process was interrupted")
+        raise
+
+
+def _stages(session: Session, request: Request) -> list[StageOutput]:
+    converted = pipeline.convert_stage(session, request)
+    earlier = earlier_databases(session) if request.tune.strategy in MEASURING else ()
+    tuned = pipeline.tune_stage(session, request, converted, earlier=earlier)
+    built = pipeline.build_stage(session, request, converted, tuned)
+    measured = pipeline.evaluate_stage(session, request, converted, built, None)
+    return [converted, tuned, built, measured]
+
+
+def _judge(
+    session: Session, claimed: Claimed, rules: Rules, stages: list[StageOutput]
+) -> str:
+    metrics = {k: v for stage in stages[1:] for k, v in stage.metrics.items()}
+    metrics[ADJUSTED] = rules.adjusted_ms(metrics)
+    violations = rules.limits.violations(metrics)
+    total = violation(violations)
+    baseline = claimed.choice == BASELINE
+    feasible = "baseline" if baseline else "false" if total else "true"
+    speed = (
+        f"p50 {metrics['latency_ms_p50']:.4g} ms, {metrics['speedup_vs_baseline']:.3g}x of "
+        f"ONNX Runtime ({metrics[REFERENCE_MS]:.4g} ms), accuracy drop "
+        f"{metrics['accuracy_drop']:+.4f}"
+    )
+    words = speed if baseline or not total else f"{speed}: not feasible, {in_words(violations)}"
+    client = session.client
+    log_metrics(client, session.run_id, {**metrics, "violation": total})
+    tags = {"tvmopt.feasible": feasible, "mlflow.note.content": f"{claimed.choice}: {words}"}
+    log_tags(client, session.run_id, tags)
+    roles = ("convert", "tune", "build", "evaluate")
+    claimed.note("stages", {r: s.run_id for r, s in zip(roles, stages, strict=True)})
+    claimed.finish(metrics, violations, rules.values(metrics))
+    return words
+
+
+def mend_runs(client: MlflowClient, records: list[Record], parent: str) -> None:
+    """Make runs say what the study knows, after a process died between telling the two.
+
+    A trial that finished is FINISHED; every trial's run belongs to ``parent``.
+    """
+    for record in records:
+        if not record.run_id or record.is_void:
+            continue
+        run = client.get_run(record.run_id)
+        if run.data.tags.get("mlflow.parentRunId") != parent:
+            log_tags(client, record.run_id, {"mlflow.parentRunId": parent})
+        if record.state == "finished" and run.info.status != "FINISHED":
+            log_tags(client, record.run_id, {"tvmopt.failure_class": ""})
+            client.set_terminated(record.run_id, "FINISHED")
