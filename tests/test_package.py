@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # A room may import rooms of its own level or of a lower one.
 LEVELS = [
-    {"errors", "host", "versions", "compare", "digest", "random_inputs"},
+    {"errors", "host", "process", "versions", "compare", "digest", "random_inputs"},
     {"arch"},
     {"frontend", "transform", "schedule", "runtime"},
     {"policy"},

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tvmopt.errors import ConfigError
+from tvmopt.process import Process
 from tvmopt.search.budget import Budget
 from tvmopt.search.plan import RUNNING, next_choice
-from tvmopt.search.process import Process
 from tvmopt.search.sampler import VariantSampler
 from tvmopt.search.space import BASELINE, Effort, Space
 from tvmopt.search.storage import open_storage

@@ -41,7 +41,7 @@ def searched(tmp_path_factory, mlflow_run):
     """A finished search over two number formats, and what it printed."""
     folder = tmp_path_factory.mktemp("search")
     asked = {**SMALL, "dtypes": "float32,int8", "strategies": "default,fast", "topk": 3,
-             "layouts": "NHWC", "trials": 4, "sensitivity_time": 10}  # fmt: skip
+             "layouts": "NHWC", "trials": 3, "sensitivity_time": 10}  # fmt: skip
     done = mlflow_run(folder, "search", **asked)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, asked, done
@@ -53,7 +53,7 @@ def test_a_search_leaves_a_champion_and_the_evidence(searched) -> None:
     [parent] = _runs(client, "tags.`tvmopt.entry_point` = 'search'")
     trials = _trials(client)
     assert parent.info.status == "FINISHED"
-    assert len(trials) == 5
+    assert len(trials) == 4
     assert {r.info.status for r in trials} == {"FINISHED"}
     assert {r.data.tags["mlflow.parentRunId"] for r in trials} == {parent.info.run_id}
     assert {r.data.params["dtype"] for r in trials} == {"float32", "int8"}
@@ -69,7 +69,7 @@ def test_a_search_leaves_a_champion_and_the_evidence(searched) -> None:
     assert f"trial {winner}" in note and "ONNX Runtime" in note
     version = client.get_model_version_by_alias("digits-cnn", "champion")
     assert version.tags["trial"] == winner
-    assert version.version == parent.data.tags["tvmopt.registered_version"]
+    assert str(version.version) == parent.data.tags["tvmopt.registered_version"]
     assert parent.data.metrics["speedup_vs_baseline"] > 0
     assert "models:/digits-cnn@champion" in done.stdout
 
@@ -106,11 +106,11 @@ def test_a_finished_search_costs_little_to_repeat(searched, mlflow_run) -> None:
 
 def test_more_trials_go_on_with_the_same_study(searched, mlflow_run) -> None:
     folder, asked, _ = searched
-    done = mlflow_run(folder, "search", **{**asked, "trials": 5})
+    done = mlflow_run(folder, "search", **{**asked, "trials": 4})
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "gone on with: 4 trials done" in done.stdout
+    assert "gone on with: 3 trials done" in done.stdout
     numbers = sorted(int(r.data.tags["tvmopt.trial"]) for r in _trials(_client(folder)))
-    assert numbers == list(range(6))
+    assert numbers == list(range(5))
 
 
 FAULTS = """

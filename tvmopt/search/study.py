@@ -17,10 +17,10 @@ import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tvmopt.errors import ConfigError
+from tvmopt.process import Process
 from tvmopt.search.budget import Budget, worked_seconds
 from tvmopt.search.limits import violation
 from tvmopt.search.plan import FAILED, FINISHED, RUNNING, Tried
-from tvmopt.search.process import Process
 from tvmopt.search.sampler import distributions
 from tvmopt.search.space import BASELINE, Choice, Space
 

@@ -19,6 +19,12 @@ from tvmopt.tracking.request import EXAMPLE, Request, make_request, name_of
 from tvmopt.tracking.stage_run import Session, StageOutput
 from tvmopt.tracking.store import open_store
 
+MEASURED_TAGS = (
+    "latency_ms_p50", "latency_ms_p99", "accuracy", "accuracy_drop", "library_bytes",
+    "peak_memory_mb",
+)  # fmt: skip
+"""Metrics that every version carries as tags."""
+
 
 def with_example(params: dict[str, Any]) -> dict[str, Any]:
     """``params``, those of the bundled example when no model is given."""
@@ -94,8 +100,8 @@ def register_built(
     }
     if measured is not None:
         tags["evaluate_run"] = measured.run_id
-        for key in ("latency_ms_p50", "accuracy", "accuracy_drop"):
-            tags[key] = f"{measured.metrics[key]:.6g}"
+        found = {k: measured.metrics[k] for k in MEASURED_TAGS if k in measured.metrics}
+        tags |= {key: f"{value:.6g}" for key, value in found.items()}
     bundle = built.folder / BUNDLE_DIR
     return registry.register(
         session.client, request.name, bundle, built.run_id, {**tags, **(more or {})}

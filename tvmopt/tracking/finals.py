@@ -10,6 +10,7 @@ from mlflow.exceptions import MlflowException
 from tvmopt import host
 from tvmopt.config import EvaluateConfig
 from tvmopt.errors import TvmoptError
+from tvmopt.search.limits import Limits, violation
 from tvmopt.search.space import Effort
 from tvmopt.search.study import Record
 from tvmopt.search.verdict import Finalist
@@ -17,6 +18,7 @@ from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, read_table
 from tvmopt.tracking import flavor
 from tvmopt.tracking.artifacts import is_intact, local_artifacts
+from tvmopt.tracking.entry import MEASURED_TAGS
 from tvmopt.tracking.promotion import champion_of
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.stage_run import Session, StageOutput, run_stage
@@ -34,7 +36,8 @@ class Final:
         finalists: One for each trial that took part.
         trials: The trial of each, by label.
         reference_ms: ONNX Runtime's p50 in the same round.
-        champion: The registered champion so far, when it is of the same model and another build.
+        champion: The registered champion so far, when it is of the same model, keeps to the limits
+            and is another build.
         run_id: Run of the round.
     """
 
@@ -46,7 +49,7 @@ class Final:
 
 
 def choose_finalists(records: list[Record]) -> list[Record]:
-    """The best few, and what the best would have been untuned.
+    """The best few, and the best that nothing was measured for: what tuning has to beat.
 
     Feasible trials first, by adjusted latency; without any, those that pass the limits least.
     """
@@ -60,15 +63,14 @@ def choose_finalists(records: list[Record]) -> list[Record]:
     ordered = sorted(feasible, key=lambda r: r.values[0])
     best = ordered[0]
     chosen = [r for r in ordered if r.values[0] <= _NEAR * best.values[0]][:_MOST]
-    untuned = [
-        r
-        for r in ordered
-        if r.choice.variant == best.choice.variant and r.choice.effort == Effort("default")
-    ]
-    return list({r.number: r for r in (*chosen, *untuned)}.values())
+    untuned = [r for r in ordered if r.choice.effort == Effort("default")]
+    same = [r for r in untuned if r.choice.variant == best.choice.variant]
+    return list({r.number: r for r in (*chosen, *untuned[:1], *same)}.values())
 
 
-def measure_finals(session: Session, request: Request, chosen: list[Record]) -> Final:
+def measure_finals(
+    session: Session, request: Request, limits: Limits, chosen: list[Record]
+) -> Final:
     """Measure trials, the champion so far and ONNX Runtime in turns in one process."""
     built = {f"trial {r.number}": _stage(session, r, "build") for r in chosen}
     converted = _stage(session, chosen[0], "convert")
@@ -79,9 +81,9 @@ def measure_finals(session: Session, request: Request, chosen: list[Record]) -> 
         role = CANDIDATE if label == first else label
         inputs[f"bundle:{role}"] = output.folder / BUNDLE_DIR
         digests[role] = output.digest
-    champion = _champion(session, request, {o.digest for o in built.values()})
-    if champion is not None:
-        inputs[f"bundle:{CHAMPION}"], digests[CHAMPION] = champion
+    rival = _rival(session, request, limits, {o.digest for o in built.values()})
+    if rival is not None:
+        inputs[f"bundle:{CHAMPION}"], digests[CHAMPION] = rival.bundle, rival.digest
     if request.data is not None:
         inputs["data"], digests["data"] = request.data, request.data_digest
     config: EvaluateConfig = request.evaluate
@@ -99,7 +101,7 @@ def measure_finals(session: Session, request: Request, chosen: list[Record]) -> 
         finalists,
         trials,
         float(rows[REFERENCE]["latency_ms_p50"]),
-        _finalist(CHAMPION, rows[CHAMPION], {}) if champion is not None else None,
+        _finalist(CHAMPION, rows[CHAMPION], rival.metrics) if rival is not None else None,
         measured.run_id,
     )
 
@@ -110,7 +112,7 @@ def _finalist(label: str, row: dict[str, str], metrics: dict[str, float]) -> Fin
         float(row["latency_ms_p50"]),
         float(row["latency_ms_ci_low"]),
         float(row["latency_ms_ci_high"]),
-        metrics.get("accuracy_drop", 0.0),
+        metrics["accuracy_drop"],
         float(row["bytes"]),
     )
 
@@ -135,10 +137,17 @@ def are_intact(session: Session, record: Record) -> bool:
         return False
 
 
-def _champion(
-    session: Session, request: Request, known: set[str]
-) -> tuple[Path, str] | None:
-    """Bundle and digest of the champion, when it can be compared and is none of the trials'."""
+@dataclasses.dataclass(frozen=True)
+class _Rival:
+    bundle: Path
+    digest: str
+    metrics: dict[str, float]
+
+
+def _rival(
+    session: Session, request: Request, limits: Limits, known: set[str]
+) -> _Rival | None:
+    """The champion so far, when it can be compared and is none of the trials'."""
     current = champion_of(session.client, request.name)
     if current is None or current.tags.get("digest") in known:
         return None
@@ -150,6 +159,9 @@ def _champion(
     }
     if any(current.tags.get(key) != value for key, value in wanted.items()):
         return None
+    metrics = {k: float(current.tags[k]) for k in MEASURED_TAGS if k in current.tags}
+    if "accuracy_drop" not in metrics or violation(limits.violations(metrics)) > 0:
+        return None
     try:
         folder = flavor.download(f"models:/{current.name}/{current.version}", session.work_dir)
         bundle = flavor.compiled_folder(folder)
@@ -157,4 +169,4 @@ def _champion(
     except (TvmoptError, MlflowException, OSError):
         # a champion that is damaged or gone is no obstacle to a new one
         return None
-    return bundle, str(current.tags["digest"])
+    return _Rival(bundle, str(current.tags["digest"]), metrics)

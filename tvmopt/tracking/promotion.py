@@ -78,13 +78,22 @@ def promote_if_better(
     max_accuracy_drop: float,
     work_dir: Path,
     evidence: str,
-    against_ms: tuple[float, float] | None = None,
+    stays: str | None = None,
 ) -> Promotion:
     """Promote, unless the champion is the same model on the same target and faster.
 
-    ``evidence`` is the digest of what the version was measured on. A champion that earned its alias
-    on the same evidence is not checked again. ``against_ms`` are p50 of the champion and of the
-    version, measured side by side; without, those on their tags are compared.
+    A champion that loses more accuracy than is allowed now is no rival.
+
+    Args:
+        client: Client of the registry.
+        registered: The version.
+        data: Evaluation data; its held-out part is used.
+        max_accuracy_drop: Most accuracy that it may lose.
+        work_dir: Folder for temporary files.
+        evidence: Digest of what it was measured on; a champion that earned its alias on the same
+            evidence is not checked again.
+        stays: Why the champion stays, by a measurement side by side; empty when it does not. None
+            compares the p50 on the tags of the two.
 
     Raises:
         PromotionRefusedError: When the version may not be champion at all.
@@ -103,15 +112,15 @@ def promote_if_better(
             current.tags.get(key) == mine.tags.get(key)
             for key in ("model_sha256", "input_shapes", "target", "threads")
         )
-        theirs, ours = against_ms or tuple(
-            float(v.tags.get("latency_ms_p50", "inf")) for v in (current, mine)
-        )
-        if same and theirs < ours:
+        accurate = float(current.tags.get("accuracy_drop", "inf")) <= max_accuracy_drop
+        if stays is None:
+            stays = _by_tags(current, mine)
+        if same and accurate and stays:
             return Promotion(
                 False,
-                f"version {current.version} stays champion: its p50 was {theirs:.4g} ms, "
-                f"version {registered.version} has {ours:.4g} ms (promote it by hand with "
-                f"-e promote -P name={registered.name} -P version={registered.version})",
+                f"version {current.version} stays champion: {stays} (promote version "
+                f"{registered.version} by hand with -e promote -P name={registered.name} "
+                f"-P version={registered.version})",
             )
     promoted = promote_version(
         client,
@@ -124,6 +133,14 @@ def promote_if_better(
     for tag, value in (("promoted_on", key), ("promotion", promoted.reason)):
         client.set_model_version_tag(registered.name, registered.version, tag, value)
     return promoted
+
+
+def _by_tags(champion: ModelVersion, other: ModelVersion) -> str:
+    """Why the champion stays, by what their tags say; empty when it does not."""
+    theirs, ours = (float(v.tags.get("latency_ms_p50", "inf")) for v in (champion, other))
+    if theirs >= ours:
+        return ""
+    return f"its p50 was {theirs:.4g} ms, version {other.version} has {ours:.4g} ms"
 
 
 def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:

@@ -11,6 +11,8 @@ import mlflow
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
+from mlflow.models.model import ModelInfo
+from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 
 from tvmopt.errors import ConfigError
 from tvmopt.runtime import ModelMetadata
@@ -67,14 +69,24 @@ def register(
     else:
         # MLflow files a logged model under the process's experiment, not under that of its run.
         mlflow.set_experiment(experiment_id=client.get_run(run_id).info.experiment_id)
-        info = flavor.log_model(
-            bundle, name="model", registered_model_name=name, run_id=run_id, tags=dict(tags)
-        )
-        number = str(info.registered_model_version)
+        logged = flavor.log_model(bundle, name="model", run_id=run_id, tags=dict(tags))
+        number = _new_version(client, name, logged, run_id)
     for key, value in tags.items():
         client.set_model_version_tag(name, number, key, value)
     client.set_registered_model_alias(name, CANDIDATE, number)
     return Registered(name, number, existed=there is not None)
+
+
+def _new_version(client: MlflowClient, name: str, logged: ModelInfo, run_id: str) -> str:
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
+            raise
+    made = client.create_model_version(
+        name, logged.model_uri, run_id=run_id, model_id=logged.model_id
+    )
+    return str(made.version)
 
 
 def versions(client: MlflowClient, name: str) -> list[ModelVersion]:

@@ -16,8 +16,8 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
-from tvmopt import host
 from tvmopt.errors import TvmoptError
+from tvmopt.process import Process
 from tvmopt.tracking.store import all_experiment_ids
 from tvmopt.versions import VERSION
 
@@ -102,31 +102,36 @@ def close_orphans(client: MlflowClient) -> list[str]:
     query = f"attributes.status = 'RUNNING' and tags.`tvmopt.host` = '{platform.node()}'"
     closed = []
     for run in client.search_runs(all_experiment_ids(client), query):
-        tags = run.data.tags
-        pid = tags.get("tvmopt.pid", "")
-        alive = (
-            pid.isdigit()
-            and tags.get("tvmopt.boot") == host.boot_id()
-            and tags.get("tvmopt.pid_start") == host.process_start(int(pid))
-        )
-        if not alive:
-            try:
-                log_tags(client, run.info.run_id, {"tvmopt.failure_class": "killed"})
-                client.set_terminated(run.info.run_id, "KILLED")
-            except MlflowException:
-                continue  # deleted meanwhile by someone else
-            closed.append(run.info.run_id)
+        if _process(run.data.tags).is_alive(0.0):
+            continue
+        try:
+            log_tags(client, run.info.run_id, {"tvmopt.failure_class": "killed"})
+            client.set_terminated(run.info.run_id, "KILLED")
+        except MlflowException:
+            continue  # deleted meanwhile by someone else
+        closed.append(run.info.run_id)
     return closed
 
 
 def _process_tags() -> dict[str, str]:
+    own = Process.own()
     return {
         "tvmopt.version": VERSION,
-        "tvmopt.host": platform.node(),
-        "tvmopt.boot": host.boot_id(),
-        "tvmopt.pid": str(os.getpid()),
-        "tvmopt.pid_start": host.process_start(os.getpid()) or "",
+        "tvmopt.host": own.host,
+        "tvmopt.boot": own.boot,
+        "tvmopt.pid": str(own.pid),
+        "tvmopt.pid_start": own.start,
     }
+
+
+def _process(tags: Mapping[str, str]) -> Process:
+    pid = tags.get("tvmopt.pid", "")
+    return Process(
+        tags["tvmopt.host"],
+        tags.get("tvmopt.boot", ""),
+        int(pid) if pid.isdigit() else 0,
+        tags.get("tvmopt.pid_start", ""),
+    )
 
 
 def _user() -> str:

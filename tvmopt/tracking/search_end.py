@@ -13,7 +13,6 @@ from tvmopt.search.verdict import Finalist, choose
 from tvmopt.tracking import promotion
 from tvmopt.tracking.entry import register_built
 from tvmopt.tracking.finals import (
-    CHAMPION,
     Final,
     are_intact,
     choose_finalists,
@@ -78,7 +77,7 @@ def finish_search(
     if not chosen:
         why = ("no trial finished: there is nothing to register",)
         return Ending(-1, False, "", False, why, stopped, 0.0, 0.0, (), ended)
-    final = measure_finals(dataclasses.replace(session, takes_turns=True), request, chosen)
+    final = measure_finals(dataclasses.replace(session, takes_turns=True), request, limits, chosen)
     if not chosen[0].feasible:
         return _least_violating(session, request, chosen[0], final, stopped, ended)
     for number in front:
@@ -138,11 +137,11 @@ def _crown(
         verdict = choose(left)
         record = final.trials[verdict.winner.label]
         why.append(f"{verdict.reason} ({record.choice})")
-        tuning = _tuning_words(final, verdict.winner)
+        tuning = tuning_words(final, verdict.winner)
         if tuning:
             why.append(tuning)
         registered = _register(session, request, record, verdict.winner)
-        theirs = final.champion
+        stays = champion_words(final, verdict.winner)
         try:
             promoted = promotion.promote_if_better(
                 session.client,
@@ -151,7 +150,7 @@ def _crown(
                 max_accuracy_drop=limits.max_accuracy_drop,
                 work_dir=session.work_dir,
                 evidence=f"{final.run_id} {verdict.winner.label}",
-                against_ms=(theirs.p50, verdict.winner.p50) if theirs is not None else None,
+                stays=stays,
             )
         except PromotionRefusedError as error:
             why.append(str(error))
@@ -160,15 +159,21 @@ def _crown(
                 continue
             promoted = promotion.Promotion(False, "no finalist was promoted")
         why.append(promoted.reason)
-        if theirs is not None:
-            why.append(f"{CHAMPION} had p50 {theirs.p50:.4g} ms in the same round")
         return Ending(
             record.number, promoted.done or bool(left), registered.version, promoted.done,
             tuple(why), stopped, verdict.winner.p50, final.reference_ms, front, ended,
         )  # fmt: skip
 
 
-def _tuning_words(final: Final, winner: Finalist) -> str:
+def champion_words(final: Final, winner: Finalist) -> str:
+    """Why the champion so far stays; empty when the winner is better, or there was no rival."""
+    if final.champion is None:
+        return ""
+    verdict = choose([final.champion, winner])
+    return verdict.reason if verdict.winner is final.champion else ""
+
+
+def tuning_words(final: Final, winner: Finalist) -> str:
     """What tuning brought to the winner's variant, when both were in the last round."""
     variant = final.trials[winner.label].choice.variant
     same = [f for f in final.finalists if final.trials[f.label].choice.variant == variant]

@@ -74,6 +74,7 @@ class StageOutput:
         folder: Its artifacts on local disk.
         metrics: Its metrics.
         cached: Whether it was found, not done.
+        busy_s: Wall time of its process, and of waiting for its turn; 0 when it was found.
     """
 
     stage: str
@@ -82,6 +83,7 @@ class StageOutput:
     folder: Path
     metrics: dict[str, float]
     cached: bool
+    busy_s: float = 0.0
 
 
 def run_stage(
@@ -168,6 +170,7 @@ def _do(
         waits: AbstractContextManager[None] = nullcontext()
         if session.takes_turns:
             waits = turn(_measures(stage, config), session.say)
+        asked = time.perf_counter()
         try:
             with waits, StageBar(name) as bar:
                 start = time.perf_counter()
@@ -182,15 +185,17 @@ def _do(
                     digest=digest,
                     allowance=session.allow(),
                 )
-                seconds = time.perf_counter() - start
+                ended = time.perf_counter()
         except BaseException:
             if log.exists():
                 shutil.copyfile(log, session.work_dir / LOG_FILE)
                 client.log_artifact(run_id, str(session.work_dir / LOG_FILE))
             raise
         folder = _log(session, run_id, config, result, out_dir, log)
-    session.say(f"{name:<18} {seconds:6.1f} s {'; '.join(result.changed)}")
-    return StageOutput(name, digest, run_id, folder, result.metrics, cached=False)
+    session.say(f"{name:<18} {ended - start:6.1f} s {'; '.join(result.changed)}")
+    return StageOutput(
+        name, digest, run_id, folder, result.metrics, cached=False, busy_s=ended - asked
+    )
 
 
 def _measures(stage: str, config: StageConfig) -> bool:

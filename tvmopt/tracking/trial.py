@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 from mlflow import MlflowClient
@@ -111,11 +112,14 @@ def run_trial(
                 session, run_id=run_id, params=params, allow=trial_limits.allow, quiet=True,
                 takes_turns=True,
             )  # fmt: skip
+            start = time.perf_counter()
             try:
                 stages = _stages(within, request_for(request, choice))
             except LimitError as error:
                 raise trial_limits.explain(error) from error
-            return _judge(within, claimed, rules, stages)
+            took = time.perf_counter() - start
+            spent = {"trial_s": took, "tracking_s": took - sum(s.busy_s for s in stages)}
+            return _judge(within, claimed, rules, stages, spent)
     except LimitError as error:
         claimed.fail(error.failure_class, str(error))
         if error.failure_class == BUDGET_SPENT:
@@ -139,9 +143,13 @@ def _stages(session: Session, request: Request) -> list[StageOutput]:
 
 
 def _judge(
-    session: Session, claimed: Claimed, rules: Rules, stages: list[StageOutput]
+    session: Session,
+    claimed: Claimed,
+    rules: Rules,
+    stages: list[StageOutput],
+    spent: dict[str, float],
 ) -> str:
-    metrics = {k: v for stage in stages[1:] for k, v in stage.metrics.items()}
+    metrics = {k: v for stage in stages[1:] for k, v in stage.metrics.items()} | spent
     metrics[ADJUSTED] = rules.adjusted_ms(metrics)
     violations = rules.limits.violations(metrics)
     total = violation(violations)

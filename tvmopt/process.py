@@ -1,4 +1,4 @@
-"""Processes that work on a study: known for good, seen to be alive or dead."""
+"""Processes that work on something shared: known for good, seen to be alive or dead."""
 
 from __future__ import annotations
 

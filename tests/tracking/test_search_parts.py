@@ -1,0 +1,190 @@
+"""What a search makes of its trials: finalists, front, table, page, the champion's rival."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tvmopt.search.space import BASELINE, Choice, Effort, Space, Variant
+from tvmopt.search.study import Record
+from tvmopt.search.verdict import Finalist
+from tvmopt.tracking.finals import Final, choose_finalists
+from tvmopt.tracking.search_end import champion_words, front_of, tuning_words
+from tvmopt.tracking.search_page import page
+from tvmopt.tracking.search_plots import draw
+from tvmopt.tracking.search_table import COLUMNS, as_csv, narrow, table
+from tvmopt.tracking.trial import ADJUSTED, Rules
+
+DEFAULT, FAST, META = Effort("default"), Effort("fast", 20), Effort("metaschedule", 64)
+SPACE = Space(
+    ("float32", "int8"), {"int8": ("", "0")}, ("NHWC", "NCHW"), (DEFAULT, FAST, META)
+)
+CHOICES = [Choice(v, e) for v in SPACE.variants() for e in SPACE.efforts]
+
+
+def _record(number: int, choice: Choice, ms: float, drop: float = 0.0, mb: float = 1.0) -> Record:
+    metrics = {
+        "latency_ms_p50": ms, "latency_ms_ci_low": 0.99 * ms, "latency_ms_ci_high": 1.01 * ms,
+        ADJUSTED: ms, "baseline_latency_ms_p50": 2.0, "speedup_vs_baseline": 2.0 / ms,
+        "accuracy_drop": drop, "library_bytes": mb * 1e6,
+    }  # fmt: skip
+    passed = {"accuracy_drop": (drop - 0.01) / 0.01}
+    return Record(
+        number, choice, "finished", f"run{number}", metrics, passed, (ms,), "", "", {}, 10.0
+    )
+
+
+def _failed(number: int, choice: Choice, failure: str) -> Record:
+    return Record(number, choice, "failed", "", {}, {}, (), failure, "it broke", {}, 1.0)
+
+
+@st.composite
+def studies(draw_from) -> list[Record]:
+    choices = draw_from(st.lists(st.sampled_from(CHOICES), unique=True, max_size=10))
+    records = [_record(0, BASELINE, 5.0)]
+    for number, choice in enumerate(choices, 1):
+        ms = draw_from(st.floats(0.5, 4.0))
+        drop = draw_from(st.sampled_from([0.0, 0.005, 0.02, 0.3]))
+        records.append(_record(number, choice, ms, drop, draw_from(st.floats(0.1, 3.0))))
+    return records
+
+
+@given(studies())
+def test_finalists_hold_the_fastest_and_the_best_that_was_not_tuned(records) -> None:
+    chosen = choose_finalists(records)
+    feasible = [r for r in records[1:] if r.feasible]
+    assert len({r.number for r in chosen}) == len(chosen) <= 6
+    if feasible:
+        assert chosen[0] == min(feasible, key=lambda r: r.values[0])
+        assert {r.number for r in chosen} <= {r.number for r in feasible}
+        untuned = [r for r in feasible if r.choice.effort == DEFAULT]
+        if untuned:
+            assert min(untuned, key=lambda r: r.values[0]) in chosen
+    elif len(records) > 1:
+        least = min(r.violations["accuracy_drop"] for r in records[1:])
+        assert [r.violations["accuracy_drop"] for r in chosen] == [least]
+    else:
+        assert chosen == []
+
+
+@given(studies())
+def test_nothing_feasible_beats_the_front_and_the_front_is_feasible(records) -> None:
+    front = front_of(records)
+    feasible = {r.number: r for r in records[1:] if r.feasible}
+    assert set(front) <= set(feasible)
+    assert bool(front) == bool(feasible)
+    for number in front:
+        one = feasible[number]
+        assert not [
+            r
+            for r in feasible.values()
+            if r.values[0] < one.values[0]
+            and r.metrics["accuracy_drop"] < one.metrics["accuracy_drop"]
+            and r.metrics["library_bytes"] < one.metrics["library_bytes"]
+        ]
+
+
+def _finalist(label: str, ms: float, mb: float = 1.0) -> Finalist:
+    return Finalist(label, ms, 0.99 * ms, 1.01 * ms, 0.0, mb * 1e6)
+
+
+def _final(records: list[Record], champion: Finalist | None = None) -> Final:
+    finalists = tuple(_finalist(f"trial {r.number}", r.values[0]) for r in records)
+    return Final(finalists, {f"trial {r.number}": r for r in records}, 2.0, champion, "run")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "stays"),
+    [(None, False), (_finalist("c", 0.5), True), (_finalist("c", 2.0), False),
+     (_finalist("c", 1.005, mb=0.5), True), (_finalist("c", 0.995, mb=2.0), False)],
+    ids=["none", "faster", "slower", "as fast, smaller", "as fast, larger"],
+)  # fmt: skip
+def test_the_champion_stays_when_it_would_win(theirs, stays) -> None:
+    final = _final([_record(1, CHOICES[0], 1.0)], theirs)
+    words = champion_words(final, final.finalists[0])
+    assert bool(words) == stays
+    if stays:
+        assert "0.5" in words or "smallest library" in words
+
+
+def test_tuning_that_made_it_slower_is_said() -> None:
+    variant = Variant("float32", "", "NHWC")
+    records = [_record(1, Choice(variant, DEFAULT), 1.0), _record(2, Choice(variant, FAST), 2.0)]
+    final = _final(records)
+    untuned, tuned = final.finalists
+    assert "dearer tuning was no better here" in tuning_words(final, untuned)
+    assert tuning_words(final, tuned) == "of the same variant: fast-20 2 ms, default 1 ms"
+    alone = _final([_record(1, Choice(variant, DEFAULT), 1.0)])
+    assert tuning_words(alone, alone.finalists[0]) == ""
+
+
+RECORDS = [
+    _record(0, BASELINE, 5.0),
+    _record(1, CHOICES[0], 1.0),
+    _record(2, CHOICES[1], 0.5, drop=0.3),
+    _failed(3, CHOICES[2], "timeout"),
+    _failed(4, CHOICES[3], "killed"),
+    _record(5, CHOICES[4], 0.9),
+    _record(6, CHOICES[5], 0.8),
+]
+
+
+def test_the_table_has_every_trial_that_says_something() -> None:
+    cells = table(RECORDS, winner=6)
+    assert cells[0] == list(COLUMNS)
+    assert {len(row) for row in cells} == {len(COLUMNS)}
+    status = {row[0]: row[1] for row in cells[1:]}
+    assert status == {
+        "6": "winner", "5": "feasible", "1": "feasible", "2": "not feasible", "0": "baseline",
+        "3": "FAILED (timeout)",
+    }  # fmt: skip
+    assert [row[0] for row in cells[1:4]] == ["6", "5", "1"]
+    assert cells[-1][-1] == "it broke"
+    assert list(csv.reader(io.StringIO(as_csv(cells)))) == cells
+    assert {len(row) for row in narrow(cells)} == {9}
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+
+def test_the_page_shows_all_and_escapes_what_it_was_given(tmp_path) -> None:
+    missing = draw(RECORDS, SPACE, (5, 6), 6, tmp_path)
+    assert missing == []
+    pictures = sorted(tmp_path.glob("*.png"))
+    assert [p.stem for p in pictures] == ["history", "importances", "pareto"]
+    evil = [replace(RECORDS[3], error="<script>alert(1)</script>"), *RECORDS]
+    text = page("a & b", ["x < y"], {"model": "<m>"}, table(evil, 6), pictures)
+    tags = _Tags()
+    tags.feed(text)
+    names = [name for name, _ in tags.seen]
+    assert "script" not in names and names.count("img") == 3 and names.count("tr") == 8
+    assert [a.get("class") for n, a in tags.seen if n == "tr"].count("winner") == 1
+    assert "a &amp; b" in text and "x &lt; y" in text
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path) -> None:
+    assert draw([RECORDS[3]], SPACE, (), -1, tmp_path) == [
+        "no trial finished, so there is nothing to draw",
+        "parameter importances are left out: 4 finished trials are needed, but there are 0",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_latencies_are_compared_at_the_machines_speed_of_trial_zero() -> None:
+    metrics = {"latency_ms_p50": 3.0, "baseline_latency_ms_p50": 6.0, "accuracy_drop": 0.1,
+               "library_bytes": 5.0}  # fmt: skip
+    rules = Rules(None, ("latency", "library_bytes", "accuracy_drop"), 2.0)
+    assert rules.values(metrics) == [1.0, 5.0, 0.1]
+    assert replace(rules, reference_ms=None).values(metrics)[0] == 3.0
