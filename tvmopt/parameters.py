@@ -102,7 +102,7 @@ _ALL = (
     Parameter("layouts", str, "",
               "layouts to try; default: NHWC, NCHW16c, NCHW for models with convolutions"),
     Parameter("strategies", str, "",
-              f"efforts of tuning to try: {', '.join(STRATEGIES)}; default: default, fast"),
+              f"efforts of tuning to try: {', '.join(STRATEGIES)}; default: all but none"),
     Parameter("space", str, "",
               "YAML file with dtypes, skip_layers, layouts, strategies, topk, metaschedule_trials"),
     Parameter("max_library_mb", float, 0.0, "largest library in MB (10^6 bytes); 0: no limit"),

@@ -46,7 +46,7 @@ def test_in_the_end_all_that_finished_is_tried_with_every_effort() -> None:
 
 
 def test_dear_efforts_are_for_the_best_third() -> None:
-    latency = {v: float(n) for n, v in enumerate(SPACE.variants())}
+    latency = {v: 20.0 + n for n, v in enumerate(SPACE.variants())}
     tried = _run(SPACE, lambda c: _finished(c, latency[c.variant]), most=16)
     dear = [t.choice for t in tried if t.choice.effort == EFFORTS[1]]
     cheap = [t.choice for t in tried if t.choice.effort == EFFORTS[0]]
@@ -66,6 +66,17 @@ def test_what_is_not_feasible_goes_up_only_when_nothing_else_is_left() -> None:
     place = [n for n, t in enumerate(dear) if t.violation]
     assert dear[0].choice.variant.dtype == "float32"
     assert min(place) >= 3, "float32 in each layout comes first"
+
+
+def test_what_is_hopelessly_slow_goes_up_only_when_nothing_else_is_left() -> None:
+    def measure(choice: Choice) -> Tried:
+        return _finished(choice, 1.0 if choice.variant.layout == "NHWC" else 2.1)
+
+    tried = _run(SPACE, measure)
+    assert len(tried) == len(SPACE)
+    dear = [t for t in tried if t.choice.effort == EFFORTS[1]]
+    last_cheap = max(n for n, t in enumerate(tried) if t.choice.effort == EFFORTS[0])
+    assert {t.values[0] for t in tried[:last_cheap] if t in dear} == {1.0}
 
 
 def test_what_failed_is_not_tuned() -> None:

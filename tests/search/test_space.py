@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tvmopt.errors import ConfigError
-from tvmopt.quantize import Sensitivity, SkipSet
+from tvmopt.quantize import LayerCost, Sensitivity, SkipSet
 from tvmopt.search.generate import (
     Declared,
     choose_dtypes,
@@ -102,7 +104,9 @@ def test_efforts_rise_in_price_in_whatever_order_they_are_declared() -> None:
     assert [str(e) for e in choose_efforts(declared)] == [
         "default", "fast-5", "fast-40", "metaschedule-64",
     ]  # fmt: skip
-    assert [str(e) for e in choose_efforts(Declared())] == ["default", "fast-20"]
+    assert [str(e) for e in choose_efforts(Declared())] == [
+        "default", "fast-20", "metaschedule-64",
+    ]  # fmt: skip
 
 
 def _skip(layers: tuple[int, ...], holds: bool, source: str = "measured") -> SkipSet:
@@ -124,6 +128,17 @@ def test_skip_sets_are_the_proposed_one_none_and_others_that_held() -> None:
 def test_where_only_the_float_model_holds_all_layers_are_tried_once() -> None:
     found = _sensitivity(_skip((), False), _skip(tuple(range(10)), True, "exact"))
     assert choose_skips(found, "int8") == ("",)
+
+
+def test_behind_the_sets_that_held_come_rising_ones_by_cost() -> None:
+    costs = [LayerCost(i, f"n{i}", "Conv", "int8", "measured", i, gain=0.1) for i in range(16)]
+    found = dataclasses.replace(_sensitivity(_skip((), True)), costs=tuple(costs))
+    chosen = choose_skips(found, "int8")
+    assert chosen == ("", "14,15", "12,13,14,15", "8,9,10,11,12,13,14,15")
+    found = dataclasses.replace(found, skip_sets=(_skip((), False), _skip((1, 2, 3), True)))
+    assert choose_skips(found, "int8") == (
+        "1,2,3", "", "12,13,14,15", "8,9,10,11,12,13,14,15",
+    )  # fmt: skip
 
 
 def test_many_skip_sets_are_thinned_out_and_the_proposed_one_stays() -> None:

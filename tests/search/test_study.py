@@ -30,9 +30,9 @@ DECLARATION = {"model": "m1", "space": SPACE.to_dict(), "objectives": ["latency"
 BUDGET = Budget(trials=0, time_s=0.0)
 
 
-def _open(folder: Path, **changed: object) -> SearchStudy:
+def _open(folder: Path, budget: Budget = BUDGET, **changed: object) -> SearchStudy:
     storage = open_storage(f"sqlite:///{folder / 'studies.db'}")
-    return open_study(storage, "s", {**DECLARATION, **changed})
+    return open_study(storage, "s", {**DECLARATION, **changed}, budget)
 
 
 def _claim(study: SearchStudy, budget: Budget = BUDGET):
@@ -274,7 +274,6 @@ def test_what_belongs_to_the_study_is_kept(tmp_path) -> None:
     assert (study.ending, study.parent_run) == (None, "")
     study.end({"number": 3})
     study.parent_run = "r1"
-    study.budget = {"trials": 5, "time_s": 0.0, "patience": 0}
-    again = _open(tmp_path)
+    again = _open(tmp_path, Budget(5, 0.0))
     assert (again.ending, again.parent_run) == ({"number": 3}, "r1")
-    assert Budget(**again.budget) == Budget(5, 0.0)
+    assert again.budget == study.budget == Budget(5, 0.0)

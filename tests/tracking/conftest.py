@@ -6,11 +6,13 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.entities import Run
+from mlflow.entities.model_registry import ModelVersion
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,6 +56,66 @@ def mlflow_run(project_env) -> Callable[..., subprocess.CompletedProcess]:
         )
 
     return run
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """A tracking store with what searches left there."""
+
+    client: MlflowClient
+
+    def runs(self, query: str = "") -> list[Run]:
+        """Runs of all experiments."""
+        ids = [e.experiment_id for e in self.client.search_experiments()]
+        return list(self.client.search_runs(ids, query, max_results=1000))
+
+    def trials(self) -> list[Run]:
+        """Runs of trials."""
+        return [r for r in self.runs() if "tvmopt.trial" in r.data.tags]
+
+    def champion(self) -> ModelVersion:
+        """The bundled example's champion."""
+        return self.client.get_model_version_by_alias("digits-cnn", "champion")
+
+    def check_search(self, layouts: Collection[str]) -> None:
+        """All of a search is there: no trial lost, none doubled, every run says what is so.
+
+        Args:
+            layouts: Layouts of its trials, each compiled by ``strategy=default``.
+        """
+        assert not [r for r in self.runs() if r.info.status == "RUNNING"]
+        finished = [r for r in self.trials() if r.info.status == "FINISHED"]
+        made = sorted((r.data.params["layout"], r.data.params["effort"]) for r in finished)
+        assert made == sorted([("NCHW", "none"), *((layout, "default") for layout in layouts)])
+        for run in finished:
+            assert "latency_ms_p50" in run.data.metrics
+        query = "tags.`tvmopt.entry_point` = 'search' and attributes.status = 'FINISHED'"
+        [parent] = self.runs(query)
+        assert {r.data.tags["mlflow.parentRunId"] for r in finished} == {parent.info.run_id}
+        assert self.champion().tags["trial"] == parent.data.tags["tvmopt.winner"]
+
+
+@pytest.fixture(scope="session")
+def store() -> Callable[[Path | str], Store]:
+    """The store in a folder, or at a URI."""
+
+    def at(place: Path | str) -> Store:
+        uri = place if isinstance(place, str) else f"sqlite:///{place / 'mlflow.db'}"
+        return Store(MlflowClient(uri, uri))
+
+    return at
+
+
+@pytest.fixture(scope="session")
+def search_command() -> Callable[..., list[str]]:
+    """A small search of the bundled example as a command without ``mlflow run``."""
+
+    def command(**options: object) -> list[str]:
+        asked = {"threads": 1, "dtypes": "float32", "strategies": "default", "repeats": 20}
+        argv = [sys.executable, "-m", "flows.search"]
+        return argv + [part for k, v in {**asked, **options}.items() for part in (f"--{k}", str(v))]
+
+    return command
 
 
 @dataclasses.dataclass(frozen=True)

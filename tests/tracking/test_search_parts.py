@@ -136,7 +136,7 @@ RECORDS = [
 
 
 def test_the_table_has_every_trial_that_says_something() -> None:
-    cells = table(RECORDS, winner=6)
+    cells = table(RECORDS, winner=6, finals=[(1, 0.7, 0.69, 0.71), (6, 0.75, 0.74, 0.76)])
     assert cells[0] == list(COLUMNS)
     assert {len(row) for row in cells} == {len(COLUMNS)}
     status = {row[0]: row[1] for row in cells[1:]}
@@ -144,10 +144,11 @@ def test_the_table_has_every_trial_that_says_something() -> None:
         "6": "winner", "5": "feasible", "1": "feasible", "2": "not feasible", "0": "baseline",
         "3": "FAILED (timeout)",
     }  # fmt: skip
-    assert [row[0] for row in cells[1:4]] == ["6", "5", "1"]
+    assert [row[0] for row in cells[1:4]] == ["6", "1", "5"]
+    assert cells[2][cells[0].index("final 95% interval")] == "0.69 - 0.71"
     assert cells[-1][-1] == "it broke"
     assert list(csv.reader(io.StringIO(as_csv(cells)))) == cells
-    assert {len(row) for row in narrow(cells)} == {9}
+    assert {len(row) for row in narrow(cells)} == {10}
 
 
 class _Tags(HTMLParser):

@@ -30,7 +30,7 @@ from tvmopt.tune import (
     open_database,
 )
 from tvmopt.tune.apply_and_build import ApplyFastTuning, apply_and_build
-from tvmopt.tune.database import RECORD_FILE, WORKLOAD_FILE, read_comparisons
+from tvmopt.tune.database import RECORD_FILE, WORKLOAD_FILE, create_database, read_comparisons
 
 from .models import ARCH, SPEC, TARGET, THREADS
 
@@ -175,6 +175,23 @@ def test_a_warm_start_measures_nothing(net, tuned: TuneResult, tmp_path: Path) -
     applied, served = apply_database(net, again.database_dir, KEY, TARGET, losers=True)
     assert served == set(scheduled(net))
     assert all(scheduled(applied).values())
+
+
+@pytest.mark.alone
+def test_what_earlier_databases_know_is_not_measured_again(
+    net, tuned: TuneResult, tmp_path: Path
+) -> None:
+    foreign, work = tmp_path / "foreign", tmp_path / "work"
+    work.mkdir()
+    create_database(foreign, dataclasses.replace(KEY, threads=KEY.threads + 1))
+    again = tune(net, work, earlier=(foreign, tuned.database_dir, tuned.database_dir))
+    assert again.trials == 0
+    assert [t.source for t in again.tasks] == [t.source for t in tuned.tasks]
+    assert again.database_dir is not None and tuned.database_dir is not None
+    # Given twice, and yet each record is there once.
+    assert len(open_database(again.database_dir, KEY)) == len(
+        open_database(tuned.database_dir, KEY)
+    )
 
 
 @pytest.mark.alone

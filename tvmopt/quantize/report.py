@@ -219,6 +219,10 @@ def best(sets: Sequence[SkipSet]) -> SkipSet:
     return max(near, key=lambda s: (not s.layers, s.cosine, s.gain, -len(s.layers)))
 
 
+BALANCED = 0.5
+"""Thrift of :func:`ranked` that gives up neither large layers for little nor many small ones."""
+
+
 def ranked(costs: Sequence[LayerCost], thrift: float) -> list[int]:
     """Numbers of the convertible layers, those first that are to be skipped first.
 

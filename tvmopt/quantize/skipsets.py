@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.joint import Convert, Judge, Verdict
-from tvmopt.quantize.report import NEARLY, LayerCost, SkipSet, ranked
+from tvmopt.quantize.report import BALANCED, NEARLY, LayerCost, SkipSet, ranked
 
 _TOO_FAR = 3.0  # times the allowed loss: a rung that is predicted to lose more is left out
 _MOST_REFINEMENTS = 8
-_BALANCED, _THRIFTY = 0.5, 1.0  # see ranked()
+_THRIFTY = 1.0  # see ranked()
 _MUCH = 0.1  # share of the gain of all layers
 
 Told = Callable[[SkipSet], None]
@@ -52,7 +52,7 @@ class Ladder:
         told: Told | None = None,
     ) -> None:
         self._costs = {cost.index: cost for cost in costs}
-        self._orders = [ranked(costs, thrift) for thrift in (_BALANCED, _THRIFTY)]
+        self._orders = [ranked(costs, thrift) for thrift in (BALANCED, _THRIFTY)]
         self._dtype = costs[0].dtype if costs else ""
         self._convert, self._judge, self._bar, self._told = convert, judge, bar, told
         self.sets: list[SkipSet] = []

@@ -12,11 +12,13 @@ import yaml
 from tvmopt.config import DTYPES, LOW_DTYPES, STRATEGIES, is_layout, one_of
 from tvmopt.errors import ConfigError
 from tvmopt.quantize import Sensitivity
+from tvmopt.quantize.report import BALANCED, ranked
 from tvmopt.quantize.roofline import roofline
 from tvmopt.search.space import FLOAT, Effort, Space
 
 _LAYOUTS = ("NHWC", "NCHW16c", "NCHW")
 _MOST_SKIP_SETS = 5
+_PARTS = (8, 4, 2)
 _LADDER = ("default", "fast", "metaschedule")  # rising price
 _KEYS = ("dtypes", "skip_layers", "layouts", "strategies", "topk", "metaschedule_trials")
 
@@ -156,7 +158,7 @@ def choose_layouts(declared: Declared, convolutions: int) -> tuple[str, ...]:
 
 def choose_efforts(declared: Declared) -> tuple[Effort, ...]:
     """Efforts of the space, cheapest first."""
-    wanted = declared.strategies or _LADDER[:2]
+    wanted = declared.strategies or _LADDER
     efforts = []
     for strategy in ("none", *_LADDER):
         if strategy not in wanted:
@@ -174,7 +176,9 @@ def choose_skips(found: Sensitivity, dtype: str) -> tuple[str, ...]:
     """Skip sets of one format: the proposed one first, none, and others of rising size.
 
     Sets that were seen to miss the bar are left out, but for the empty one: whether all layers can
-    be converted is what everyone asks first. The set of all layers is the float model.
+    be converted is what everyone asks first. The set of all layers is the float model. Behind
+    those that held come beginnings of the ranking by cost: the evaluation sees other samples than
+    the analysis, and may refuse what that let pass.
     """
     sets = found.sets(dtype)
     proposed = found.proposed(dtype)
@@ -185,6 +189,11 @@ def choose_skips(found: Sensitivity, dtype: str) -> tuple[str, ...]:
     for one in held:
         if one.layers != proposed and one.layers not in others:
             others.append(one.layers)
+    order = ranked(found.of(dtype), BALANCED)
+    for size in (len(order) // part for part in _PARTS):
+        layers = tuple(sorted(order[:size]))
+        if size > max(map(len, (proposed, *others))):
+            others.append(layers)
     if len(others) > _MOST_SKIP_SETS - 1:  # the ends, and evenly between them
         last = len(others) - 1
         places = {round(i * last / (_MOST_SKIP_SETS - 2)) for i in range(_MOST_SKIP_SETS - 1)}

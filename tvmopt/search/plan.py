@@ -2,7 +2,7 @@
 
 Source: asynchronous successive halving, Li et al., "A system for massively parallel hyperparameter
 tuning", MLSys 2020. The efforts are the rungs; a variant is taken up a rung when it is among the
-best third of those that have finished the one below.
+best third of those that have finished the one below, and not hopelessly slower than the best.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from tvmopt.search.space import Choice, Space, Variant
 
 REDUCTION = 3
+#: Times as slow as the best of its rung that a variant is not promising any more.
+HOPELESS = 2.0
 FINISHED, FAILED, RUNNING = "finished", "failed", "running"
 
 
@@ -61,7 +63,8 @@ def next_choice(space: Space, tried: Sequence[Tried], sample: Sampler) -> Choice
 def _promotable(space: Space, tried: Sequence[Tried], reduction: int) -> Choice | None:
     """The best of a rung's first ``1 / reduction`` that is not on the next one; highest rung first.
 
-    What is not feasible is taken up last, and only when all of the rung is.
+    What is not feasible, and what is so slow that dearer tuning will not make it the best, is taken
+    up last, and only when all of the rung is.
     """
     made = {t.choice for t in tried}
     rungs = list(zip(space.efforts, space.efforts[1:], strict=False))
@@ -70,6 +73,7 @@ def _promotable(space: Space, tried: Sequence[Tried], reduction: int) -> Choice 
         best = sorted(rung, key=lambda t: t.rank)[: len(rung) // reduction]
         for one in best:
             choice = Choice(one.choice.variant, dearer)
-            if choice not in made and (one.violation == 0 or reduction == 1):
+            hopeful = one.violation == 0 and one.values[0] <= HOPELESS * best[0].values[0]
+            if choice not in made and (hopeful or reduction == 1):
                 return choice
     return None

@@ -272,13 +272,9 @@ class SearchStudy:
         self._study.set_user_attr(_ENDING, json.dumps(dict(ending)))
 
     @property
-    def budget(self) -> dict[str, Any]:
-        """Budget that the last search gave the study, as keyword arguments."""
-        return dict(self._study.user_attrs[_BUDGET])
-
-    @budget.setter
-    def budget(self, budget: Mapping[str, Any]) -> None:
-        self._study.set_user_attr(_BUDGET, dict(budget))
+    def budget(self) -> Budget:
+        """Budget that the last search gave the study."""
+        return Budget(**self._study.user_attrs[_BUDGET])
 
     @property
     def parent_run(self) -> str:
@@ -304,7 +300,10 @@ def find_study(storage: optuna.storages.RDBStorage, name: str) -> SearchStudy | 
 
 
 def open_study(
-    storage: optuna.storages.RDBStorage, name: str, declaration: Mapping[str, Any]
+    storage: optuna.storages.RDBStorage,
+    name: str,
+    declaration: Mapping[str, Any],
+    budget: Budget,
 ) -> SearchStudy:
     """Create the study ``name``, or go on with it.
 
@@ -313,6 +312,7 @@ def open_study(
         name: Name of the study.
         declaration: What it is about: the space under ``"space"``, ``"objectives"``, and whatever
             else must be the same for a study to go on.
+        budget: What the study as a whole may spend from now on.
 
     Raises:
         ConfigError: When there is a study of that name about something else; says in what.
@@ -326,14 +326,15 @@ def open_study(
                 f"study {name!r} must be gone on with as it was begun, but got another "
                 f"{', '.join(differing)}; give another study, or none to get one of its own"
             )
-        return known
     study = optuna.create_study(
         study_name=name,
         storage=storage,
         directions=["minimize"] * len(declaration["objectives"]),
         load_if_exists=True,
     )
-    study.set_user_attr(_DECLARATION, json.dumps(wanted))
+    study.set_user_attr(_BUDGET, dataclasses.asdict(budget))
+    if known is None:  # last, so that whoever finds a declaration finds the rest
+        study.set_user_attr(_DECLARATION, json.dumps(wanted))
     return SearchStudy(storage, name)
 
 

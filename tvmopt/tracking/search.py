@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import platform
 import time
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from tvmopt import host
-from tvmopt.digest import canonical_json, code_digest, sha256_text
+from tvmopt.digest import canonical_json, sha256_text
 from tvmopt.errors import ConfigError, NothingFeasibleError
 from tvmopt.frontend.layers import layer_table
 from tvmopt.frontend.load import load_onnx
@@ -22,22 +17,19 @@ from tvmopt.frontend.shapes import parse_input_shapes
 from tvmopt.search.budget import Budget
 from tvmopt.search.generate import Declared, choose_dtypes, generate_space, read_declared
 from tvmopt.search.limits import Limits
-from tvmopt.search.plan import FAILED
 from tvmopt.search.space import FLOAT, Space
 from tvmopt.search.storage import open_storage
-from tvmopt.search.study import Record, SearchStudy, find_study, open_study, study_names
+from tvmopt.search.study import find_study, open_study, study_names
 from tvmopt.stages.sensitivity import read_sensitivity
-from tvmopt.tracking import pipeline, registry
+from tvmopt.tracking import pipeline
 from tvmopt.tracking.console import say
 from tvmopt.tracking.entry import checked_request, open_session, with_example
-from tvmopt.tracking.report import as_markdown, as_text
 from tvmopt.tracking.request import Request
-from tvmopt.tracking.runs import log_metrics, log_tags
+from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.search_end import Ending, finish_search
+from tvmopt.tracking.search_facts import check_same, facts_of, portable, request_params
 from tvmopt.tracking.search_loop import EXHAUSTED, Work, heartbeat, work
-from tvmopt.tracking.search_page import page
-from tvmopt.tracking.search_plots import draw
-from tvmopt.tracking.search_table import as_csv, narrow, table
+from tvmopt.tracking.search_report import leave_report
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.store import tracking_uri
 from tvmopt.tracking.trial import OBJECTIVES, mend_runs
@@ -45,9 +37,6 @@ from tvmopt.tracking.trial import OBJECTIVES, mend_runs
 _SQLITE = "sqlite:///"
 _RESERVE_SHARE, _MOST_RESERVE_S = 0.1, 90.0
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
-_OWN = ("dtypes", "layouts", "strategies", "space", "max_library_mb", "max_memory_mb", "max_p99_ms",
-        "objectives", "trials", "time_budget", "patience", "trial_timeout", "memory_limit", "study",
-        "storage", "seed", "topk")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,14 +104,14 @@ def search(
     if not budget.trials and not budget.time_s and not budget.patience:
         raise ConfigError("one of trials, time_budget and patience must be above 0, all are 0")
     declared = read_declared(space, dtypes, layouts, strategies, topk)
-    request = checked_request(_request_params(params))
+    request = checked_request(request_params(params))
     missing = request.target.missing_on_host()
     if missing:
         raise ConfigError(
             f"search measures on its target, but this machine lacks {', '.join(missing)} of "
             f"{request.target.mcpu}; use target=host"
         )
-    facts = _facts(request, limits, aims, declared)
+    facts = facts_of(request, limits, aims, declared)
     study_name = study or f"{request.name}-{sha256_text(canonical_json(facts))[:10]}"
     url = storage or _default_storage()
     database = open_storage(url)
@@ -136,11 +125,11 @@ def search(
             say(f"study      {study_name} (gone on with: {known.ended_trials()} trials done)")
             made = known.space
         declaration = {
-            **facts, "space": made.to_dict(), "request": _portable(params, request),
+            **facts, "space": made.to_dict(), "request": portable(params, request),
         }  # fmt: skip
         if known is not None:
             declaration["request"] = known.declaration.get("request")
-        it = open_study(database, study_name, declaration)
+        it = open_study(database, study_name, declaration, budget)
         it.started = began
         say(f"space      {_space_words(made)}")
         reserve = min(_MOST_RESERVE_S, _RESERVE_SHARE * budget.time_s)
@@ -184,7 +173,7 @@ def worker(
                 f"'{path}'; give {role}=PATH"
             )
     request = checked_request(params)
-    _check_same(declared, request, study)
+    check_same(declared, request, study)
     shown = {**params, "study": study, "storage": _without_password(url)}
     with open_session("worker", request, shown) as session:
         own = seed or int(sha256_text(f"{platform.node()} {os.getpid()}")[:6], 16)
@@ -192,7 +181,7 @@ def worker(
             session,
             request,
             it,
-            Budget(**it.budget),
+            it.budget,
             0.0,
             Limits(**declared["limits"]),
             tuple(declared["objectives"]),
@@ -210,7 +199,6 @@ def worker(
 def _search(job: Work) -> SearchResult:
     session, study = job.session, job.study
     before = study.ending
-    study.budget = dataclasses.asdict(job.budget)
     study.sweep()
     if before is not None and _nothing_left(job, Ending.from_dict(before)):
         ending = Ending.from_dict(before)
@@ -224,7 +212,13 @@ def _search(job: Work) -> SearchResult:
             mend_runs(session.client, study.records(), session.run_id)
             ending = finish_search(session, job.request, study, job.limits, stopped)
         study.end(ending.to_dict())
-    return _report(job, ending)
+    text = leave_report(session, job.request.name, study, ending)
+    if not ending.feasible:
+        raise NothingFeasibleError(
+            f"no artifact of the search keeps to its limits: {ending.why[0]}; raise the limit, or "
+            "give it more trials or time"
+        )
+    return SearchResult(session.run_id, study.name, ending, text)
 
 
 def _nothing_left(job: Work, ending: Ending) -> bool:
@@ -240,77 +234,6 @@ def _nothing_left(job: Work, ending: Ending) -> bool:
     return ending.stopped == EXHAUSTED
 
 
-def _report(job: Work, ending: Ending) -> SearchResult:
-    """Leave table, pictures, page, note and metrics on the search's run; say the end."""
-    session, study = job.session, job.study
-    records = [r for r in study.records() if not r.is_void]
-    cells = table(records, ending.number)
-    folder = session.work_dir / "search"
-    folder.mkdir()
-    why = [*ending.why, *draw(records, study.space, ending.front, ending.number, folder)]
-    why.append(f"the search ended because {ending.stopped}")
-    (folder / "trials.csv").write_text(as_csv(cells))
-    (folder / "trials.md").write_text(as_markdown(cells))
-    (folder / "space.yaml").write_text(yaml.safe_dump(study.declaration, sort_keys=False))
-    facts = {k: str(v) for k, v in session.params.items()} | {"cpu": host.cpu_model()}
-    drawn = [folder / f"{name}.png" for name in ("pareto", "history", "importances")]
-    pictures = [path for path in drawn if path.exists()]
-    title = f"{job.request.name}: search {study.name}"
-    (folder / "report.html").write_text(page(title, why, facts, cells, pictures))
-    session.client.log_artifacts(session.run_id, str(folder))
-    log_metrics(session.client, session.run_id, _metrics(records, ending, study))
-    shown = "".join(f"- {line}\n" for line in why)
-    note = f"{shown}\n{as_markdown(narrow(cells))}"
-    tags = {
-        "mlflow.note.content": note,
-        "tvmopt.study": study.name,
-        "tvmopt.winner": str(ending.number),
-    }
-    if ending.version:
-        tags["tvmopt.registered_version"] = ending.version
-    log_tags(session.client, session.run_id, tags)
-    text = as_text(narrow(cells))
-    _say_end(job, ending, why, text)
-    if not ending.feasible:
-        raise NothingFeasibleError(
-            "no artifact of the search keeps to its limits: "
-            f"{ending.why[0]}; raise the limit, or give it more trials or time"
-        )
-    return SearchResult(session.run_id, study.name, ending, text)
-
-
-def _metrics(records: list[Record], ending: Ending, study: SearchStudy) -> dict[str, float]:
-    found = {
-        "trials": float(sum(not r.is_baseline for r in records)),
-        "trials_feasible": float(sum(r.feasible and not r.is_baseline for r in records)),
-        "trials_failed": float(sum(r.state == FAILED for r in records)),
-        "search_s": study.worked_s(),
-    }
-    winner = next((r for r in records if r.number == ending.number), None)
-    if winner is not None:
-        kept = ("accuracy", "accuracy_drop", "library_bytes", "peak_memory_mb")
-        found |= {k: winner.metrics[k] for k in kept if k in winner.metrics}
-        found["latency_ms_p50"] = ending.latency_ms
-        found["baseline_latency_ms_p50"] = ending.reference_ms
-        found["speedup_vs_baseline"] = ending.reference_ms / ending.latency_ms
-    return found
-
-
-def _say_end(job: Work, ending: Ending, why: list[str], text: str) -> None:
-    name, store = job.request.name, job.session.client.tracking_uri
-    say()
-    say(text)
-    say()
-    for line in why:
-        say(f"- {line}")
-    if ending.version:
-        say()
-        alias = registry.CHAMPION if ending.promoted else ""
-        uri = f"models:/{name}@{alias}" if alias else f"models:/{name}/{ending.version}"
-        say(f"open the UI     mlflow ui --backend-store-uri {store}")
-        say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")
-
-
 def _objectives(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
     if not found or found[0] != "latency" or not set(found) <= set(OBJECTIVES):
@@ -319,59 +242,6 @@ def _objectives(text: str) -> tuple[str, ...]:
             f"{text!r}"
         )
     return found
-
-
-def _request_params(params: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in params.items() if k not in _OWN}
-
-
-def _portable(params: dict[str, Any], request: Request) -> dict[str, Any]:
-    """Parameters from which another process makes the same request."""
-    found = _request_params(params)
-    if ":/" not in params["model"]:  # a path; else MLflow knows where it is
-        found["model"] = str(Path(params["model"]).resolve())
-    found["data"] = str(request.data or "")
-    found["name"] = request.name
-    found["threads"] = request.target.threads
-    return found
-
-
-def _facts(
-    request: Request, limits: Limits, objectives: tuple[str, ...], declared: Declared
-) -> dict[str, Any]:
-    """What must be the same for a study to go on."""
-    return {
-        "model_sha256": request.model_digest,
-        "data_sha256": request.data_digest,
-        "input_shapes": request.convert.input_shapes,
-        "target": request.target.to_dict(),
-        "host": host.fingerprint(),
-        "quantization": request.convert.quantization,
-        "calibrate": request.calibrate.to_dict(),
-        "evaluate": request.evaluate.to_dict(),
-        "limits": dataclasses.asdict(limits),
-        "objectives": list(objectives),
-        "declared": dataclasses.asdict(declared),
-        "code": code_digest(),
-    }
-
-
-def _check_same(declared: dict[str, Any], request: Request, study: str) -> None:
-    ours = {
-        "model_sha256": request.model_digest,
-        "data_sha256": request.data_digest,
-        "target": request.target.to_dict(),
-        "host": host.fingerprint(),
-        "code": code_digest(),
-    }
-    plain = json.loads(json.dumps(ours))
-    differing = [key for key, value in plain.items() if declared[key] != value]
-    if differing:
-        raise ConfigError(
-            f"a worker of study {study!r} must have the model, the data, the kind of machine and "
-            f"the version of tvmopt that the study was begun with, but has another "
-            f"{', '.join(differing)}"
-        )
 
 
 def _space(session: Session, request: Request, declared: Declared) -> Space:

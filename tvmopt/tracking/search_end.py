@@ -20,10 +20,13 @@ from tvmopt.tracking.finals import (
     stage_output,
 )
 from tvmopt.tracking.request import Request
+from tvmopt.tracking.runs import log_metrics
 from tvmopt.tracking.stage_run import Session, StageOutput
 from tvmopt.tracking.trial import request_for
 
 _MOST_VERSIONS = 6
+FINAL_MS = "latency_ms_final"
+"""Metric: p50 in the last round, side by side with the other finalists."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Ending:
         reference_ms: ONNX Runtime's p50 in the last round.
         front: Trials on the Pareto front of latency, accuracy drop and size.
         ended_trials: Trials that had ended, to know whether there are new ones.
+        finals: Of each trial in the last round its number, its p50 there and both ends of the
+            interval, in milliseconds.
     """
 
     number: int
@@ -54,6 +59,7 @@ class Ending:
     reference_ms: float
     front: tuple[int, ...]
     ended_trials: int
+    finals: tuple[tuple[int, float, float, float], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form; :meth:`from_dict` reverses it."""
@@ -62,7 +68,8 @@ class Ending:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Ending:
         """Rebuild an ending from :meth:`to_dict`."""
-        return cls(**{**data, "why": tuple(data["why"]), "front": tuple(data["front"])})
+        listed = {key: tuple(data[key]) for key in ("why", "front")}
+        return cls(**{**data, **listed, "finals": tuple(map(tuple, data["finals"]))})
 
 
 def finish_search(
@@ -78,6 +85,9 @@ def finish_search(
         why = ("no trial finished: there is nothing to register",)
         return Ending(-1, False, "", False, why, stopped, 0.0, 0.0, (), ended)
     final = measure_finals(dataclasses.replace(session, takes_turns=True), request, limits, chosen)
+    for number, p50, _, _ in _rounds(final):
+        run_id = final.trials[f"trial {number}"].run_id
+        log_metrics(session.client, run_id, {FINAL_MS: p50})
     if not chosen[0].feasible:
         return _least_violating(session, request, chosen[0], final, stopped, ended)
     for number in front:
@@ -115,7 +125,7 @@ def _least_violating(
     )
     return Ending(
         record.number, False, registered.version, False, why, stopped, finalist.p50,
-        final.reference_ms, (), ended,
+        final.reference_ms, (), ended, _rounds(final),
     )  # fmt: skip
 
 
@@ -137,6 +147,10 @@ def _crown(
         verdict = choose(left)
         record = final.trials[verdict.winner.label]
         why.append(f"{verdict.reason} ({record.choice})")
+        why.append(
+            f"ONNX Runtime float32 had p50 {final.reference_ms:.4g} ms in the same round: "
+            f"{verdict.winner.label} is {final.reference_ms / verdict.winner.p50:.3g} times as fast"
+        )
         tuning = tuning_words(final, verdict.winner)
         if tuning:
             why.append(tuning)
@@ -162,7 +176,13 @@ def _crown(
         return Ending(
             record.number, promoted.done or bool(left), registered.version, promoted.done,
             tuple(why), stopped, verdict.winner.p50, final.reference_ms, front, ended,
+            _rounds(final),
         )  # fmt: skip
+
+
+def _rounds(final: Final) -> tuple[tuple[int, float, float, float], ...]:
+    ordered = sorted(final.finalists, key=lambda f: f.p50)
+    return tuple((final.trials[f.label].number, f.p50, f.low, f.high) for f in ordered)
 
 
 def champion_words(final: Final, winner: Finalist) -> str:

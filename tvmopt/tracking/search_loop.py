@@ -21,7 +21,7 @@ from tvmopt.tracking.request import Request
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.trial import REFERENCE_MS, Rules, run_trial
 
-_BEAT_S = 5.0
+_BEAT_S = 2.0
 _POLL_S = 1.0
 SPENT_TRIALS = "all {} trials of its budget are done"
 SPENT_TIME = "its {:.0f} s are spent"

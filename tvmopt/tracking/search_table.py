@@ -12,17 +12,37 @@ from tvmopt.tracking.trial import ADJUSTED, REFERENCE_MS
 
 COLUMNS = (
     "trial", "status", "dtype", "layout", "skip_layers", "effort", "p50 ms", "95% interval",
-    "adjusted ms", "ONNX Runtime ms", "speedup", "accuracy drop", "library MB", "memory MB",
-    "tuning s", "note",
+    "adjusted ms", "final p50 ms", "final 95% interval", "ONNX Runtime ms", "speedup",
+    "accuracy drop", "library MB", "memory MB", "tuning s", "note",
 )  # fmt: skip
 
 
-def table(records: Sequence[Record], winner: int = -1) -> list[list[str]]:
-    """Cells, header first: finished trials by latency, then those that failed."""
+def table(
+    records: Sequence[Record],
+    winner: int = -1,
+    finals: Sequence[tuple[int, float, float, float]] = (),
+) -> list[list[str]]:
+    """Cells, header first: the winner, finished trials by latency, then those that failed.
+
+    Args:
+        records: Trials of the study.
+        winner: Number of the winning trial.
+        finals: Number, p50 and both ends of its interval of the trials in the last round.
+    """
+    last = {number: measured for number, *measured in finals}
     finished = [r for r in records if r.state == "finished"]
     failed = [r for r in records if r.state == "failed" and not r.is_void]
-    ordered = sorted(finished, key=lambda r: (not r.feasible, r.metrics[ADJUSTED]))
-    return [list(COLUMNS), *(_row(r, r.number == winner) for r in (*ordered, *failed))]
+
+    def rank(record: Record) -> tuple[bool, bool, bool, float]:
+        latency = last.get(record.number, [record.metrics[ADJUSTED]])[0]
+        unseen = record.number not in last
+        return (record.number != winner, not record.feasible, unseen, latency)
+
+    return [
+        list(COLUMNS),
+        *(_row(r, r.number == winner, last.get(r.number)) for r in sorted(finished, key=rank)),
+        *(_row(r, False, None) for r in failed),
+    ]
 
 
 def as_csv(cells: Sequence[Sequence[str]]) -> str:
@@ -36,12 +56,12 @@ def narrow(cells: Sequence[Sequence[str]]) -> list[list[str]]:
     """The columns that fit a terminal."""
     kept = [COLUMNS.index(c) for c in (
         "trial", "status", "dtype", "layout", "effort", "p50 ms", "ONNX Runtime ms", "speedup",
-        "accuracy drop",
+        "final p50 ms", "accuracy drop",
     )]  # fmt: skip
     return [[row[i] for i in kept] for row in cells]
 
 
-def _row(record: Record, wins: bool) -> list[str]:
+def _row(record: Record, wins: bool, final: Sequence[float] | None) -> list[str]:
     variant, metrics = record.choice.variant, record.metrics
     head = [
         str(record.number), _status(record, wins), variant.dtype, variant.layout,
@@ -54,6 +74,8 @@ def _row(record: Record, wins: bool) -> list[str]:
         f"{metrics['latency_ms_p50']:.4g}",
         f"{metrics['latency_ms_ci_low']:.4g} - {metrics['latency_ms_ci_high']:.4g}",
         f"{metrics[ADJUSTED]:.4g}",
+        f"{final[0]:.4g}" if final else "",
+        f"{final[1]:.4g} - {final[2]:.4g}" if final else "",
         f"{metrics[REFERENCE_MS]:.4g}",
         f"{metrics['speedup_vs_baseline']:.3g}",
         f"{metrics['accuracy_drop']:+.4f}",

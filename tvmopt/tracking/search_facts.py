@@ -1,0 +1,78 @@
+"""What makes two searches the same: the facts a study is known by, and its workers must share."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from tvmopt import host
+from tvmopt.digest import code_digest
+from tvmopt.errors import ConfigError
+from tvmopt.search.generate import Declared
+from tvmopt.search.limits import Limits
+from tvmopt.tracking.request import Request
+
+_OWN = ("dtypes", "layouts", "strategies", "space", "max_library_mb", "max_memory_mb", "max_p99_ms",
+        "objectives", "trials", "time_budget", "patience", "trial_timeout", "memory_limit", "study",
+        "storage", "seed", "topk")  # fmt: skip
+
+
+def request_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Of a search's parameters those of the model and of what is the same in all trials."""
+    return {k: v for k, v in params.items() if k not in _OWN}
+
+
+def portable(params: dict[str, Any], request: Request) -> dict[str, Any]:
+    """Parameters from which another process makes the same request."""
+    found = request_params(params)
+    if ":/" not in params["model"]:  # a path; else MLflow knows where it is
+        found["model"] = str(Path(params["model"]).resolve())
+    found["data"] = str(request.data or "")
+    found["name"] = request.name
+    found["threads"] = request.target.threads
+    return found
+
+
+def facts_of(
+    request: Request, limits: Limits, objectives: tuple[str, ...], declared: Declared
+) -> dict[str, Any]:
+    """What must be the same for a study to go on."""
+    return {
+        "model_sha256": request.model_digest,
+        "data_sha256": request.data_digest,
+        "input_shapes": request.convert.input_shapes,
+        "target": request.target.to_dict(),
+        "host": host.fingerprint(),
+        "quantization": request.convert.quantization,
+        "calibrate": request.calibrate.to_dict(),
+        "evaluate": request.evaluate.to_dict(),
+        "limits": dataclasses.asdict(limits),
+        "objectives": list(objectives),
+        "declared": dataclasses.asdict(declared),
+        "code": code_digest(),
+    }
+
+
+def check_same(declared: dict[str, Any], request: Request, study: str) -> None:
+    """Refuse to work on a study with another model, other data, another machine or other code.
+
+    Raises:
+        ConfigError: Names what is different.
+    """
+    ours = {
+        "model_sha256": request.model_digest,
+        "data_sha256": request.data_digest,
+        "target": request.target.to_dict(),
+        "host": host.fingerprint(),
+        "code": code_digest(),
+    }
+    plain = json.loads(json.dumps(ours))
+    differing = [key for key, value in plain.items() if declared[key] != value]
+    if differing:
+        raise ConfigError(
+            f"a worker of study {study!r} must have the model, the data, the kind of machine and "
+            f"the version of tvmopt that the study was begun with, but has another "
+            f"{', '.join(differing)}"
+        )

@@ -1,0 +1,101 @@
+"""What a search leaves on its run and says at its end."""
+
+from __future__ import annotations
+
+import yaml
+
+from tvmopt import host
+from tvmopt.search.plan import FAILED
+from tvmopt.search.study import Record, SearchStudy
+from tvmopt.tracking import registry
+from tvmopt.tracking.console import say
+from tvmopt.tracking.report import as_markdown, as_text
+from tvmopt.tracking.runs import log_metrics, log_tags
+from tvmopt.tracking.search_end import Ending
+from tvmopt.tracking.search_page import page
+from tvmopt.tracking.search_plots import draw
+from tvmopt.tracking.search_table import as_csv, narrow, table
+from tvmopt.tracking.stage_run import Session
+
+_MOST_ROWS = 16
+
+
+def leave_report(session: Session, name: str, study: SearchStudy, ending: Ending) -> str:
+    """Leave table, pictures, page, note and metrics on the search's run, and say the end.
+
+    Args:
+        session: Of the search.
+        name: Name of the model.
+        study: The study.
+        ending: What it came to.
+
+    Returns:
+        The trials as text.
+    """
+    records = [r for r in study.records() if not r.is_void]
+    cells = table(records, ending.number, ending.finals)
+    folder = session.work_dir / "search"
+    folder.mkdir()
+    why = [*ending.why, *draw(records, study.space, ending.front, ending.number, folder)]
+    why.append(f"the search ended because {ending.stopped}")
+    (folder / "trials.csv").write_text(as_csv(cells))
+    (folder / "trials.md").write_text(as_markdown(cells))
+    (folder / "space.yaml").write_text(yaml.safe_dump(study.declaration, sort_keys=False))
+    facts = {k: str(v) for k, v in session.params.items()} | {"cpu": host.cpu_model()}
+    drawn = [folder / f"{picture}.png" for picture in ("pareto", "history", "importances")]
+    pictures = [path for path in drawn if path.exists()]
+    title = f"{name}: search {study.name}"
+    (folder / "report.html").write_text(page(title, why, facts, cells, pictures))
+    session.client.log_artifacts(session.run_id, str(folder))
+    log_metrics(session.client, session.run_id, _metrics(records, ending, study))
+    tags = {
+        "mlflow.note.content": _note(why, cells),
+        "tvmopt.study": study.name,
+        "tvmopt.winner": str(ending.number),
+    }
+    if ending.version:
+        tags["tvmopt.registered_version"] = ending.version
+    log_tags(session.client, session.run_id, tags)
+    text = as_text(narrow(cells))
+    _say_end(session, name, ending, why, text)
+    return text
+
+
+def _note(why: list[str], cells: list[list[str]]) -> str:
+    """The end in words, and the first trials: a note has room for no more."""
+    shown = "".join(f"- {line}\n" for line in why)
+    rows = narrow(cells)
+    if len(rows) > _MOST_ROWS + 1:
+        shown += f"- the first {_MOST_ROWS} of {len(rows) - 1} trials; all are in trials.md\n"
+    return f"{shown}\n{as_markdown(rows[: _MOST_ROWS + 1])}"
+
+
+def _metrics(records: list[Record], ending: Ending, study: SearchStudy) -> dict[str, float]:
+    found = {
+        "trials": float(sum(not r.is_baseline for r in records)),
+        "trials_feasible": float(sum(r.feasible and not r.is_baseline for r in records)),
+        "trials_failed": float(sum(r.state == FAILED for r in records)),
+        "search_s": study.worked_s(),
+    }
+    winner = next((r for r in records if r.number == ending.number), None)
+    if winner is not None:
+        kept = ("accuracy", "accuracy_drop", "library_bytes", "peak_memory_mb")
+        found |= {k: winner.metrics[k] for k in kept if k in winner.metrics}
+        found["latency_ms_p50"] = ending.latency_ms
+        found["baseline_latency_ms_p50"] = ending.reference_ms
+        found["speedup_vs_baseline"] = ending.reference_ms / ending.latency_ms
+    return found
+
+
+def _say_end(session: Session, name: str, ending: Ending, why: list[str], text: str) -> None:
+    say()
+    say(text)
+    say()
+    for line in why:
+        say(f"- {line}")
+    if ending.version:
+        say()
+        alias = registry.CHAMPION if ending.promoted else ""
+        uri = f"models:/{name}@{alias}" if alias else f"models:/{name}/{ending.version}"
+        say(f"open the UI     mlflow ui --backend-store-uri {session.client.tracking_uri}")
+        say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")
