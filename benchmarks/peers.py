@@ -49,19 +49,33 @@ def openvino_call(
     model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], threads: int
 ) -> Callable[[], list[np.ndarray]]:
     """The model in OpenVINO, float32 whatever the CPU could do; outputs in the graph's order."""
+    infer, arrays = openvino_model(model, threads), dict(inputs)
+    return lambda: infer(arrays)
+
+
+def openvino_model(
+    model: onnx.ModelProto, threads: int, precision: str = "f32"
+) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]:
+    """The model in OpenVINO, as a function of its inputs.
+
+    Args:
+        model: The model.
+        threads: Threads that it gets.
+        precision: ``"f32"`` or ``"bf16"``.
+    """
     import openvino
 
     config = {
         "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": precision,
         "PERFORMANCE_HINT": "LATENCY",
     }
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(model.SerializeToString()), "CPU", config)
-    request, arrays = compiled.create_infer_request(), dict(inputs)
+    request = compiled.create_infer_request()
 
-    def call() -> list[np.ndarray]:
-        result = request.infer(arrays, share_inputs=True, share_outputs=True)
+    def call(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        result = request.infer(dict(inputs), share_inputs=True, share_outputs=True)
         return list(result.values())
 
     return call

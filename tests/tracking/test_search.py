@@ -95,6 +95,21 @@ def test_more_trials_go_on_with_the_same_study(searched, mlflow_run) -> None:
     assert len(parents) == 1
 
 
+def test_the_benchmark_sets_the_champion_beside_its_peers(searched, project_env, root) -> None:
+    folder, _, _ = searched
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.search_champion", "--name", "digits-cnn",
+         "--threads", "1", "--seconds", "0.2", "--data", str(root / "examples/digits_eval.npz")],
+        env=project_env(folder), cwd=root, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()
+    [ours] = [row for row in rows if row.startswith("champion: ")]
+    [theirs] = [row for row in rows if row.startswith("ONNX Runtime float32")]
+    assert " 1.00 " in ours
+    assert theirs.endswith("+0.0000")
+
+
 @pytest.mark.parametrize(
     ("entry", "asked", "said"),
     [

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tvmopt.errors import LimitError
 from tvmopt.search.space import BASELINE, Choice, Effort, Space, Variant
 from tvmopt.search.study import Record
 from tvmopt.search.verdict import Finalist
+from tvmopt.stages.watch import Allowance
+from tvmopt.tracking.allowance import BUDGET_SPENT, Stopwatch, TrialLimits
 from tvmopt.tracking.finals import Final, choose_finalists
 from tvmopt.tracking.search_end import champion_words, front_of, tuning_words
 from tvmopt.tracking.search_page import page
@@ -189,3 +192,27 @@ def test_latencies_are_compared_at_the_machines_speed_of_trial_zero() -> None:
     rules = Rules(None, ("latency", "library_bytes", "accuracy_drop"), 2.0)
     assert rules.values(metrics) == [1.0, 5.0, 0.1]
     assert replace(rules, reference_ms=None).values(metrics)[0] == 3.0
+
+
+def test_a_stage_gets_its_own_limit_or_what_is_left_of_the_budget() -> None:
+    left = [100.0]
+    limits = TrialLimits(30.0, 500.0, lambda: left[0])
+    assert limits.allow() == Allowance(30.0, 500.0)
+    assert TrialLimits(0.0, 500.0, lambda: float("inf")).allow() == Allowance(0.0, 500.0)
+    left[0] = 7.0
+    assert limits.allow() == Allowance(7.0, 500.0)
+    hung = LimitError("it hung", "timeout")
+    assert limits.explain(hung) is hung
+    left[0] = 0.0
+    # It had as long as the budget lasted: that says nothing about the trial.
+    assert limits.explain(hung).failure_class == BUDGET_SPENT
+    assert limits.explain(LimitError("", "out_of_memory")).failure_class == "out_of_memory"
+    with pytest.raises(LimitError, match="has spent its time_budget") as caught:
+        limits.allow()
+    assert caught.value.failure_class == BUDGET_SPENT
+
+
+def test_a_budget_counts_what_was_worked_before() -> None:
+    assert Stopwatch(100.0, 30.0).left() == pytest.approx(70.0, abs=1.0)
+    assert Stopwatch(100.0, 130.0).left() < 0
+    assert Stopwatch(0.0, 1e9).left() == float("inf")

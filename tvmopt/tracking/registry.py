@@ -70,21 +70,23 @@ def register(
         # MLflow files a logged model under the process's experiment, not under that of its run.
         mlflow.set_experiment(experiment_id=client.get_run(run_id).info.experiment_id)
         logged = flavor.log_model(bundle, name="model", run_id=run_id, tags=dict(tags))
-        number = _new_version(client, name, logged, run_id)
+        number = _new_version(client, name, logged, run_id, tags)
     for key, value in tags.items():
         client.set_model_version_tag(name, number, key, value)
     client.set_registered_model_alias(name, CANDIDATE, number)
     return Registered(name, number, existed=there is not None)
 
 
-def _new_version(client: MlflowClient, name: str, logged: ModelInfo, run_id: str) -> str:
+def _new_version(
+    client: MlflowClient, name: str, logged: ModelInfo, run_id: str, tags: Mapping[str, str]
+) -> str:
     try:
         client.create_registered_model(name)
     except MlflowException as error:
         if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
             raise
     made = client.create_model_version(
-        name, logged.model_uri, run_id=run_id, model_id=logged.model_id
+        name, logged.model_uri, run_id=run_id, model_id=logged.model_id, tags=dict(tags)
     )
     return str(made.version)
 

@@ -8,6 +8,8 @@ import platform
 import time
 from pathlib import Path
 
+from mlflow.exceptions import MlflowException
+
 from tvmopt.digest import canonical_json, sha256_text
 from tvmopt.errors import ConfigError, NothingFeasibleError
 from tvmopt.frontend.layers import layer_table
@@ -200,8 +202,8 @@ def _search(job: Work) -> SearchResult:
     session, study = job.session, job.study
     before = study.ending
     study.sweep()
-    if before is not None and _nothing_left(job, Ending.from_dict(before)):
-        ending = Ending.from_dict(before)
+    ending = Ending.from_dict(before) if before is not None and _stands(job) else None
+    if ending is not None and _nothing_left(job, ending):
         say("reused     the study had ended: nothing is left to try within this budget")
         log_tags(session.client, session.run_id, {"tvmopt.search_run": study.parent_run})
     else:
@@ -211,7 +213,7 @@ def _search(job: Work) -> SearchResult:
         with heartbeat(study):
             mend_runs(session.client, study.records(), session.run_id)
             ending = finish_search(session, job.request, study, job.limits, stopped)
-        study.end(ending.to_dict())
+        study.end(ending.to_dict())  # it stands when this run has ended, too
     text = leave_report(session, job.request.name, study, ending)
     if not ending.feasible:
         raise NothingFeasibleError(
@@ -219,6 +221,15 @@ def _search(job: Work) -> SearchResult:
             "give it more trials or time"
         )
     return SearchResult(session.run_id, study.name, ending, text)
+
+
+def _stands(job: Work) -> bool:
+    """Whether the run that the trials belong to came to its end: it may have been killed there."""
+    try:
+        run = job.session.client.get_run(job.study.parent_run)
+    except MlflowException:  # deleted by somebody
+        return False
+    return run.info.status in ("FINISHED", "FAILED")
 
 
 def _nothing_left(job: Work, ending: Ending) -> bool:
