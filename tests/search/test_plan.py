@@ -79,6 +79,18 @@ def test_what_is_hopelessly_slow_goes_up_only_when_nothing_else_is_left() -> Non
     assert {t.values[0] for t in tried[:last_cheap] if t in dear} == {1.0}
 
 
+def test_what_is_not_accurate_enough_is_not_tuned() -> None:
+    def measure(choice: Choice) -> Tried:
+        low = choice.variant.dtype != "float32"
+        return Tried(choice, FINISHED, float(low), (0.1 if low else 1.0,), inaccurate=low)
+
+    tried = _run(SPACE, measure)
+    cheap = [t for t in tried if t.choice.effort == EFFORTS[0]]
+    assert {t.choice.variant for t in cheap} == set(SPACE.variants())
+    dear = [t.choice for t in tried if t.choice.effort != EFFORTS[0]]
+    assert {c.variant.dtype for c in dear} == {"float32"} and len(dear) == 6
+
+
 def test_what_failed_is_not_tuned() -> None:
     def measure(choice: Choice) -> Tried:
         return Tried(choice, FAILED) if choice.variant.dtype == "int8" else _finished(choice, 1.0)

@@ -27,12 +27,14 @@ class Tried:
         state: ``"finished"``, ``"failed"`` or ``"running"``.
         violation: How much the limits are passed; 0 when feasible.
         values: What is to be small: the latency first.
+        inaccurate: Whether it loses more accuracy than is allowed, which no tuning will change.
     """
 
     choice: Choice
     state: str
     violation: float = 0.0
     values: tuple[float, ...] = ()
+    inaccurate: bool = False
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -63,8 +65,9 @@ def next_choice(space: Space, tried: Sequence[Tried], sample: Sampler) -> Choice
 def _promotable(space: Space, tried: Sequence[Tried], reduction: int) -> Choice | None:
     """The best of a rung's first ``1 / reduction`` that is not on the next one; highest rung first.
 
-    What is not feasible, and what is so slow that dearer tuning will not make it the best, is taken
-    up last, and only when all of the rung is.
+    What is not accurate enough is never taken up. What passes another limit, and what is so slow
+    that dearer tuning will not make it the best, is taken up last, and only when all of the rung
+    is.
     """
     made = {t.choice for t in tried}
     rungs = list(zip(space.efforts, space.efforts[1:], strict=False))
@@ -74,6 +77,6 @@ def _promotable(space: Space, tried: Sequence[Tried], reduction: int) -> Choice 
         for one in best:
             choice = Choice(one.choice.variant, dearer)
             hopeful = one.violation == 0 and one.values[0] <= HOPELESS * best[0].values[0]
-            if choice not in made and (hopeful or reduction == 1):
+            if choice not in made and not one.inaccurate and (hopeful or reduction == 1):
                 return choice
     return None

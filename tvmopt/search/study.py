@@ -138,7 +138,13 @@ class SearchStudy:
     def tried(self) -> list[Tried]:
         """What counts for the plan: all choices but those whose end says nothing."""
         return [
-            Tried(r.choice, r.state, violation(r.violations), r.values)
+            Tried(
+                r.choice,
+                r.state,
+                violation(r.violations),
+                r.values,
+                inaccurate=r.violations.get("accuracy_drop", 0.0) > 0,
+            )
             for r in self.records()
             if not r.is_void and not r.is_baseline
         ]

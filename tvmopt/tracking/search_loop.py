@@ -26,7 +26,7 @@ _POLL_S = 1.0
 SPENT_TRIALS = "all {} trials of its budget are done"
 SPENT_TIME = "its {:.0f} s are spent"
 NO_BETTER = "{} trials in a row brought nothing better"
-EXHAUSTED = "everything in its space was tried"
+EXHAUSTED = "everything in its space that could win was tried"
 
 
 @dataclasses.dataclass(frozen=True)
