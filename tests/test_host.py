@@ -101,3 +101,13 @@ def test_a_process_has_a_start_time_while_it_lives():
 
 def test_boot_id_is_stable():
     assert host.boot_id() == host.boot_id() != ""
+
+
+def test_memory_is_cut_by_the_cgroups_limit(monkeypatch, tmp_path):
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(host, "_MEMORY_LIMIT", limit)
+    whole = host.memory_bytes.__wrapped__()
+    assert whole > 2**28
+    for text, expected in (("max\n", whole), ("1000000\n", 1_000_000), (f"{2**60}\n", whole)):
+        limit.write_text(text)
+        assert host.memory_bytes.__wrapped__() == expected

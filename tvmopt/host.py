@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -72,6 +73,15 @@ def cache_bytes() -> dict[str, int]:
         if kind != "Instruction" and size.rstrip("KMG").isdigit():
             sizes[f"l{level}"] = int(size.rstrip("KMG")) * scale
     return sizes
+
+
+@functools.cache
+def memory_bytes() -> int:
+    """Memory that this process may use: the machine's, further cut by a cgroup v2 limit."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if _MEMORY_LIMIT.exists() and (text := _MEMORY_LIMIT.read_text().strip()).isdigit():
+        memory = min(memory, int(text))
+    return memory
 
 
 @functools.cache

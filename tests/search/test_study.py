@@ -89,18 +89,19 @@ def test_nothing_is_claimed_before_the_baseline_has_ended(tmp_path) -> None:
     assert (baseline.failure, baseline.error) == ("crash", "it crashed")
 
 
-def test_a_failed_choice_counts_and_is_not_made_again(tmp_path) -> None:
+@pytest.mark.parametrize("failure", ["out_of_memory", "killed", "crash"])
+def test_a_failed_choice_counts_and_is_not_made_again(tmp_path, failure: str) -> None:
     study = _open(tmp_path)
     study.beat()
     _finish(_claim(study), 1.0)
     failed = _claim(study)
-    failed.fail("out_of_memory", "it ate all")
+    failed.fail(failure, "its stage ended so")
     made = [_claim(study).choice for _ in range(3)]
     assert failed.choice not in made
     assert study.ended_trials() == 1
 
 
-@pytest.mark.parametrize("failure", ["killed", "interrupted", "time_budget"])
+@pytest.mark.parametrize("failure", ["orphaned", "interrupted", "time_budget"])
 def test_a_void_end_gives_the_choice_back(tmp_path, failure: str) -> None:
     study = _open(tmp_path)
     study.beat()
@@ -200,7 +201,7 @@ def test_the_trial_of_a_killed_process_is_given_back(tmp_path) -> None:
     assert again.choice == lost.choice
     assert again.number != lost.number
     record = study.records()[lost.number]
-    assert (record.failure, record.is_void) == ("killed", True)
+    assert (record.failure, record.is_void) == ("orphaned", True)
     assert study.sweep() == []  # and this process's own trial is not
 
 

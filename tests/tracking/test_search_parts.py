@@ -132,7 +132,7 @@ RECORDS = [
     _record(1, CHOICES[0], 1.0),
     _record(2, CHOICES[1], 0.5, drop=0.3),
     _failed(3, CHOICES[2], "timeout"),
-    _failed(4, CHOICES[3], "killed"),
+    _failed(4, CHOICES[3], "orphaned"),
     _record(5, CHOICES[4], 0.9),
     _record(6, CHOICES[5], 0.8),
 ]

@@ -25,7 +25,7 @@ from tvmopt.search.sampler import distributions
 from tvmopt.search.space import BASELINE, Choice, Space
 
 #: Ends that say nothing about the choice: it may be made again.
-VOID = ("killed", "interrupted", "time_budget", "duplicate")
+VOID = ("orphaned", "interrupted", "time_budget", "duplicate")
 _DECLARATION, _BUDGET, _ENDING = "declaration", "budget", "ending"
 _PARENT, _SESSION = "parent_run", "session:"
 
@@ -195,7 +195,7 @@ class SearchStudy:
         for trial in running:
             process = Process.from_dict(trial.user_attrs["process"])
             alive = process.is_alive(seen.get(process, 0.0))
-            if not alive and self._void(trial, "killed", "its process died"):
+            if not alive and self._void(trial, "orphaned", "its process died"):
                 given_back.append(trial.number)
         return given_back
 

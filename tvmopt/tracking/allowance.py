@@ -6,8 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-import psutil
-
+from tvmopt import host
 from tvmopt.errors import LimitError
 from tvmopt.stages.watch import Allowance
 
@@ -39,7 +38,7 @@ class TrialLimits:
         if left <= 0:
             raise LimitError("the search has spent its time_budget", BUDGET_SPENT)
         limits = [s for s in (self.seconds, left) if 0 < s < float("inf")]
-        memory = self.memory_mb or _MEMORY_SHARE * psutil.virtual_memory().total / 1e6
+        memory = self.memory_mb or _MEMORY_SHARE * host.memory_bytes() / 1e6
         return Allowance(min(limits, default=0.0), memory)
 
     def explain(self, error: LimitError) -> LimitError:
