@@ -15,6 +15,7 @@ from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 
 ROOT = Path(__file__).parents[2]
+_SMALL_SEARCH = {"threads": 1, "dtypes": "float32", "strategies": "default", "repeats": 20}
 
 
 @pytest.fixture(scope="session")
@@ -111,9 +112,22 @@ def search_command() -> Callable[..., list[str]]:
     """A small search of the bundled example as a command without ``mlflow run``."""
 
     def command(**options: object) -> list[str]:
-        asked = {"threads": 1, "dtypes": "float32", "strategies": "default", "repeats": 20}
         argv = [sys.executable, "-m", "flows.search"]
-        return argv + [part for k, v in {**asked, **options}.items() for part in (f"--{k}", str(v))]
+        asked = {**_SMALL_SEARCH, **options}
+        return argv + [part for k, v in asked.items() for part in (f"--{k}", str(v))]
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def mlflow_search() -> Callable[..., list[str]]:
+    """The same through ``mlflow run``."""
+
+    def command(**options: object) -> list[str]:
+        argv = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "search"]
+        argv += ["--env-manager", "local"]
+        asked = {**_SMALL_SEARCH, **options}
+        return argv + [part for k, v in asked.items() for part in ("-P", f"{k}={v}")]
 
     return command
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tvmopt.tracking.exclusive import lock_folder, turn
+from tvmopt.tracking.exclusive import alone, lock_folder, turn
 
 _HOLD = (
     "import sys, time\n"
@@ -52,14 +52,12 @@ def _enters(measuring: bool, within: float) -> bool:
 )  # fmt: skip
 def test_who_waits_for_whom(held: str, measuring: bool, waits: bool) -> None:
     holder = _holder(held)
-    said: list[str] = []
     try:
         assert _enters(measuring, 1.0) is not waits
     finally:
         holder.kill()
         holder.wait()
     assert _enters(measuring, 10.0), "the dead hold nothing"
-    assert not said
 
 
 def test_who_waits_to_measure_goes_before_those_that_come_later() -> None:
@@ -96,6 +94,23 @@ def test_waiting_is_said() -> None:
         pass
     holder.wait()
     assert said == ["waiting for a measurement here, so that neither disturbs the other"]
+
+
+def test_what_is_held_alone_is_held_by_one_and_by_name() -> None:
+    done, said = [], []
+
+    def later() -> None:
+        with alone("a study", said.append):
+            done.append("later")
+
+    thread = threading.Thread(target=later)
+    with alone("a study"), alone("another study"):
+        thread.start()
+        time.sleep(0.3)
+        done.append("first")
+    thread.join(10)
+    assert done == ["first", "later"]
+    assert said == ["waiting for another process to do the same"]
 
 
 def test_locks_are_the_users_own() -> None:

@@ -14,14 +14,15 @@ LAYOUTS = ("NHWC", "NCHW", "NCHW8c")
 
 
 @pytest.fixture
-def completed(tmp_path, project_env, root, store, search_command):
+def completed(tmp_path, project_env, root, store, search_command, mlflow_search):
     """Kill a search after so many seconds each time, let it end; what it left and how it ended."""
 
-    def complete(name: str, kill_after: list[float]):
+    def complete(name: str, kill_after: list[float], mlflow: bool = False):
         folder = tmp_path / name
         folder.mkdir()
         env = {**project_env(folder), "PYTHONPATH": str(root)}
-        command = search_command(layouts=",".join(LAYOUTS), trials=3, study="killed")
+        asked = {"layouts": ",".join(LAYOUTS), "trials": 3, "study": "killed"}
+        command = mlflow_search(**asked) if mlflow else search_command(**asked)
         killed = 0
         for seconds in kill_after:
             process = subprocess.Popen(
@@ -54,14 +55,14 @@ def test_a_killed_search_goes_on(completed) -> None:
 @pytest.mark.timeout(3600)
 def test_a_search_killed_at_twenty_moments_is_as_good_as_one_that_was_not(completed) -> None:
     moments = random.Random(5)
-    found, killed, url = completed("killed", [moments.uniform(2, 14) for _ in range(40)])
+    found, killed, url = completed("killed", [moments.uniform(1, 16) for _ in range(40)], True)
     assert killed >= 20
     found.check_search(LAYOUTS)
     trials = optuna.load_study(study_name="killed", storage=url).get_trials()
     ended = [t for t in trials if t.state == optuna.trial.TrialState.COMPLETE]
     assert len(ended) == 4
     assert not [t for t in trials if t.state == optuna.trial.TrialState.RUNNING]
-    whole, _, _ = completed("whole", [])
+    whole, _, _ = completed("whole", [], True)
     whole.check_search(LAYOUTS)
     theirs, ours = (s.champion().tags for s in (whole, found))
     if theirs["layout"] != ours["layout"]:  # two layouts were equally fast

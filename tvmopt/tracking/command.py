@@ -10,7 +10,8 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from tvmopt.tracking.runs import close_orphans, open_run
+from tvmopt.tracking.orphans import close_orphans
+from tvmopt.tracking.runs import open_run
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.store import experiment_id, open_store
 
@@ -46,6 +47,7 @@ def command(
         ) as own,
     ):
         yield Session(client, experiment, own, shown, use_cache, Path(folder), threads)
+    close_orphans(client)  # those that were too young to be told from living ones
 
 
 def _experiment(client: MlflowClient, run_id: str | None, model_name: str) -> str:

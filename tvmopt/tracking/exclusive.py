@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tvmopt.digest import sha256_text
+
 _FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
 
@@ -24,10 +26,8 @@ def turn(measuring: bool, say: Callable[[str], None] = lambda text: None) -> Ite
         measuring: Whether the body measures.
         say: Told when there is somebody to wait for.
     """
-    folder = lock_folder()
-    folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
     kind = fcntl.LOCK_EX if measuring else fcntl.LOCK_SH
-    with _opened(folder / "turnstile.lock") as turnstile, _opened(folder / "machine.lock") as lock:
+    with _opened("turnstile") as turnstile, _opened("machine") as lock:
         _lock(turnstile, fcntl.LOCK_EX, lambda: None)
         try:
             who = "what runs here to end" if measuring else "a measurement here"
@@ -38,6 +38,14 @@ def turn(measuring: bool, say: Callable[[str], None] = lambda text: None) -> Ite
         yield
 
 
+@contextmanager
+def alone(what: str, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+    """Hold ``what`` on this machine while the body runs; who comes later waits, and is told so."""
+    with _opened(sha256_text(what)[:16]) as lock:
+        _lock(lock, fcntl.LOCK_EX, lambda: say("waiting for another process to do the same"))
+        yield
+
+
 def lock_folder() -> Path:
     """Where the locks are: under ``XDG_CACHE_HOME``, by default ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -45,7 +53,10 @@ def lock_folder() -> Path:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _opened(name: str) -> Iterator[int]:
+    folder = lock_folder()
+    folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    path = folder / f"{name}.lock"
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
     try:
         yield file

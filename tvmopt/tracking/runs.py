@@ -1,11 +1,10 @@
-"""The life of a run: opened, kept true, closed; and the runs of dead processes put right."""
+"""The life of a run: opened, kept true, closed."""
 
 from __future__ import annotations
 
 import getpass
 import json
 import os
-import platform
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,12 +12,10 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
-from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
 from tvmopt.errors import TvmoptError
 from tvmopt.process import Process
-from tvmopt.tracking.store import all_experiment_ids
 from tvmopt.versions import VERSION
 
 _PARAM_LIMIT = 6000
@@ -52,6 +49,8 @@ def open_run(
         run = client.create_run(experiment, tags=all_tags, run_name=name)
         run_id = run.info.run_id
     else:
+        # RUNNING again, should another process have taken it for abandoned.
+        client.update_run(run_id, status="RUNNING", name=name)
         log_tags(client, run_id, {**all_tags, MLFLOW_RUN_NAME: name})
     log_params(client, run_id, params)
     try:
@@ -93,26 +92,6 @@ def log_dataset(client: MlflowClient, run_id: str, path: Path, digest: str, use:
     client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", use)])])
 
 
-def close_orphans(client: MlflowClient) -> list[str]:
-    """Mark runs KILLED that a process of this machine left RUNNING when it died; returns their ids.
-
-    A process is known by host, boot, process id and start time, so that a process id that was given
-    to another program is not mistaken for it.
-    """
-    query = f"attributes.status = 'RUNNING' and tags.`tvmopt.host` = '{platform.node()}'"
-    closed = []
-    for run in client.search_runs(all_experiment_ids(client), query):
-        if _process(run.data.tags).is_alive(0.0):
-            continue
-        try:
-            log_tags(client, run.info.run_id, {"tvmopt.failure_class": "killed"})
-            client.set_terminated(run.info.run_id, "KILLED")
-        except MlflowException:
-            continue  # deleted meanwhile by someone else
-        closed.append(run.info.run_id)
-    return closed
-
-
 def _process_tags() -> dict[str, str]:
     own = Process.own()
     return {
@@ -122,16 +101,6 @@ def _process_tags() -> dict[str, str]:
         "tvmopt.pid": str(own.pid),
         "tvmopt.pid_start": own.start,
     }
-
-
-def _process(tags: Mapping[str, str]) -> Process:
-    pid = tags.get("tvmopt.pid", "")
-    return Process(
-        tags["tvmopt.host"],
-        tags.get("tvmopt.boot", ""),
-        int(pid) if pid.isdigit() else 0,
-        tags.get("tvmopt.pid_start", ""),
-    )
 
 
 def _user() -> str:

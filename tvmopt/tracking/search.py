@@ -26,6 +26,7 @@ from tvmopt.stages.sensitivity import read_sensitivity
 from tvmopt.tracking import pipeline
 from tvmopt.tracking.console import say
 from tvmopt.tracking.entry import checked_request, open_session, with_example
+from tvmopt.tracking.exclusive import alone
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.search_end import Ending, finish_search
@@ -210,7 +211,8 @@ def _search(job: Work) -> SearchResult:
         study.parent_run = session.run_id
         mend_runs(session.client, study.records(), session.run_id)
         stopped = work(job)
-        with heartbeat(study):
+        # Two searches of one study that end at once must not both register what it found.
+        with heartbeat(study), alone(f"the end of {study.name}", say):
             mend_runs(session.client, study.records(), session.run_id)
             ending = finish_search(session, job.request, study, job.limits, stopped)
         study.end(ending.to_dict())  # it stands when this run has ended, too

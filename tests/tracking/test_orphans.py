@@ -1,0 +1,105 @@
+"""Runs that a dead process left RUNNING are closed, and no other."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+
+import pytest
+from mlflow import MlflowClient
+
+from tvmopt import host
+from tvmopt.process import Process
+from tvmopt.tracking import orphans
+from tvmopt.tracking.runs import open_run
+
+OURS = {
+    "mlflow.project.backend": "local",
+    "mlflow.source.name": orphans._ROOT.as_uri(),
+}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory) -> MlflowClient:
+    uri = f"sqlite:///{tmp_path_factory.mktemp('orphans') / 'mlflow.db'}"
+    return MlflowClient(uri, uri)
+
+
+@pytest.fixture
+def make(client, monkeypatch, tmp_path):
+    """Make a RUNNING run with tags, so many seconds old."""
+    experiment = client.create_experiment(str(tmp_path))
+    monkeypatch.setattr(orphans, "_starts_of_mlflow_run", list)
+
+    def run(age_s: float = 100.0, **tags: str) -> str:
+        named = {name.replace("__", "."): value for name, value in tags.items()}
+        began = int((time.time() - age_s) * 1e3)
+        return client.create_run(experiment, start_time=began, tags=named).info.run_id
+
+    return run
+
+
+def _tags(process: Process) -> dict[str, str]:
+    return {
+        "tvmopt__host": process.host, "tvmopt__boot": process.boot,
+        "tvmopt__pid": str(process.pid), "tvmopt__pid_start": process.start,
+    }  # fmt: skip
+
+
+def test_runs_of_dead_processes_are_closed_and_those_of_living_ones_are_not(client, make) -> None:
+    own = Process.own()
+    dead = [
+        make(**_tags(Process(own.host, own.boot, own.pid, "1"))),
+        make(**_tags(Process(own.host, "an earlier boot", own.pid, own.start))),
+        make(tvmopt__host=own.host),
+    ]
+    living = [make(**_tags(own)), make(**_tags(Process("elsewhere", "b", 1, "1")))]
+    assert sorted(orphans.close_orphans(client)) == sorted(dead)
+    for run_id in dead:
+        run = client.get_run(run_id)
+        assert (run.info.status, run.data.tags["tvmopt.failure_class"]) == ("KILLED", "killed")
+    assert {client.get_run(run_id).info.status for run_id in living} == {"RUNNING"}
+    for run_id in living:
+        client.delete_run(run_id)
+
+
+def test_a_run_that_nobody_took_over_is_closed_when_its_command_is_gone(
+    client, make, monkeypatch
+) -> None:
+    ours = {name.replace(".", "__"): value for name, value in OURS.items()}
+    abandoned = make(100.0, **ours)
+    young = make(1.0, **ours)
+    foreign = make(100.0, **{**ours, "mlflow__source__name": "file:///another/project"})
+    begun, about_to_be_ours = make(50.0, **ours), make(200.0, **ours)
+    monkeypatch.setattr(orphans, "_starts_of_mlflow_run", lambda: [time.time() - 52.0])
+    monkeypatch.setenv("MLFLOW_RUN_ID", about_to_be_ours)
+    assert orphans.close_orphans(client) == [abandoned]
+    for run_id in (young, foreign, begun, about_to_be_ours):
+        assert client.get_run(run_id).info.status == "RUNNING"
+        client.delete_run(run_id)
+
+
+def test_commands_are_seen() -> None:
+    before = time.time()
+    script = "import time; time.sleep(60)"
+    command = subprocess.Popen([sys.executable, "-c", script, "/some/bin/mlflow", "run", "."])
+    try:
+        found = [start for start in orphans._starts_of_mlflow_run() if start > before - 2]
+        assert len(found) >= 1
+    finally:
+        command.kill()
+        command.wait()
+
+
+def test_a_run_that_was_closed_too_early_is_running_again(client, make) -> None:
+    run_id = make(100.0)
+    client.set_terminated(run_id, "KILLED")
+    with open_run(client, "unused", "name", {}, {}, run_id=run_id):
+        assert client.get_run(run_id).info.status == "RUNNING"
+        tags = client.get_run(run_id).data.tags
+        assert tags["tvmopt.pid"] == str(os.getpid())
+        assert (tags["tvmopt.host"], tags["tvmopt.boot"]) == (platform.node(), host.boot_id())
+    assert client.get_run(run_id).info.status == "FINISHED"
