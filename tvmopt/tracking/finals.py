@@ -23,7 +23,7 @@ from tvmopt.tracking.promotion import champion_of
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.stage_run import Session, StageOutput, run_stage
 
-_MOST = 4
+_MOST, _MOST_MEASURED = 4, 2
 _NEAR = 1.25
 CHAMPION = "the champion so far"
 
@@ -51,7 +51,8 @@ class Final:
 def choose_finalists(records: list[Record]) -> list[Record]:
     """The best few, and the best that nothing was measured for: what tuning has to beat.
 
-    Feasible trials first, by adjusted latency; without any, those that pass the limits least.
+    Feasible trials first, by latency, adjusted and not; without any, those that pass the limits
+    least.
     """
     finished = [r for r in records if r.state == "finished" and not r.is_baseline]
     if not finished:
@@ -63,9 +64,10 @@ def choose_finalists(records: list[Record]) -> list[Record]:
     ordered = sorted(feasible, key=lambda r: r.values[0])
     best = ordered[0]
     chosen = [r for r in ordered if r.values[0] <= _NEAR * best.values[0]][:_MOST]
+    measured = sorted(feasible, key=lambda r: r.metrics["latency_ms_p50"])[:_MOST_MEASURED]
     untuned = [r for r in ordered if r.choice.effort == Effort("default")]
     same = [r for r in untuned if r.choice.variant == best.choice.variant]
-    return list({r.number: r for r in (*chosen, *untuned[:1], *same)}.values())
+    return list({r.number: r for r in (*chosen, *measured, *untuned[:1], *same)}.values())
 
 
 def measure_finals(

@@ -21,10 +21,15 @@ from tvmopt.tracking.runs import log_metrics, log_tags, open_run
 from tvmopt.tracking.stage_run import Session, StageOutput
 
 ADJUSTED = "latency_ms_adjusted"
-"""Metric: p50 at the speed that the machine had at trial zero, by ONNX Runtime's p50 in both."""
+"""Metric: p50 at the speed that the machine had at trial zero, by ONNX Runtime's p50 in both.
+
+Changes beyond 1.25 times are somebody else's work on the machine, which slows runtimes unequally:
+they are not made up for.
+"""
 REFERENCE_MS = "baseline_latency_ms_p50"
 OBJECTIVES = ("latency", "accuracy_drop", "library_bytes")
 _BASELINE_ACCURACY_S = 10.0
+_MOST_ADJUSTED = 1.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +48,8 @@ class Rules:
 
     def adjusted_ms(self, metrics: dict[str, float]) -> float:
         """Latency at the speed of trial zero."""
-        reference = self.reference_ms or metrics[REFERENCE_MS]
-        return metrics["latency_ms_p50"] * reference / metrics[REFERENCE_MS]
+        speed = (self.reference_ms or metrics[REFERENCE_MS]) / metrics[REFERENCE_MS]
+        return metrics["latency_ms_p50"] * min(_MOST_ADJUSTED, max(1 / _MOST_ADJUSTED, speed))
 
     def values(self, metrics: dict[str, float]) -> list[float]:
         """Values of the objectives."""
