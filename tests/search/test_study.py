@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -142,6 +144,36 @@ def test_a_study_about_something_else_is_refused(tmp_path) -> None:
     _open(tmp_path)
     with pytest.raises(ConfigError, match=r"study 's' must be gone on with .* got another model;"):
         _open(tmp_path, model="m2")
+    smaller = dataclasses.replace(SPACE, layouts=("NHWC",))
+    assert _open(tmp_path, space=smaller.to_dict()).space == SPACE  # what was settled holds
+
+
+def test_of_processes_that_begin_a_study_at_once_one_declares_it(tmp_path) -> None:
+    spaces = [dataclasses.replace(SPACE, layouts=(f"NCHW{n}c",)) for n in range(1, 5)]
+    open_storage(f"sqlite:///{tmp_path / 'studies.db'}")
+    ready = threading.Barrier(len(spaces))
+    found: list[Space] = []
+
+    def begin(space: Space) -> None:
+        ready.wait()
+        found.append(_open(tmp_path, space=space.to_dict()).space)
+
+    threads = [threading.Thread(target=begin, args=(space,)) for space in spaces]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == len(spaces)
+    assert len(set(map(str, found))) == 1
+
+
+def test_a_study_whose_maker_died_before_declaring_it_is_declared_by_the_next(tmp_path) -> None:
+    import optuna
+
+    storage = open_storage(f"sqlite:///{tmp_path / 'studies.db'}")
+    optuna.create_study(study_name="s", storage=storage)
+    assert find_study(storage, "s") is None
+    assert _open(tmp_path).space == SPACE
 
 
 def test_a_study_whose_maker_died_before_declaring_it_is_made_again(tmp_path) -> None:

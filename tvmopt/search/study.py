@@ -27,6 +27,8 @@ from tvmopt.search.space import BASELINE, Choice, Space
 #: Ends that say nothing about the choice: it may be made again.
 VOID = ("orphaned", "interrupted", "time_budget", "duplicate")
 _DECLARATION, _BUDGET, _ENDING = "declaration", "budget", "ending"
+_SETTLED = ("space", "request")
+_DECLARING_S = 5.0
 _PARENT, _SESSION = "parent_run", "session:"
 
 
@@ -313,35 +315,50 @@ def open_study(
 ) -> SearchStudy:
     """Create the study ``name``, or go on with it.
 
+    Of processes that begin it at once, one declares it. What it settled (the space, and where the
+    model lies) holds for all, so that no choice is tried in two spaces.
+
     Args:
         storage: The database.
         name: Name of the study.
-        declaration: What it is about: the space under ``"space"``, ``"objectives"``, and whatever
-            else must be the same for a study to go on.
+        declaration: What it is about: the space under ``"space"``, how to make the request under
+            ``"request"``, ``"objectives"``, and whatever else must be the same for a study to go
+            on.
         budget: What the study as a whole may spend from now on.
 
     Raises:
         ConfigError: When there is a study of that name about something else; says in what.
     """
-    known = find_study(storage, name)
     wanted = json.loads(json.dumps(dict(declaration)))
+    directions = ["minimize"] * len(declaration["objectives"])
+    known = None
+    try:
+        study = optuna.create_study(study_name=name, storage=storage, directions=directions)
+    except optuna.exceptions.DuplicatedStudyError:
+        known = _declared(storage, name)
+        study = optuna.load_study(study_name=name, storage=storage)
     if known is not None:
-        differing = [key for key in wanted if known.declaration.get(key) != wanted[key]]
+        facts = [key for key in wanted if key not in _SETTLED]
+        differing = [key for key in facts if known.declaration.get(key) != wanted[key]]
         if differing:
             raise ConfigError(
                 f"study {name!r} must be gone on with as it was begun, but got another "
                 f"{', '.join(differing)}; give another study, or none to get one of its own"
             )
-    study = optuna.create_study(
-        study_name=name,
-        storage=storage,
-        directions=["minimize"] * len(declaration["objectives"]),
-        load_if_exists=True,
-    )
     study.set_user_attr(_BUDGET, dataclasses.asdict(budget))
     if known is None:  # last, so that whoever finds a declaration finds the rest
         study.set_user_attr(_DECLARATION, json.dumps(wanted))
     return SearchStudy(storage, name)
+
+
+def _declared(storage: optuna.storages.RDBStorage, name: str) -> SearchStudy | None:
+    """An existing study, once its maker has declared it; None when that died before it did."""
+    end = time.monotonic() + _DECLARING_S
+    while True:
+        found = find_study(storage, name)
+        if found is not None or time.monotonic() > end:
+            return found
+        time.sleep(_DECLARING_S / 50)
 
 
 def _record(trial: FrozenTrial) -> Record:

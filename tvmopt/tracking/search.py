@@ -120,21 +120,19 @@ def search(
     database = open_storage(url)
     shown = {**params, "study": study_name, "storage": _without_password(url)}
     with open_session("search", request, shown) as session:
-        known = find_study(database, study_name)
-        if known is None:
-            say(f"study      {study_name} (new)")
-            made = _space(session, request, declared)
-        else:
-            say(f"study      {study_name} (gone on with: {known.ended_trials()} trials done)")
-            made = known.space
-        declaration = {
-            **facts, "space": made.to_dict(), "request": portable(params, request),
-        }  # fmt: skip
-        if known is not None:
-            declaration["request"] = known.declaration.get("request")
-        it = open_study(database, study_name, declaration, budget)
+        # Of searches that begin a study at once, one makes the space.
+        with alone(f"the beginning of {study_name}", say):
+            known = find_study(database, study_name)
+            if known is None:
+                say(f"study      {study_name} (new)")
+                made = _space(session, request, declared)
+            else:
+                say(f"study      {study_name} (gone on with: {known.ended_trials()} trials done)")
+                made = known.space
+            settled = {"space": made.to_dict(), "request": portable(params, request)}
+            it = open_study(database, study_name, {**facts, **settled}, budget)
         it.started = began
-        say(f"space      {_space_words(made)}")
+        say(f"space      {_space_words(it.space)}")
         reserve = min(_MOST_RESERVE_S, _RESERVE_SHARE * budget.time_s)
         job = Work(
             session, request, it, budget, reserve, limits, aims, trial_timeout, memory_limit,
@@ -264,6 +262,7 @@ def _space(session: Session, request: Request, declared: Declared) -> Space:
     if unknown:
         looked_at = dataclasses.replace(request.sensitivity, dtypes=unknown)
         asked = dataclasses.replace(request, sensitivity=looked_at)
+        session = dataclasses.replace(session, takes_turns=True)
         found = read_sensitivity(pipeline.sensitivity_stage(session, asked).folder)
     prepared = prepare(load_onnx(request.model), parse_input_shapes(request.convert.input_shapes))
     layers = layer_table(prepared.model)
