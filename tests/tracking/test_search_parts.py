@@ -154,7 +154,7 @@ def test_the_table_has_every_trial_that_says_something() -> None:
     assert cells[2][cells[0].index("final 95% interval")] == "0.69 - 0.71"
     assert cells[-1][-1] == "it broke"
     assert list(csv.reader(io.StringIO(as_csv(cells)))) == cells
-    assert {len(row) for row in narrow(cells)} == {10}
+    assert {len(row) for row in narrow(cells)} == {11}
 
 
 class _Tags(HTMLParser):

@@ -70,7 +70,9 @@ class Choice:
         skipped = self.variant.skip_layers
         count = len(skipped.split(",")) if skipped else 0
         parts = [self.variant.dtype, self.variant.layout, str(self.effort)]
-        return " ".join([*parts, f"without {count} layers"] if count else parts)
+        if count:
+            parts.append(f"without {count} layer{'s' if count > 1 else ''}")
+        return " ".join(parts)
 
 
 BASELINE = Choice(Variant(FLOAT, "", "NCHW"), Effort("none"))

@@ -11,9 +11,9 @@ from tvmopt.search.study import Record
 from tvmopt.tracking.trial import ADJUSTED, REFERENCE_MS
 
 COLUMNS = (
-    "trial", "status", "dtype", "layout", "skip_layers", "effort", "p50 ms", "95% interval",
-    "adjusted ms", "final p50 ms", "final 95% interval", "ONNX Runtime ms", "speedup",
-    "accuracy drop", "library MB", "memory MB", "tuning s", "note",
+    "trial", "status", "dtype", "layout", "skipped", "skip_layers", "effort", "p50 ms",
+    "95% interval", "adjusted ms", "final p50 ms", "final 95% interval", "ONNX Runtime ms",
+    "speedup", "accuracy drop", "library MB", "memory MB", "tuning s", "note",
 )  # fmt: skip
 
 
@@ -55,8 +55,8 @@ def as_csv(cells: Sequence[Sequence[str]]) -> str:
 def narrow(cells: Sequence[Sequence[str]]) -> list[list[str]]:
     """The columns that fit a terminal."""
     kept = [COLUMNS.index(c) for c in (
-        "trial", "status", "dtype", "layout", "effort", "p50 ms", "ONNX Runtime ms", "speedup",
-        "final p50 ms", "accuracy drop",
+        "trial", "status", "dtype", "skipped", "layout", "effort", "p50 ms", "ONNX Runtime ms",
+        "speedup", "final p50 ms", "accuracy drop",
     )]  # fmt: skip
     return [[row[i] for i in kept] for row in cells]
 
@@ -65,6 +65,7 @@ def _row(record: Record, wins: bool, final: Sequence[float] | None) -> list[str]
     variant, metrics = record.choice.variant, record.metrics
     head = [
         str(record.number), _status(record, wins), variant.dtype, variant.layout,
+        str(len(variant.skip_layers.split(",")) if variant.skip_layers else 0),
         variant.skip_layers, str(record.choice.effort),
     ]  # fmt: skip
     if record.state != "finished":
