@@ -91,8 +91,11 @@ class Store:
         for run in finished:
             assert "latency_ms_p50" in run.data.metrics
         query = "tags.`tvmopt.entry_point` = 'search' and attributes.status = 'FINISHED'"
-        [parent] = self.runs(query)
+        ended = self.runs(query)
+        [parent] = [r for r in ended if "tvmopt.search_run" not in r.data.tags]
         assert {r.data.tags["mlflow.parentRunId"] for r in finished} == {parent.info.run_id}
+        linked = {r.data.tags["tvmopt.search_run"] for r in ended if r is not parent}
+        assert linked <= {parent.info.run_id}  # those of commands that found it finished
         assert self.champion().tags["trial"] == parent.data.tags["tvmopt.winner"]
 
 
