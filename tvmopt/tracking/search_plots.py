@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from tvmopt.tracking.trial import ADJUSTED
 
 _SIZE = (8.0, 4.8)
 _LEAST_FOR_IMPORTANCE = 4
+_LABEL_LINES = 4
+_LATENCY = "p50 in ms, at the machine's speed of trial zero"
+_REFERENCE = "ONNX Runtime float32"
 _MARKS = {"default": "o", "fast": "^", "metaschedule": "s", "none": "x"}
 
 
@@ -46,28 +50,32 @@ def draw(
     return missing
 
 
-def _pareto(records: list[Record], front: Sequence[int], winner: int, path: Path) -> None:
+def _pareto(finished: list[Record], front: Sequence[int], winner: int, path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
-    dtypes = sorted({r.choice.variant.dtype for r in records})
-    for record in records:
+    records = [r for r in finished if not r.is_baseline]
+    dtypes, named = sorted({r.choice.variant.dtype for r in records}), 0
+    for record in sorted(records, key=lambda r: r.metrics[ADJUSTED]):
         color = f"C{dtypes.index(record.choice.variant.dtype)}"
         mark = _MARKS[record.choice.effort.strategy]
         hollow = mark != "x" and not record.feasible
         at = (record.metrics[ADJUSTED], record.metrics["accuracy_drop"])
         axes.plot(*at, mark, color=color, fillstyle="none" if hollow else "full")
         if record.number == winner or record.number in front:
-            name = f" {record.number}" + (" winner" if record.number == winner else "")
-            axes.annotate(name, at, fontsize=8)
+            name = f"{record.number}" + (" winner" if record.number == winner else "")
+            up = 6 + 10 * (named % _LABEL_LINES)  # names of neighbours would hide each other
+            axes.annotate(name, at, (0, up), textcoords="offset points", fontsize=8)
+            named += 1
     on = sorted(
         (r.metrics[ADJUSTED], r.metrics["accuracy_drop"]) for r in records if r.number in front
     )
     if len(on) > 1:
         axes.step(*zip(*on, strict=True), where="post", color="0.6", linewidth=1)
+    axes.axvline(_onnx_runtime(finished), color="0.5", linestyle="--", label=_REFERENCE)
     axes.set_xscale("log")
-    axes.set_xlabel("p50 in ms, at the machine's speed of trial zero")
+    axes.set_xlabel(_LATENCY)
     axes.set_ylabel("accuracy drop")
     for i, dtype in enumerate(dtypes):
         axes.scatter([], [], c=f"C{i}", label=dtype)
@@ -96,16 +104,21 @@ def _history(records: list[Record], path: Path) -> None:
     shown = [(n, b) for n, b in steps if b < math.inf]
     if shown:
         axes.step(*zip(*shown, strict=True), where="post", color="C0", label="best feasible")
-    reference = records[0].metrics[ADJUSTED] * records[0].metrics["speedup_vs_baseline"]
-    axes.axhline(reference, color="0.5", linestyle="--", label="ONNX Runtime float32")
+    axes.axhline(_onnx_runtime(records), color="0.5", linestyle="--", label=_REFERENCE)
     for color, name in (("C0", "feasible"), ("C3", "not feasible"), ("0.5", "untuned TVM")):
         axes.scatter([], [], color=color, label=name)
     axes.set_yscale("log")
     axes.set_xlabel("trial")
-    axes.set_ylabel("p50 in ms, at the machine's speed of trial zero")
+    axes.set_ylabel(_LATENCY)
     axes.set_title("Latency by trial")
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=120)
+
+
+def _onnx_runtime(records: list[Record]) -> float:
+    """Its p50 at the machine's speed of trial zero: the median of all trials."""
+    found = [r.metrics[ADJUSTED] * r.metrics["speedup_vs_baseline"] for r in records]
+    return statistics.median(found)
 
 
 def _importances(records: list[Record], space: Space, path: Path) -> str:
