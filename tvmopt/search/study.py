@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import optuna
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tvmopt.errors import ConfigError
@@ -330,7 +331,7 @@ def open_study(
         ConfigError: When there is a study of that name about something else; says in what.
     """
     wanted = json.loads(json.dumps(dict(declaration)))
-    directions = ["minimize"] * len(declaration["objectives"])
+    directions = [StudyDirection.MINIMIZE] * len(declaration["objectives"])
     known = None
     try:
         study = optuna.create_study(study_name=name, storage=storage, directions=directions)
