@@ -6,7 +6,9 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+from optuna.exceptions import StorageInternalError
 
 from tvmopt.errors import LimitError
 from tvmopt.search.budget import Budget
@@ -107,7 +109,8 @@ def heartbeat(study: SearchStudy) -> Iterator[None]:
 
     def beat() -> None:
         while not end.wait(_BEAT_S):
-            study.beat()
+            with suppress(StorageInternalError):  # the database is away: the next beat says it all
+                study.beat()
 
     study.beat()
     thread = threading.Thread(target=beat, daemon=True)
