@@ -167,15 +167,6 @@ def test_of_processes_that_begin_a_study_at_once_one_declares_it(tmp_path) -> No
     assert len(set(map(str, found))) == 1
 
 
-def test_a_study_whose_maker_died_before_declaring_it_is_declared_by_the_next(tmp_path) -> None:
-    import optuna
-
-    storage = open_storage(f"sqlite:///{tmp_path / 'studies.db'}")
-    optuna.create_study(study_name="s", storage=storage)
-    assert find_study(storage, "s") is None
-    assert _open(tmp_path).space == SPACE
-
-
 def test_a_study_whose_maker_died_before_declaring_it_is_made_again(tmp_path) -> None:
     import optuna
 

@@ -33,7 +33,7 @@ if "tvmopt.stages.child" in argv:
             right = CompiledModel.__call__
             CompiledModel.__call__ = lambda self, x: [-y for y in right(self, x)]
 """
-TIMEOUT_S = 25
+TIMEOUT_S = 20
 
 
 @pytest.mark.timeout(600)

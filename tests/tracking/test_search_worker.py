@@ -39,6 +39,7 @@ def _search_with_workers(command, env, root, count, storage) -> None:
         assert "of its budget are done" in words
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_workers_join_a_study_and_double_nothing(
     tmp_path, project_env, root, store, search_command
