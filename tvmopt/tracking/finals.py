@@ -25,6 +25,7 @@ from tvmopt.tracking.stage_run import Session, StageOutput, run_stage
 
 _MOST, _MOST_MEASURED = 4, 2
 _NEAR = 1.25
+_TIMES_REPEATS = 5  # the last round decides between the best, so its intervals are to be narrow
 CHAMPION = "the champion so far"
 
 
@@ -88,7 +89,8 @@ def measure_finals(
         inputs[f"bundle:{CHAMPION}"], digests[CHAMPION] = rival.bundle, rival.digest
     if request.data is not None:
         inputs["data"], digests["data"] = request.data, request.data_digest
-    config: EvaluateConfig = request.evaluate
+    repeats = _TIMES_REPEATS * request.evaluate.repeats
+    config: EvaluateConfig = dataclasses.replace(request.evaluate, repeats=repeats)
     identity = {**config.to_dict(), "host": host.fingerprint()}
     measured = run_stage(
         session, "evaluate", config, identity, digests, inputs, label="finals"
