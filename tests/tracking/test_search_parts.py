@@ -72,6 +72,10 @@ def test_finalists_hold_the_fastest_and_the_best_that_was_not_tuned(records) -> 
         untuned = [r for r in feasible if r.choice.effort == DEFAULT]
         if untuned:
             assert min(untuned, key=lambda r: r.values[0]) in chosen
+        best = chosen[0].choice.variant
+        assert {r.number for r in feasible if r.choice.variant == best} <= {
+            r.number for r in chosen
+        }
     elif len(records) > 1:
         least = min(r.violations["accuracy_drop"] for r in records[1:])
         assert [r.violations["accuracy_drop"] for r in chosen] == [least]
@@ -117,6 +121,14 @@ def test_the_champion_stays_when_it_would_win(theirs, stays) -> None:
     assert bool(words) == stays
     if stays:
         assert "0.5" in words or "smallest library" in words
+
+
+def test_what_tuning_made_of_the_best_untuned_one_is_measured_again() -> None:
+    variant, other = Variant("float32", "", "NHWC"), Variant("float32", "", "NCHW")
+    untuned = _record(1, Choice(variant, DEFAULT), 1.0)
+    unlucky = _record(2, Choice(variant, FAST), 9.0)
+    rest = _record(3, Choice(other, DEFAULT), 2.0)
+    assert [r.number for r in choose_finalists([untuned, unlucky, rest])] == [1, 2]
 
 
 def test_tuning_that_made_it_slower_is_said() -> None:

@@ -23,7 +23,7 @@ from tvmopt.tracking.promotion import champion_of
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.stage_run import Session, StageOutput, run_stage
 
-_MOST, _MOST_MEASURED = 4, 2
+_MOST = 8
 _NEAR = 1.25
 _TIMES_REPEATS = 5  # the last round decides between the best, so its intervals are to be narrow
 CHAMPION = "the champion so far"
@@ -50,10 +50,12 @@ class Final:
 
 
 def choose_finalists(records: list[Record]) -> list[Record]:
-    """The best few, and the best that nothing was measured for: what tuning has to beat.
+    """The best few, tuned and untuned, so that one measured in a bad moment gets a second chance.
 
-    Feasible trials first, by latency, adjusted and not; without any, those that pass the limits
-    least.
+    The fastest feasible trial comes first, then what the same variant became with other efforts of
+    tuning; the same of the fastest before adjusting for the machine's speed, and of the fastest
+    untuned one, which tuning has to beat; then what comes next. Without any that is feasible, the
+    one that passes the limits least.
     """
     finished = [r for r in records if r.state == "finished" and not r.is_baseline]
     if not finished:
@@ -63,12 +65,14 @@ def choose_finalists(records: list[Record]) -> list[Record]:
         return [min(finished, key=lambda r: (sum(max(0.0, v) for v in r.violations.values()),
                                              r.values[0]))]  # fmt: skip
     ordered = sorted(feasible, key=lambda r: r.values[0])
-    best = ordered[0]
-    chosen = [r for r in ordered if r.values[0] <= _NEAR * best.values[0]][:_MOST]
-    measured = sorted(feasible, key=lambda r: r.metrics["latency_ms_p50"])[:_MOST_MEASURED]
-    untuned = [r for r in ordered if r.choice.effort == Effort("default")]
-    same = [r for r in untuned if r.choice.variant == best.choice.variant]
-    return list({r.number: r for r in (*chosen, *measured, *untuned[:1], *same)}.values())
+    measured = min(feasible, key=lambda r: r.metrics["latency_ms_p50"])
+    untuned = [r for r in ordered if r.choice.effort == Effort("default")][:1]
+    seeds = [ordered[0], measured, *untuned]
+    wanted = list(seeds)
+    for seed in seeds:
+        wanted += [r for r in ordered if r.choice.variant == seed.choice.variant]
+    wanted += [r for r in ordered if r.values[0] <= _NEAR * ordered[0].values[0]]
+    return list({r.number: r for r in wanted}.values())[:_MOST]
 
 
 def measure_finals(
