@@ -17,7 +17,7 @@ from tvmopt.tracking import orphans
 from tvmopt.tracking.runs import open_run
 
 OURS = {
-    "mlflow.project.backend": "local",
+    "mlflow.source.type": "PROJECT",
     "mlflow.source.name": orphans._ROOT.as_uri(),
 }
 

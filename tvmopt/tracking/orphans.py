@@ -38,7 +38,7 @@ def close_orphans(client: MlflowClient) -> list[str]:
         if not _process(run.data.tags).is_alive(0.0)
     ]
     if client.tracking_uri.startswith("sqlite:"):  # a store of this machine
-        query = "attributes.status = 'RUNNING' and tags.`mlflow.project.backend` = 'local'"
+        query = "attributes.status = 'RUNNING' and tags.`mlflow.source.type` = 'PROJECT'"
         dead += [run for run in client.search_runs(experiments, query) if _is_abandoned(run)]
     closed = []
     for run in dead:
