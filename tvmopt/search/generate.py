@@ -19,7 +19,8 @@ from tvmopt.search.space import FLOAT, Effort, Space
 _LAYOUTS = ("NHWC", "NCHW16c", "NCHW")
 _MOST_SKIP_SETS = 5
 _PARTS = (8, 4, 2)
-_LADDER = ("default", "fast", "metaschedule")  # rising price
+#: Tuning strategies, the price rising.
+RISING = ("none", "default", "fast", "metaschedule")
 _KEYS = ("dtypes", "skip_layers", "layouts", "strategies", "topk", "metaschedule_trials")
 
 
@@ -158,9 +159,9 @@ def choose_layouts(declared: Declared, convolutions: int) -> tuple[str, ...]:
 
 def choose_efforts(declared: Declared) -> tuple[Effort, ...]:
     """Efforts of the space, cheapest first."""
-    wanted = declared.strategies or _LADDER
+    wanted = declared.strategies or RISING[1:]
     efforts = []
-    for strategy in ("none", *_LADDER):
+    for strategy in RISING:
         if strategy not in wanted:
             continue
         if strategy == "fast":

@@ -11,6 +11,7 @@ from tvmopt import host
 from tvmopt.config import EvaluateConfig
 from tvmopt.errors import TvmoptError
 from tvmopt.search.limits import Limits, violation
+from tvmopt.search.plan import FINISHED
 from tvmopt.search.space import Effort
 from tvmopt.search.study import Record
 from tvmopt.search.verdict import Finalist
@@ -57,13 +58,12 @@ def choose_finalists(records: list[Record]) -> list[Record]:
     untuned one, which tuning has to beat; then what comes next. Without any that is feasible, the
     one that passes the limits least.
     """
-    finished = [r for r in records if r.state == "finished" and not r.is_baseline]
+    finished = [r for r in records if r.state == FINISHED and not r.is_baseline]
     if not finished:
         return []
     feasible = [r for r in finished if r.feasible]
     if not feasible:
-        return [min(finished, key=lambda r: (sum(max(0.0, v) for v in r.violations.values()),
-                                             r.values[0]))]  # fmt: skip
+        return [min(finished, key=lambda r: (violation(r.violations), r.values[0]))]
     ordered = sorted(feasible, key=lambda r: r.values[0])
     measured = min(feasible, key=lambda r: r.metrics["latency_ms_p50"])
     untuned = [r for r in ordered if r.choice.effort == Effort("default")][:1]
@@ -131,10 +131,8 @@ def _stage(session: Session, record: Record, stage: str) -> StageOutput:
 
 def stage_output(session: Session, run_id: str, stage: str) -> StageOutput:
     """A finished stage by its run."""
-    run = session.client.get_run(run_id)
     folder = local_artifacts(session.client, run_id, session.work_dir)
-    digest = run.data.tags["tvmopt.digest"]
-    return StageOutput(stage, digest, run_id, folder, dict(run.data.metrics), cached=True)
+    return StageOutput.of_run(stage, session.client.get_run(run_id), folder)
 
 
 def are_intact(session: Session, record: Record) -> bool:

@@ -66,13 +66,13 @@ def register(
     there = next((v for v in same if _is_there(v)), None)
     if there is not None:
         number = str(there.version)
+        for key, value in tags.items():
+            client.set_model_version_tag(name, number, key, value)
     else:
         # MLflow files a logged model under the process's experiment, not under that of its run.
         mlflow.set_experiment(experiment_id=client.get_run(run_id).info.experiment_id)
         logged = flavor.log_model(bundle, name="model", run_id=run_id, tags=dict(tags))
         number = _new_version(client, name, logged, run_id, tags)
-    for key, value in tags.items():
-        client.set_model_version_tag(name, number, key, value)
     client.set_registered_model_alias(name, CANDIDATE, number)
     return Registered(name, number, existed=there is not None)
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from tvmopt.errors import PromotionRefusedError
 from tvmopt.search.front import pareto_front
+from tvmopt.search.generate import RISING
 from tvmopt.search.limits import Limits, in_words
+from tvmopt.search.plan import FINISHED
 from tvmopt.search.study import Record, SearchStudy
 from tvmopt.search.verdict import Finalist, choose
 from tvmopt.tracking import promotion
@@ -19,9 +21,10 @@ from tvmopt.tracking.finals import (
     measure_finals,
     stage_output,
 )
+from tvmopt.tracking.registry import Registered
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics
-from tvmopt.tracking.stage_run import Session, StageOutput
+from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.trial import request_for
 
 _MOST_VERSIONS = 6
@@ -78,7 +81,7 @@ def finish_search(
     """Measure the finalists, name the winner, register the front and promote the winner."""
     records = [r for r in study.records() if not r.is_void]
     front = front_of(records)
-    usable = [r for r in records if r.state == "finished" and are_intact(session, r)]
+    usable = [r for r in records if r.state == FINISHED and are_intact(session, r)]
     chosen = choose_finalists(usable)
     ended = study.ended_trials()
     if not chosen:
@@ -117,7 +120,7 @@ def _least_violating(
 ) -> Ending:
     finalist = final.finalists[0]
     passed = in_words(record.violations)
-    registered = _register(session, request, record, finalist, {"feasible": "false"})
+    registered = _register(session, request, record, finalist)
     why = (
         f"no trial keeps to its limits; trial {record.number} ({record.choice}) passes them "
         f"least: {passed}",
@@ -208,8 +211,7 @@ def tuning_words(final: Final, winner: Finalist) -> str:
 
 
 def _size(final: Final, finalist: Finalist) -> int:
-    order = ("none", "default", "fast", "metaschedule")
-    return order.index(final.trials[finalist.label].choice.effort.strategy)
+    return RISING.index(final.trials[finalist.label].choice.effort.strategy)
 
 
 def _register(
@@ -217,14 +219,17 @@ def _register(
     request: Request,
     record: Record,
     finalist: Finalist | None,
-    more: dict[str, str] | None = None,
-) -> Any:
+) -> Registered:
     """Make a trial's artifact a version, with what was measured of it."""
     converted, built = (stage_output(session, record.stages[s], s) for s in ("convert", "build"))
     measured = stage_output(session, record.stages["evaluate"], "evaluate")
     if finalist is not None:
         metrics = {**measured.metrics, "latency_ms_p50": finalist.p50}
-        measured = StageOutput(**{**vars(measured), "metrics": metrics})
-    tags = {"trial": str(record.number), "trial_run": record.run_id, **(more or {})}
+        measured = dataclasses.replace(measured, metrics=metrics)
+    tags = {
+        "trial": str(record.number),
+        "trial_run": record.run_id,
+        "feasible": str(record.feasible).lower(),
+    }
     asked = request_for(request, record.choice)
     return register_built(session, asked, converted, built, measured, tags)

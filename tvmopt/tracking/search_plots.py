@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib
 import optuna
 
+from tvmopt.search.plan import FINISHED
 from tvmopt.search.sampler import distributions
 from tvmopt.search.space import Space
 from tvmopt.search.study import Record
@@ -37,7 +38,7 @@ def draw(
         to: Folder for ``pareto.png``, ``history.png`` and ``importances.png``.
     """
     matplotlib.use("Agg")
-    finished = [r for r in records if r.state == "finished"]
+    finished = [r for r in records if r.state == FINISHED]
     missing = []
     if finished:
         _pareto(finished, front, winner, to / "pareto.png")

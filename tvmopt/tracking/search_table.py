@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 
 from tvmopt.search.limits import in_words
+from tvmopt.search.plan import FAILED, FINISHED
 from tvmopt.search.study import Record
 from tvmopt.tracking.trial import ADJUSTED, REFERENCE_MS
 
@@ -30,8 +31,8 @@ def table(
         finals: Number, p50 and both ends of its interval of the trials in the last round.
     """
     last = {number: measured for number, *measured in finals}
-    finished = [r for r in records if r.state == "finished"]
-    failed = [r for r in records if r.state == "failed" and not r.is_void]
+    finished = [r for r in records if r.state == FINISHED]
+    failed = [r for r in records if r.state == FAILED and not r.is_void]
 
     def rank(record: Record) -> tuple[bool, bool, bool, float]:
         latency = last.get(record.number, [record.metrics[ADJUSTED]])[0]
@@ -68,7 +69,7 @@ def _row(record: Record, wins: bool, final: Sequence[float] | None) -> list[str]
         str(len(variant.skip_layers.split(",")) if variant.skip_layers else 0),
         variant.skip_layers, str(record.choice.effort),
     ]  # fmt: skip
-    if record.state != "finished":
+    if record.state != FINISHED:
         return [*head, *[""] * (len(COLUMNS) - len(head) - 1), record.error]
     return [
         *head,
@@ -90,7 +91,7 @@ def _row(record: Record, wins: bool, final: Sequence[float] | None) -> list[str]
 def _status(record: Record, wins: bool) -> str:
     if wins:
         return "winner"
-    if record.state == "failed":
+    if record.state == FAILED:
         return f"FAILED ({record.failure})"
     if record.is_baseline:
         return "baseline"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 from mlflow import MlflowClient
+from mlflow.entities import Run
 
 from tvmopt import host
 from tvmopt.config import MEASURING, StageConfig, TuneConfig
@@ -85,6 +86,12 @@ class StageOutput:
     cached: bool
     busy_s: float = 0.0
 
+    @classmethod
+    def of_run(cls, stage: str, run: Run, folder: Path) -> StageOutput:
+        """The output of a finished run of a stage, its artifacts in ``folder``."""
+        digest = run.data.tags["tvmopt.digest"]
+        return cls(stage, digest, run.info.run_id, folder, dict(run.data.metrics), cached=True)
+
 
 def run_stage(
     session: Session,
@@ -136,9 +143,7 @@ def _find(session: Session, stage: str, name: str, digest: str) -> StageOutput |
     for run in runs:
         folder = local_artifacts(client, run.info.run_id, session.work_dir)
         if is_intact(folder):
-            return StageOutput(
-                name, digest, run.info.run_id, folder, dict(run.data.metrics), cached=True
-            )
+            return StageOutput.of_run(name, run, folder)
         say(f"{stage:<18} run {run.info.run_id[:8]} has damaged artifacts: doing it again")
     return None
 

@@ -11,6 +11,7 @@ from mlflow import MlflowClient
 from tvmopt.config import MEASURING, TuneConfig
 from tvmopt.errors import LimitError, TvmoptError
 from tvmopt.search.limits import Limits, in_words, violation
+from tvmopt.search.plan import FINISHED
 from tvmopt.search.space import BASELINE, Choice
 from tvmopt.search.study import Claimed, Record
 from tvmopt.tracking import pipeline
@@ -194,6 +195,6 @@ def mend_runs(client: MlflowClient, records: list[Record], parent: str) -> None:
         run = client.get_run(record.run_id)
         if run.data.tags.get("mlflow.parentRunId") != parent:
             log_tags(client, record.run_id, {"mlflow.parentRunId": parent})
-        if record.state == "finished" and run.info.status != "FINISHED":
+        if record.state == FINISHED and run.info.status != "FINISHED":
             log_tags(client, record.run_id, {"tvmopt.failure_class": ""})
             client.set_terminated(record.run_id, "FINISHED")

@@ -284,8 +284,7 @@ def _tune_run(session: Session, run_id: str) -> StageOutput:
         )
     if not is_intact(folder):
         raise ConfigError(f"warm_start must be intact, but artifacts of {run_id!r} are damaged")
-    digest = run.data.tags["tvmopt.digest"]
-    return StageOutput("tune", digest, run_id, folder, dict(run.data.metrics), cached=True)
+    return StageOutput.of_run("tune", run, folder)
 
 
 def _check_bar(request: Request, measured: StageOutput) -> None:
