@@ -23,6 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LEVELS = [
     {"errors", "host", "process", "versions", "compare", "digest", "random_inputs"},
     {"arch"},
+    {"intrin"},
     {"frontend", "transform", "schedule", "runtime"},
     {"policy"},
     {"measure"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tvmopt.arch.llvm import llvm_target
+from tvmopt.arch.llvm import llvm_features, llvm_target
 
 _LANE_BITS = {"int8": 8, "uint8": 8, "float16": 16, "bfloat16": 16, "int16": 16}
 
@@ -31,6 +31,7 @@ class CpuArch:
         l3_bandwidth: From L3.
         dram_bandwidth: From memory.
         mattr: Features added or removed, in LLVM's notation.
+        mtriple: LLVM's name of the platform; empty for that of this machine.
     """
 
     mcpu: str
@@ -49,6 +50,7 @@ class CpuArch:
     l3_bandwidth: float = 20.0
     dram_bandwidth: float = 8.0
     mattr: tuple[str, ...] = ()
+    mtriple: str = ""
 
     @property
     def simd_bytes(self) -> int:
@@ -57,7 +59,11 @@ class CpuArch:
 
     def to_tvm(self) -> Any:
         """The ``tvm.target.Target`` that compiles for this CPU."""
-        return llvm_target(self.mcpu, self.mattr, self.cores)
+        return llvm_target(self.mcpu, self.mattr, self.cores, mtriple=self.mtriple)
+
+    def features(self) -> frozenset[str]:
+        """Every feature of the CPU, in LLVM's names."""
+        return llvm_features(self.mcpu, self.mattr, self.mtriple)
 
     def lanes(self, dtype: str) -> int:
         """Elements of ``dtype`` in one vector register (at least 1)."""

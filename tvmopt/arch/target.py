@@ -12,7 +12,7 @@ from tvmopt import host
 from tvmopt.arch.bandwidth import with_measured_bandwidths
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.arch.features import required_cpu_flags
-from tvmopt.arch.llvm import llvm_target
+from tvmopt.arch.llvm import llvm_features, llvm_target
 from tvmopt.errors import ConfigError
 
 # Newest first: the host is the first of these whose every feature it has. LLVM's own detection
@@ -160,7 +160,7 @@ def _spec(mcpu: str, mattr: tuple[str, ...], threads: int) -> TargetSpec:
         raise ConfigError(f"threads must be at least 0, but got {threads}")
     target = _checked(mcpu, mattr)
     isa = str(target.attrs["mtriple"]).split("-")[0] if "mtriple" in target.attrs else host.isa()
-    features = set(_llvm_features(mcpu, mattr))
+    features = set(llvm_features(mcpu, mattr))
     features |= {m[1:] for m in mattr if m[0] == "+"}
     features -= {m[1:] for m in mattr if m[0] == "-"}
     return TargetSpec(
@@ -183,22 +183,15 @@ def _checked(mcpu: str, mattr: tuple[str, ...]) -> Any:
         hint = f"; did you mean {', '.join(close)}?" if close else ""
         raise ConfigError(f"{_RULE}, but got {mcpu!r}{hint}")
     for feature in dict.fromkeys(m[1:] for m in mattr):
-        if feature not in _llvm_features(mcpu, (f"+{feature}",)):
+        if feature not in llvm_features(mcpu, (f"+{feature}",)):
             raise ConfigError(f"mattr must hold features that LLVM knows, but got {feature!r}")
     return llvm_target(mcpu, mattr, 1)
-
-
-@functools.cache
-def _llvm_features(mcpu: str, mattr: tuple[str, ...]) -> tuple[str, ...]:
-    from tvm.target.codegen import llvm_get_cpu_features
-
-    return tuple(sorted(str(f) for f in llvm_get_cpu_features(llvm_target(mcpu, mattr, 1))))
 
 
 def _host_cpu() -> str:
     if host.isa() == "x86_64":
         for mcpu in _X86_BY_CAPABILITY:
-            if set(required_cpu_flags("x86_64", _llvm_features(mcpu, ()))) <= host.cpu_flags():
+            if set(required_cpu_flags("x86_64", llvm_features(mcpu, ()))) <= host.cpu_flags():
                 return mcpu
     from tvm.target.codegen import llvm_get_system_cpu
 

@@ -1,0 +1,9 @@
+"""Tensor intrinsics: instructions that multiply and add several narrow numbers at once.
+
+One family a file. An intrinsic is registered with TVM when a schedule first uses it.
+"""
+
+from .base import DotIntrinsic
+from .choose import DOTS, dot_named, find_dot
+
+__all__ = ["DOTS", "DotIntrinsic", "dot_named", "find_dot"]
