@@ -1,0 +1,133 @@
+"""Buffers of bfloat16 inside a function keep their 16 bits.
+
+TVM widens every bfloat16 buffer that a function allocates to float32: a padded input or a packed
+weight takes twice the memory, and a tensor intrinsic reads the wrong numbers. As integers of 16
+bits they stay what they are; the values in them are bfloat16 wherever they are used.
+
+before -> after::
+
+    P = alloc_buffer((58, 58, 64), "bfloat16")
+    P[y, x, c] = if_then_else(..., A[y - 1, x - 1, c], bfloat16(0))
+    B[...] = B[...] + Cast("float32", P[y, x, c]) * ...
+
+    P = alloc_buffer((58, 58, 64), "uint16")
+    P[y, x, c] = if_then_else(..., reinterpret("uint16", A[y - 1, x - 1, c]), uint16(0))
+    B[...] = B[...] + Cast("float32", reinterpret("bfloat16", P[y, x, c])) * ...
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+
+_WIDE, _BITS = "bfloat16", "uint16"
+_REINTERPRET, _ADDRESS = "tirx.reinterpret", "tirx.address_of"
+_IF = "tirx.if_then_else"
+
+
+def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``func`` with its own bfloat16 buffers as 16-bit integers; itself when it has none."""
+    buffers = _own_buffers(func)
+    if not buffers:
+        return func
+    ours = set(buffers.values())
+
+    def on_load(load: ir.TensorLoad) -> ir.Expr:
+        if load.source not in ours:
+            return load
+        bits = tirx.BufferLoad(load.source, list(load.indices))
+        return tirx.reinterpret(_like(_WIDE, bits), bits)
+
+    def on_store(store: tirx.BufferStore) -> tirx.BufferStore:
+        if store.buffer not in ours:
+            return store
+        return tirx.BufferStore(store.buffer, _bits(store.value), list(store.indices))
+
+    def on_call(call: ir.Call) -> ir.Expr:
+        name = getattr(call.op, "name", "")
+        if name in (_REINTERPRET, _ADDRESS) and call.args:
+            inner = call.args[0]
+            if _is(inner, _REINTERPRET) and str(inner.ty.dtype).startswith(_WIDE):
+                bits = inner.args[0]
+                if name == _ADDRESS:
+                    return tirx.address_of(bits)
+                if call.ty == bits.ty:
+                    return bits
+                return tirx.reinterpret(str(call.ty.dtype), bits)
+        return call
+
+    def on_region(region: ir.TensorRegion) -> ir.TensorRegion:
+        if region.source not in ours:
+            return region
+        return tirx.BufferRegion(region.source, list(region.region))
+
+    body = tvm_ffi.structural_map(
+        func.body,
+        [
+            (tirx.Var, lambda var: buffers.get(var, var)),
+            (ir.TensorLoad, on_load),
+            (ir.TensorRegion, on_region),
+            (tirx.BufferStore, on_store),
+            (ir.Call, on_call),
+        ],
+        order="post",
+    )
+    return func.with_body(body)
+
+
+def _own_buffers(func: tirx.PrimFunc) -> dict[tirx.Var, tirx.Var]:
+    """The buffers to replace, and views of them."""
+    found: dict[tirx.Var, tirx.Var] = {}
+
+    def on_block(block: s_tir.SBlock) -> None:
+        for buffer in block.alloc_buffers:
+            if str(buffer.dtype) == _WIDE:
+                found[buffer] = buffer.with_dtype(_BITS)
+        for view in block.match_buffers:
+            if view.source.source in found:
+                found[view.buffer] = view.buffer.with_dtype(_BITS)
+
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, on_block), order="pre")
+    return found
+
+
+def _bits(value: ir.Expr) -> ir.Expr:
+    """The bits of a bfloat16 value, without arithmetic where it is only moved."""
+    if _is(value, _REINTERPRET) and str(value.args[0].ty.dtype).startswith(_BITS):
+        return value.args[0]
+    if _is(value, _IF):
+        condition, one, other = value.args
+        return tirx.if_then_else(condition, _bits(one), _bits(other))
+    if isinstance(value, tirx.Select):
+        return tirx.Select(value.condition, _bits(value.true_value), _bits(value.false_value))
+    if isinstance(value, tirx.FloatImm):
+        number = np.array(float(value.value), ml_dtypes.bfloat16).view(np.uint16)
+        return tirx.const(int(number), _BITS)
+    if isinstance(value, ir.TensorLoad):
+        return tirx.reinterpret(_like(_BITS, value), value)
+    return _rounded(value)
+
+
+def _rounded(value: ir.Expr) -> ir.Expr:
+    """The bits of what is computed, to nearest even; a NaN stays one."""
+    wide = value.value if isinstance(value, tirx.Cast) else None
+    if wide is None or not str(wide.ty.dtype).startswith("float32"):
+        wide = tirx.Cast(_like("float32", value), value)
+    word = _like("uint32", value)
+    bits = tirx.reinterpret(word, wide)
+    half = tirx.const(0x7FFF, word) + ((bits >> tirx.const(16, word)) & tirx.const(1, word))
+    up = (bits + half) >> tirx.const(16, word)
+    quiet = (bits >> tirx.const(16, word)) | tirx.const(0x40, word)
+    return tirx.Select(tirx.isnan(wide), quiet, up).astype(_like(_BITS, value))
+
+
+def _is(expr: ir.Expr, name: str) -> bool:
+    return isinstance(expr, ir.Call) and getattr(expr.op, "name", "") == name
+
+
+def _like(dtype: str, expr: ir.Expr) -> str:
+    """``dtype`` with as many lanes as ``expr`` has."""
+    _, lanes, count = str(expr.ty.dtype).partition("x")
+    return f"{dtype}{lanes}{count}"
