@@ -17,6 +17,7 @@ from .fallback import Fallback
 from .hint import Hint
 from .prefetch import insert_prefetches
 from .register_tile import RegisterTile
+from .requantise import rewrite_requantise
 from .row_reduction import RowReduction
 from .strided_window import StridedWindow
 from .vector_math import rewrite_math
@@ -71,7 +72,8 @@ def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
         scheduled: ``func`` under a schedule.
         func: The function before, whose attributes are kept.
     """
-    result = keep_bfloat16_bits(rewrite_math(insert_prefetches(scheduled)))
+    result = keep_bfloat16_bits(insert_prefetches(scheduled))
+    result = rewrite_math(rewrite_requantise(result))
     result = with_intrinsic_functions(result)
     for key, value in (func.attrs or {}).items():
         result = result.with_attr(key, value)

@@ -1,18 +1,19 @@
-"""Buffers of bfloat16 inside a function keep their 16 bits.
+"""bfloat16 as 16 bits: buffers inside a function stay narrow, and casts are plain arithmetic.
 
 TVM widens every bfloat16 buffer that a function allocates to float32: a padded input or a packed
-weight takes twice the memory, and a tensor intrinsic reads the wrong numbers. As integers of 16
-bits they stay what they are; the values in them are bfloat16 wherever they are used.
+weight takes twice the memory, and a tensor intrinsic reads the wrong numbers. It also fails where a
+cast stands inside a ``Let``, as :mod:`.vector_math` makes them. So buffers become integers of 16
+bits, and casts shift and round them.
 
 before -> after::
 
     P = alloc_buffer((58, 58, 64), "bfloat16")
     P[y, x, c] = if_then_else(..., A[y - 1, x - 1, c], bfloat16(0))
-    B[...] = B[...] + Cast("float32", P[y, x, c]) * ...
+    B[...] = Cast("bfloat16", exp(Cast("float32", P[y, x, c])))
 
     P = alloc_buffer((58, 58, 64), "uint16")
     P[y, x, c] = if_then_else(..., reinterpret("uint16", A[y - 1, x - 1, c]), uint16(0))
-    B[...] = B[...] + Cast("float32", reinterpret("bfloat16", P[y, x, c])) * ...
+    B[...] = reinterpret("bfloat16", rounded(exp(reinterpret("float32", P[y, x, c] << 16))))
 """
 
 from __future__ import annotations
@@ -28,10 +29,8 @@ _IF = "tirx.if_then_else"
 
 
 def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """``func`` with its own bfloat16 buffers as 16-bit integers; itself when it has none."""
+    """``func`` with its own bfloat16 buffers as 16-bit integers, casts as arithmetic on them."""
     buffers = _own_buffers(func)
-    if not buffers:
-        return func
     ours = set(buffers.values())
 
     def on_load(load: ir.TensorLoad) -> ir.Expr:
@@ -41,22 +40,30 @@ def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return tirx.reinterpret(_like(_WIDE, bits), bits)
 
     def on_store(store: tirx.BufferStore) -> tirx.BufferStore:
-        if store.buffer not in ours:
-            return store
-        return tirx.BufferStore(store.buffer, _bits(store.value), list(store.indices))
+        value = store.value
+        if store.buffer in ours:
+            return tirx.BufferStore(store.buffer, _bits(value), list(store.indices))
+        return store
+
+    def on_cast(cast: tirx.Cast) -> ir.Expr:
+        to, come = str(cast.ty.dtype), str(cast.value.ty.dtype)
+        if to.startswith("float32") and come.startswith(_WIDE):
+            return _float32(cast.value)
+        if to.startswith(_WIDE) and come.startswith("float32"):
+            return tirx.reinterpret(to, _rounded(cast.value))
+        return cast
 
     def on_call(call: ir.Call) -> ir.Expr:
         name = getattr(call.op, "name", "")
-        if name in (_REINTERPRET, _ADDRESS) and call.args:
-            inner = call.args[0]
-            if _is(inner, _REINTERPRET) and str(inner.ty.dtype).startswith(_WIDE):
-                bits = inner.args[0]
-                if name == _ADDRESS:
-                    return tirx.address_of(bits)
-                if call.ty == bits.ty:
-                    return bits
-                return tirx.reinterpret(str(call.ty.dtype), bits)
-        return call
+        if name not in (_REINTERPRET, _ADDRESS) or not call.args:
+            return call
+        inner = call.args[0]
+        if not (_is(inner, _REINTERPRET) and str(inner.ty.dtype).startswith(_WIDE)):
+            return call
+        bits = inner.args[0]
+        if name == _ADDRESS:
+            return tirx.address_of(bits)
+        return bits if call.ty == bits.ty else tirx.reinterpret(str(call.ty.dtype), bits)
 
     def on_region(region: ir.TensorRegion) -> ir.TensorRegion:
         if region.source not in ours:
@@ -70,6 +77,7 @@ def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
             (ir.TensorLoad, on_load),
             (ir.TensorRegion, on_region),
             (tirx.BufferStore, on_store),
+            (tirx.Cast, on_cast),
             (ir.Call, on_call),
         ],
         order="post",
@@ -107,20 +115,33 @@ def _bits(value: ir.Expr) -> ir.Expr:
         return tirx.const(int(number), _BITS)
     if isinstance(value, ir.TensorLoad):
         return tirx.reinterpret(_like(_BITS, value), value)
-    return _rounded(value)
+    return _rounded(tirx.Cast(_like("float32", value), value))
+
+
+def _float32(value: ir.Expr) -> ir.Expr:
+    """A bfloat16 value as float32: its bits are the upper half."""
+    if isinstance(value, tirx.FloatImm):
+        return tirx.const(float(value.value), "float32")
+    word = _like("uint32", value)
+    return tirx.reinterpret(
+        _like("float32", value), _bits(value).astype(word) << tirx.const(16, word)
+    )
 
 
 def _rounded(value: ir.Expr) -> ir.Expr:
-    """The bits of what is computed, to nearest even; a NaN stays one."""
-    wide = value.value if isinstance(value, tirx.Cast) else None
-    if wide is None or not str(wide.ty.dtype).startswith("float32"):
-        wide = tirx.Cast(_like("float32", value), value)
+    """The bits of a float32 rounded to nearest even; a NaN stays one."""
     word = _like("uint32", value)
-    bits = tirx.reinterpret(word, wide)
-    half = tirx.const(0x7FFF, word) + ((bits >> tirx.const(16, word)) & tirx.const(1, word))
-    up = (bits + half) >> tirx.const(16, word)
-    quiet = (bits >> tirx.const(16, word)) | tirx.const(0x40, word)
-    return tirx.Select(tirx.isnan(wide), quiet, up).astype(_like(_BITS, value))
+
+    def of_number(number: tirx.Var) -> ir.Expr:
+        bits = tirx.reinterpret(word, number)
+        upper = bits >> tirx.const(16, word)
+        half = tirx.const(0x7FFF, word) + (upper & tirx.const(1, word))
+        quiet = upper | tirx.const(0x40, word)
+        rounded = (bits + half) >> tirx.const(16, word)
+        return tirx.Select(tirx.isnan(number), quiet, rounded).astype(_like(_BITS, value))
+
+    number = tirx.Var("number", str(value.ty.dtype))
+    return tirx.Let(number, value, of_number(number))
 
 
 def _is(expr: ir.Expr, name: str) -> bool:
