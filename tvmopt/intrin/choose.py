@@ -55,3 +55,10 @@ def with_intrinsic_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     tvm_ffi.structural_walk(func.body, (ir.Call, on_call), order="post")
     sources = sorted({dot.function for dot in DOTS if called.intersection(dot.defines)})
     return with_llvm_functions(func, sources) if sources else func
+
+
+def register_used(text: str) -> None:
+    """Register the intrinsics whose names stand in ``text``, so that traces in it can replay."""
+    for dot in DOTS:
+        if f'"{dot.name}"' in text:
+            dot.register()

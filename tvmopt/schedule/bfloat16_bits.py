@@ -24,8 +24,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 _WIDE, _BITS = "bfloat16", "uint16"
-_REINTERPRET, _ADDRESS = "tirx.reinterpret", "tirx.address_of"
-_IF = "tirx.if_then_else"
+_REINTERPRET, _ADDRESS, _IF = "reinterpret", "address_of", "if_then_else"
 
 
 def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -54,14 +53,13 @@ def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return cast
 
     def on_call(call: ir.Call) -> ir.Expr:
-        name = getattr(call.op, "name", "")
-        if name not in (_REINTERPRET, _ADDRESS) or not call.args:
+        if not (_is(call, _REINTERPRET) or _is(call, _ADDRESS)):
             return call
         inner = call.args[0]
         if not (_is(inner, _REINTERPRET) and str(inner.ty.dtype).startswith(_WIDE)):
             return call
         bits = inner.args[0]
-        if name == _ADDRESS:
+        if _is(call, _ADDRESS):
             return tirx.address_of(bits)
         return bits if call.ty == bits.ty else tirx.reinterpret(str(call.ty.dtype), bits)
 
@@ -138,14 +136,17 @@ def _rounded(value: ir.Expr) -> ir.Expr:
         half = tirx.const(0x7FFF, word) + (upper & tirx.const(1, word))
         quiet = upper | tirx.const(0x40, word)
         rounded = (bits + half) >> tirx.const(16, word)
-        return tirx.Select(tirx.isnan(number), quiet, rounded).astype(_like(_BITS, value))
+        return tirx.Select(tirx.NE(number, number), quiet, rounded).astype(_like(_BITS, value))
 
     number = tirx.Var("number", str(value.ty.dtype))
     return tirx.Let(number, value, of_number(number))
 
 
 def _is(expr: ir.Expr, name: str) -> bool:
-    return isinstance(expr, ir.Call) and getattr(expr.op, "name", "") == name
+    """Whether ``expr`` calls the operator ``name`` of any dialect."""
+    if not isinstance(expr, ir.Call):
+        return False
+    return str(getattr(expr.op, "name", "")).rpartition(".")[2] == name
 
 
 def _like(dtype: str, expr: ir.Expr) -> str:

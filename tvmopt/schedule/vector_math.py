@@ -126,7 +126,7 @@ def _exp_of_var(x: tirx.Var) -> ir.Expr:
 
     result = _let("n", tirx.floor(clamped * _float(1.44269504088896341) + _float(0.5)), reduced)
     result = tirx.Select(x > high, tirx.const(float("inf"), "float32"), result)
-    return tirx.Select(tirx.isnan(x), x, result)
+    return tirx.Select(tirx.NE(x, x), x, result)
 
 
 def _power_of_two(n: ir.Expr) -> ir.Expr:

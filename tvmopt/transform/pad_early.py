@@ -1,6 +1,6 @@
 """Let the producer write the zeros that a convolution wants around its data.
 
-before -> after, the data made by an elementwise operator or a transpose::
+before -> after, the data made by a transpose, or elementwise of the model's input::
 
     x = astype(transpose(image), "bfloat16");  y = conv2d(x, w, padding=[3, 3, 3, 3])
     ->
@@ -22,9 +22,11 @@ from tvmopt.transform.conv2d import ints
 from tvmopt.transform.integer.values import static_shape
 from tvmopt.transform.products import PRODUCTS, missing_products
 
-_INJECTIVE = {
+# What cannot be fused behind a sum, so that a kernel of its own makes the data anyway.
+_MOVES = {f"relax.{name}" for name in ("permute_dims", "nn.pad", "layout_transform")}
+_ELEMENTWISE = {
     f"relax.{name}"
-    for name in ("astype", "permute_dims", "nn.pad", "clip", "quantize", "layout_transform")
+    for name in ("astype", "clip", "round", "add", "subtract", "multiply", "divide", "nn.relu")
 }
 
 
@@ -58,7 +60,7 @@ class _Rewrite(PyExprMutator):
             return call
         channels = missing_products(data.ty.dtype, weight, 2)
         top, left, bottom, right = ints(attrs.padding)
-        if not any((channels, top, left, bottom, right)) or not self._is_injective(data):
+        if not any((channels, top, left, bottom, right)) or not self._is_moved(data):
             return call
         widths = [0, 0, top, bottom, left, right, 0, channels]
         padded = self.builder_.emit(relax.op.nn.pad(data, widths))
@@ -77,10 +79,13 @@ class _Rewrite(PyExprMutator):
             out_dtype=attrs.out_dtype,
         )
 
-    def _is_injective(self, data: relax.Expr) -> bool:
+    def _is_moved(self, data: relax.Expr) -> bool:
+        """Whether ``data`` is made elementwise of an input of the model or of what is moved."""
         made = self.lookup_binding(data) if isinstance(data, relax.Var) else None
-        return (
-            isinstance(made, relax.Call)
-            and isinstance(made.op, tvm.ir.Op)
-            and made.op.name in _INJECTIVE
-        )
+        if made is None:
+            return isinstance(data, relax.Var)
+        if not isinstance(made, relax.Call) or not isinstance(made.op, tvm.ir.Op):
+            return False
+        if made.op.name in _MOVES:
+            return True
+        return made.op.name in _ELEMENTWISE and self._is_moved(made.args[0])
