@@ -410,6 +410,6 @@ def test_what_does_not_compile_says_so(monkeypatch, tmp_path):
     source = tmp_path / "amx.c"
     source.write_text("int wrong(")
     monkeypatch.setattr(amx, "_SOURCE", source)
-    with pytest.raises(amx.EnvironmentSetupError, match="must compile, but it does not: .*error"):
+    with pytest.raises(amx.EnvironmentSetupError, match=r"must compile, but it does not: .*error"):
         amx._built()
     assert list(amx._built.__globals__["_SOURCE"].parent.iterdir()) == [source]
