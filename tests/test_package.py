@@ -89,6 +89,17 @@ def test_no_room_imports_a_higher_one():
     assert wrong == []
 
 
+def test_whoever_loads_a_library_asks_for_amx():
+    # Workers ask when they start, the runtime in its checks.
+    elsewhere = {"measure/jobs.py", "measure/batch.py", "runtime/model.py"}
+    loads = {p for p, _ in _modules() if "load_module(" in p.read_text()}
+    assert {str(p.relative_to(PACKAGE)) for p in loads} > elsewhere
+    asks = {p for p in loads if "request_amx(" in p.read_text()}
+    assert {str(p.relative_to(PACKAGE)) for p in loads - asks} == elsewhere
+    for name in ("measure/worker.py", "runtime/checks.py"):
+        assert "request_amx(" in (PACKAGE / name).read_text()
+
+
 def test_only_the_upper_rooms_know_mlflow_and_optuna():
     for path, room in _modules():
         names = {name.split(".")[0] for name in _imported(path)}

@@ -42,10 +42,10 @@ AMX = (
 
 
 def llvm_functions(function: str) -> str:
-    """LLVM source of the functions named ``function`` and then ``_zero``, ``_multiply``, ``_store``.
+    """LLVM source of the functions of a tile intrinsic.
 
     Args:
-        function: ``TileIntrinsic.function``.
+        function: ``TileIntrinsic.function``; ``_zero``, ``_multiply`` and ``_store`` are added.
     """
     instruction, shape = function.split("_")[-2:]
     row_blocks, column_blocks = (int(part) for part in shape.split("x"))

@@ -202,6 +202,7 @@ def _operands(tile: TileIntrinsic) -> tuple[_Operand, _Operand, _Operand, _Opera
     lines = (tile.row_blocks,) if tile.line_step else ()
     data_lines = ((tile.row_blocks - 1) * tile.line_step + 1,) if tile.line_step else ()
     rows = tile.rows if tile.line_step else tile.block_rows
+    row_shape: tuple[int, ...]
     if tile.pitch:
         row_shape = ((rows - 1) * tile.pitch + tile.block_k,)
     else:
