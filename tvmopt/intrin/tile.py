@@ -33,8 +33,9 @@ class TileIntrinsic:
     the last three.
 
     The axes of the sums are ``(row, column)``, or ``(line, row, column)`` with ``line_step``; those
-    of the data ``(row, k)``, ``(line, row, k)`` or, with ``pitch``, without the row. A schedule may
-    have more axes of extent 1 in front.
+    of the data ``(row, k)``, ``(line, row, k)`` or, with ``pitch``, without the row. Neither has a
+    row in a block of a single one, whose loop a schedule leaves outside. There may be more axes of
+    extent 1 in front.
 
     Attributes:
         name: What hints, logs and errors call it.
@@ -90,6 +91,11 @@ class TileIntrinsic:
         if self.step < 1 or min(self.line_step, self.pitch, self.weight_axes) < 0:
             raise ValueError(
                 f"step must be at least 1, and line_step, pitch and weight_axes 0, but got {self}"
+            )
+        if self.line_step and (self.row_blocks == 1 or self.rows == 1):
+            raise ValueError(
+                f"line_step must come with 2 row blocks of at least 2 rows, but got "
+                f"{self.row_blocks=} and {self.rows=}"
             )
         if self.pitch and self.step != 1:
             raise ValueError(f"pitch must come without step, but got {self.step=}")
@@ -202,14 +208,19 @@ def _operands(tile: TileIntrinsic) -> tuple[_Operand, _Operand, _Operand, _Opera
     lines = (tile.row_blocks,) if tile.line_step else ()
     data_lines = ((tile.row_blocks - 1) * tile.line_step + 1,) if tile.line_step else ()
     rows = tile.rows if tile.line_step else tile.block_rows
+    single = rows == 1  # TVM drops loops of extent 1
     row_shape: tuple[int, ...]
-    if tile.pitch:
+    if single:
+        row_shape = (tile.block_k,)
+    elif tile.pitch:
         row_shape = ((rows - 1) * tile.pitch + tile.block_k,)
     else:
         row_shape = ((rows - 1) * tile.step + 1, tile.block_k)
 
     def data_index(line: Any, row: Any, column: Any, k: Any) -> str:
         at_line = f"{line} * {tile.line_step}, " if tile.line_step else ""
+        if single:
+            return str(k)
         if tile.pitch:
             return f"{at_line}{row} * {tile.pitch} + {k}"
         return f"{at_line}{row} * {tile.step}, {k}"
@@ -220,11 +231,12 @@ def _operands(tile: TileIntrinsic) -> tuple[_Operand, _Operand, _Operand, _Opera
         return f"{column} // {COLUMNS}, {middle}{k} // {depth}, {column} % {COLUMNS}, {k} % {depth}"
 
     def sums_index(line: Any, row: Any, column: Any, k: Any) -> str:
-        return f"{line}, {row}, {column}" if tile.line_step else f"{row}, {column}"
+        axes = [*([line] if tile.line_step else []), *([] if single else [row]), column]
+        return ", ".join(map(str, axes))
 
     ones = (1,) * tile.weight_axes
     weight_shape = (tile.column_blocks, *ones, tile.kbytes // _BYTES, COLUMNS, tile.depth)
-    shape = (*lines, rows, tile.block_columns)
+    shape = (*lines, *(() if single else (rows,)), tile.block_columns)
     return (
         _Operand("A", (*data_lines, *row_shape), tile.data_as or tile.data, data_index),
         _Operand("B", weight_shape, tile.weight_as or tile.weight, weight_index),
@@ -238,7 +250,8 @@ def _sources(tile: TileIntrinsic, part: str) -> tuple[str, str]:
     data, weight, sums, stored = _operands(tile)
     row_blocks = range(tile.row_blocks)
     loops = {"l": tile.row_blocks} if tile.line_step else {}
-    loops |= {"i": sums.shape[-2], "j": sums.shape[-1]}
+    loops |= {"i": sums.shape[-2]} if len(sums.shape) > 1 else {}
+    loops["j"] = sums.shape[-1]
     if part == "zero":
         buffers, reads, writes = [sums], [], [sums]
         body, arguments = f"T.cast(0, '{tile.sums}')", []
@@ -246,7 +259,7 @@ def _sources(tile: TileIntrinsic, part: str) -> tuple[str, str]:
         buffers, reads, writes = [data, weight, sums], [sums, data, weight], [sums]
         loops["k"] = tile.block_k
         body = f"{sums.element} + {_value(tile, data)} * {_value(tile, weight)}"
-        distance = str(tile.pitch) if tile.pitch else f"{tile.step} * {data.strides[-1]}"
+        distance = str(tile.pitch) if tile.pitch else _distance(data, tile.step)
         arguments = [
             *(data.address(tile, block) for block in row_blocks),
             f"T.int64({_SIZES[tile.data]}) * T.cast({distance}, 'int64')",
@@ -257,7 +270,7 @@ def _sources(tile: TileIntrinsic, part: str) -> tuple[str, str]:
         body = sums.element
         arguments = [
             *(stored.address(tile, block) for block in row_blocks),
-            f"T.int64(4) * T.cast({stored.strides[-1]}, 'int64')",
+            f"T.int64({_BYTES}) * T.cast({_distance(stored, 1)}, 'int64')",
         ]
     regions = [
         f"T.reads({', '.join(b.region for b in reads)})",
@@ -277,6 +290,11 @@ def _sources(tile: TileIntrinsic, part: str) -> tuple[str, str]:
         _function(buffers, False, [*regions, *nest]),
         _function(buffers, True, [*regions, f"T.evaluate(T.call_extern({call}))"]),
     )
+
+
+def _distance(operand: _Operand, step: int) -> str:
+    """Elements from a row to the next; a single row has none."""
+    return f"{step} * {operand.strides[-1]}" if operand.strides else "0"
 
 
 def _value(tile: TileIntrinsic, operand: _Operand) -> str:
