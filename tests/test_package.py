@@ -167,6 +167,18 @@ def test_pins_are_what_the_code_checks():
     assert PROJECT["version"] == versions.VERSION == tvmopt.__version__
 
 
+def test_files_that_are_no_python_are_packaged():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packaged = {
+        path
+        for package, globs in patterns["package-data"].items()
+        for pattern in globs
+        for path in (ROOT / package.replace(".", "/")).glob(pattern)
+    }
+    others = {p for p in PACKAGE.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    assert packaged == others != set()
+
+
 def test_every_imported_package_is_a_dependency():
     stems = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi", "sklearn": "scikit-learn",
              "yaml": "pyyaml", "google": "onnx"}  # fmt: skip

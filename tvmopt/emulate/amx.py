@@ -46,9 +46,7 @@ class Counts:
     def as_dict(self) -> dict[str, int]:
         """All of them."""
         lib = self._library
-        return {
-            lib.amx_mnemonic(i).decode(): lib.amx_count(i) for i in range(lib.amx_mnemonics())
-        }
+        return {lib.amx_mnemonic(i).decode(): lib.amx_count(i) for i in range(lib.amx_mnemonics())}
 
     def error(self) -> str | None:
         """The first use that the CPU would have refused; None when there was none."""

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from .amx import configuration, llvm_functions
-from .llvm_functions import with_llvm_functions
+from .llvm_functions import import_llvm, map_stages
 
 _CALL = re.compile(r"(tvmopt_amx_r(\d+)_k(\d+)_[a-z0-9]+_\dx\d)_(zero|multiply|store)")
 _PACKS = "meta_schedule.layout_rewrite_preproc"
@@ -53,9 +53,9 @@ def with_tile_configuration(func: tirx.PrimFunc) -> tirx.PrimFunc:
         )
     _check_bfloat16(func)
     name = "tvmopt_amx_configure_r{}_k{}".format(*shapes[0])
-    func = func.with_body(_configured(func.body, name))
     sources = [llvm_functions(function) for function in functions]
-    return with_llvm_functions(func, [*sources, _configure(name, configuration(*shapes[0]))])
+    sources.append(_configure(name, configuration(*shapes[0])))
+    return map_stages(func, lambda stage: _configured(stage, name, sources))
 
 
 def _calls(stmt: tirx.Stmt) -> list[ir.Call]:
@@ -75,25 +75,7 @@ def _match(call: ir.Call) -> re.Match[str] | None:
     return _CALL.fullmatch(first.value) if isinstance(first, ir.StringImm) else None
 
 
-def _configured(body: s_tir.SBlockRealize, name: str) -> s_tir.SBlockRealize:
-    block = body.block
-    stages = list(block.body.seq) if isinstance(block.body, tirx.SeqStmt) else [block.body]
-    stages = [_configured_stage(stage, name) for stage in stages]
-    block = s_tir.SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        tirx.SeqStmt(stages) if len(stages) > 1 else stages[0],
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        block.annotations,
-    )
-    return s_tir.SBlockRealize(body.iter_values, body.predicate, block)
-
-
-def _configured_stage(stage: tirx.Stmt, name: str) -> tirx.Stmt:
+def _configured(stage: tirx.Stmt, name: str, sources: list[str]) -> tirx.Stmt:
     uses = len(_calls(stage))
     if not uses:
         return stage
@@ -116,13 +98,14 @@ def _configured_stage(stage: tirx.Stmt, name: str) -> tirx.Stmt:
 
     mapped = tvm_ffi.structural_map(stage, (tirx.For, on_for), order="post")
     if inside == 0:
-        return _around(stage, name)
-    if inside != uses:
+        mapped = _around(stage, name)
+    elif inside != uses:
         raise ValueError(
             "a stage must use tiles either in one parallel loop or in none, since each thread has "
             f"its own, but {inside} of {uses} uses are in parallel loops"
         )
-    return mapped
+    # The definitions also hold the calls around a stage together: it stays one statement.
+    return import_llvm(mapped, sources)
 
 
 def _around(body: tirx.Stmt, name: str) -> tirx.Stmt:
