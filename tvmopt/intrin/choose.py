@@ -6,10 +6,13 @@ from tvmopt.arch.cpu import CpuArch
 
 from .avx512_bf16 import AVX512_BF16
 from .base import DotIntrinsic
+from .rvv import RVV
+from .sdot import SDOT
 from .vnni import VNNI
+from .vrmpy import VRMPY
 
 #: Every dot-product intrinsic, within a family the widest first.
-DOTS: tuple[DotIntrinsic, ...] = (*VNNI, *AVX512_BF16)
+DOTS: tuple[DotIntrinsic, ...] = (*VNNI, *AVX512_BF16, *SDOT, *VRMPY, *RVV)
 
 
 def find_dot(arch: CpuArch, data: str, weight: str) -> DotIntrinsic | None:
