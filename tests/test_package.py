@@ -24,7 +24,7 @@ LEVELS = [
     {"errors", "host", "process", "versions", "compare", "digest", "random_inputs"},
     {"arch"},
     {"intrin"},
-    {"frontend", "transform", "schedule", "runtime"},
+    {"frontend", "transform", "schedule", "runtime", "emulate"},
     {"policy"},
     {"measure"},
     {"config", "parameters"},
