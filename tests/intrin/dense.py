@@ -140,7 +140,7 @@ class Dense:
 
     def expected(self, data: np.ndarray, weight: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """By NumPy, in int64 (then cut to the bits of the sums) or float64."""
-        rows, columns, depth = self.shape
+        _, columns, depth = self.shape
         wide = "int64" if self.dot.sums == "int32" else "float64"
         a = data[1:, 3 : 3 + depth].astype(wide)
         w = weight.transpose(0, 2, 1, 3).reshape(columns, depth).astype(wide)
