@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +11,9 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.script import tirx as T  # noqa: N812
 
+from tvmopt import emulate, host
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.features import required_cpu_flags
 from tvmopt.intrin import DotIntrinsic
 from tvmopt.intrin.llvm_functions import with_llvm_functions
 
@@ -23,12 +26,33 @@ PLATFORMS = {
 }
 
 
+#: The emulator's CPU where its usual one has shorter registers than an intrinsic needs.
+LONGER = {"zvl256b": "rv64,v=true,vext_spec=v1.0,vlen=256"}
+
+
 def arch_of(dot: DotIntrinsic) -> CpuArch:
     """The smallest CPU that has ``dot``."""
     mtriple, mcpu, base = PLATFORMS[dot.isa]
     mattr = (*base, *(f"+{feature}" for feature in dot.features))
     bits = dot.lanes * 32
     return CpuArch(mcpu, dot.isa, 1, bits, 32, mattr=mattr, mtriple=mtriple)
+
+
+def runs_natively(dot: DotIntrinsic) -> bool:
+    """Whether this machine has what ``dot`` needs."""
+    return dot.isa == host.isa() and host.cpu_flags().issuperset(
+        required_cpu_flags(dot.isa, dot.features)
+    )
+
+
+def cannot_run(dot: DotIntrinsic) -> str:
+    """Why ``dot`` runs neither here nor under emulation; empty when it does."""
+    if runs_natively(dot):
+        return ""
+    if dot.isa == "x86_64":  # QEMU has nothing of AVX-512 or VNNI
+        return f"this CPU has no {', '.join(dot.features)}, and no emulator here has"
+    tools = emulate.find_tools(dot.isa)
+    return tools if isinstance(tools, str) else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +150,17 @@ class Dense:
         """:meth:`scheduled`, compiled for the smallest CPU that has the intrinsic."""
         mod = tvm.IRModule({"main": self.scheduled(unrolled)})
         return tvm.tirx.build(mod, target=arch_of(self.dot).to_tvm())
+
+    def run(self, lib: tvm.runtime.Module, operands: Sequence[np.ndarray]) -> np.ndarray:
+        """What ``lib`` makes of ``operands``: here where this CPU can, else under emulation."""
+        result = np.zeros_like(operands[2])
+        if runs_natively(self.dot):
+            tensors = [tvm.runtime.tensor(x) for x in (*operands, result)]
+            lib["main"](*tensors)
+            return tensors[-1].numpy()
+        cpu = "".join(LONGER.get(feature, "") for feature in self.dot.features)
+        [result] = emulate.run(lib, operands, [result], self.dot.isa, cpu=cpu)
+        return result
 
     def operands(self, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Data, weight and earlier sums from the whole range of their types, both ends included."""

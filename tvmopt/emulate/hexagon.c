@@ -127,6 +127,31 @@ float rintf(float x) {
   return whole;
 }
 
+/* Rounded to nearest; bit by bit from the top. */
+float sqrtf(float x) {
+  union { float f; uint32_t i; } v = {x};
+  if (!(x > 0.0f) || v.i >= 0x7f800000u) return x < 0.0f ? 0.0f / 0.0f : x;
+  int exponent = (int)(v.i >> 23);
+  uint64_t mantissa = v.i & 0x7fffffu;
+  if (exponent) mantissa |= 0x800000u;
+  else exponent = 1;
+  while (mantissa < 0x800000u) mantissa <<= 1, --exponent;
+  exponent -= 127;
+  if (exponent & 1) mantissa <<= 1, --exponent;
+  mantissa <<= 27; /* 51 or 52 bits, so the root has 26: two more than a float. */
+  uint64_t root = 0;
+  for (int bit = 25; bit >= 0; --bit) {
+    uint64_t next = root | (uint64_t)1 << bit;
+    if (next * next <= mantissa) root = next;
+  }
+  int inexact = root * root != mantissa;
+  uint32_t kept = root >> 2, low = (root & 3) << 1 | inexact;
+  if (low > 4 || (low == 4 && kept & 1)) ++kept;
+  v.i = ((uint32_t)(exponent / 2 + 127) << 23) + (kept - 0x800000u);
+  return v.f;
+}
+
+float __hexagon_sqrtf(float x) { return sqrtf(x); }
 float nearbyintf(float x) { return rintf(x); }
 float roundevenf(float x) { return rintf(x); }
 float fmaxf(float a, float b) { return a != a || a < b ? b : a; }

@@ -99,11 +99,12 @@ def _link(tools: Tools, lib: Any, folder: Path) -> Path:
         path.write_bytes(content)
     kernel, program = folder / "kernel.o", folder / "program"
     lib.write_to_file(str(kernel), "o")
-    command = [*tools.link, *objects, kernel, *tools.libraries, "-o", program]
+    files = [str(path) for path in (*objects, kernel)]
+    command = [*tools.link, *files, *tools.libraries, "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode:
         missing = re.findall(r"undefined (?:symbol:|reference to) *[`']?(\w+)", done.stderr)
-        got = f"it calls {', '.join(dict.fromkeys(missing))}" if missing else done.stderr.strip()
+        got = f"it calls {', '.join(dict.fromkeys(missing))}" if missing else " ".join(done.stderr.split())
         raise BuildError(
             f"a kernel must be {tools.isa} code that calls nothing but what C's library has and "
             f"{', '.join(tools.sources)} of tvmopt/emulate/ give, but {got}; "
@@ -126,7 +127,7 @@ def _compiled(tools: Tools) -> tuple[bytes, ...]:
             if done.returncode:
                 raise EnvironmentSetupError(
                     f"{tools.compile[0]} must compile {source}, but it says: "
-                    f"{done.stderr.strip()[-500:]}; "
+                    f"{' '.join(done.stderr.split())[-500:]}; "
                     f"install all of it (Debian: apt-get install {' '.join(tools.packages)})"
                 )
             made.append(path.read_bytes())
@@ -166,7 +167,7 @@ def _check(done: subprocess.CompletedProcess[bytes], tools: Tools, cpu: str) -> 
     status = done.returncode
     if status == 0:
         return
-    said = done.stderr.decode(errors="replace").strip()
+    said = " ".join(done.stderr.decode(errors="replace").split())
     where = f"{tools.emulator} -cpu {cpu}"
     if status == _REFUSED:
         raise ConfigError(f"arguments must be what the kernel was built for, but it says: {said}")

@@ -55,7 +55,7 @@ def _with_c_library(isa: str, debian: str, cpu: str) -> Tools:
 _TOOLS = {
     "aarch64": _with_c_library("aarch64", "arm64", "max"),
     # 128 bits, the least that V may have: wider registers would hide what reaches too far.
-    "riscv64": _with_c_library("riscv64", "riscv64", "rv64,v=true,vlen=128"),
+    "riscv64": _with_c_library("riscv64", "riscv64", "rv64,v=true,vext_spec=v1.0,vlen=128"),
     "hexagon": Tools(
         isa="hexagon",
         emulator="qemu-hexagon",
