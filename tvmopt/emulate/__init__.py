@@ -1,6 +1,6 @@
 """Kernels for other CPUs, run here under emulation: their numbers, not their speed."""
 
-from .run import run
+from .program import run
 from .tools import Tools, find_tools
 
 __all__ = ["Tools", "find_tools", "run"]

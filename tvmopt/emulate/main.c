@@ -13,7 +13,7 @@ extern long write(int file, const void* from, size_t bytes);
 extern void _exit(int status) __attribute__((noreturn));
 extern int __tvm_ffi_main(void* self, TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 
-/* What tvmopt.emulate.run makes of them. */
+/* What program.py makes of them. */
 enum { REFUSED = 101, BAD_INPUT = 102, NO_MEMORY = 103, OVERRUN = 104 };
 enum { ALIGNMENT = 64, GUARD = 128, MOST_ARRAYS = 64, MOST_DIMENSIONS = 16, TASKS = 2 };
 

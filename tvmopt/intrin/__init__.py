@@ -5,5 +5,6 @@ One family a file. An intrinsic is registered with TVM when a schedule first use
 
 from .base import DotIntrinsic
 from .choose import DOTS, dot_named, find_dot
+from .mmla import MMLA, MatrixIntrinsic
 
-__all__ = ["DOTS", "DotIntrinsic", "dot_named", "find_dot"]
+__all__ = ["DOTS", "MMLA", "DotIntrinsic", "MatrixIntrinsic", "dot_named", "find_dot"]

@@ -64,7 +64,7 @@ def run(
 
     Raises:
         ConfigError: When ``isa``, ``cpu`` or an argument is not what the code or QEMU takes.
-        EnvironmentSetupError: When a tool is missing.
+        EnvironmentSetupError: When a tool is missing, or QEMU too old for the code.
         BuildError: When the kernel calls what is not there.
         ArtifactError: When the code dies, of an instruction that ``cpu`` lacks, for example.
         LimitError: When it takes too long.
@@ -104,10 +104,11 @@ def _link(tools: Tools, lib: Any, folder: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode:
         missing = re.findall(r"undefined (?:symbol:|reference to) *[`']?(\w+)", done.stderr)
-        got = f"it calls {', '.join(dict.fromkeys(missing))}" if missing else " ".join(done.stderr.split())
+        calls = ", ".join(dict.fromkeys(missing))
+        says = f"it calls {calls}" if missing else _one_line(done.stderr)
         raise BuildError(
             f"a kernel must be {tools.isa} code that calls nothing but what C's library has and "
-            f"{', '.join(tools.sources)} of tvmopt/emulate/ give, but {got}; "
+            f"{', '.join(tools.sources)} of tvmopt/emulate/ give, but {says}; "
             "build it for that CPU, without such calls"
         )
     return program
@@ -127,11 +128,15 @@ def _compiled(tools: Tools) -> tuple[bytes, ...]:
             if done.returncode:
                 raise EnvironmentSetupError(
                     f"{tools.compile[0]} must compile {source}, but it says: "
-                    f"{' '.join(done.stderr.split())[-500:]}; "
+                    f"{_one_line(done.stderr)[-500:]}; "
                     f"install all of it (Debian: apt-get install {' '.join(tools.packages)})"
                 )
             made.append(path.read_bytes())
     return tuple(made)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _message(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> bytes:
@@ -167,7 +172,7 @@ def _check(done: subprocess.CompletedProcess[bytes], tools: Tools, cpu: str) -> 
     status = done.returncode
     if status == 0:
         return
-    said = " ".join(done.stderr.decode(errors="replace").split())
+    said = _one_line(done.stderr.decode(errors="replace"))
     where = f"{tools.emulator} -cpu {cpu}"
     if status == _REFUSED:
         raise ConfigError(f"arguments must be what the kernel was built for, but it says: {said}")
@@ -178,6 +183,11 @@ def _check(done: subprocess.CompletedProcess[bytes], tools: Tools, cpu: str) -> 
             f"every instruction of a kernel must be known to the CPU, but {where} died of an "
             "illegal instruction; name a CPU with every feature of the kernel's target, or build "
             "it for this one"
+        )
+    if "Assertion" in said and tools.emulator in said:
+        raise EnvironmentSetupError(
+            f"QEMU must know every instruction of a kernel, but {where} itself failed: {said}; "
+            "take a newer one (8.1 or later for floats in vectors of RISC-V), or build for less"
         )
     if status > 0 and tools.emulator in said:
         raise ConfigError(
