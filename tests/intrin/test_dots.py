@@ -19,7 +19,7 @@ from tvmopt.arch.target import resolve_target
 from tvmopt.errors import ArtifactError
 from tvmopt.intrin import DOTS, DotIntrinsic, dot_named, find_dot
 
-from .dense import Dense, arch_of, cannot_run, runs_natively
+from .dense import LONGER, Dense, arch_of, cannot_run, runs_natively
 
 EVERY = [pytest.param(dot, id=dot.name) for dot in DOTS]
 NATIVE = [dot for dot in DOTS if runs_natively(dot)]
@@ -30,10 +30,20 @@ TOLERANCE = 2e-6
 @pytest.fixture(params=EVERY)
 def runnable(request: pytest.FixtureRequest) -> DotIntrinsic:
     """Each intrinsic that can be run here somehow."""
-    reason = cannot_run(request.param)
+    return _runnable(request.param)
+
+
+@pytest.fixture(params=[param for param in EVERY if param.values[0].sums == "int32"])
+def integer(request: pytest.FixtureRequest) -> DotIntrinsic:
+    """Each of them whose sums are exact."""
+    return _runnable(request.param)
+
+
+def _runnable(dot: DotIntrinsic) -> DotIntrinsic:
+    reason = cannot_run(dot)
     if reason:
         pytest.skip(reason)
-    return request.param
+    return dot
 
 
 def assert_right(dense: Dense, got: np.ndarray, operands: tuple[np.ndarray, ...]) -> None:
@@ -53,10 +63,8 @@ def test_numbers(runnable, unrolled):
 
 
 @pytest.mark.parametrize("end", ["min", "max"])
-def test_ends_of_the_ranges(runnable, end):
-    if runnable.sums != "int32":
-        pytest.skip("floats have no ends")
-    dense = Dense(runnable)
+def test_ends_of_the_ranges(integer, end):
+    dense = Dense(integer)
     operands = tuple(
         np.full_like(x, getattr(np.iinfo(x.dtype), other))
         for x, other in zip(dense.operands(), (end, "min" if end == "max" else "max", end),
@@ -109,9 +117,7 @@ def test_any_number_of_tiles(drawn, seed):
     ],
 )
 def test_a_cpu_without_it_dies_of_an_illegal_instruction(name, cpu):
-    dense = Dense(dot_named(name))
-    if cannot_run(dense.dot):
-        pytest.skip(cannot_run(dense.dot))
+    dense = Dense(_runnable(dot_named(name)))
     data, weight, sums = dense.operands()
     with pytest.raises(ArtifactError, match=f"-cpu {re.escape(cpu)} died of an illegal instr"):
         emulate.run(dense.built(), [data, weight, sums], [sums], dense.dot.isa, cpu=cpu)
@@ -119,13 +125,18 @@ def test_a_cpu_without_it_dies_of_an_illegal_instruction(name, cpu):
 
 def test_shorter_registers_than_needed_give_wrong_numbers():
     """So the length must be among the features, for ``find_dot`` to go by."""
-    dense = Dense(dot_named("tvmopt.rvv_256_u8s8"))
-    if cannot_run(dense.dot):
-        pytest.skip(cannot_run(dense.dot))
+    dense = Dense(_runnable(dot_named("tvmopt.rvv_256_u8s8")))
     operands = dense.operands()
     [got] = emulate.run(dense.built(), operands, [operands[2]], "riscv64")
     with pytest.raises(AssertionError):
         assert_right(dense, got, operands)
+
+
+def test_longer_registers_than_needed_do_no_harm():
+    dense = Dense(_runnable(dot_named("tvmopt.rvv_128_u8s8")))
+    operands = dense.operands()
+    [got] = emulate.run(dense.built(), operands, [operands[2]], "riscv64", cpu=LONGER["zvl256b"])
+    assert_right(dense, got, operands)
 
 
 @pytest.mark.parametrize("dot", EVERY)
