@@ -10,8 +10,9 @@ import pytest
 import tvm
 from tvm import relax
 
+from tvmopt.transform.conv2d import sum_dtype
 from tvmopt.transform.layout import convert_layout
-from tvmopt.transform.legalize import legalize_map, sum_dtype
+from tvmopt.transform.legalize import legalize_map
 from tvmopt.transform.lower import lower, lower_passes
 
 RNG = np.random.default_rng(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,11 @@ class DotIntrinsic:
     depth: int
     emit: Emit = dataclasses.field(compare=False, repr=False)
     function: str = dataclasses.field(default="", repr=False)
+
+    @property
+    def defines(self) -> set[str]:
+        """Names of the functions that ``function`` defines."""
+        return set(re.findall(r"^define .*?@(\w+)\(", self.function, re.MULTILINE))
 
     def register(self) -> str:
         """Make the intrinsic known to TVM, once; its name, for ``Schedule.tensorize``."""

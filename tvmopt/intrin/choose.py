@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tvm_ffi
+from tvm import ir, tirx
+
 from tvmopt.arch.cpu import CpuArch
 
 from .avx512_bf16 import AVX512_BF16
 from .base import DotIntrinsic
+from .llvm_functions import with_llvm_functions
 from .rvv import RVV
 from .sdot import SDOT
 from .vnni import VNNI
@@ -41,3 +45,23 @@ def dot_named(name: str) -> DotIntrinsic:
         KeyError: When there is none.
     """
     return next(iter([dot for dot in DOTS if dot.name == name]))
+
+
+def with_intrinsic_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``func`` with the definitions of the LLVM functions that its intrinsics call."""
+    called: set[str] = set()
+
+    def on_call(call: ir.Call) -> None:
+        if getattr(call.op, "name", "") == "tirx.call_extern":
+            called.add(str(call.args[0].value))
+
+    tvm_ffi.structural_walk(func.body, (ir.Call, on_call), order="post")
+    sources = sorted({dot.function for dot in DOTS if called.intersection(dot.defines)})
+    return with_llvm_functions(func, sources) if sources else func
+
+
+def register_used(text: str) -> None:
+    """Register the intrinsics whose names stand in ``text``, so that traces in it can replay."""
+    for dot in DOTS:
+        if f'"{dot.name}"' in text:
+            dot.register()

@@ -19,6 +19,9 @@ COPY = 12.0
 # How much of the shorter of arithmetic and traffic is not hidden behind the other; the same of
 # multiply-adds and loads from L1; and what a branch around every row costs.
 _OVERLAP, _LOADED, _GUARDED = 1.0, 0.25, 1.2
+# Reductions of at most this many steps become straight-line code, in which LLVM loads the data of
+# every other row early and then has too few registers.
+_STRAIGHT = 6
 # Cycles to write one accumulator to L1 and read it again.
 _SPILL = 0.5
 # Bytes that might have been written while a run of the output ends and the next begins.
@@ -100,6 +103,8 @@ def tile_cost(tile: Tile, arch: CpuArch) -> Cost:
     latency = arch.fma_latency * (1.0 if accumulators < arch.fma_ports * arch.fma_latency else 0.0)
     step = max(multiply, load, latency) + _LOADED * min(multiply, load)
     needed = accumulators + tile.vectors + 1
+    if tile.depth <= _STRAIGHT:
+        needed += tile.vectors + tile.rows // 2
     if needed > arch.vector_registers:  # accumulators live in memory
         step += 1.5 * (needed - arch.vector_registers)
     step += _BRANCH / min(4, max(1, tile.inner))

@@ -41,6 +41,7 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
     columns = [facts.spatial.index(i) for i in form.columns]
     last = len(extents) - 1
     has_stage = bool(form.producers)
+    intrinsic = form.dot(arch)
     for width in _widths(form, arch):
         vectors = math.ceil(width / arch.lanes(facts.dtype))
         for row_block in _row_blocks(form, rows, vectors, arch):
@@ -70,6 +71,7 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
                         parallel=parallel,
                         stage=stage,
                         pack=_pack(form, width, arch),
+                        intrin=intrinsic.name if intrinsic else "",
                         prefetch=bytes_ahead(vectors, arch),
                     )
 
@@ -77,6 +79,8 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
 def _pack(form: Form, width: int, arch: CpuArch) -> str:
     if form.constant:
         return "constant"
+    if form.dot(arch):
+        return "call"
     whole = width % arch.lanes(form.facts.dtype) == 0
     if whole and form.weight.strides[form.vector] == 1:
         rows = math.prod(form.facts.axes[i].extent for i in form.rows)
@@ -245,10 +249,12 @@ def _steps(
     """
     facts = form.facts
     yield 0, 0
-    inner = facts.axes[facts.reduction[-1]].extent
-    others = facts.reduced // inner
+    inner = form.steps(arch)
     lanes = arch.lanes(facts.dtype)
-    step_bytes = others * math.ceil(block[-1] / lanes) * lanes * form.weight.buffer.dtype.itemsize
+    depth = form.depth(arch)
+    others = facts.reduced // (inner * depth)
+    itemsize = form.weight.buffer.dtype.itemsize
+    step_bytes = others * math.ceil(block[-1] / lanes) * lanes * depth * itemsize
     if others > 1 and inner > 64:
         for step in (32, 64):
             if inner % step == 0:

@@ -32,7 +32,8 @@ class RegisterTileModel:
         self._itemsize = form.weight.buffer.dtype.itemsize
         self._weight_fixed = [form.weight.strides[i] == 0 for i in facts.spatial]
         self._data_fixed = [form.data.strides[i] == 0 for i in facts.spatial]
-        self._inner = facts.axes[facts.reduction[-1]].extent
+        self._depth = form.depth(arch)
+        self._inner = form.steps(arch)
 
     def rank(self, hint: Hint) -> Ranked:
         """Modelled cycles of ``hint``, with what they are made of."""
@@ -40,7 +41,8 @@ class RegisterTileModel:
         tiles, axes = self._loops(hint)
         vectors = math.ceil(block[-1] / arch.lanes(self._form.facts.dtype))
         rows = math.prod(block[:-1])
-        weight_block = self._form.facts.reduced * vectors * arch.simd_bytes
+        steps = self._form.facts.reduced // self._depth
+        weight_block = steps * vectors * arch.simd_bytes
         weight_fixed = [self._weight_fixed[axis] for axis in axes]
         data_fixed = [self._data_fixed[axis] for axis in axes]
         inside = self._inside(hint, tiles, axes, weight_block)
@@ -54,7 +56,7 @@ class RegisterTileModel:
         tile = Tile(
             rows=rows,
             vectors=vectors,
-            depth=self._form.facts.reduced,
+            depth=steps,
             tiles=math.prod(tiles),
             weight_block=weight_block,
             weight_reuse=weight_reuse,

@@ -6,7 +6,10 @@ from tvm import s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
+from tvmopt.intrin.choose import with_intrinsic_functions
+
 from .base import Template
+from .bfloat16_bits import keep_bfloat16_bits
 from .column_reduction import ColumnReduction
 from .contraction import Contraction
 from .elementwise import Elementwise
@@ -14,6 +17,7 @@ from .fallback import Fallback
 from .hint import Hint
 from .prefetch import insert_prefetches
 from .register_tile import RegisterTile
+from .requantise import rewrite_requantise
 from .row_reduction import RowReduction
 from .strided_window import StridedWindow
 from .vector_math import rewrite_math
@@ -60,13 +64,17 @@ def apply_hint(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule:
 
 
 def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A scheduled function ready to be compiled: prefetches and vector math in it, attributes kept.
+    """A scheduled function ready to be compiled, its attributes kept.
+
+    It has prefetches, vector math, and the functions that tensor intrinsics call.
 
     Args:
         scheduled: ``func`` under a schedule.
         func: The function before, whose attributes are kept.
     """
-    result = rewrite_math(insert_prefetches(scheduled))
+    result = keep_bfloat16_bits(insert_prefetches(scheduled))
+    result = rewrite_math(rewrite_requantise(result))
+    result = with_intrinsic_functions(result)
     for key, value in (func.attrs or {}).items():
         result = result.with_attr(key, value)
     return result.with_attr(SCHEDULED_ATTR, True)

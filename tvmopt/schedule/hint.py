@@ -39,6 +39,7 @@ class Hint:
             ``INLINED``: none, each element is computed where it is read.
         pack: How the vectorised operand is laid out: ``"none"`` reads it in place, ``"call"``
             copies it at every call, ``"constant"`` once, when the model is built.
+        intrin: Name of the tensor intrinsic that multiplies; empty for plain vectors.
         prefetch: Bytes that a step of the reduction fetches ahead of what it reads of the weight; 0
             is none. Left out where the CPU is not x86.
         tasks: Parallel tasks a core of the stages around the anchor; 0 keeps them serial.
@@ -55,6 +56,7 @@ class Hint:
     parallel: int = 0
     stage: int = 0
     pack: str = "none"
+    intrin: str = ""
     prefetch: int = 0
     tasks: int = TASKS_PER_CORE
     vectors: int = MAX_VECTOR_REGISTERS

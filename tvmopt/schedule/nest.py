@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import tvm_ffi
 from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmopt.intrin import DotIntrinsic
 
 from .analysis import Access, BlockFacts, block_facts, leaf_blocks
 from .hint import Hint
@@ -19,6 +22,19 @@ _CUT = "pragma_loop_partition_hint"
 
 #: Marks a block that is run once, when a model is built, and not at every call.
 PREPROC = "meta_schedule.layout_rewrite_preproc"
+
+
+@dataclasses.dataclass(frozen=True)
+class Dot:
+    """How the innermost loops of a tile are computed by one instruction.
+
+    Attributes:
+        intrinsic: The instruction; the innermost loop of the tile is as long as it has lanes.
+        products: The loop over the products that one lane adds up.
+    """
+
+    intrinsic: DotIntrinsic
+    products: LoopRV
 
 
 def only_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | None:
@@ -49,6 +65,7 @@ def schedule_nest(
     vectors: Sequence[LoopRV],
     ragged: Sequence[LoopRV] = (),
     unroll_reduction: bool = False,
+    dot: Dot | None = None,
 ) -> None:
     """Order and share out the loops of ``anchor``; move epilogue and producers into them.
 
@@ -66,6 +83,7 @@ def schedule_nest(
         ragged: Loops over tiles of which the last is not whole: TVM cuts it off, so that no other
             has a branch around every row; not where it is parallel together with others.
         unroll_reduction: Whether the reduction, too, becomes straight-line code.
+        dot: The intrinsic that replaces the loop over lanes, where there is one.
     """
     reduction = list(reduction)
     chunks: list[LoopRV] = []
@@ -77,7 +95,8 @@ def schedule_nest(
     if hint.accumulate and chunks:
         around, within = around[: -hint.accumulate], around[-hint.accumulate :]
     tile = [*rows, *vectors]
-    sch.reorder(*around, *chunks, *within, *reduction, *tile)
+    products = [dot.products] if dot else []
+    sch.reorder(*around, *chunks, *within, *reduction, *tile, *products)
 
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
     finish = sch.get_loops(epilogue)[len(around) :]
@@ -91,7 +110,7 @@ def schedule_nest(
             _vectorize_inner(sch, producer, depth, hint)
         else:
             schedule_injective(sch, producer, hint)
-    unroll_and_vectorize(sch, tile)
+    unroll_and_vectorize(sch, tile, vectorize=dot is None)
     if unroll_reduction:
         for loop in reduction:
             sch.unroll(loop)
@@ -105,6 +124,8 @@ def schedule_nest(
     # Last, because TVM proves no loop around a reduction parallel once its init is apart.
     init = sch.decompose_reduction(anchor, (chunks or reduction)[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
+    if dot:
+        sch.tensorize(tile[-1], dot.intrinsic.register())
 
 
 def fits(hint: Hint, extents: Sequence[int]) -> bool:
@@ -176,12 +197,14 @@ def _is_scheduled(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     return any(sch.get(loop).kind != tirx.ForKind.SERIAL for loop in sch.get_loops(block))
 
 
-def unroll_and_vectorize(sch: s_tir.Schedule, loops: list[LoopRV]) -> None:
+def unroll_and_vectorize(
+    sch: s_tir.Schedule, loops: list[LoopRV], *, vectorize: bool = True
+) -> None:
     """The last loop becomes a vector, the others straight-line code."""
     for loop in loops[:-1]:
         if int(sch.get(loop).extent) > 1:
             sch.unroll(loop)
-    if int(sch.get(loops[-1]).extent) > 1:
+    if vectorize and int(sch.get(loops[-1]).extent) > 1:
         sch.vectorize(loops[-1])
 
 

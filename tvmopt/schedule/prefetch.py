@@ -10,9 +10,13 @@ at every step; so the instruction is written out, in a function that touches no 
 
 from __future__ import annotations
 
+import math
+
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV
+
+from tvmopt.intrin.llvm_functions import with_llvm_functions
 
 from .analysis import substitute, variables
 from .hint import Hint
@@ -63,7 +67,9 @@ def insert_prefetches(func: tirx.PrimFunc) -> tirx.PrimFunc:
         )
 
     body = tvm_ffi.structural_map(func.body, (tirx.For, on_for), order="post")
-    return func.with_body(_with_functions(body, sorted(used))) if used else func
+    if not used:
+        return func
+    return with_llvm_functions(func.with_body(body), [_function(n) for n in sorted(used)])
 
 
 def _weight(loop: tirx.For, ahead: int) -> tuple[ir.Expr, int] | None:
@@ -73,53 +79,33 @@ def _weight(loop: tirx.For, ahead: int) -> tuple[ir.Expr, int] | None:
     while isinstance(stmt, tirx.For):
         inner[stmt.loop_var] = stmt
         stmt = stmt.body
-    vectors = [v for v, f in inner.items() if f.kind == tirx.ForKind.VECTORIZED]
-    if not vectors or not isinstance(stmt, s_tir.SBlockRealize):
+    if not isinstance(stmt, s_tir.SBlockRealize):
         return None
     block = stmt.block
-    assert isinstance(block.body, tirx.BufferStore)
     values = {iv.var: value for iv, value in zip(block.iter_vars, stmt.iter_values, strict=True)}
-    loads: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(block.body.value, (ir.TensorLoad, loads.append), order="post")
-    for load in loads:
-        indices = [substitute(index, values) for index in load.indices]
-        if load.source.same_as(block.body.buffer) or vectors[0] not in variables(indices[-1]):
+    written = [region.source for region in block.writes]
+    vectors = {v for v, f in inner.items() if f.kind == tirx.ForKind.VECTORIZED}
+    for read in block.reads:
+        if any(read.source.same_as(buffer) for buffer in written):
             continue
-        step = load.source.dtype.itemsize
-        for var in variables(indices[-1]) & set(inner):
+        indices = [substitute(ran.min, values) for ran in read.region]
+        # What one iteration reads: several elements where an instruction replaced its loops.
+        count = math.prod(int(ran.extent) for ran in read.region)
+        whole = len(read.region) > 1 and int(read.region[-2].extent) > 1
+        if not whole and not vectors & variables(indices[-1]):
+            continue
+        step = read.source.dtype.itemsize * count
+        for var in set().union(*map(variables, indices[-2:])) & set(inner):
             step *= int(inner[var].extent)
         first: dict[tirx.Var, ir.Expr] = {var: tirx.const(0, "int64") for var in inner}
         first[loop.loop_var] = loop.loop_var + max(1, ahead // step)
         at = [substitute(index, first) for index in indices]
-        return tirx.address_of(tirx.BufferLoad(load.source, at)), -(-step // _LINE)
+        return tirx.address_of(tirx.BufferLoad(read.source, at)), -(-step // _LINE)
     return None
 
 
 def _name(lines: int) -> str:
     return f"tvmopt_prefetch_{lines}"
-
-
-def _with_functions(body: tirx.Stmt, used: list[int]) -> tirx.Stmt:
-    """Define the functions called, around the last stage: what packs must stay outermost."""
-    root = body.block
-    stages = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
-    zero = tirx.const(0, "int32")
-    for lines in used:
-        text = ir.StringImm(_function(lines))
-        stages[-1] = tirx.AttrStmt(zero, "pragma_import_llvm", text, stages[-1])
-    inner = tirx.SeqStmt(stages) if len(stages) > 1 else stages[0]
-    block = s_tir.SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        inner,
-        root.init,
-        root.alloc_buffers,
-        root.match_buffers,
-        root.annotations,
-    )
-    return s_tir.SBlockRealize(body.iter_values, body.predicate, block)
 
 
 def _function(lines: int) -> str:

@@ -15,12 +15,16 @@ import math
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.intrin import DotIntrinsic, dot_named, find_dot
+
 from .analysis import Access, BlockFacts, block_facts, constant_run
 from .base import Template
 from .hint import Hint
 from .injective import schedule_injective
 from .nest import (
     PREPROC,
+    Dot,
     find_epilogue,
     fits,
     is_constant,
@@ -57,6 +61,35 @@ class Form:
     constant: bool
     producers: tuple[str, ...]
     run: int
+
+    def dot(self, arch: CpuArch) -> DotIntrinsic | None:
+        """The instruction that multiplies the operands on ``arch``; None when it has none.
+
+        Its products must lie side by side in the data.
+        """
+        found = find_dot(arch, str(self.data.buffer.dtype), str(self.weight.buffer.dtype))
+        if found is None or self.contiguous < 0:
+            return None
+        whole = self.facts.axes[self.contiguous].extent % found.depth == 0
+        return found if whole and self.facts.dtype == found.sums else None
+
+    def depth(self, arch: CpuArch) -> int:
+        """Products that a lane adds up at once on ``arch``."""
+        dot = self.dot(arch)
+        return dot.depth if dot else 1
+
+    def steps(self, arch: CpuArch) -> int:
+        """Iterations of the innermost loop of the reduction."""
+        last = self.facts.reduction[-1]
+        grouped = self.depth(arch) if self.contiguous == last else 1
+        return self.facts.axes[last].extent // grouped
+
+    @property
+    def contiguous(self) -> int:
+        """Index of the reduced axis whose steps are side by side in the data; -1 without one."""
+        axes = self.facts.axes
+        found = [i for i in self.facts.reduction if self.data.strides[i] == 1]
+        return next((i for i in found if axes[i].extent > 1), -1)
 
     @property
     def extents(self) -> list[int]:
@@ -170,9 +203,14 @@ class RegisterTile(Template):
         form = prepare(func)
         if form is None or not fits(hint, form.extents) or any(hint.task[-1:]):
             return None
+        intrinsic = dot_named(hint.intrin) if hint.intrin else None
+        if intrinsic is not None and (intrinsic != form.dot(hint.arch) or hint.pack == "none"):
+            return None
         sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
-        lanes = hint.arch.lanes(form.facts.dtype)
+        lanes = intrinsic.lanes if intrinsic else hint.arch.lanes(form.facts.dtype)
         width = hint.block[-1]
+        if intrinsic:
+            split_reduction(sch, anchor, form.contiguous, intrinsic.depth)
         _split_vector_axis(sch, anchor, epilogue, width)
         facts = block_facts(sch, anchor)
         operands = [r for r in facts.reads if r.strides[facts.spatial[-1]] != 0]
@@ -182,7 +220,7 @@ class RegisterTile(Template):
             if width % lanes or operands[0].strides[facts.spatial[-1]] != 1:
                 return None
         else:
-            _pack(sch, anchor, epilogue, operands[0], lanes, hint)
+            _pack(sch, anchor, operands[0], lanes, hint)
             facts = block_facts(sch, anchor)
         loops = sch.get_loops(anchor)
         *others, tiles, place = facts.spatial
@@ -197,6 +235,8 @@ class RegisterTile(Template):
                 ragged.append(around)
             rows.append(row)
             outer.append(around)
+        reduction = [loops[i] for i in facts.reduction]
+        dot = Dot(intrinsic, reduction.pop()) if intrinsic else None
         schedule_nest(
             sch,
             anchor,
@@ -204,13 +244,31 @@ class RegisterTile(Template):
             hint,
             units=unit_loops(facts, loops),
             outer=[*outer, loops[tiles], *parts],
-            reduction=[loops[i] for i in facts.reduction],
+            reduction=reduction,
             rows=rows,
             vectors=sch.split(loops[place], [None, lanes]),
             ragged=ragged,
+            dot=dot,
         )
         schedule_rest(sch, hint)
         return sch
+
+
+def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, axis: int, depth: int) -> None:
+    """Number groups of ``depth`` products and the products of a group apart, these innermost.
+
+    Before -> after, for a depth of 4::
+
+        for m, n: for k: acc[m, n] += A[m, k] * B[k, n]
+        for m, n: for ko: for ki: acc[m, n] += A[m, ko * 4 + ki] * B[ko * 4 + ki, n]
+    """
+
+    def split(*indices: tirx.Var) -> list[tirx.Expr]:
+        k = indices[axis]
+        return [*indices[:axis], k // depth, *indices[axis + 1 :], k % depth]
+
+    rank = len(block_facts(sch, anchor).axes)
+    sch.transform_block_layout(anchor, tirx.IndexMap.from_func(split, ndim=rank))
 
 
 def _split_vector_axis(
@@ -240,7 +298,6 @@ def _split_vector_axis(
 def _pack(
     sch: s_tir.Schedule,
     anchor: SBlockRV,
-    epilogue: SBlockRV,
     weight: Access,
     lanes: int,
     hint: Hint,
@@ -253,6 +310,8 @@ def _pack(
 
         for no, k, ni: P[no, k, ni] = if ni < 40: B[k, no * 40 + ni] else 0     (48 wide)
         for m, no, ni: for k: acc[m, no, ni] += A[m, k] * P[no, k, ni]
+
+    The products of a dot-product instruction lie side by side: ``P[no, k // 4, ni, k % 4]``.
     """
     copy = sch.reindex(anchor, ("read", _read_index(sch, anchor, weight)))
     facts = block_facts(sch, anchor)
@@ -269,7 +328,7 @@ def _pack(
         sch.compute_inline(copy)
         copy = padded
         facts = block_facts(sch, anchor)
-    order = _packed_order(sch, anchor, copy)
+    order = _packed_order(sch, anchor, copy, bool(hint.intrin))
     if order != sorted(order):
 
         def permute(*indices: tirx.Var) -> list[tirx.Var]:
@@ -289,8 +348,13 @@ def _read_index(sch: s_tir.Schedule, anchor: SBlockRV, access: Access) -> int:
     return next(n for n, buffer in enumerate(buffers) if buffer.same_as(access.buffer))
 
 
-def _packed_order(sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV) -> list[int]:
-    """Dimensions of the copy: data-parallel ones, reduced ones in loop order, place in the tile."""
+def _packed_order(
+    sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV, products: bool
+) -> list[int]:
+    """Dimensions of the copy: data-parallel ones, reduced ones in loop order, place in the tile.
+
+    With ``products`` the last reduced one comes after all others.
+    """
     facts = block_facts(sch, anchor)
     buffer = sch.get(copy).writes[0].source
     read = next(r for r in facts.reads if r.buffer.same_as(buffer))
@@ -310,6 +374,8 @@ def _packed_order(sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV) -> list
         i = axis_of.get(dimension, -1)
         if i == vector:
             return 2, 0
+        if products and i == facts.reduction[-1]:
+            return 3, 0
         return (1 if i >= 0 and facts.axes[i].reduce else 0), i
 
     return sorted(range(len(shape)), key=rank)

@@ -56,8 +56,6 @@ def rewrite_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return rewrite(call.args[0].astype("float32")).astype("float16")
         return call
 
-    if _uses_bfloat16(func):
-        return func  # TVM legalises no bfloat16 inside a Let: wrong numbers, or no code at all
     body = tvm_ffi.structural_map(func.body, (ir.Call, on_call), order="post")
     # TVM's vectoriser visits the factors of a product twice, and then refuses a Let in one.
     body = tvm_ffi.structural_map(body, (tirx.Mul, _bind_factors), order="post")
@@ -74,16 +72,6 @@ def math_depth(node: tvm_ffi.Object) -> int:
 
     tvm_ffi.structural_walk(node, (ir.Call, on_call), order="post")
     return max((1 + math_depth(call.args[0]) for call in calls), default=0)
-
-
-def _uses_bfloat16(func: tirx.PrimFunc) -> bool:
-    dtypes: list[str] = []
-
-    def on_cast(cast: tirx.Cast) -> None:
-        dtypes.extend((str(cast.ty.dtype), str(cast.value.ty.dtype)))
-
-    tvm_ffi.structural_walk(func.body, (tirx.Cast, on_cast), order="post")
-    return "bfloat16" in dtypes
 
 
 def _bind_factors(product: tirx.Mul) -> ir.Expr:
@@ -138,7 +126,7 @@ def _exp_of_var(x: tirx.Var) -> ir.Expr:
 
     result = _let("n", tirx.floor(clamped * _float(1.44269504088896341) + _float(0.5)), reduced)
     result = tirx.Select(x > high, tirx.const(float("inf"), "float32"), result)
-    return tirx.Select(tirx.isnan(x), x, result)
+    return tirx.Select(tirx.NE(x, x), x, result)
 
 
 def _power_of_two(n: ir.Expr) -> ir.Expr:

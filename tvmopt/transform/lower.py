@@ -11,6 +11,7 @@ from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.transform.legalize import legalize_map
+from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.safe_take import GuardTake
 from tvmopt.transform.simplify import simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
@@ -25,6 +26,7 @@ def lower_passes(winograd: bool = False) -> list[tvm.transform.Pass]:
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Operators with a library implementation of their own.
+        PadEarly(),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         # 3. Everything else to TensorIR, constants folded again, then fused.

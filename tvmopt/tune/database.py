@@ -22,6 +22,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.errors import DatabaseMismatchError, TuneError
+from tvmopt.intrin.choose import register_used
 from tvmopt.schedule import finish
 
 WORKLOAD_FILE = "database_workload.json"
@@ -249,6 +250,9 @@ def _scheduled_names(mod: IRModule) -> set[str]:
 def _json_database(directory: Path) -> Any:
     from tvm.s_tir import meta_schedule as ms
 
+    records = directory / RECORD_FILE
+    if records.exists():
+        register_used(records.read_text())
     try:  # loading replays every trace on its workload
         return ms.database.JSONDatabase(work_dir=str(directory), module_equality="structural")
     except Exception as error:

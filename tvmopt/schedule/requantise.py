@@ -1,0 +1,82 @@
+"""Round and clip to eight bits with one addition, on any CPU that has vectors of float32.
+
+The sum of a number and 1.5 * 2^23 is rounded to a whole number, ties to even, and its lowest byte
+is that number's: no conversion of float to integer, no rounding instruction, and the vector is
+narrowed once. Exact for whatever lies within 2^22, and the clip comes first.
+"""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, tirx
+
+_MAGIC = float(3 << 22)
+_LIMIT = 1 << 22
+_BYTES = ("int8", "uint8")
+
+
+def rewrite_requantise(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Replace roundings to a byte in ``func``; attributes are kept.
+
+    Before -> after, with a zero point of 3::
+
+        B[i] = Cast("uint8", max(min(round(A[i]) + 3.0, 255.0), 0.0))
+        B[i] = Cast("uint8", reinterpret("uint32", max(min(A[i], 252.0), -3.0) + 12582912.0) + 3)
+
+    The clip may come before the rounding because its bounds are whole numbers.
+    """
+    body = tvm_ffi.structural_map(func.body, (tirx.Cast, _on_cast), order="post")
+    return func.with_body(body)
+
+
+def _on_cast(cast: tirx.Cast) -> ir.Expr:
+    if str(cast.ty.dtype) not in _BYTES or str(cast.value.ty.dtype) != "float32":
+        return cast
+    value, low, high = _clip(cast.value)
+    value, zero = _shift(value)
+    if low is None or high is None or not _is_round(value):
+        return cast
+    bounds = low - zero, high - zero
+    if any(b != int(b) or abs(b) > _LIMIT for b in (*bounds, zero)):
+        return cast
+    x = tirx.max(
+        tirx.min(value.args[0], tirx.const(bounds[1], "float32")),
+        tirx.const(bounds[0], "float32"),
+    )
+    bits = tirx.reinterpret("uint32", x + tirx.const(_MAGIC, "float32"))
+    if zero:
+        bits = bits + tirx.const(int(zero) % 256, "uint32")
+    return bits.astype(str(cast.ty.dtype))
+
+
+def _clip(value: ir.Expr) -> tuple[ir.Expr, float | None, float | None]:
+    """What is clipped, and its bounds, each None where there is none."""
+    low: float | None = None
+    high: float | None = None
+    while isinstance(value, tirx.Max | tirx.Min):
+        bound = _number(value.b)
+        if bound is None:
+            break
+        if isinstance(value, tirx.Max):
+            low = bound if low is None else max(low, bound)
+        else:
+            high = bound if high is None else min(high, bound)
+        value = value.a
+    return value, low, high
+
+
+def _shift(value: ir.Expr) -> tuple[ir.Expr, float]:
+    """What a zero point is added to, and the zero point."""
+    if isinstance(value, tirx.Add):
+        number = _number(value.b)
+        if number is not None:
+            return value.a, number
+    return value, 0.0
+
+
+def _number(expr: ir.Expr) -> float | None:
+    return float(expr.value) if isinstance(expr, tirx.FloatImm) else None
+
+
+def _is_round(expr: ir.Expr) -> bool:
+    return getattr(getattr(expr, "op", None), "name", "") == "tirx.nearbyint"

@@ -1,0 +1,91 @@
+"""Let the producer write the zeros that a convolution wants around its data.
+
+before -> after, the data made by a transpose, or elementwise of the model's input::
+
+    x = astype(transpose(image), "bfloat16");  y = conv2d(x, w, padding=[3, 3, 3, 3])
+    ->
+    x = pad(astype(transpose(image), "bfloat16"), 3, and channels 3 to 4)
+    y = conv2d(x, w padded to 4 channels)
+
+FuseOps puts the pad into the kernel that makes ``x``, and no kernel copies the image again. Only
+for narrow types, whose kernels want whole groups of products; a convolution's own result is not
+padded here, because no pad can be fused behind a sum.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvmopt.transform.conv2d import ints
+from tvmopt.transform.integer.values import static_shape
+from tvmopt.transform.products import PRODUCTS, missing_products
+
+# What cannot be fused behind a sum, so that a kernel of its own makes the data anyway.
+_MOVES = {f"relax.{name}" for name in ("permute_dims", "nn.pad", "layout_transform")}
+_ELEMENTWISE = {
+    f"relax.{name}"
+    for name in ("astype", "clip", "round", "add", "subtract", "multiply", "divide", "nn.relu")
+}
+
+
+@tvm.transform.module_pass(opt_level=0, name="PadEarly")
+class PadEarly:
+    """Pad the data of narrow NHWC convolutions where it is made; see the module's docstring."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Apply the pass to ``main``."""
+        rewrite = _Rewrite(mod)
+        rewrite.builder_.update_func(
+            mod.get_global_var("main"), rewrite.visit_expr(mod["main"])
+        )
+        return rewrite.builder_.get()
+
+
+@mutator
+class _Rewrite(PyExprMutator):
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(op)
+        if not isinstance(call.op, tvm.ir.Op) or call.op.name != "relax.nn.conv2d":
+            return call
+        attrs, (data, weight) = call.attrs, call.args
+        layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
+        shape = static_shape(data)
+        if layouts != ("NHWC", "HWIO", "NHWC") or shape is None or static_shape(weight) is None:
+            return call
+        if str(data.ty.dtype) not in PRODUCTS or int(attrs.groups) != 1:
+            return call
+        channels = missing_products(data.ty.dtype, weight, 2)
+        top, left, bottom, right = ints(attrs.padding)
+        if not any((channels, top, left, bottom, right)) or not self._is_moved(data):
+            return call
+        widths = [0, 0, top, bottom, left, right, 0, channels]
+        padded = self.builder_.emit(relax.op.nn.pad(data, widths))
+        if channels:
+            weight = self.builder_.emit(relax.op.nn.pad(weight, [0, 0, 0, 0, 0, channels, 0, 0]))
+        return relax.op.nn.conv2d(
+            padded,
+            weight,
+            strides=list(attrs.strides),
+            padding=[0, 0, 0, 0],
+            dilation=list(attrs.dilation),
+            groups=1,
+            data_layout=layouts[0],
+            kernel_layout=layouts[1],
+            out_layout=layouts[2],
+            out_dtype=attrs.out_dtype,
+        )
+
+    def _is_moved(self, data: relax.Expr) -> bool:
+        """Whether ``data`` is made elementwise of an input of the model or of what is moved."""
+        made = self.lookup_binding(data) if isinstance(data, relax.Var) else None
+        if made is None:
+            return isinstance(data, relax.Var)
+        if not isinstance(made, relax.Call) or not isinstance(made.op, tvm.ir.Op):
+            return False
+        if made.op.name in _MOVES:
+            return True
+        return made.op.name in _ELEMENTWISE and self._is_moved(made.args[0])
