@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 
 import pytest
@@ -135,6 +136,30 @@ def test_compiler_of_the_environment_is_taken(monkeypatch):
     found = cxx_compiler()
     monkeypatch.setenv("CXX", found)
     assert cxx_compiler() == found
+
+
+@pytest.mark.parametrize(("cpu", "isa", "machine"), [
+    ("cortex-a76", "aarch64", 183), ("riscv64-rvv", "riscv64", 243)
+])  # fmt: skip
+def test_library_for_another_platform(lowered, tmp_path, cpu, isa, machine):
+    if shutil.which(f"{isa}-linux-gnu-gcc") is None:
+        pytest.skip(f"needs {isa}-linux-gnu-gcc (Debian: gcc-{isa}-linux-gnu)")
+    built = build_library(lowered, resolve_target(cpu, 2), tmp_path / "a.so")
+    header = built.path.read_bytes()[:20]
+    assert header[:4] == b"\x7fELF"
+    assert int.from_bytes(header[18:20], "little") == machine
+
+
+def test_missing_compiler_for_another_platform_is_named(lowered, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(EnvironmentSetupError, match=r"aarch64-linux-gnu-gcc must be installed.*"
+                       "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross"):  # fmt: skip
+        build_library(lowered, resolve_target("cortex-a76", 2), tmp_path / "a.so")
+
+
+def test_no_library_for_hexagon(lowered, tmp_path):
+    with pytest.raises(BuildError, match="CPU that Linux runs on, but got hexagon"):
+        build_library(lowered, resolve_target("hexagon-v68", 2), tmp_path / "a.so")
 
 
 def test_failure_of_code_generation_is_one_line(lowered, spec, tmp_path, monkeypatch):

@@ -39,6 +39,11 @@ def test_flags_of_arm(cpuinfo):
     assert host.cpu_flags.__wrapped__() == {"fp", "asimd", "asimddp"}
 
 
+def test_flags_of_riscv(cpuinfo):
+    cpuinfo("processor\t: 0\nhart\t\t: 1\nisa\t\t: rv64imafdcv_zicbom_zba\nmmu\t\t: sv39\n")
+    assert host.cpu_flags.__wrapped__() == {*"imafdcv", "zicbom", "zba"}
+
+
 def test_no_cpuinfo(monkeypatch, tmp_path):
     monkeypatch.setattr(host, "_CPUINFO", tmp_path / "none")
     assert host.cpu_flags.__wrapped__() == frozenset()

@@ -10,8 +10,12 @@ from pathlib import Path
 import tvm
 from tvm import relax
 
+from tvmopt import host
 from tvmopt.arch.target import TargetSpec
 from tvmopt.errors import BuildError, EnvironmentSetupError
+
+# Debian's names of the platforms that libraries are linked for.
+_DEBIAN = {"x86_64": "amd64", "aarch64": "arm64", "riscv64": "riscv64"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +34,15 @@ class BuiltLibrary:
     compile_s: float
 
 
-def cxx_compiler() -> str:
-    """Path of the C++ compiler that links libraries.
+def cxx_compiler(isa: str = "") -> str:
+    """Path of the compiler that links libraries for ``isa``, this machine's by default.
 
     Raises:
         EnvironmentSetupError: When there is none; TVM's own message would be a TypeError.
+        BuildError: When no Linux runs on ``isa``, which has no shared libraries then.
     """
+    if isa not in ("", host.isa()):
+        return _cross_compiler(isa)
     from tvm.support import cc
 
     found = cc.get_cc()
@@ -45,6 +52,22 @@ def cxx_compiler() -> str:
             "install g++ (Debian: apt-get install g++) or set CXX to one"
         )
     return str(found)
+
+
+def _cross_compiler(isa: str) -> str:
+    if isa == "hexagon":
+        raise BuildError(
+            "a library must be for a CPU that Linux runs on, but got hexagon; only single kernels "
+            "can be compiled for it (tvmopt.emulate runs them)"
+        )
+    name = isa.replace("_", "-") + "-linux-gnu"
+    found = shutil.which(f"{isa}-linux-gnu-gcc")
+    if not found:
+        raise EnvironmentSetupError(
+            f"{isa}-linux-gnu-gcc must be installed to link a library for {isa}, but it is not "
+            f"found; install it (Debian: apt-get install gcc-{name} libc6-dev-{_DEBIAN[isa]}-cross)"
+        )
+    return found
 
 
 def build_library(
@@ -71,7 +94,7 @@ def build_library(
     from tvmopt.transform.prepack import prepack
     from tvmopt.tune.database import DatabaseKey, apply_database, canonical_target
 
-    cxx_compiler()
+    compiler = cxx_compiler(target.isa)
     start = time.perf_counter()
     functions = [v.name_hint for v, f in mod.functions_items() if _is_tensor_ir(f)]
     sources = dict.fromkeys(functions, "none:baseline")
@@ -90,7 +113,7 @@ def build_library(
         mod = prepack(mod)
         with tvm.transform.PassContext(opt_level=3):
             executable = tvm.compile(mod, llvm, relax_pipeline=_finish_pipeline(llvm))
-        executable.export_library(str(path))
+        executable.export_library(str(path), cc=compiler)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[-1][:300] if lines else type(error).__name__

@@ -34,6 +34,9 @@ def cpu_flags() -> frozenset[str]:
     if not _CPUINFO.exists():
         return frozenset()
     text = _CPUINFO.read_text(errors="replace")
+    riscv = re.search(r"^isa\s*:\s*rv\d+([a-z]+)(\S*)$", text, re.MULTILINE)
+    if riscv:  # single letters, then names: rv64imafdcv_zba_zbb
+        return frozenset([*riscv.group(1), *riscv.group(2).split("_")]) - {""}
     found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
     return frozenset(found.group(1).split()) if found else frozenset()
 

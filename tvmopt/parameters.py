@@ -74,7 +74,7 @@ _ALL = (
               ".npz with an array an input and optionally integer 'labels', or .npy; 20% "
               "calibrate, 50% evaluate, 30% are held out for promotion"),
     Parameter("target", str, "host",
-              "'host', an LLVM CPU name (skylake-avx512), or JSON with mcpu and mattr"),
+              "'host', a CPU (skylake-avx512, cortex-a76, graviton3), or JSON with mcpu and mattr"),
     Parameter("threads", int, 0, "threads to compile for and measure with; 0: all usable cores"),
     Parameter("layout", str, "auto",
               f"layout of the convolutions: {', '.join(LAYOUTS)}; auto: the fastest, as modelled, "

@@ -48,4 +48,4 @@ def test_arm_features_get_their_linux_names():
 
 
 def test_unknown_instruction_set_requires_nothing():
-    assert required_cpu_flags("riscv64", ["v", "zfh"]) == ()
+    assert required_cpu_flags("s390x", ["v", "zfh"]) == ()

@@ -2,7 +2,9 @@
 
 A library is built from LLVM's names and refused at load from Linux's, since the machine that
 loads it has no LLVM. Only features that code generation uses matter; LLVM's tuning hints
-(``fast-gather``, ``prefer-256-bit``, ...) change nothing a CPU could lack.
+(``fast-gather``, ``prefer-256-bit``, ...) change nothing a CPU could lack. On RISC-V,
+Linux does not tell how long vectors are beyond what V promises, so code for longer ones is refused
+there. What runs on Hexagon asks no Linux: names are LLVM's.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ _MATTERS = {
     "aarch64": re.compile(
         r"^(neon|fp-armv8|fullfp16|fp16fml|dotprod|i8mm|bf16|sve|sme|lse|rdm|crc|complxnum|jsconv)"
     ),
+    "riscv64": re.compile(r"^([imafdcv]$|zb[abcs]$|zbk|zf|zicond$|zk|zv)"),
+    "hexagon": re.compile(r"^(hvx|v\d)"),
 }
+# What V promises, and Linux need not list beside it.
+_PART_OF_V = re.compile(r"^(zve\d+[xfd]|zvl(32|64|128)b)$")
 _LINUX_NAME = {
     "x86_64": {
         "sse3": "pni", "lzcnt": "abm", "bmi": "bmi1", "avxvnni": "avx_vnni",
@@ -32,6 +38,8 @@ _LINUX_NAME = {
         "neon": "asimd", "fp-armv8": "fp", "fullfp16": "asimdhp", "fp16fml": "asimdfhm",
         "dotprod": "asimddp", "lse": "atomics", "rdm": "asimdrdm", "crc": "crc32",
         "complxnum": "fcma", "jsconv": "jscvt", "sve2-aes": "sveaes",
+        "lse2": "uscat", "sve-bitperm": "svebitperm", "sme-f64f64": "smef64f64",
+        "sme-i16i64": "smei16i64",
     },
 }  # fmt: skip
 
@@ -42,10 +50,26 @@ def required_cpu_flags(isa: str, llvm_features: Iterable[str]) -> tuple[str, ...
     if matters is None:
         return ()
     names = _LINUX_NAME.get(isa, {})
-    return tuple(
-        sorted(
-            names.get(feature, re.sub(r"[-.]", "_", feature))
-            for feature in llvm_features
-            if matters.match(feature)
-        )
-    )
+    needed = {feature for feature in llvm_features if matters.match(feature)}
+    if isa == "riscv64" and "v" in needed:
+        needed = {feature for feature in needed if not _PART_OF_V.match(feature)}
+    return tuple(sorted(names.get(feature, re.sub(r"[-.]", "_", feature)) for feature in needed))
+
+
+def vector_registers(isa: str, flags: Iterable[str]) -> tuple[int, int]:
+    """Width in bits of the vector registers, and their number, of a CPU with ``flags``.
+
+    Args:
+        isa: Instruction-set family.
+        flags: What :func:`required_cpu_flags` gave for it.
+    """
+    flags = set(flags)
+    if isa == "x86_64":
+        bits = 512 if "avx512f" in flags else 256 if "avx2" in flags else 128
+        return bits, 32 if bits == 512 else 16
+    if isa == "hexagon":
+        return 1024 if "hvx_length128b" in flags else 512 if "hvx_length64b" in flags else 64, 32
+    if isa == "riscv64":
+        longer = [int(flag[3:-1]) for flag in flags if re.fullmatch(r"zvl\d+b", flag)]
+        return max([64, *([128] if "v" in flags else []), *longer]), 32
+    return 128, 32

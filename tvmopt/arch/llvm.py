@@ -37,3 +37,12 @@ def llvm_features(mcpu: str, mattr: tuple[str, ...], mtriple: str = "") -> froze
 
     target = llvm_target(mcpu, mattr, 1, mtriple=mtriple)
     return frozenset(str(feature) for feature in llvm_get_cpu_features(target))
+
+
+@functools.cache
+def llvm_cpus(mtriple: str = "") -> frozenset[str]:
+    """LLVM's names of every CPU of a platform, this machine's by default."""
+    from tvm.target.codegen import llvm_get_cpu_archlist
+
+    target = llvm_target("generic", (), 1, mtriple=mtriple)
+    return frozenset(str(name) for name in llvm_get_cpu_archlist(target))

@@ -10,8 +10,9 @@ from typing import Any
 from tvmopt import host
 from tvmopt.arch.bandwidth import with_measured_bandwidths
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.features import required_cpu_flags
-from tvmopt.arch.llvm import llvm_features, llvm_target
+from tvmopt.arch.features import required_cpu_flags, vector_registers
+from tvmopt.arch.llvm import llvm_cpus, llvm_features, llvm_target
+from tvmopt.arch.named import NAMED, TRIPLES, NamedCpu
 from tvmopt.errors import ConfigError
 
 # Newest first: the host is the first of these whose every feature it has. LLVM's own detection
@@ -22,7 +23,10 @@ _X86_BY_CAPABILITY = (
     "nehalem", "x86-64",
 )  # fmt: skip
 _CACHE_LEVELS = ("l1", "l2", "l3")
-_RULE = "target must be 'host', an LLVM CPU name such as 'skylake-avx512', or a JSON object"
+_RULE = (
+    "target must be 'host', an LLVM CPU name such as 'skylake-avx512', "
+    "another known name such as 'graviton3', or a JSON object"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +35,11 @@ class TargetSpec:
 
     Attributes:
         mcpu: LLVM's name of the CPU.
-        isa: Instruction-set family, ``"x86_64"`` or ``"aarch64"``.
+        isa: Instruction-set family, ``"x86_64"``, ``"aarch64"``, ``"riscv64"``, ``"hexagon"``.
         threads: Threads that compiled code may use, at least 1.
         mattr: Features added or removed, in LLVM's notation (``"+avx2"``, ``"-avx512f"``).
         cpu_flags: Features the code may use, in Linux's names; checked when a library is loaded.
+        mtriple: LLVM's name of the platform; empty for that of this machine.
     """
 
     mcpu: str
@@ -42,10 +47,11 @@ class TargetSpec:
     threads: int
     mattr: tuple[str, ...] = ()
     cpu_flags: tuple[str, ...] = ()
+    mtriple: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form; :meth:`from_dict` reverses it."""
-        return {
+        data = {
             "kind": "llvm",
             "mcpu": self.mcpu,
             "isa": self.isa,
@@ -53,6 +59,8 @@ class TargetSpec:
             "mattr": list(self.mattr),
             "cpu_flags": list(self.cpu_flags),
         }
+        # Left out when empty: digests of targets of this machine's kind stay what they were.
+        return {**data, "mtriple": self.mtriple} if self.mtriple else data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TargetSpec:
@@ -63,6 +71,7 @@ class TargetSpec:
             threads=data["threads"],
             mattr=tuple(data["mattr"]),
             cpu_flags=tuple(data["cpu_flags"]),
+            mtriple=data.get("mtriple", ""),
         )
 
     @property
@@ -72,7 +81,7 @@ class TargetSpec:
 
     def to_tvm(self, opt_level: int | None = None) -> Any:
         """The ``tvm.target.Target`` that compiles for this CPU; LLVM's level is 3 by default."""
-        return llvm_target(self.mcpu, self.mattr, self.threads, opt_level)
+        return llvm_target(self.mcpu, self.mattr, self.threads, opt_level, self.mtriple)
 
     def arch(self) -> CpuArch:
         """Descriptor for scheduling.
@@ -80,12 +89,7 @@ class TargetSpec:
         Sizes and relative bandwidths of the caches are this machine's when it can run the code,
         and usual ones when it cannot.
         """
-        flags = set(self.cpu_flags)
-        if self.isa == "x86_64":
-            bits = 512 if "avx512f" in flags else 256 if "avx2" in flags else 128
-            registers = 32 if bits == 512 else 16
-        else:
-            bits, registers = 128, 32
+        bits, registers = vector_registers(self.isa, self.cpu_flags)
         runs_here = not self.missing_on_host()
         caches = host.cache_bytes() if runs_here else {}
         arch = CpuArch(
@@ -95,6 +99,7 @@ class TargetSpec:
             simd_bits=bits,
             vector_registers=registers,
             mattr=self.mattr,
+            mtriple=self.mtriple,
             **{f"{level}_bytes": caches[level] for level in _CACHE_LEVELS if level in caches},
         )
         return with_measured_bandwidths(arch) if runs_here else arch
@@ -110,9 +115,11 @@ def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:
     """Turn what a user wrote into a :class:`TargetSpec`.
 
     Args:
-        text: ``"host"``, an LLVM CPU name, or a JSON object with ``mcpu`` and optionally
-            ``mattr``, ``num-cores``.
-        threads: Threads to compile for; 0 means every core of this machine.
+        text: ``"host"``, an LLVM CPU name of any platform, a name in
+            :data:`~tvmopt.arch.named.NAMED`, or a JSON object with ``mcpu`` (one of those names)
+            and optionally ``mattr``, ``num-cores``, ``mtriple``.
+        threads: Threads to compile for; 0 means every core of what was named, or of this machine
+            where the name does not tell.
 
     Raises:
         ConfigError: When the text names no CPU or feature that LLVM knows, or threads are negative.
@@ -137,10 +144,10 @@ def _from_json(text: str, threads: int) -> TargetSpec:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{_RULE}, but got {text!r}: {error}") from error
-    unknown = sorted(set(data) - {"kind", "mcpu", "mattr", "num-cores"})
+    unknown = sorted(set(data) - {"kind", "mcpu", "mattr", "num-cores", "mtriple"})
     if unknown or data.get("kind", "llvm") != "llvm" or not isinstance(data.get("mcpu"), str):
         raise ConfigError(
-            f"{_RULE} with keys kind='llvm', mcpu, mattr, num-cores (mcpu is needed), "
+            f"{_RULE} with keys kind='llvm', mcpu, mattr, num-cores, mtriple (mcpu is needed), "
             f"but got {text!r}"
         )
     mattr = data.get("mattr", [])
@@ -151,40 +158,63 @@ def _from_json(text: str, threads: int) -> TargetSpec:
     cores = data.get("num-cores", 0)
     if type(cores) is not int or cores < 0:
         raise ConfigError(f"num-cores must be a whole number of at least 0, but got {cores!r}")
-    return _spec(data["mcpu"], tuple(mattr), threads or cores)
+    return _spec(data["mcpu"], tuple(mattr), threads or cores, data.get("mtriple", ""))
 
 
-def _spec(mcpu: str, mattr: tuple[str, ...], threads: int) -> TargetSpec:
+def _spec(name: str, mattr: tuple[str, ...], threads: int, mtriple: str = "") -> TargetSpec:
     if threads < 0:
         raise ConfigError(f"threads must be at least 0, but got {threads}")
-    target = _checked(mcpu, mattr)
-    isa = str(target.attrs["mtriple"]).split("-")[0] if "mtriple" in target.attrs else host.isa()
-    features = set(llvm_features(mcpu, mattr))
+    cpu = _named(name, [_isa(mtriple)] if mtriple else [host.isa(), *TRIPLES])
+    mtriple = mtriple or _platform(cpu.isa)
+    for feature in dict.fromkeys(m[1:] for m in mattr):
+        if feature not in llvm_features(cpu.mcpu, (f"+{feature}",), mtriple):
+            raise ConfigError(f"mattr must hold features that LLVM knows, but got {feature!r}")
+    mattr = (*cpu.mattr, *mattr)
+    features = set(llvm_features(cpu.mcpu, mattr, mtriple))
     features |= {m[1:] for m in mattr if m[0] == "+"}
     features -= {m[1:] for m in mattr if m[0] == "-"}
     return TargetSpec(
-        mcpu=mcpu,
-        isa=isa,
-        threads=threads or host.usable_cores(),
+        mcpu=cpu.mcpu,
+        isa=cpu.isa,
+        threads=threads or cpu.threads or host.usable_cores(),
         mattr=mattr,
-        cpu_flags=required_cpu_flags(isa, features),
+        cpu_flags=required_cpu_flags(cpu.isa, features),
+        mtriple=mtriple,
     )
 
 
-def _checked(mcpu: str, mattr: tuple[str, ...]) -> Any:
-    from tvm.target.codegen import llvm_get_cpu_archlist
+def _isa(mtriple: Any) -> str:
+    """Instruction set of a platform; LLVM would crash on those that TVM has no code for."""
+    first = mtriple.split("-")[0] if isinstance(mtriple, str) else ""
+    isa = {"arm64": "aarch64", "amd64": "x86_64"}.get(first, first)
+    if isa not in TRIPLES:
+        raise ConfigError(
+            f"mtriple must begin with {', '.join(TRIPLES)}, like {TRIPLES['aarch64']!r}, "
+            f"but got {mtriple!r}"
+        )
+    return isa
 
-    names = {str(name) for name in llvm_get_cpu_archlist(llvm_target("x86-64", (), 1))}
-    if mcpu not in names:
-        import difflib
 
-        close = difflib.get_close_matches(mcpu, sorted(names), n=3, cutoff=0.6)
-        hint = f"; did you mean {', '.join(close)}?" if close else ""
-        raise ConfigError(f"{_RULE}, but got {mcpu!r}{hint}")
-    for feature in dict.fromkeys(m[1:] for m in mattr):
-        if feature not in llvm_features(mcpu, (f"+{feature}",)):
-            raise ConfigError(f"mattr must hold features that LLVM knows, but got {feature!r}")
-    return llvm_target(mcpu, mattr, 1)
+def _platform(isa: str) -> str:
+    """LLVM's name of the platform; empty for that of this machine."""
+    return "" if isa == host.isa() else TRIPLES[isa]
+
+
+def _named(name: str, isas: list[str]) -> NamedCpu:
+    """What ``name`` stands for on the first of these instruction sets that has it."""
+    known = [n for n, cpu in NAMED.items() if cpu.isa in isas]
+    if name in known:
+        return NAMED[name]
+    for isa in dict.fromkeys(isas):
+        names = llvm_cpus(_platform(isa))
+        if name in names:
+            return NamedCpu(isa, name, 0)
+        known += sorted(names)
+    import difflib
+
+    close = difflib.get_close_matches(name, dict.fromkeys(known), n=3, cutoff=0.6)
+    hint = f"; did you mean {', '.join(close)}?" if close else ""
+    raise ConfigError(f"{_RULE}, but got {name!r}{hint}")
 
 
 def _host_cpu() -> str:

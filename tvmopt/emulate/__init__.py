@@ -1,1 +1,6 @@
-"""Other CPUs in software, so that kernels for them run in tests on this one."""
+"""Kernels for other CPUs, run here under emulation: their numbers, not their speed."""
+
+from .program import run
+from .tools import Tools, find_tools
+
+__all__ = ["Tools", "find_tools", "run"]

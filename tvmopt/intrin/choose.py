@@ -11,11 +11,14 @@ from .amx import AMX
 from .avx512_bf16 import AVX512_BF16
 from .base import DotIntrinsic
 from .llvm_functions import with_llvm_functions
+from .rvv import RVV
+from .sdot import SDOT
 from .tile import TileIntrinsic
 from .vnni import VNNI
+from .vrmpy import VRMPY
 
 #: Every dot-product intrinsic, within a family the widest first.
-DOTS: tuple[DotIntrinsic, ...] = (*VNNI, *AVX512_BF16)
+DOTS: tuple[DotIntrinsic, ...] = (*VNNI, *AVX512_BF16, *SDOT, *VRMPY, *RVV)
 
 #: Every tile intrinsic, with the largest block of tiles.
 TILES: tuple[TileIntrinsic, ...] = AMX
