@@ -184,12 +184,15 @@ def test_products_of_bfloat16(lib, rows, k_bytes, columns):
 
 def test_bfloat16_takes_denormals_for_zeros_and_gives_zeros_for_them(lib):
     tiny, one = np.float32(2.0**-126), np.float32(1)
+    zero = np.float32(0)
     cases = [  # left, right, sum before, sum after
-        (tiny / 2, 1e30, one, one),
-        (1e30, tiny / 4, one, one),
-        (tiny, 0.5, np.float32(0), np.float32(0)),
-        (tiny, 1.0, np.float32(0), tiny),
-        (0.0, 0.0, tiny / 2, np.float32(0)),
+        (tiny / 2, 2.0**100, zero, zero),
+        (2.0**100, tiny / 4, zero, zero),
+        (tiny, -1.0, 1.5 * tiny, zero),
+        (tiny, -1.0, 2 * tiny, tiny),
+        (tiny, 0.5, zero, zero),
+        (tiny, 1.0, zero, tiny),
+        (0.0, 0.0, tiny / 2, zero),
         (np.inf, 1.0, one, np.float32(np.inf)),
         (np.inf, 0.0, one, np.float32(np.nan)),
     ]

@@ -94,6 +94,7 @@ def _configured(stage: tirx.Stmt, name: str, sources: list[str]) -> tirx.Stmt:
             _around(loop.body, name),
             loop.thread_binding,
             loop.annotations,
+            loop.step,
         )
 
     mapped = tvm_ffi.structural_map(stage, (tirx.For, on_for), order="post")
