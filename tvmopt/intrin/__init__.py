@@ -5,7 +5,7 @@ One family a file. An intrinsic is registered with TVM when a schedule first use
 
 from .amx_configuration import with_tile_configuration
 from .base import DotIntrinsic
-from .choose import DOTS, TILES, dot_named, find_dot, find_tile
+from .choose import DOTS, TILES, dot_named, find_dot, find_tile, multipliable
 from .mmla import MMLA, MatrixIntrinsic
 from .tile import TileIntrinsic, largest_step
 
@@ -20,5 +20,6 @@ __all__ = [
     "find_dot",
     "find_tile",
     "largest_step",
+    "multipliable",
     "with_tile_configuration",
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.target import Target
 
+from tvmopt import host
 from tvmopt.arch.cpu import CpuArch
 
 from .amx import AMX
@@ -41,6 +43,23 @@ def find_dot(arch: CpuArch, data: str, weight: str) -> DotIntrinsic | None:
         ):
             return dot
     return None
+
+
+def multipliable(target: Target) -> frozenset[tuple[str, str]]:
+    """Types of data and weight that ``target`` has an instruction for; empty without any."""
+    from tvm.target.codegen import llvm_get_cpu_features
+
+    if target.kind.name != "llvm":
+        return frozenset()
+    features = {str(feature) for feature in llvm_get_cpu_features(target)}
+    triple = str(target.attrs["mtriple"]) if "mtriple" in target.attrs else ""
+    isa = triple.split("-")[0] or host.isa()
+    intrinsics: tuple[DotIntrinsic | TileIntrinsic, ...] = (*DOTS, *TILES)
+    return frozenset(
+        (one.data, one.weight)
+        for one in intrinsics
+        if one.isa == isa and features.issuperset(one.features)
+    )
 
 
 def dot_named(name: str) -> DotIntrinsic:

@@ -13,12 +13,15 @@ from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.transform.legalize import legalize_map
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.safe_take import GuardTake
+from tvmopt.transform.signs import MatchSigns
 from tvmopt.transform.simplify import simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
 
 
-def lower_passes(winograd: bool = False) -> list[tvm.transform.Pass]:
-    """The phases of :func:`lower`, in order."""
+def lower_passes(
+    winograd: bool = False, target: tvm.target.Target | None = None
+) -> list[tvm.transform.Pass]:
+    """The phases of :func:`lower`, in order; without a target, for any."""
     return [
         # 1. Graph clean-up on Relax operators.
         *simplify_passes(),
@@ -26,6 +29,7 @@ def lower_passes(winograd: bool = False) -> list[tvm.transform.Pass]:
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Operators with a library implementation of their own.
+        *([MatchSigns(target)] if target is not None else []),
         PadEarly(),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
@@ -61,7 +65,7 @@ def lower(
     _refuse_int4(mod)
     winograd = winograd and target.kind.name == "llvm"
     with target, tvm.transform.PassContext(opt_level=3):
-        lowered = tvm.transform.Sequential(lower_passes(winograd))(mod)
+        lowered = tvm.transform.Sequential(lower_passes(winograd, target))(mod)
     left = remaining_operators(lowered)
     if left:
         listed = ", ".join(f"{name} x{count}" for name, count in sorted(left.items()))
