@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import Call
+from tvmopt import host
 
 
 def library_call(path: Path, arrays: Sequence[np.ndarray]) -> Call:
@@ -16,6 +17,7 @@ def library_call(path: Path, arrays: Sequence[np.ndarray]) -> Call:
     import tvm
     from tvm import relax
 
+    host.request_amx(host.cpu_flags())
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
     main, tensors = machine["main"], [tvm.runtime.tensor(array) for array in arrays]
     return lambda: main(*tensors)

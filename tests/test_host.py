@@ -116,3 +116,49 @@ def test_memory_is_cut_by_the_cgroups_limit(monkeypatch, tmp_path):
     for text, expected in (("max\n", whole), ("1000000\n", 1_000_000), (f"{2**60}\n", whole)):
         limit.write_text(text)
         assert host.memory_bytes.__wrapped__() == expected
+
+
+@pytest.fixture
+def asks_linux(monkeypatch):
+    """A CPU of these features under a Linux that answers so; what it was asked."""
+    asked = []
+
+    def pretend(flags, answer):
+        def syscall(*arguments):
+            asked.append(arguments)
+            return answer
+
+        monkeypatch.setattr(host, "cpu_flags", lambda: frozenset(flags))
+        monkeypatch.setattr(host, "_syscall", syscall)
+        return asked
+
+    host._amx_permission.cache_clear()
+    yield pretend
+    host._amx_permission.cache_clear()
+
+
+def test_amx_is_asked_for_once(asks_linux):
+    asked = asks_linux({"avx2", "amx_tile", "amx_int8"}, 0)
+    assert host.request_amx(["avx2"]) and asked == []
+    assert host.request_amx(["avx2", "amx_tile"]) and host.request_amx(("amx_tile",))
+    assert asked == [(158, 0x1023, 18)]
+
+
+def test_amx_that_linux_refuses(asks_linux):
+    asked = asks_linux({"amx_tile"}, -1)
+    assert not host.request_amx(["amx_tile"]) and not host.request_amx(["amx_tile"])
+    assert len(asked) == 1
+    assert host.request_amx(["avx2"])
+
+
+def test_a_cpu_without_amx_is_not_asked(asks_linux):
+    asked = asks_linux({"avx2"}, 0)
+    assert not host.request_amx(["amx_tile"])
+    assert asked == []
+
+
+@pytest.mark.skipif(host.isa() != "x86_64", reason="the number is x86-64's")
+def test_the_question_is_one_that_linux_answers():
+    granted = host._syscall(*host._REQUEST_AMX) == 0
+    assert granted == ("amx_tile" in host.cpu_flags())
+    assert host._syscall(39) == os.getpid()  # arguments and result go through

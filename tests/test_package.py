@@ -89,6 +89,17 @@ def test_no_room_imports_a_higher_one():
     assert wrong == []
 
 
+def test_whoever_loads_a_library_asks_for_amx():
+    # Workers ask when they start, the runtime in its checks.
+    elsewhere = {"measure/jobs.py", "measure/batch.py", "runtime/model.py"}
+    loads = {p for p, _ in _modules() if "load_module(" in p.read_text()}
+    assert {str(p.relative_to(PACKAGE)) for p in loads} > elsewhere
+    asks = {p for p in loads if "request_amx(" in p.read_text()}
+    assert {str(p.relative_to(PACKAGE)) for p in loads - asks} == elsewhere
+    for name in ("measure/worker.py", "runtime/checks.py"):
+        assert "request_amx(" in (PACKAGE / name).read_text()
+
+
 def test_only_the_upper_rooms_know_mlflow_and_optuna():
     for path, room in _modules():
         names = {name.split(".")[0] for name in _imported(path)}
@@ -154,6 +165,18 @@ def test_pins_are_what_the_code_checks():
     assert pins["apache-tvm"] == versions.TVM_VERSION
     assert pins["apache-tvm-ffi"] == versions.TVM_FFI_VERSION
     assert PROJECT["version"] == versions.VERSION == tvmopt.__version__
+
+
+def test_files_that_are_no_python_are_packaged():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packaged = {
+        path
+        for package, globs in patterns["package-data"].items()
+        for pattern in globs
+        for path in (ROOT / package.replace(".", "/")).glob(pattern)
+    }
+    others = {p for p in PACKAGE.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    assert packaged == others != set()
 
 
 def test_every_imported_package_is_a_dependency():

@@ -11,11 +11,14 @@ import hashlib
 import os
 import platform
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of x86-64
+_REQUEST_AMX = (158, 0x1023, 18)
 
 
 @functools.cache
@@ -36,6 +39,34 @@ def cpu_flags() -> frozenset[str]:
         return frozenset([*riscv.group(1), *riscv.group(2).split("_")]) - {""}
     found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
     return frozenset(found.group(1).split()) if found else frozenset()
+
+
+def request_amx(flags: Iterable[str]) -> bool:
+    """Ask Linux for Intel AMX's tile registers before code that may use them is run.
+
+    Linux gives them to no process unasked, since they make what a thread keeps larger; once is
+    enough for all threads and children.
+
+    Args:
+        flags: Features that the code may use, in Linux's names; without ``"amx_tile"`` nothing is
+            asked for.
+
+    Returns:
+        Whether the code may run: False when Linux refused, or the CPU has no AMX.
+    """
+    return "amx_tile" not in flags or _amx_permission()
+
+
+@functools.cache
+def _amx_permission() -> bool:
+    return "amx_tile" in cpu_flags() and _syscall(*_REQUEST_AMX) == 0
+
+
+def _syscall(*arguments: int) -> int:
+    """A system call by its number; -1 when it fails."""
+    import ctypes  # takes a while, and few need it
+
+    return int(ctypes.CDLL(None).syscall(*arguments))
 
 
 @functools.cache

@@ -89,3 +89,23 @@ def test_importing_the_package_is_cheap() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
     assert found.strip() == "[]"
+
+
+@pytest.mark.parametrize("flags", [{"avx2", "amx_tile"}, {"avx2"}])
+def test_a_worker_asks_for_amx_where_the_cpu_has_it(flags: set[str], tmp_path: Path) -> None:
+    code = (
+        "import sys; from tvmopt import host; from tvmopt.measure import worker\n"
+        f"host.cpu_flags = lambda: frozenset({sorted(flags)})\n"
+        "host._syscall = lambda *number: print('asked', *number, file=sys.stderr) or 0\n"
+        "worker.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=worker_environment(1, tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == '{"value": "ready"}\n'
+    assert done.stderr == ("asked 158 4131 18\n" if "amx_tile" in flags else "")

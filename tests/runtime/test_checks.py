@@ -43,6 +43,54 @@ def test_intact_bundle_is_opened(copied, monkeypatch):
     assert opened == [str(copied / LIBRARY_FILE)]
 
 
+def _for_amx(folder, instructions):
+    """Make it a model for a CPU with AMX that uses ``instructions``."""
+    target = ModelMetadata.read(folder).target
+    flags = sorted({*target["cpu_flags"], "amx_tile", "amx_int8"})
+    _edit(folder, target={**target, "cpu_flags": flags}, instructions=instructions)
+
+
+@pytest.fixture
+def linux(copied, monkeypatch):
+    """A CPU with AMX under a Linux that answers so to system calls; what it was asked."""
+    flags = {*ModelMetadata.read(copied).target["cpu_flags"], "amx_tile", "amx_int8"}
+    asked = []
+
+    def pretend(answer):
+        monkeypatch.setattr(host, "cpu_flags", lambda: frozenset(flags))
+        monkeypatch.setattr(host, "_syscall", lambda *number: asked.append(number) or answer)
+        return asked
+
+    host._amx_permission.cache_clear()
+    yield pretend
+    host._amx_permission.cache_clear()
+
+
+def test_amx_is_asked_for_before_the_library_is_opened(copied, linux, monkeypatch):
+    _for_amx(copied, ["tdpbusd"])
+    asked, order = linux(0), []
+    original = tvm.runtime.load_module
+    monkeypatch.setattr(
+        tvm.runtime, "load_module", lambda path: order.append(list(asked)) or original(path)
+    )
+    load(copied)
+    load(copied)
+    assert order == [[(158, 0x1023, 18)]] * 2  # before it, and once
+
+
+def test_a_library_without_amx_runs_where_linux_refuses_it(copied, linux):
+    _for_amx(copied, ["vpdpbusd"])
+    asked = linux(-1)
+    load(copied)
+    assert len(asked) == 1
+
+
+def test_no_permission_is_asked_for_a_cpu_without_amx(copied, linux):
+    asked = linux(-1)
+    load(copied)
+    assert asked == []
+
+
 @pytest.mark.usefixtures("never_opened")
 class TestNotOpened:
     @pytest.mark.parametrize("name", [LIBRARY_FILE, GOLDEN_FILE])
@@ -87,6 +135,23 @@ class TestNotOpened:
         monkeypatch.setattr(host, "cpu_flags", lambda: flags - set(gone))
         assert f"lacks {', '.join(gone)}; build it again with target=host" in _refusal(copied)
 
+    @pytest.mark.parametrize("instructions", [[], ["tdpbusd"]])
+    def test_a_cpu_without_amx(self, copied, monkeypatch, instructions):
+        flags = frozenset(ModelMetadata.read(copied).target["cpu_flags"])
+        _for_amx(copied, instructions)
+        monkeypatch.setattr(host, "cpu_flags", lambda: flags)
+        monkeypatch.setattr(host, "_syscall", lambda *arguments: pytest.fail("Linux was asked"))
+        assert "lacks amx_int8, amx_tile; build it again with target=host" in _refusal(copied)
+
+    @pytest.mark.parametrize("instruction", ["tdpbusd", "tileloadd", "ldtilecfg"])
+    def test_linux_refuses_amx(self, copied, linux, instruction):
+        _for_amx(copied, ["vpdpbusd", instruction])
+        asked = linux(-1)
+        message = _refusal(copied)
+        assert message.startswith(f"the model uses AMX ({instruction}), which Linux must permit")
+        assert "but it refused; run it on Linux 5.16 or newer" in message
+        assert asked == [(158, 0x1023, 18)]
+
     @pytest.mark.parametrize(
         "text", ["", "{", "[]", "null", '"text"', "{}", '{"format": 1}', "\x00\xff", "[1]", "7"]
     )
@@ -115,6 +180,9 @@ class TestNotOpened:
             {"library_sha256": None},
             {"threads": "two"},
             {"tolerance": None},
+            {"instructions": None},
+            {"instructions": "tdpbusd"},
+            {"instructions": [1]},
         ],
         ids=str,
     )
@@ -131,6 +199,24 @@ def test_metadata_round_trip(copied, tmp_path):
     metadata = ModelMetadata.read(copied)
     metadata.write(tmp_path)
     assert ModelMetadata.read(tmp_path) == metadata
+
+
+def test_metadata_says_which_instructions_are_used(copied, tmp_path):
+    assert ModelMetadata.read(copied).instructions == ()
+    _edit(copied, instructions=["vpdpbusd", "tdpbusd"])
+    metadata = ModelMetadata.read(copied)
+    assert metadata.instructions == ("vpdpbusd", "tdpbusd")
+    metadata.write(tmp_path)
+    assert ModelMetadata.read(tmp_path) == metadata
+
+
+def test_metadata_of_an_older_version(copied):
+    path = copied / METADATA_FILE
+    data = json.loads(path.read_text())
+    assert data.pop("instructions") == []
+    path.write_text(json.dumps(data))
+    assert ModelMetadata.read(copied).instructions == ()
+    load(copied)
 
 
 def test_wrong_tvm_pair_is_refused(copied, monkeypatch, never_opened):

@@ -3,8 +3,22 @@
 One family a file. An intrinsic is registered with TVM when a schedule first uses it.
 """
 
+from .amx_configuration import with_tile_configuration
 from .base import DotIntrinsic
-from .choose import DOTS, dot_named, find_dot
+from .choose import DOTS, TILES, dot_named, find_dot, find_tile
 from .mmla import MMLA, MatrixIntrinsic
+from .tile import TileIntrinsic, largest_step
 
-__all__ = ["DOTS", "MMLA", "DotIntrinsic", "MatrixIntrinsic", "dot_named", "find_dot"]
+__all__ = [
+    "DOTS",
+    "MMLA",
+    "TILES",
+    "DotIntrinsic",
+    "MatrixIntrinsic",
+    "TileIntrinsic",
+    "dot_named",
+    "find_dot",
+    "find_tile",
+    "largest_step",
+    "with_tile_configuration",
+]

@@ -7,16 +7,21 @@ from tvm import ir, tirx
 
 from tvmopt.arch.cpu import CpuArch
 
+from .amx import AMX
 from .avx512_bf16 import AVX512_BF16
 from .base import DotIntrinsic
 from .llvm_functions import with_llvm_functions
 from .rvv import RVV
 from .sdot import SDOT
+from .tile import TileIntrinsic
 from .vnni import VNNI
 from .vrmpy import VRMPY
 
 #: Every dot-product intrinsic, within a family the widest first.
 DOTS: tuple[DotIntrinsic, ...] = (*VNNI, *AVX512_BF16, *SDOT, *VRMPY, *RVV)
+
+#: Every tile intrinsic, with the largest block of tiles.
+TILES: tuple[TileIntrinsic, ...] = AMX
 
 
 def find_dot(arch: CpuArch, data: str, weight: str) -> DotIntrinsic | None:
@@ -65,3 +70,24 @@ def register_used(text: str) -> None:
     for dot in DOTS:
         if f'"{dot.name}"' in text:
             dot.register()
+
+
+def find_tile(arch: CpuArch, data: str, weight: str) -> TileIntrinsic | None:
+    """The tile intrinsic of ``arch`` for these types; None when it has none.
+
+    Its shape is the largest; ``dataclasses.replace`` gives another.
+
+    Args:
+        arch: The CPU.
+        data: Type of the operand whose rows may be anywhere.
+        weight: Type of the operand that is packed.
+    """
+    features = arch.features()
+    for tile in TILES:
+        if (
+            tile.isa == arch.isa
+            and (tile.data, tile.weight) == (data, weight)
+            and features.issuperset(tile.features)
+        ):
+            return tile
+    return None

@@ -6,7 +6,7 @@ are small, inlined wherever they are called, and dropped from the library then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tvm import ir, s_tir, tirx
 
@@ -21,13 +21,36 @@ def with_llvm_functions(func: tirx.PrimFunc, sources: Iterable[str]) -> tirx.Pri
         func: A function with a root block.
         sources: LLVM modules as text, each with the functions that it defines.
     """
+    texts = list(sources)
+    body = func.body.block.body
+    last = body.seq[-1] if isinstance(body, tirx.SeqStmt) else body
+    return map_stages(func, lambda s: import_llvm(s, texts) if s.same_as(last) else s)
+
+
+def import_llvm(stmt: tirx.Stmt, sources: Iterable[str]) -> tirx.Stmt:
+    """``stmt`` with functions defined around it.
+
+    Args:
+        stmt: What calls them.
+        sources: LLVM modules as text, each with the functions that it defines.
+    """
+    zero = tirx.const(0, "int32")
+    for source in sources:
+        stmt = tirx.AttrStmt(zero, "pragma_import_llvm", ir.StringImm(source), stmt)
+    return stmt
+
+
+def map_stages(func: tirx.PrimFunc, change: Callable[[tirx.Stmt], tirx.Stmt]) -> tirx.PrimFunc:
+    """``func`` with every statement of its root block replaced by what ``change`` makes of it.
+
+    Args:
+        func: A function with a root block.
+        change: Gives the new statement.
+    """
     realize = func.body
     root = realize.block
     stages = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
-    zero = tirx.const(0, "int32")
-    for source in sources:
-        text = ir.StringImm(source)
-        stages[-1] = tirx.AttrStmt(zero, "pragma_import_llvm", text, stages[-1])
+    stages = [change(stage) for stage in stages]
     block = s_tir.SBlock(
         root.iter_vars,
         root.reads,

@@ -55,6 +55,7 @@ class Tile:
         weight_rounds: How often one core comes back to the same weight after it has been through
             all others.
         weight_far: Bytes touched between two such rounds.
+        step: Cycles of one of the ``depth`` steps where no vectors multiply; 0 where they do.
     """
 
     rows: int
@@ -76,6 +77,7 @@ class Tile:
     guarded: bool = False
     weight_rounds: float = 1.0
     weight_far: float = 1.0
+    step: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,18 +100,7 @@ class Cost:
 def tile_cost(tile: Tile, arch: CpuArch) -> Cost:
     """What all tiles cost."""
     accumulators = tile.rows * tile.vectors
-    multiply = accumulators / arch.fma_ports
-    load = (tile.rows + tile.vectors) / arch.load_ports
-    latency = arch.fma_latency * (1.0 if accumulators < arch.fma_ports * arch.fma_latency else 0.0)
-    step = max(multiply, load, latency) + _LOADED * min(multiply, load)
-    needed = accumulators + tile.vectors + 1
-    if tile.depth <= _STRAIGHT:
-        needed += tile.vectors + tile.rows // 2
-    if needed > arch.vector_registers:  # accumulators live in memory
-        step += 1.5 * (needed - arch.vector_registers)
-    step += _BRANCH / min(4, max(1, tile.inner))
-    if tile.guarded:
-        step *= _GUARDED
+    step = tile.step or _vector_step(tile, arch)
     compute = tile.depth * step
     compute += tile.spills * accumulators * _SPILL
     again = (tile.weight_uses - tile.weight_rounds) / bandwidth(tile.weight_reuse, arch)
@@ -123,6 +114,22 @@ def tile_cost(tile: Tile, arch: CpuArch) -> Cost:
     shared = tile.parallel and arch.cores > 1
     total = tile.tiles * one * tile.imbalance / (arch.cores if shared else 1)
     return Cost(compute, traffic, overhead, total + (LAUNCH if shared else 0.0))
+
+
+def _vector_step(tile: Tile, arch: CpuArch) -> float:
+    """Cycles of one step of the reduction: a tile of multiply-adds, and what it loads."""
+    accumulators = tile.rows * tile.vectors
+    multiply = accumulators / arch.fma_ports
+    load = (tile.rows + tile.vectors) / arch.load_ports
+    latency = arch.fma_latency * (1.0 if accumulators < arch.fma_ports * arch.fma_latency else 0.0)
+    step = max(multiply, load, latency) + _LOADED * min(multiply, load)
+    needed = accumulators + tile.vectors + 1
+    if tile.depth <= _STRAIGHT:
+        needed += tile.vectors + tile.rows // 2
+    if needed > arch.vector_registers:  # accumulators live in memory
+        step += 1.5 * (needed - arch.vector_registers)
+    step += _BRANCH / min(4, max(1, tile.inner))
+    return step * _GUARDED if tile.guarded else step
 
 
 def bandwidth(working_set: float, arch: CpuArch) -> float:

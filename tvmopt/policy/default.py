@@ -18,6 +18,7 @@ from tvm.s_tir import ScheduleError
 
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.policy.cost import LAUNCH, bandwidth
+from tvmopt.policy.matrix_tile import matrix_tile_hints
 from tvmopt.policy.ranked import Ranked, spread
 from tvmopt.policy.register_tile import register_tile_hints
 from tvmopt.policy.window import window_hints
@@ -25,6 +26,7 @@ from tvmopt.policy.winograd import winograd_hints
 from tvmopt.schedule.analysis import block_facts, leaf_blocks, why_not_schedulable
 from tvmopt.schedule.apply import NotApplicable, apply_hint
 from tvmopt.schedule.hint import Hint
+from tvmopt.schedule.matrix_tile import prepare_matrix
 from tvmopt.schedule.register_tile import Form, prepare
 from tvmopt.schedule.window import WindowForm, prepare_window
 from tvmopt.schedule.winograd import WinogradForm, prepare_winograd
@@ -86,6 +88,12 @@ class DefaultPolicy:
         return _prepared(prepare, self.func) if self._winograd is None else None
 
     @functools.cached_property
+    def _matrix(self) -> Form | None:
+        if self._form is None or self._form.tile(self.arch) is None:
+            return None
+        return _prepared(prepare_matrix, self.func)
+
+    @functools.cached_property
     def _window(self) -> WindowForm | None:
         return _prepared(prepare_window, self.func) if self._winograd is None else None
 
@@ -125,8 +133,10 @@ class DefaultPolicy:
             tasks = sorted(winograd_hints(self._winograd, self.arch), key=lambda r: r.cycles)
             return [*tasks, *self._variations("fallback")[:1]]
         form, window = self._form, self._window
+        matrix = self._matrix
         tiles = sorted(
             [
+                *(matrix_tile_hints(matrix, self.arch) if matrix else ()),
                 *(register_tile_hints(form, self.arch) if form else ()),
                 *(window_hints(window, self.arch) if window else ()),
             ],

@@ -50,7 +50,7 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
             for position, size in row_block.items():
                 block[position] = size
             nests: list[_Nest] = [
-                ((), *nest) for nest in _orders(extents, block, rows, columns, has_stage, arch)
+                ((), *nest) for nest in loop_orders(extents, block, rows, columns, has_stage, arch)
             ]
             whole = all(e % b == 0 for e, b in zip(extents, block, strict=True))
             if whole and not has_stage:  # TVM cuts no part of a part off
@@ -147,7 +147,7 @@ def _row_counts(extent: int, most: int, rest: int, near: float) -> list[int]:
     return sorted(counts)
 
 
-def _orders(
+def loop_orders(
     extents: list[int],
     block: list[int],
     rows: list[int],

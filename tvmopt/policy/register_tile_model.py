@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.policy.cost import COPY, LAUNCH, Tile, bandwidth, imbalance, tile_cost
@@ -22,9 +22,16 @@ class RegisterTileModel:
     Args:
         form: The function, made ready.
         arch: The CPU.
+        steps: Steps that the reduction takes for a hint, and the cycles of one, where a matrix
+            unit multiplies; None for vectors.
     """
 
-    def __init__(self, form: Form, arch: CpuArch) -> None:
+    def __init__(
+        self,
+        form: Form,
+        arch: CpuArch,
+        steps: Callable[[Hint], tuple[int, float]] | None = None,
+    ) -> None:
         facts = form.facts
         self._form, self._arch = form, arch
         self._extents = form.extents
@@ -32,6 +39,7 @@ class RegisterTileModel:
         self._itemsize = form.weight.buffer.dtype.itemsize
         self._weight_fixed = [form.weight.strides[i] == 0 for i in facts.spatial]
         self._data_fixed = [form.data.strides[i] == 0 for i in facts.spatial]
+        self._steps = steps
         self._depth = form.depth(arch)
         self._inner = form.steps(arch)
 
@@ -41,8 +49,10 @@ class RegisterTileModel:
         tiles, axes = self._loops(hint)
         vectors = math.ceil(block[-1] / arch.lanes(self._form.facts.dtype))
         rows = math.prod(block[:-1])
-        steps = self._form.facts.reduced // self._depth
+        steps, cycles = self._form.facts.reduced // self._depth, 0.0
         weight_block = steps * vectors * arch.simd_bytes
+        if self._steps is not None:
+            steps, cycles = self._steps(hint)
         weight_fixed = [self._weight_fixed[axis] for axis in axes]
         data_fixed = [self._data_fixed[axis] for axis in axes]
         inside = self._inside(hint, tiles, axes, weight_block)
@@ -74,6 +84,7 @@ class RegisterTileModel:
             and any(p < len(block) and extents[p] % block[p] for p in hint.order[: hint.parallel]),
             weight_rounds=rounds,
             weight_far=far,
+            step=cycles,
         )
         cost = tile_cost(tile, arch)
         stage = self._stage_cycles(hint, tiles, axes) + self._pack_cycles(hint)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from tvmopt import host
 from tvmopt.arch.target import TargetSpec, set_thread_environment
 from tvmopt.errors import TvmoptError
 from tvmopt.quantize.downstream import part_of, value_info
@@ -143,6 +144,7 @@ def _seconds(model: onnx.ModelProto, dtype: str, target: TargetSpec) -> float:
         warnings.simplefilter("ignore")  # the importer tells of every name it changes
         imported = import_onnx(model)
     converted = convert_module(imported, dtype=dtype)
+    host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "layer.so"
         build_library(lower(converted.mod, target.to_tvm()), target, path)

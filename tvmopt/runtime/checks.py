@@ -1,4 +1,7 @@
-"""The gate before a library is opened: hash, TVM version, CPU. Opening one runs its code."""
+"""The gate before a library is opened: hash, TVM version, CPU, and what Linux must permit.
+
+Opening a library runs its code.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from tvmopt.digest import sha256_file
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.versions import tvm_version
+
+_AMX = ("tile", "tdp", "ldtilecfg")
 
 
 def check_bundle(folder: Path, metadata: ModelMetadata) -> None:
@@ -36,6 +41,18 @@ def check_bundle(folder: Path, metadata: ModelMetadata) -> None:
         raise ArtifactError(
             f"the model was built for {metadata.target['mcpu']}, and this CPU ({host.cpu_model()}) "
             f"lacks {', '.join(missing)}; build it again with target=host on this machine"
+        )
+    _request_amx(metadata)
+
+
+def _request_amx(metadata: ModelMetadata) -> None:
+    granted = host.request_amx(metadata.target["cpu_flags"])
+    used = [name for name in metadata.instructions if name.startswith(_AMX)]
+    if used and not granted:
+        raise ArtifactError(
+            f"the model uses AMX ({', '.join(used)}), which Linux must permit to this process, but "
+            "it refused; run it on Linux 5.16 or newer, outside a sandbox that blocks arch_prctl, "
+            "or build it again for a target without AMX"
         )
 
 

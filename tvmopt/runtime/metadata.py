@@ -48,6 +48,8 @@ class ModelMetadata:
         digest: Digest of the build stage; empty when it was built outside the workflow.
         tolerance: Largest deviation allowed from the golden outputs.
         measure: What a deviation is, see :func:`tvmopt.compare.deviation`.
+        instructions: Mnemonics of the tensor instructions that its kernels use (``"vpdpbusd"``);
+            empty where none is used, and in what older versions of this package built.
     """
 
     name: str
@@ -63,6 +65,7 @@ class ModelMetadata:
     digest: str
     tolerance: float
     measure: str = "max"
+    instructions: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> None:
         """Write ``model.json`` into ``folder``."""
@@ -88,6 +91,12 @@ class ModelMetadata:
                 raise ValueError(f"format must be {FORMAT}")
             _check_kinds(data, _KINDS)
             _check_kinds(data["target"], _TARGET_KINDS)
+            instructions = data.setdefault("instructions", [])
+            if not isinstance(instructions, list) or not all(
+                isinstance(name, str) for name in instructions
+            ):
+                raise TypeError(f"instructions is {instructions!r}")
+            data["instructions"] = tuple(instructions)
             for side in ("inputs", "outputs"):
                 data[side] = tuple(
                     TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in data[side]

@@ -6,6 +6,7 @@ from tvm import s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
+from tvmopt.intrin import with_tile_configuration
 from tvmopt.intrin.choose import with_intrinsic_functions
 
 from .base import Template
@@ -15,6 +16,7 @@ from .contraction import Contraction
 from .elementwise import Elementwise
 from .fallback import Fallback
 from .hint import Hint
+from .matrix_tile import MatrixTile
 from .prefetch import insert_prefetches
 from .register_tile import RegisterTile
 from .requantise import rewrite_requantise
@@ -33,6 +35,7 @@ TEMPLATES: dict[str, Template] = {
         Elementwise(),
         RowReduction(),
         ColumnReduction(),
+        MatrixTile(),
         RegisterTile(),
         Window(),
         StridedWindow(),
@@ -74,7 +77,7 @@ def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     result = keep_bfloat16_bits(insert_prefetches(scheduled))
     result = rewrite_math(rewrite_requantise(result))
-    result = with_intrinsic_functions(result)
+    result = with_tile_configuration(with_intrinsic_functions(result))
     for key, value in (func.attrs or {}).items():
         result = result.with_attr(key, value)
     return result.with_attr(SCHEDULED_ATTR, True)

@@ -24,6 +24,9 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 _WIDE, _BITS = "bfloat16", "uint16"
+_MOVED = (ir.TensorLoad, tirx.Select)
+_EXACT = (tirx.Max, tirx.Min)
+_ARITHMETIC = (*_EXACT, tirx.Add, tirx.Sub, tirx.Mul, tirx.Div)
 _REINTERPRET, _ADDRESS, _IF = "reinterpret", "address_of", "if_then_else"
 
 
@@ -42,6 +45,9 @@ def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
         value = store.value
         if store.buffer in ours:
             return tirx.BufferStore(store.buffer, _bits(value), list(store.indices))
+        if isinstance(value, _ARITHMETIC) and str(value.ty.dtype).startswith(_WIDE):
+            bits = tirx.reinterpret(str(value.ty.dtype), _bits(value))
+            return tirx.BufferStore(store.buffer, bits, list(store.indices))
         return store
 
     def on_cast(cast: tirx.Cast) -> ir.Expr:
@@ -113,13 +119,21 @@ def _bits(value: ir.Expr) -> ir.Expr:
         return tirx.const(int(number), _BITS)
     if isinstance(value, ir.TensorLoad):
         return tirx.reinterpret(_like(_BITS, value), value)
-    return _rounded(tirx.Cast(_like("float32", value), value))
+    if isinstance(value, _EXACT):  # nothing to round
+        word = _like("uint32", value)
+        upper = tirx.reinterpret(word, _float32(value)) >> tirx.const(16, word)
+        return upper.astype(_like(_BITS, value))
+    return _rounded(_float32(value))
 
 
 def _float32(value: ir.Expr) -> ir.Expr:
     """A bfloat16 value as float32: its bits are the upper half."""
     if isinstance(value, tirx.FloatImm):
         return tirx.const(float(value.value), "float32")
+    if isinstance(value, _ARITHMETIC):
+        return type(value)(_float32(value.a), _float32(value.b))
+    if not (_is(value, _REINTERPRET) or _is(value, _IF)) and not isinstance(value, _MOVED):
+        return tirx.Cast(_like("float32", value), value)
     word = _like("uint32", value)
     return tirx.reinterpret(
         _like("float32", value), _bits(value).astype(word) << tirx.const(16, word)
@@ -136,7 +150,9 @@ def _rounded(value: ir.Expr) -> ir.Expr:
         half = tirx.const(0x7FFF, word) + (upper & tirx.const(1, word))
         quiet = upper | tirx.const(0x40, word)
         rounded = (bits + half) >> tirx.const(16, word)
-        return tirx.Select(tirx.NE(number, number), quiet, rounded).astype(_like(_BITS, value))
+        # Not isnan, which TVM does not vectorise, nor number != number, which it takes for false.
+        is_nan = (bits & tirx.const(0x7FFFFFFF, word)) > tirx.const(0x7F800000, word)
+        return tirx.Select(is_nan, quiet, rounded).astype(_like(_BITS, value))
 
     number = tirx.Var("number", str(value.ty.dtype))
     return tirx.Let(number, value, of_number(number))

@@ -101,22 +101,13 @@ def schedule_nest(
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
     finish = sch.get_loops(epilogue)[len(around) :]
     unroll_and_vectorize(sch, finish[-1:] if within else finish)
-    for producer in sch.get_producers(anchor):
-        if PREPROC in sch.get(producer).annotations or _is_scheduled(sch, producer):
-            continue
-        if hint.stage:
-            depth = len(units) + hint.stage
-            sch.compute_at(producer, around[depth - 1], preserve_unit_loops=True)
-            _vectorize_inner(sch, producer, depth, hint)
-        else:
-            schedule_injective(sch, producer, hint)
+    place_producers(sch, anchor, around, len(units), hint)
     unroll_and_vectorize(sch, tile, vectorize=dot is None)
     if unroll_reduction:
         for loop in reduction:
             sch.unroll(loop)
     head = around[: len(units) + hint.parallel] if hint.parallel else []
-    if head:
-        sch.parallel(sch.fuse(*head) if len(head) > 1 else head[0])
+    run_in_parallel(sch, head)
     for loop in ragged:
         if len(head) < 2 or not any(loop.same_as(other) for other in head):
             sch.annotate(loop, _CUT, 1)
@@ -126,6 +117,30 @@ def schedule_nest(
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
     if dot:
         sch.tensorize(tile[-1], dot.intrinsic.register())
+
+
+def place_producers(
+    sch: s_tir.Schedule, anchor: SBlockRV, around: Sequence[LoopRV], units: int, hint: Hint
+) -> None:
+    """Move what makes the data (padding) into the loops ``around``, as deep as ``hint`` says.
+
+    The first ``units`` of these loops do not count.
+    """
+    for producer in sch.get_producers(anchor):
+        if PREPROC in sch.get(producer).annotations or _is_scheduled(sch, producer):
+            continue
+        if hint.stage:
+            depth = units + hint.stage
+            sch.compute_at(producer, around[depth - 1], preserve_unit_loops=True)
+            _vectorize_inner(sch, producer, depth, hint)
+        else:
+            schedule_injective(sch, producer, hint)
+
+
+def run_in_parallel(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> None:
+    """Share out the iterations of nested loops over the cores; nothing where there are none."""
+    if loops:
+        sch.parallel(sch.fuse(*loops) if len(loops) > 1 else loops[0])
 
 
 def fits(hint: Hint, extents: Sequence[int]) -> bool:
@@ -175,6 +190,8 @@ def schedule_rest(sch: s_tir.Schedule, hint: Hint) -> None:
         block = sch.get_sblock(name)
         if PREPROC in sch.get(block).annotations or _is_scheduled(sch, block):
             continue
+        if not isinstance(sch.get(block).body, tirx.BufferStore | tirx.SeqStmt):
+            continue  # an intrinsic
         if not block_facts(sch, block).reduction:
             schedule_injective(sch, block, hint)
 

@@ -16,7 +16,14 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.intrin import DotIntrinsic, dot_named, find_dot
+from tvmopt.intrin import (
+    DotIntrinsic,
+    TileIntrinsic,
+    dot_named,
+    find_dot,
+    find_tile,
+    largest_step,
+)
 
 from .analysis import Access, BlockFacts, block_facts, constant_run
 from .base import Template
@@ -73,6 +80,16 @@ class Form:
         whole = self.facts.axes[self.contiguous].extent % found.depth == 0
         return found if whole and self.facts.dtype == found.sums else None
 
+    def tile(self, arch: CpuArch) -> TileIntrinsic | None:
+        """The instruction that multiplies tiles of the operands on ``arch``; None without one."""
+        itemsize = self.data.buffer.dtype.itemsize
+        found = find_tile(arch, str(self.data.buffer.dtype), str(self.weight.buffer.dtype))
+        if found is None or self.contiguous < 0 or self.facts.dtype != found.sums:
+            return None
+        step = largest_step(self.facts.axes[self.contiguous].extent * itemsize)
+        whole = self.run == self.facts.axes[self.vector].extent  # no groups
+        return dataclasses.replace(found, kbytes=step) if step and whole else None
+
     def depth(self, arch: CpuArch) -> int:
         """Products that a lane adds up at once on ``arch``."""
         dot = self.dot(arch)
@@ -116,8 +133,13 @@ class Form:
         ]
 
 
-def prepare(func: tirx.PrimFunc) -> Form | None:
-    """``func`` made ready, or None when it is not one sum of products of that kind."""
+def prepare(func: tirx.PrimFunc, collapse: bool = True) -> Form | None:
+    """``func`` made ready, or None when it is not one sum of products of that kind.
+
+    Args:
+        func: A TensorIR function, as FuseTIR leaves it.
+        collapse: Whether to make row axes one where memory allows.
+    """
     found = only_reduction(func)
     if found is None:
         return None
@@ -125,7 +147,8 @@ def prepare(func: tirx.PrimFunc) -> Form | None:
     if _operands(block_facts(sch, anchor)) is None:
         return None
     epilogue = find_epilogue(sch, anchor)
-    _collapse_rows(sch, anchor, epilogue)
+    if collapse:
+        _collapse_rows(sch, anchor, epilogue)
     facts = block_facts(sch, anchor)
     operands = _operands(facts)
     if operands is None:
@@ -313,21 +336,9 @@ def _pack(
 
     The products of a dot-product instruction lie side by side: ``P[no, k // 4, ni, k % 4]``.
     """
-    copy = sch.reindex(anchor, ("read", _read_index(sch, anchor, weight)))
     facts = block_facts(sch, anchor)
-    vector = facts.spatial[-1]
-    ragged = facts.axes[vector].extent % lanes != 0
-    if ragged:
-        data = next(r for r in facts.reads if r.strides[vector] == 0)
-        view = sch.reindex(anchor, ("read", _read_index(sch, anchor, data)))
-        sch.pad_einsum(anchor, [lanes if i == vector else 1 for i in range(len(facts.axes))])
-        (crop,) = sch.get_consumers(anchor)
-        sch.compute_inline(view)
-        sch.compute_inline(crop)
-        (padded,) = sch.get_consumers(copy)
-        sch.compute_inline(copy)
-        copy = padded
-        facts = block_facts(sch, anchor)
+    multiples = [lanes if i == facts.spatial[-1] else 1 for i in range(len(facts.axes))]
+    copy = copy_weight(sch, anchor, weight, multiples)
     order = _packed_order(sch, anchor, copy, bool(hint.intrin))
     if order != sorted(order):
 
@@ -343,6 +354,42 @@ def _pack(
         schedule_injective(sch, copy, hint)
 
 
+def copy_weight(
+    sch: s_tir.Schedule, anchor: SBlockRV, weight: Access, multiples: list[int]
+) -> SBlockRV:
+    """Copy the weight into a buffer with one dimension an axis; round axes up, zeros at the end.
+
+    The data is copied as well where an axis of its own is rounded up.
+
+    Args:
+        sch: The schedule.
+        anchor: The sum of products.
+        weight: The operand to copy.
+        multiples: For each axis of ``anchor`` what its extent must be a multiple of.
+
+    Returns:
+        The block that copies the weight.
+    """
+    copy = sch.reindex(anchor, ("read", _read_index(sch, anchor, weight)))
+    facts = block_facts(sch, anchor)
+    short = [i for i, a in enumerate(facts.axes) if a.extent % multiples[i]]
+    if not short:
+        return copy
+    written = sch.get(copy).writes[0].source
+    packed = next(r for r in facts.reads if r.buffer.same_as(written))
+    data = next(r for r in facts.reads if not r.buffer.same_as(written))
+    view = sch.reindex(anchor, ("read", _read_index(sch, anchor, data)))
+    sch.pad_einsum(anchor, multiples)
+    (crop,) = sch.get_consumers(anchor)
+    sch.compute_inline(view)  # into the padded data where there is some, else into the sum
+    sch.compute_inline(crop)
+    if all(packed.strides[i] == 0 for i in short):
+        return copy
+    (padded,) = sch.get_consumers(copy)
+    sch.compute_inline(copy)
+    return padded
+
+
 def _read_index(sch: s_tir.Schedule, anchor: SBlockRV, access: Access) -> int:
     buffers = [region.source for region in sch.get(anchor).reads]
     return next(n for n, buffer in enumerate(buffers) if buffer.same_as(access.buffer))
@@ -356,6 +403,23 @@ def _packed_order(
     With ``products`` the last reduced one comes after all others.
     """
     facts = block_facts(sch, anchor)
+    axis_of = dimension_axes(sch, anchor, copy)
+    vector = facts.spatial[-1]
+
+    def rank(dimension: int) -> tuple[int, int]:
+        i = axis_of.get(dimension, -1)
+        if i == vector:
+            return 2, 0
+        if products and i == facts.reduction[-1]:
+            return 3, 0
+        return (1 if i >= 0 and facts.axes[i].reduce else 0), i
+
+    return sorted(range(len(sch.get(copy).writes[0].source.shape)), key=rank)
+
+
+def dimension_axes(sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV) -> dict[int, int]:
+    """For each dimension of what :func:`copy_weight` made, the axis of ``anchor`` behind it."""
+    facts = block_facts(sch, anchor)
     buffer = sch.get(copy).writes[0].source
     read = next(r for r in facts.reads if r.buffer.same_as(buffer))
     shape = [int(e) for e in buffer.shape]
@@ -368,14 +432,4 @@ def _packed_order(
             ):
                 axis_of[d] = i
                 break
-    vector = facts.spatial[-1]
-
-    def rank(dimension: int) -> tuple[int, int]:
-        i = axis_of.get(dimension, -1)
-        if i == vector:
-            return 2, 0
-        if products and i == facts.reduction[-1]:
-            return 3, 0
-        return (1 if i >= 0 and facts.axes[i].reduce else 0), i
-
-    return sorted(range(len(shape)), key=rank)
+    return axis_of

@@ -15,6 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tvmopt import host
 from tvmopt.arch.target import TargetSpec, set_thread_environment
 from tvmopt.build import build_library
 from tvmopt.evaluate.latency import interleave
@@ -61,6 +62,7 @@ def measured_seconds(
         target: Target that they are compiled for.
     """
     set_thread_environment(target.threads)
+    host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         calls = {
             name: _call(build_library(module, target, Path(folder) / f"{name}.so").path, module)

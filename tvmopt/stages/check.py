@@ -12,6 +12,7 @@ import onnx
 import tvm
 from tvm import relax
 
+from tvmopt import host
 from tvmopt.arch.target import TargetSpec, set_thread_environment
 from tvmopt.build import build_library
 from tvmopt.compare import Tolerance, cosine
@@ -75,6 +76,7 @@ class Findings:
 def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
     """Compile with the default schedules; gives a function from arrays to arrays."""
     set_thread_environment(target.threads)
+    host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "check.so"
         build_library(

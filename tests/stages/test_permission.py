@@ -1,0 +1,54 @@
+"""Stages that run what they compile ask for AMX first, if it is compiled for a CPU with AMX."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+
+from tvmopt import host
+from tvmopt.arch.target import TargetSpec
+from tvmopt.quantize import latency
+from tvmopt.stages import auto_layout, check
+
+
+class ReachedError(Exception):
+    """The library would be built now."""
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What permission was asked for, until a library is built."""
+    asked = []
+
+    def reached(*args, **kwargs):
+        raise ReachedError
+
+    for place in ("tvmopt.stages.check", "tvmopt.stages.auto_layout", "tvmopt.build"):
+        monkeypatch.setattr(f"{place}.build_library", reached)
+    monkeypatch.setattr("tvmopt.transform.lower.lower", lambda mod, target: mod)
+    monkeypatch.setattr("tvmopt.stages.check.lower", lambda mod, target, winograd: mod)
+    monkeypatch.setattr(host, "request_amx", asked.append)
+    return asked
+
+
+def _check(target):
+    check.compile_for_check(tvm.IRModule(), target)
+
+
+def _layouts(target):
+    auto_layout.measured_seconds({"a": tvm.IRModule()}, target)
+
+
+def _layer(target):
+    import onnx.parser
+
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    latency._seconds(onnx.parser.parse_model(text), "float32", target)
+
+
+@pytest.mark.parametrize("run", [_check, _layouts, _layer])
+def test_it_is_asked_for_the_features_of_the_target(asked, run):
+    flags = ("amx_tile", "avx2")
+    with pytest.raises(ReachedError):
+        run(TargetSpec("sapphirerapids", "x86_64", 1, cpu_flags=flags))
+    assert asked == [flags]
