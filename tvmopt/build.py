@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 
 from tvmopt import host
+from tvmopt.arch.llvm import pass_config
 from tvmopt.arch.target import TargetSpec
 from tvmopt.errors import BuildError, EnvironmentSetupError
 
@@ -111,7 +112,7 @@ def build_library(
                 sources[name] = f"none:{rule}" if none else f"default:{rule}"
     try:
         mod = prepack(mod)
-        with tvm.transform.PassContext(opt_level=3):
+        with tvm.transform.PassContext(opt_level=3, config=pass_config(target.isa)):
             executable = tvm.compile(mod, llvm, relax_pipeline=_finish_pipeline(llvm))
         executable.export_library(str(path), cc=compiler)
     except Exception as error:

@@ -16,7 +16,6 @@ from tvmopt.errors import ArtifactError
 from tvmopt.intrin import MMLA
 
 ROWS, COLUMNS, DEPTH = 6, 10, 40
-ARCH = CpuArch("generic", "aarch64", 1, 128, 32, mattr=("+i8mm",), mtriple="aarch64-linux-gnu")
 each = pytest.mark.parametrize("mma", [pytest.param(mma, id=mma.name) for mma in MMLA])
 emulated = pytest.mark.skipif(
     isinstance(emulate.find_tools("aarch64"), str), reason=str(emulate.find_tools("aarch64"))
@@ -59,7 +58,9 @@ def built(mma) -> tvm.runtime.Module:
     sch.tensorize(i1, mma.register())
     for loop in tiles:
         sch.unroll(loop)
-    return tvm.tirx.build(tvm.IRModule({"main": sch.mod["main"]}), target=ARCH.to_tvm())
+    mattr = tuple(f"+{feature}" for feature in mma.features)  # of the smallest CPU that has it
+    arch = CpuArch("generic", mma.isa, 1, 128, 32, mattr=mattr, mtriple="aarch64-linux-gnu")
+    return tvm.tirx.build(tvm.IRModule({"main": sch.mod["main"]}), target=arch.to_tvm())
 
 
 def operands(mma):

@@ -21,13 +21,13 @@ def _call(name: str) -> Emit:
     return emit
 
 
-def _vrmpy(name: str, weight: str, llvm_name: str) -> DotIntrinsic:
+def _vrmpy(name: str, data: str, weight: str, llvm_name: str) -> DotIntrinsic:
     return DotIntrinsic(
-        name=name,
+        name=f"tvmopt.{name}",
         isa="hexagon",
         instruction="vrmpy",
         features=("hvxv60", "hvx-length128b"),
-        data="uint8",
+        data=data,
         weight=weight,
         sums="int32",
         lanes=_LANES,
@@ -37,6 +37,7 @@ def _vrmpy(name: str, weight: str, llvm_name: str) -> DotIntrinsic:
 
 
 VRMPY = (
-    _vrmpy("tvmopt.vrmpy_u8s8", "int8", "vrmpybusv"),
-    _vrmpy("tvmopt.vrmpy_u8u8", "uint8", "vrmpyubv"),
+    _vrmpy("vrmpy_u8s8", "uint8", "int8", "vrmpybusv"),
+    _vrmpy("vrmpy_u8u8", "uint8", "uint8", "vrmpyubv"),
+    _vrmpy("vrmpy_s8s8", "int8", "int8", "vrmpybv"),
 )
