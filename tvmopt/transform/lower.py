@@ -31,6 +31,7 @@ def lower_passes(
         # 2. Operators with a library implementation of their own.
         *([MatchSigns(target)] if target is not None else []),
         PadEarly(),
+        relax.transform.CanonicalizeBindings(),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         # 3. Everything else to TensorIR, constants folded again, then fused.

@@ -13,17 +13,16 @@ The identity for dense is TVM's (pull request 12911); it left convolutions open.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, te
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.intrin import multipliable
-from tvmopt.transform.conv2d import ints
+from tvmopt.transform.conv2d import ints, output_size
 from tvmopt.transform.integer.values import static_shape
 
 _HALF = 128
@@ -143,28 +142,21 @@ class _Rewrite(PyExprMutator):
             result = self._corrected(result, self._sum(weight, [0, 1, 2]), data)
         if move_weight:
             kernel = ints(weight.ty.shape)[:2]
-            windows = self._window_sums(used, kernel, strides, dilation, ints(call.ty.shape)[1:3])
+            windows = self._window_sums(used, kernel, strides, dilation)
             result = self._corrected(result, windows, weight)
         return result
 
     def _window_sums(
-        self,
-        data: relax.Expr,
-        kernel: list[int],
-        strides: list[int],
-        dilation: list[int],
-        size: list[int],
+        self, data: relax.Expr, kernel: list[int], strides: list[int], dilation: list[int]
     ) -> relax.Expr:
         """(n, h, w, 1): the sum of all data that an output sees."""
         pixels = self._sum(data, [3])
-        total: relax.Expr | None = None
-        for corner in itertools.product(*(range(k) for k in kernel)):
-            begin = [c * d for c, d in zip(corner, dilation, strict=True)]
-            end = [b + (o - 1) * s + 1 for b, o, s in zip(begin, size, strides, strict=True)]
-            part = self._emit(relax.op.strided_slice(pixels, [1, 2], begin, end, strides))
-            total = part if total is None else self._emit(relax.op.add(total, part))
-        assert total is not None, "a kernel has at least one element"
-        return total
+        if kernel == [1, 1] == strides:
+            return pixels
+        hint = {"primfunc_name_hint": "window_sums"}
+        return self._emit(
+            self.builder_.call_te(window_sums, pixels, kernel, strides, dilation, **hint)
+        )
 
     def _corrected(
         self, product: relax.Expr, sums: relax.Expr, moved: relax.Expr
@@ -197,6 +189,35 @@ class _Rewrite(PyExprMutator):
 
     def _emit(self, expr: relax.Expr) -> relax.Expr:
         return self.builder_.emit(expr)
+
+
+def window_sums(
+    data: te.Tensor, kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> te.Tensor:
+    """Sums over the windows of a convolution.
+
+    Args:
+        data: (n, h, w, 1), padded.
+        kernel: Height and width of a window.
+        strides: Along h and w.
+        dilation: Along h and w.
+
+    Returns:
+        (n, out h, out w, 1).
+    """
+    batch, height, width, _ = ints(data.shape)
+    size = output_size(
+        (height, width), tuple(kernel), tuple(strides), (0, 0, 0, 0), tuple(dilation)
+    )
+    ry, rx = (te.reduce_axis((0, k), name) for k, name in zip(kernel, ("ry", "rx"), strict=True))
+    return te.compute(
+        (batch, *size, 1),
+        lambda n, y, x, c: te.sum(
+            data[n, y * strides[0] + ry * dilation[0], x * strides[1] + rx * dilation[1], c],
+            axis=[ry, rx],
+        ),
+        name="window_sums",
+    )
 
 
 def _shift(dtype: str) -> int:
