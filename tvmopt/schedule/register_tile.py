@@ -78,7 +78,8 @@ class Form:
         if found is None or self.contiguous < 0:
             return None
         whole = self.facts.axes[self.contiguous].extent % found.depth == 0
-        return found if whole and self.facts.dtype == found.sums else None
+        steps = self.facts.reduced > found.depth  # TVM takes a loop of one step for no reduction
+        return found if whole and steps and self.facts.dtype == found.sums else None
 
     def tile(self, arch: CpuArch) -> TileIntrinsic | None:
         """The instruction that multiplies tiles of the operands on ``arch``; None without one."""
