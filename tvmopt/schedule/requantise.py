@@ -3,6 +3,9 @@
 The sum of a number and 1.5 * 2^23 is rounded to a whole number, ties to even, and its lowest byte
 is that number's: no conversion of float to integer, no rounding instruction, and the vector is
 narrowed once. Exact for whatever lies within 2^22, and the clip comes first.
+
+Where a number is rounded and clipped to a byte only to be a float again, as at the sum of a
+residual block, it never becomes a byte.
 """
 
 from __future__ import annotations
@@ -23,13 +26,38 @@ def rewrite_requantise(func: tirx.PrimFunc) -> tirx.PrimFunc:
         B[i] = Cast("uint8", max(min(round(A[i]) + 3.0, 255.0), 0.0))
         B[i] = Cast("uint8", reinterpret("uint32", max(min(A[i], 252.0), -3.0) + 12582912.0) + 3)
 
+        B[i] = Cast("float32", Cast("uint8", max(min(round(A[i]), 255.0), 0.0))) * 0.1
+        B[i] = max(min(round(A[i]), 255.0), 0.0) * 0.1
+
     The clip may come before the rounding because its bounds are whole numbers.
     """
-    body = tvm_ffi.structural_map(func.body, (tirx.Cast, _on_cast), order="post")
+    # Outer casts first: what stays a float must not have become a byte before.
+    body = tvm_ffi.structural_map(func.body, (tirx.Cast, _on_cast), order="pre")
     return func.with_body(body)
 
 
 def _on_cast(cast: tirx.Cast) -> ir.Expr:
+    if str(cast.ty.dtype) == "float32" and isinstance(cast.value, tirx.Cast):
+        number = _still_float(cast.value)
+        return cast if number is None else number
+    return _to_byte(cast)
+
+
+def _still_float(narrow: tirx.Cast) -> ir.Expr | None:
+    """The number that is cast to a byte, when the byte holds it exactly."""
+    value, low, high = _clip(narrow.value)
+    value, zero = _shift(value)
+    dtype = str(narrow.ty.dtype)
+    if dtype not in _BYTES or str(value.ty.dtype) != "float32" or not _is_round(value):
+        return None
+    least, most = (0, 255) if dtype == "uint8" else (-128, 127)
+    if low is None or high is None or low < least or high > most or zero != int(zero):
+        return None
+    return narrow.value
+
+
+def _to_byte(cast: tirx.Cast) -> ir.Expr:
+    """A cast of a rounded and clipped number to a byte; the cast itself where it is none."""
     if str(cast.ty.dtype) not in _BYTES or str(cast.value.ty.dtype) != "float32":
         return cast
     value, low, high = _clip(cast.value)
