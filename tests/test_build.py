@@ -9,8 +9,9 @@ import pytest
 import tvm
 
 from tvmopt.arch.target import resolve_target
-from tvmopt.build import build_library, cxx_compiler
+from tvmopt.build import build_library
 from tvmopt.errors import BuildError, EnvironmentSetupError
+from tvmopt.link import cxx_compiler
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.stages.module_files import read_module
 from tvmopt.transform.lower import lower
