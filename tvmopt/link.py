@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,11 @@ def cxx_compiler() -> str:
             "install g++ (Debian: apt-get install g++) or set CXX to one"
         )
     return str(found)
+
+
+def isa_of(target: str) -> str:
+    """Instruction set of a TVM target, as its JSON text says; empty for this machine's."""
+    return str(json.loads(target).get("mtriple", "")).split("-")[0]
 
 
 def link_options(isa: str = "") -> dict[str, Any]:

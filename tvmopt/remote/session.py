@@ -47,10 +47,8 @@ def open_session(
         LimitError: When no board gets free, or the session takes too long.
         ArtifactError: When the board ends the session, as it does when a library crashes there.
     """
-    _check_tracker(board)
     with translated(board, session_s):
-        with limited(wait_s, f"no board {board} was free within {wait_s:g} s; try later"):
-            session = _request(board, session_s)
+        session = request(board, session_s, wait_s)
         late = f"board {board} must answer within {session_s:g} s, but it has not"
         try:
             with limited(session_s + _GRACE_S, late):
@@ -59,7 +57,7 @@ def open_session(
             _close(session)
 
 
-def _check_tracker(board: Board) -> None:
+def check_tracker(board: Board) -> None:
     """Raise :class:`ConfigError` unless a tracker answers and knows boards of the key."""
     from tvm.rpc import base
 
@@ -91,14 +89,17 @@ def _check_tracker(board: Board) -> None:
         )
 
 
-def _request(board: Board, session_s: float) -> Any:
+def request(board: Board, session_s: float, wait_s: float) -> Any:
+    """A session on a board, to be closed by who asks; see :func:`open_session`."""
     from tvm import rpc
 
-    tracker = rpc.connect_tracker(board.host, board.port)
-    try:
-        return tracker.request(board.key, session_timeout=session_s, max_retry=2)
-    finally:
-        tracker.close()
+    check_tracker(board)
+    with limited(wait_s, f"no board {board} was free within {wait_s:g} s; try later"):
+        tracker = rpc.connect_tracker(board.host, board.port)
+        try:
+            return tracker.request(board.key, session_timeout=session_s, max_retry=2)
+        finally:
+            tracker.close()
 
 
 def _close(session: Any) -> None:
@@ -110,21 +111,27 @@ def _close(session: Any) -> None:
 @contextlib.contextmanager
 def translated(board: Board, session_s: float) -> Iterator[None]:
     """Errors of TVM's RPC as one line of ours."""
+    from tvm.error import RPCError
+
     try:
         yield
     except TvmoptError:
         raise
-    except Exception as error:
-        text = last_line(error)
+    except (RuntimeError, OSError) as error:
         if "session has expired" in str(error):
             raise LimitError(
                 f"a session on board {board} may take {session_s:g} s, and had not ended by then; "
                 "give it less to do, or a smaller model"
             ) from error
+        if isinstance(error, RPCError):
+            raise ArtifactError(
+                f"what is asked of board {board} must succeed there, but it failed: "
+                f"{last_line(error)}"
+            ) from error
         raise ArtifactError(
-            f"board {board} must keep its session, but it ended it ({text}): what ran there "
-            "crashed, for example of an instruction that its CPU lacks; see the log of its RPC "
-            "server, start that again if it died, and check target"
+            f"board {board} must keep its session, but it ended it ({last_line(error)}): what ran "
+            "there crashed, for example of an instruction that its CPU lacks; see the log of its "
+            "RPC server, start that again if it died, and check target"
         ) from error
 
 

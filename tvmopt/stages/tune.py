@@ -11,6 +11,7 @@ from tvmopt.arch.target import TargetSpec
 from tvmopt.config import MEASURING, TuneConfig
 from tvmopt.errors import ConfigError
 from tvmopt.remote import Board
+from tvmopt.remote.session import check_tracker
 from tvmopt.stages.module_files import read_module
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.transform.lower import lower
@@ -55,6 +56,7 @@ def tune(
     missing = target.missing_on_host()
     tags = {}
     if board is not None:
+        check_tracker(board)
         tags = {"tvmopt.rpc_key": board.key, "tvmopt.rpc_tracker": board.address}
     elif missing and config.strategy == "fast":
         reason = f"this machine lacks {', '.join(missing)} of {target.mcpu}"
@@ -102,7 +104,10 @@ def tune(
         "tasks": float(len(result.tasks)),
         "tasks_from_database": float(served),
     } | mean_regret(regret)
-    return StageResult(metrics, tags, _changed(result, failures, served))
+    changed = _changed(result, failures, served)
+    if "tvmopt.unmeasured.tuning" in tags:
+        changed.append(f"the first choice of 'fast' for each, since {reason}")
+    return StageResult(metrics, tags, changed)
 
 
 def _changed(result: TuneResult, failures: int, served: int) -> list[str]:
