@@ -63,7 +63,7 @@ def test_zig_is_told_the_platform(monkeypatch, only_zig):
     monkeypatch.setattr(subprocess, "run", run)
     link_options("aarch64")["fcompile"]("a.so", ["a.o", "b.o"], cc=None)
     [command] = commands
-    assert command[:4] == [sys.executable, "-m", "ziglang", "c++"]
+    assert command[:4] == [sys.executable, "-m", "ziglang", "cc"]
     assert command[4:6] == ["-target", "aarch64-linux-gnu.2.28"]
     assert command[-4:] == ["-o", "a.so", "a.o", "b.o"]
 

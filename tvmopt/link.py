@@ -74,7 +74,7 @@ def link_options(isa: str = "") -> dict[str, Any]:
 def _link_with_zig(isa: str, output: str, objects: Sequence[str], **_: object) -> None:
     files = [objects] if isinstance(objects, str) else list(objects)
     target = f"{isa}-linux-gnu.{_GLIBC}"
-    command = [sys.executable, "-m", "ziglang", "c++", "-target", target]
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", target]
     done = subprocess.run(
         [*command, "-shared", "-fPIC", "-o", output, *files],
         capture_output=True,

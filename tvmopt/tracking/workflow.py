@@ -111,7 +111,7 @@ def main(
             promoted, refused = promotion.Promotion(False, str(error)), error
         _log_note(session, registered, promoted, as_markdown(table))
         reused = tuple(s.stage for s in stages if s.cached)
-        _say_end(session, registered, promoted, reused)
+        _say_end(session, request, registered, promoted, reused)
         if refused is not None:
             raise refused
         return MainResult(
@@ -348,6 +348,7 @@ def _log_note(
 
 def _say_end(
     session: Session,
+    request: Request,
     registered: registry.Registered,
     promoted: promotion.Promotion,
     reused: tuple[str, ...],
@@ -362,5 +363,9 @@ def _say_end(
     store = session.client.tracking_uri
     say()
     say(f"open the UI     mlflow ui --backend-store-uri {store}")
+    if request.target.missing_on_host():
+        number = f"-P name={name} -P version={version}"
+        say(f"take it there   mlflow run . -e pull --env-manager local {number}")
+        return
     say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")
     say(f"serve           mlflow models serve -m '{uri}' --env-manager local -p 5001")
