@@ -8,6 +8,7 @@ from tvm.s_tir import ScheduleError
 
 from tvmopt.intrin import with_tile_configuration
 from tvmopt.intrin.choose import with_intrinsic_functions
+from tvmopt.intrin.guarded import replace_guarded
 
 from .base import Template
 from .bfloat16_bits import keep_bfloat16_bits
@@ -75,7 +76,7 @@ def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
         scheduled: ``func`` under a schedule.
         func: The function before, whose attributes are kept.
     """
-    result = keep_bfloat16_bits(insert_prefetches(scheduled))
+    result = keep_bfloat16_bits(insert_prefetches(replace_guarded(scheduled)))
     result = rewrite_math(rewrite_requantise(result))
     result = with_tile_configuration(with_intrinsic_functions(result))
     for key, value in (func.attrs or {}).items():

@@ -10,6 +10,7 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.intrin import DotIntrinsic
+from tvmopt.intrin.guarded import GUARDED
 
 from .analysis import Access, BlockFacts, block_facts, leaf_blocks
 from .hint import Hint
@@ -115,7 +116,10 @@ def schedule_nest(
     # Last, because TVM proves no loop around a reduction parallel once its init is apart.
     init = sch.decompose_reduction(anchor, (chunks or reduction)[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
-    if dot:
+    if dot and ragged:
+        block = sch.blockize(tile[-1])
+        sch.annotate(block, GUARDED, dot.intrinsic.name)
+    elif dot:
         sch.tensorize(tile[-1], dot.intrinsic.register())
 
 
