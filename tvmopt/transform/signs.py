@@ -206,10 +206,11 @@ def window_sums(
         (n, out h, out w, 1).
     """
     batch, height, width, _ = ints(data.shape)
+    kh, kw = kernel
     size = output_size(
-        (height, width), tuple(kernel), tuple(strides), (0, 0, 0, 0), tuple(dilation)
+        (height, width), (kh, kw), (strides[0], strides[1]), (0, 0, 0, 0), (dilation[0], dilation[1])
     )
-    ry, rx = (te.reduce_axis((0, k), name) for k, name in zip(kernel, ("ry", "rx"), strict=True))
+    ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
     return te.compute(
         (batch, *size, 1),
         lambda n, y, x, c: te.sum(
