@@ -215,7 +215,11 @@ def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: Hin
 
 
 def _is_scheduled(sch: s_tir.Schedule, block: SBlockRV) -> bool:
-    return any(sch.get(loop).kind != tirx.ForKind.SERIAL for loop in sch.get_loops(block))
+    """Whether one of its loops is no plain one, or also that of another block."""
+    loops = [sch.get(loop) for loop in sch.get_loops(block)]
+    return any(
+        loop.kind != tirx.ForKind.SERIAL or isinstance(loop.body, tirx.SeqStmt) for loop in loops
+    )
 
 
 def unroll_and_vectorize(

@@ -208,10 +208,13 @@ def window_sums(
     batch, height, width, _ = ints(data.shape)
     (kh, kw), (sh, sw), (dh, dw) = kernel, strides, dilation
     size = output_size((height, width), (kh, kw), (sh, sw), (0, 0, 0, 0), (dh, dw))
-    ry, rx = (te.reduce_axis((0, k), name) for k, name in zip(kernel, ("ry", "rx"), strict=True))
+    ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
     return te.compute(
         (batch, *size, 1),
-        lambda n, y, x, c: te.sum(data[n, y * sh + ry * dh, x * sw + rx * dw, c], axis=[ry, rx]),
+        lambda n, y, x, c: te.sum(
+            data[n, y * sh + ry * dh, x * sw + rx * dw, c],
+            axis=[ry, rx],
+        ),
         name="window_sums",
     )
 
