@@ -269,14 +269,16 @@ def means(rows: Sequence[Row]) -> dict[str, float | None]:
     }
 
 
-def jobs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[Job]:
-    """What the options ask for; models of the zoo that are not there yet are fetched."""
+def jobs(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, models: Sequence[str] = MODELS
+) -> list[Job]:
+    """What the options ask for, ``models`` by default; those not there yet are fetched."""
     if args.model:
         if args.only:
             parser.error("--only names models of the zoo, and --model is another: give one of both")
         return [Job(Path(args.model).stem, Path(args.model), args.input_shapes)]
     known = [entry.name for entry in zoo.ENTRIES if entry.status == "ok"]
-    names = options.check_names(parser, args.only, known) or MODELS
+    names = options.check_names(parser, args.only, known) or models
     return [
         Job(name, zoo.path(name), zoo.entry(name).input_shapes, zoo.entry(name)) for name in names
     ]

@@ -24,11 +24,14 @@ class BuiltLibrary:
         sources: What scheduled each function: ``"database"``, ``"default:<rule>"`` or
             ``"none:<reason>"``.
         compile_s: Seconds of code generation and linking.
+        instructions: Mnemonics of the tensor instructions that each function uses, of those that
+            use any.
     """
 
     path: Path
     sources: dict[str, str]
     compile_s: float
+    instructions: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 def build_library(
@@ -51,6 +54,7 @@ def build_library(
         BuildError: When code generation or linking fails.
         EnvironmentSetupError: When there is no compiler that links for the target.
     """
+    from tvmopt.intrin import instructions_used
     from tvmopt.policy import schedule_module
     from tvmopt.transform.prepack import prepack
     from tvmopt.tune.database import DatabaseKey, apply_database, canonical_target
@@ -70,6 +74,8 @@ def build_library(
             if sources.get(name) != "database":
                 none = rule.startswith("unscheduled")
                 sources[name] = f"none:{rule}" if none else f"default:{rule}"
+    used = {v.name_hint: instructions_used(f) for v, f in mod.functions_items() if _is_tensor_ir(f)}
+    instructions = {name: found for name, found in used.items() if found}
     try:
         mod = prepack(mod)
         with tvm.transform.PassContext(opt_level=3, config=pass_config(target.isa)):
@@ -79,7 +85,7 @@ def build_library(
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[-1][:300] if lines else type(error).__name__
         raise BuildError(f"code generation for {target.mcpu} failed: {reason}") from error
-    return BuiltLibrary(path, sources, time.perf_counter() - start)
+    return BuiltLibrary(path, sources, time.perf_counter() - start, instructions)
 
 
 def _is_tensor_ir(func: object) -> bool:

@@ -568,7 +568,7 @@ def test_packing_at_build_time(target, kind, parallel):
     data, weight = random(rng, tile.data, (rows, depth)), random(rng, tile.weight, (depth, columns))
     arrays = [data, weight, np.zeros((rows, columns), tile.sums)]
     tensors = [tvm.runtime.tensor(array) for array in arrays]
-    pack(lib["pack"], tensors, list(parts.packed), parts.shapes)
+    pack(lib["pack"], tensors, list(parts.packed), parts.outputs)
     np.testing.assert_array_equal(tensors[1].numpy(), packed(weight, tile))
     with on_amx():
         lib["main"](*tensors)

@@ -107,7 +107,7 @@ def test_parameters_are_listed_as_the_packer_takes_them() -> None:
     assert parts.packer is not None
     assert parts.packed == (2, 1)
     assert [[int(e) for e in p.shape] for p in parts.packer.params] == [[16], [8, 16]] * 2
-    assert parts.shapes == [[16], [8, 16]]
+    assert parts.outputs == [([16], "float32"), ([8, 16], "float32")]
 
 
 # --- build_batch and run_batch, in this process --------------------------------------------------

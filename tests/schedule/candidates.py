@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -122,12 +123,16 @@ def _calls(mod: tvm.IRModule) -> list[tuple[str, list[str]]]:
 
 
 def _values(shape: tuple[int, ...], dtype: str, seed: int, coarse: bool) -> np.ndarray:
-    """Random values; integers are small and not negative, so that they serve as indices."""
+    """Random values: bytes of their whole range, other integers such that they serve as indices."""
     rng = np.random.default_rng(seed)
-    if not dtype.startswith("float"):
+    if dtype in ("int8", "uint8"):
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    if "float" not in dtype:
         return rng.integers(0, 4, shape).astype(dtype)
     values = rng.standard_normal(shape)
-    return (np.round(values) if coarse else values).astype(dtype)
+    values = np.round(values) if coarse else values
+    return values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
 
 
 def chosen_hints(func: tirx.PrimFunc, arch: CpuArch) -> list[Hint]:

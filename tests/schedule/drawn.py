@@ -124,3 +124,86 @@ def with_epilogue(
         whole,
         None if numpy is None else whole_numpy,
     )
+
+
+def with_integer_epilogue(
+    name: str,
+    text: str,
+    operands: Sequence[Operand],
+    build: Callable[..., Any],
+    numpy: Callable[..., np.ndarray] | None,
+    out: tuple[int, ...],
+    bias: tuple[int, ...],
+) -> Drawn:
+    """Sums in int32 followed by what ``name`` of ``INTEGER_EPILOGUES`` says, exact to the bit.
+
+    NumPy does the arithmetic of floats in float32, as the kernel does.
+    """
+    assert numpy is not None
+    extra: list[Operand] = []
+    if name != "none":
+        extra.append(Operand(bias, constant=True, dtype="int32"))
+    if "residual" in name:
+        extra.append(Operand(out, dtype="uint8"))
+    count = len(operands)
+    dtype = next((d for d in ("uint8", "int8", "float32") if name.endswith(d)), "int32")
+    low, high, zero = (0, 255, 3) if dtype == "uint8" else (-128, 127, -5)
+    scale, other = np.float32(0.0173), np.float32(0.31)
+
+    def whole(*args: Any) -> Any:
+        y = build(*args[:count])
+        if name == "none":
+            return y
+        y = op.add(y, args[count])
+        if dtype == "int32":
+            return nn.relu(y)
+        y = op.multiply(op.astype(y, "float32"), relax.const(scale))
+        for residual in args[count + 1 :]:
+            y = op.add(y, op.multiply(op.astype(residual, "float32"), relax.const(other)))
+        if dtype == "float32":
+            return y
+        y = op.add(op.round(y), relax.const(np.float32(zero)))
+        return op.astype(op.clip(y, low, high), dtype)
+
+    def whole_numpy(*args: np.ndarray) -> np.ndarray:
+        y = numpy(*args[:count])
+        if name == "none":
+            return y
+        y = y + args[count]
+        if dtype == "int32":
+            return np.maximum(y, 0)
+        y = y.astype("float32") * scale
+        for residual in args[count + 1 :]:
+            y = y + residual.astype("float32") * other
+        return y if dtype == "float32" else np.clip(np.rint(y) + np.float32(zero), low, high)
+
+    return Drawn(f"{text}, epilogue {name}", (*operands, *extra), whole, whole_numpy)
+
+
+INTEGER_EPILOGUES = (
+    "none", "bias", "bias_uint8", "bias_int8", "bias_residual_uint8", "bias_float32",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Types:
+    """Types of a product, and what may follow it.
+
+    Attributes:
+        data: Type of the data.
+        weight: Type of the weight.
+        sums: Type of the result; None for that of the operands.
+        epilogues: What may follow.
+        with_epilogue: Appends one of them.
+    """
+
+    data: str = "float32"
+    weight: str = "float32"
+    sums: str | None = None
+    epilogues: Sequence[str] = tuple(EPILOGUES)
+    with_epilogue: Callable[..., Drawn] = with_epilogue
+
+
+FLOAT = Types()
+BYTES = Types("uint8", "int8", "int32", INTEGER_EPILOGUES, with_integer_epilogue)
+BFLOAT16 = Types("bfloat16", "bfloat16", "float32")

@@ -15,10 +15,12 @@ from tvmopt.transform.winograd import MATRICES, call_winograd
 from .drawn import (
     CHANNELS,
     EPILOGUES,
+    FLOAT,
     SIZES,
     Draw,
     Drawn,
     Operand,
+    Types,
     with_epilogue,
 )
 
@@ -53,7 +55,12 @@ def conv2d_numpy(
 
 
 @st.composite
-def convolutions(draw: Draw, layout: str | None = None, grouping: str | None = None) -> Drawn:
+def convolutions(
+    draw: Draw,
+    layout: str | None = None,
+    grouping: str | None = None,
+    types: Types = FLOAT,
+) -> Drawn:
     """2-d convolutions in three layouts, with every setting."""
     layout = layout or draw(st.sampled_from(["NHWC", "NHWC", "NCHW", "NCHW16c"]))
     kernel = [draw(st.sampled_from([1, 2, 3, 3, 5, 7])) for _ in "hw"]
@@ -121,16 +128,15 @@ def convolutions(draw: Draw, layout: str | None = None, grouping: str | None = N
         out, bias = (batch, outputs // 16, high, wide, 16), (1, outputs // 16, 1, 1, 16)
 
     def build(x: Any, w: Any) -> Any:
-        return nn.conv2d(x, w, strides, padding, dilation, groups, layout, kernel_layout, layout)
+        layouts = layout, kernel_layout, layout
+        return nn.conv2d(x, w, strides, padding, dilation, groups, *layouts, types.sums)
 
     text = f"conv2d {layout} stride {strides} padding {padding} dilation {dilation} groups {groups}"
     # The weight of an activation product is no constant.
-    operands = (
-        Operand(shapes[0]),
-        Operand(shapes[1], constant=draw(st.sampled_from([True] * 4 + [False]))),
-    )
-    name = draw(st.sampled_from(EPILOGUES))
-    return with_epilogue(name, text, operands, build, numpy, out, bias)
+    constant = draw(st.sampled_from([True] * 4 + [False]))
+    operands = Operand(shapes[0], dtype=types.data), Operand(shapes[1], constant, types.weight)
+    name = draw(st.sampled_from(types.epilogues))
+    return types.with_epilogue(name, text, operands, build, numpy, out, bias)
 
 
 @st.composite
@@ -175,7 +181,7 @@ def winograd_convolutions(draw: Draw) -> Drawn:
 
 
 @st.composite
-def matmuls(draw: Draw) -> Drawn:
+def matmuls(draw: Draw, types: Types = FLOAT) -> Drawn:
     """Products of matrices, plain and transposed, batched or not, of one row too."""
     rows = draw(st.sampled_from([1, 1, 2, 5, 7, 16, 29, 48, 97]))
     columns = draw(st.sampled_from([1, 3, 8, 13, 16, 31, 48, 64, 100]))
@@ -195,15 +201,16 @@ def matmuls(draw: Draw) -> Drawn:
         return [*range(rank - 2), rank - 1, rank - 2]
 
     def build(a: Any, b: Any) -> Any:
-        return op.matmul(a, op.permute_dims(b, swap(b)) if transposed else b)
+        b = op.permute_dims(b, swap(b)) if transposed else b
+        return op.matmul(a, b, out_dtype=types.sums)
 
     def numpy(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return a @ (b.transpose(swap(b)) if transposed else b)
 
-    return with_epilogue(
-        draw(st.sampled_from(EPILOGUES)),
+    return types.with_epilogue(
+        draw(st.sampled_from(types.epilogues)),
         f"matmul {kind}{' transposed' if transposed else ''}",
-        (Operand((*batch, rows, depth)), Operand(right, constant=constant)),
+        (Operand((*batch, rows, depth), dtype=types.data), Operand(right, constant, types.weight)),
         build,
         numpy,
         (*batch, rows, columns),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import ml_dtypes
 import numpy as np
 import tvm
 from tvm import relax, tirx
@@ -116,11 +117,11 @@ def prim_funcs(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
 def assert_close(got: np.ndarray, expected: np.ndarray) -> None:
     """Equal but for rounding, relative to the largest value: sums run in another order."""
     assert got.dtype == expected.dtype
-    if expected.dtype.kind != "f":
+    if not np.issubdtype(expected.dtype, np.floating) and expected.dtype != ml_dtypes.bfloat16:
         np.testing.assert_array_equal(got, expected)
         return
     scale = float(np.abs(expected.astype("float64")).max(initial=1e-3))
-    tolerance = 2e-2 if expected.dtype == np.float16 else 2e-5
+    tolerance = 2e-2 if expected.dtype.itemsize == 2 else 2e-5
     np.testing.assert_allclose(
         got.astype("float64"), expected.astype("float64"), rtol=0, atol=tolerance * scale
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from .drawn import Drawn
+from .drawn import BFLOAT16, BYTES, Drawn
 from .drawn_injective import elementwise, movements
 from .drawn_products import (
     convolutions,
@@ -24,4 +24,12 @@ KINDS: dict[str, st.SearchStrategy[Drawn]] = {
     "reduction": reductions(),
     "elementwise": elementwise(),
     "movement": movements(),
+}
+
+#: The same of narrow numbers, which instructions of some CPUs multiply and add several at once.
+NARROW: dict[str, st.SearchStrategy[Drawn]] = {
+    "byte_convolution": convolutions(types=BYTES),
+    "byte_matmul": matmuls(BYTES),
+    "bfloat16_convolution": convolutions(types=BFLOAT16),
+    "bfloat16_matmul": matmuls(BFLOAT16),
 }

@@ -1,15 +1,9 @@
-"""One contract for every template: whatever the function and the hint, the numbers stay.
-
-A template gives a schedule or says that it does not fit. What it gives computes the same, with its
-weights packed before or within; its trace replays, since that is what a tuning database keeps; and
-its hint survives JSON.
-"""
+"""Every template keeps the contract of :mod:`tests.schedule.contract`, whatever the function."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 
 import hypothesis
 import numpy as np
@@ -19,10 +13,11 @@ import tvm_ffi
 from hypothesis import strategies as st
 from tvm import ir, relax, s_tir, tirx
 
-from tvmopt.policy import DefaultPolicy, schedule_function
+from tvmopt.policy import DefaultPolicy
 from tvmopt.schedule import TEMPLATES, Hint, NotApplicable, Template, apply_hint
 
-from .candidates import Case, Cpu, cases, check_numbers, chosen_hints, cpus, two_threads
+from .candidates import Case, Cpu, cases, check_numbers, cpus, two_threads
+from .contract import assert_replays, keep_contract
 from .drawn import Drawn, Operand
 from .kinds import KINDS
 
@@ -41,42 +36,6 @@ SERVED = {
     "elementwise": {"elementwise", "fallback"},
     "movement": {"elementwise", "fallback"},
 }
-
-
-def assert_replays(schedule: s_tir.Schedule, func: tirx.PrimFunc) -> None:
-    """The trace, as a database keeps it, gives the same module again."""
-    again = s_tir.Schedule(tvm.IRModule({"main": func}))
-    s_tir.schedule.Trace.apply_json_to_schedule(schedule.trace.as_json(), again)
-    tvm.ir.assert_structural_equal(again.mod, schedule.mod)
-
-
-def assert_survives_json(hint: Hint) -> None:
-    again = Hint.from_dict(json.loads(json.dumps(hint.to_dict())))
-    assert again == hint
-    assert again.config_id == hint.config_id
-
-
-def keep_contract(drawn: Drawn, cpu: Cpu) -> collections.Counter[str]:
-    """Hold every template to the contract on ``drawn``; count the schedules of each."""
-    served: collections.Counter[str] = collections.Counter()
-    for case in cases(drawn, cpu.target):
-        if not any(int(e) > 1 for p in case.func.params for e in p.shape):
-            continue  # a scalar: nothing to schedule
-        schedules = []
-        for hint in chosen_hints(case.func, cpu.arch):
-            assert_survives_json(hint)
-            try:
-                schedule = apply_hint(case.func, hint)
-            except NotApplicable as error:
-                assert str(error).startswith(hint.template)
-                continue
-            served[hint.template] += 1
-            assert_replays(schedule, case.func)
-            schedules.append(schedule.mod["main"])
-        # Nothing is left as it was: there is a template for every function.
-        assert not schedule_function(case.func, cpu.arch).rule.startswith("unscheduled")
-        check_numbers(case, schedules, cpu.target)
-    return served
 
 
 def _draw(kind: str, examples: int, executor) -> None:

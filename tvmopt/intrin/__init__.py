@@ -8,6 +8,7 @@ from .base import DotIntrinsic
 from .choose import DOTS, TILES, dot_named, find_dot, find_tile, multipliable
 from .mmla import MMLA, MatrixIntrinsic
 from .tile import TileIntrinsic, largest_step
+from .used import instructions_used
 
 __all__ = [
     "DOTS",
@@ -19,6 +20,7 @@ __all__ = [
     "dot_named",
     "find_dot",
     "find_tile",
+    "instructions_used",
     "largest_step",
     "multipliable",
     "with_tile_configuration",

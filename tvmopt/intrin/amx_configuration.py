@@ -58,6 +58,12 @@ def with_tile_configuration(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return map_stages(func, lambda stage: _configured(stage, name, sources))
 
 
+def tile_instruction(function: str) -> str:
+    """Mnemonic that a function of :mod:`.amx` multiplies with; empty for any other function."""
+    match = _CALL.fullmatch(function)
+    return match[1].split("_")[-2] if match else ""
+
+
 def _calls(stmt: tirx.Stmt) -> list[ir.Call]:
     """The calls of functions that use tiles."""
     calls: list[ir.Call] = []

@@ -89,6 +89,8 @@ def register_used(text: str) -> None:
     for dot in DOTS:
         if f'"{dot.name}"' in text:
             dot.register()
+    for tile in TILES:
+        tile.register_used(text)
 
 
 def find_tile(arch: CpuArch, data: str, weight: str) -> TileIntrinsic | None:

@@ -9,6 +9,7 @@ come between.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,10 @@ MOST_BYTES = 64
 COLUMNS = 16
 _SIZES = {"int8": 1, "uint8": 1, "bfloat16": 2, "uint16": 2}
 _BYTES = 4  # what one sum takes at once
+# The fields in the names that TVM knows intrinsics by, in their order.
+_SHAPE = (
+    "rows", "row_blocks", "column_blocks", "kbytes", "step", "line_step", "pitch", "weight_axes",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,10 +144,19 @@ class TileIntrinsic:
         """Name of the intrinsic that copies the sums into a buffer, known from now on."""
         return self._registered("store")
 
+    def register_used(self, text: str) -> None:
+        """Register this intrinsic in every shape whose name stands in ``text``."""
+        shape = r"(\d+(?:_\d+){7})"
+        pattern = rf'"{re.escape(self.name)}\.{shape}(d?)(w?)\.(zero|multiply|store)"'
+        for sizes, data, weight, part in set(re.findall(pattern, text)):
+            fields: dict[str, Any] = dict(zip(_SHAPE, map(int, sizes.split("_")), strict=True))
+            fields["data_as"] = "uint16" if data else ""
+            fields["weight_as"] = "uint16" if weight else ""
+            dataclasses.replace(self, **fields)._registered(part)
+
     def _registered(self, part: str) -> str:
         definition, implementation = _sources(self, part)
-        names = ("rows", "row_blocks", "column_blocks", "kbytes", "step", "line_step", "pitch")
-        shape = "_".join(str(getattr(self, name)) for name in (*names, "weight_axes"))
+        shape = "_".join(str(getattr(self, name)) for name in _SHAPE)
         bits = ("d" if self.data_as else "") + ("w" if self.weight_as else "")
         name = f"{self.name}.{shape}{bits}.{part}"
         if s_tir.TensorIntrin.get(name, allow_missing=True) is None:

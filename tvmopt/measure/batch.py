@@ -56,7 +56,7 @@ def build_batch(
 
     Returns:
         ``errors``: for each hint None, or why there is no candidate; ``packed``: for each hint the
-        indices of the parameters it packs, and the shapes of what they are packed into.
+        indices of the parameters it packs, and the shapes and types of what these become.
     """
     original = tvm.ir.load_json(func)
     llvm = Target(json.loads(target))
@@ -75,7 +75,7 @@ def build_batch(
         if parts.packer is not None:
             functions[index][f"pack{index}"] = parts.packer
         errors.append(None)
-        packed.append([parts.packed, parts.shapes])
+        packed.append([parts.packed, parts.outputs])
     arch = Hint.from_dict(hints[0]).arch
     common: dict[str, tirx.PrimFunc] = {}
     if base:
@@ -152,7 +152,7 @@ def run_batch(
         libraries: What :func:`build_batch` wrote, of one function; the first has the reference.
         arguments: Shape and type of each argument: ``[[shape, dtype], ...]``; the last is written.
         constants: Indices of the arguments that are weights.
-        candidates: ``[library, index, packed parameters, their shapes]`` of each candidate.
+        candidates: ``[library, index, packed parameters, what they become]`` of each candidate.
         seed: Seed of the inputs.
         rounds: Most rounds to time them in.
         weight_bytes: Bytes of the weights that are read between two calls in use, this one's too.
@@ -166,10 +166,10 @@ def run_batch(
     bench = _Bench(modules[0], inputs, expected, constants, weight_bytes)
     results: list[dict[str, Any]] = []
     kernels: dict[int, Callable[[int], float]] = {}
-    for place, (library, index, packed, shapes) in enumerate(candidates):
+    for place, (library, index, packed, outputs) in enumerate(candidates):
         results.append({"latency_us": None, "rounds": 0, "error": None})
         try:
-            kernels[place] = bench.kernel(modules[library], index, packed, shapes)
+            kernels[place] = bench.kernel(modules[library], index, packed, outputs)
         except Exception as error:
             results[place]["error"] = one_line(error)
     for place, (latency_us, timed) in time_in_turns(kernels, rounds).items():
@@ -215,7 +215,7 @@ class _Bench:
         return [i for i in range(len(self._inputs) - 1) if i not in self._constants]
 
     def kernel(
-        self, module: Any, index: int, packed: list[int], shapes: list[list[int]]
+        self, module: Any, index: int, packed: list[int], outputs: list[tuple[list[int], str]]
     ) -> Callable[[int], float]:
         """Seconds of one call of a candidate, the mean over several, once its result is right.
 
@@ -224,7 +224,7 @@ class _Bench:
         """
         tensors = [tvm.runtime.tensor(array) for array in self._inputs]
         if packed:
-            pack(module[f"pack{index}"], tensors, packed, shapes)
+            pack(module[f"pack{index}"], tensors, packed, outputs)
         kernel = module[f"candidate{index}"]
         kernel(*tensors)
         compare(len(tensors) - 1, tensors[-1].numpy(), self._expected)

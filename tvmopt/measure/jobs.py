@@ -53,7 +53,7 @@ def build(module: str, target: str, path: str) -> None:
             tvm.IRModule(named), target=Target(json.loads(target)), pipeline="s_tir"
         )
     built.export_library(path, **link_options(isa))
-    packing_file(path).write_text(json.dumps([parts.packed, parts.shapes]))
+    packing_file(path).write_text(json.dumps([parts.packed, parts.outputs]))
 
 
 def packing_file(library: str) -> Path:
@@ -97,9 +97,9 @@ def run(
     inputs, expected = _reference(reference_library, json.dumps(arguments), seed)
     module = tvm.runtime.load_module(library)
     tensors = [tvm.runtime.tensor(array) for array in inputs]
-    packed, shapes = json.loads(packing_file(library).read_text())
+    packed, outputs = json.loads(packing_file(library).read_text())
     if packed:
-        pack(module["pack"], tensors, packed, shapes)
+        pack(module["pack"], tensors, packed, outputs)
     kernel = module["main"]
     kernel(*tensors)
     for index, (tensor, wanted) in enumerate(zip(tensors, expected, strict=True)):
@@ -118,16 +118,21 @@ def pack(
     packer: Any,
     tensors: list[Any],
     packed: list[int],
-    shapes: list[list[int]],
+    outputs: list[tuple[list[int], str]],
     device: Any = None,
 ) -> None:
-    """Replace the tensors at the indices ``packed`` by what ``packer`` makes of them."""
-    outputs = [
-        tvm.runtime.empty(tuple(shape), tensors[i].dtype, device)
-        for i, shape in zip(packed, shapes, strict=True)
-    ]
-    packer(*(tensors[i] for i in packed), *outputs)
-    for i, tensor in zip(packed, outputs, strict=True):
+    """Replace the tensors at the indices ``packed`` by what ``packer`` makes of them.
+
+    Args:
+        packer: The function.
+        tensors: Arguments of the function that it belongs to.
+        packed: Indices of the arguments.
+        outputs: Shape and type of what they become.
+        device: Where all this is; None for this machine.
+    """
+    made = [tvm.runtime.empty(tuple(shape), dtype, device) for shape, dtype in outputs]
+    packer(*(tensors[i] for i in packed), *made)
+    for i, tensor in zip(packed, made, strict=True):
         tensors[i] = tensor
 
 

@@ -85,12 +85,12 @@ def _run_batch(
     common = [tvm.runtime.tensor(array, device) for array in inputs]
     results: list[dict[str, Any]] = []
     kernels: dict[int, Callable[[int], float]] = {}
-    for place, (library, index, packed, shapes) in enumerate(candidates):
+    for place, (library, index, packed, outputs) in enumerate(candidates):
         results.append({"latency_us": None, "rounds": 0, "error": None})
         module, tensors = modules[library], list(common)
         try:
             if packed:
-                pack(module[f"pack{index}"], tensors, packed, shapes, device)
+                pack(module[f"pack{index}"], tensors, packed, outputs, device)
             module[f"candidate{index}"](*tensors)
             compare(len(tensors) - 1, tensors[-1].numpy(), expected)
             kernels[place] = functools.partial(
@@ -216,9 +216,9 @@ def _check_and_time(
             for side in ("input", "output")
         )
     tensors = [tvm.runtime.tensor(array, device) for array in inputs]
-    packed, shapes = json.loads(packing_file(str(loaded.library)).read_text())
+    packed, outputs = json.loads(packing_file(str(loaded.library)).read_text())
     if packed:
-        pack(loaded.module["pack"], tensors, packed, shapes, device)
+        pack(loaded.module["pack"], tensors, packed, outputs, device)
     loaded.module["main"](*tensors)
     for index, (tensor, wanted) in enumerate(zip(tensors, expected, strict=True)):
         if index not in packed:

@@ -25,10 +25,10 @@ class Split:
     packed: tuple[int, ...]
 
     @property
-    def shapes(self) -> list[list[int]]:
-        """Shapes of what ``packer`` writes."""
+    def outputs(self) -> list[tuple[list[int], str]]:
+        """Shape and type of what ``packer`` writes."""
         written = self.packer.params[len(self.packed) :] if self.packer is not None else ()
-        return [[int(e) for e in buffer.shape] for buffer in written]
+        return [([int(e) for e in buffer.shape], str(buffer.dtype)) for buffer in written]
 
 
 def split_packing(func: tirx.PrimFunc) -> Split:

@@ -8,9 +8,11 @@ from tvm.s_tir import ScheduleError
 
 from tvmopt.intrin import with_tile_configuration
 from tvmopt.intrin.choose import with_intrinsic_functions
+from tvmopt.intrin.guarded import replace_guarded
 
 from .base import Template
 from .bfloat16_bits import keep_bfloat16_bits
+from .bfloat16_rounding import annotate_rounding, round_natively
 from .column_reduction import ColumnReduction
 from .contraction import Contraction
 from .elementwise import Elementwise
@@ -63,6 +65,7 @@ def apply_hint(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule:
         raise NotApplicable(f"{hint.template} refused: {_last_line(error)}") from error
     if schedule is None:
         raise NotApplicable(f"{hint.template} does not fit")
+    annotate_rounding(schedule, hint.arch)
     return schedule
 
 
@@ -75,7 +78,8 @@ def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
         scheduled: ``func`` under a schedule.
         func: The function before, whose attributes are kept.
     """
-    result = keep_bfloat16_bits(insert_prefetches(scheduled))
+    result = round_natively(insert_prefetches(replace_guarded(scheduled)))
+    result = keep_bfloat16_bits(result)
     result = rewrite_math(rewrite_requantise(result))
     result = with_tile_configuration(with_intrinsic_functions(result))
     for key, value in (func.attrs or {}).items():

@@ -27,6 +27,13 @@ _WIDE, _BITS = "bfloat16", "uint16"
 _MOVED = (ir.TensorLoad, tirx.Select)
 _EXACT = (tirx.Max, tirx.Min)
 _ARITHMETIC = (*_EXACT, tirx.Add, tirx.Sub, tirx.Mul, tirx.Div)
+_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
+# Functions of numbers, which are computed in float32 as well.
+_FUNCTIONS = {
+    "abs", "ceil", "cos", "cosh", "erf", "exp", "exp10", "exp2", "fabs", "floor", "log", "log10",
+    "log1p", "log2", "nearbyint", "pow", "round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan",
+    "tanh", "trunc",
+}  # fmt: skip
 _REINTERPRET, _ADDRESS, _IF = "reinterpret", "address_of", "if_then_else"
 
 
@@ -45,7 +52,8 @@ def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
         value = store.value
         if store.buffer in ours:
             return tirx.BufferStore(store.buffer, _bits(value), list(store.indices))
-        if isinstance(value, _ARITHMETIC) and str(value.ty.dtype).startswith(_WIDE):
+        chosen = isinstance(value, tirx.Select) or _is(value, _IF)
+        if _is_wide(value) and (chosen or _is_computed(value)):
             bits = tirx.reinterpret(str(value.ty.dtype), _bits(value))
             return tirx.BufferStore(store.buffer, bits, list(store.indices))
         return store
@@ -57,6 +65,10 @@ def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if to.startswith(_WIDE) and come.startswith("float32"):
             return tirx.reinterpret(to, _rounded(cast.value))
         return cast
+
+    def on_comparison(comparison: ir.Expr) -> ir.Expr:
+        a, b = comparison.a, comparison.b
+        return type(comparison)(_float32(a), _float32(b)) if _is_wide(a) else comparison
 
     def on_call(call: ir.Call) -> ir.Expr:
         if not (_is(call, _REINTERPRET) or _is(call, _ADDRESS)):
@@ -82,6 +94,7 @@ def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
             (ir.TensorRegion, on_region),
             (tirx.BufferStore, on_store),
             (tirx.Cast, on_cast),
+            *((comparison, on_comparison) for comparison in _COMPARISONS),
             (ir.Call, on_call),
         ],
         order="post",
@@ -119,11 +132,19 @@ def _bits(value: ir.Expr) -> ir.Expr:
         return tirx.const(int(number), _BITS)
     if isinstance(value, ir.TensorLoad):
         return tirx.reinterpret(_like(_BITS, value), value)
-    if isinstance(value, _EXACT):  # nothing to round
+    if isinstance(value, _EXACT) and _is_exact(value):  # nothing to round
         word = _like("uint32", value)
         upper = tirx.reinterpret(word, _float32(value)) >> tirx.const(16, word)
         return upper.astype(_like(_BITS, value))
     return _rounded(_float32(value))
+
+
+def _is_exact(value: ir.Expr) -> bool:
+    """Whether :func:`_float32` of it is a bfloat16 already."""
+    if isinstance(value, _EXACT):
+        return _is_exact(value.a) and _is_exact(value.b)
+    moved = _is(value, _REINTERPRET) or _is(value, _IF) or isinstance(value, _MOVED)
+    return moved or isinstance(value, tirx.FloatImm)
 
 
 def _float32(value: ir.Expr) -> ir.Expr:
@@ -132,6 +153,9 @@ def _float32(value: ir.Expr) -> ir.Expr:
         return tirx.const(float(value.value), "float32")
     if isinstance(value, _ARITHMETIC):
         return type(value)(_float32(value.a), _float32(value.b))
+    if _is_computed(value):
+        wide = [_float32(arg) for arg in value.args]
+        return ir.Call(value.op, wide, ret_ty=ir.PrimType(_like("float32", value)))
     if not (_is(value, _REINTERPRET) or _is(value, _IF)) and not isinstance(value, _MOVED):
         return tirx.Cast(_like("float32", value), value)
     word = _like("uint32", value)
@@ -158,11 +182,26 @@ def _rounded(value: ir.Expr) -> ir.Expr:
     return tirx.Let(number, value, of_number(number))
 
 
+def _is_computed(expr: ir.Expr) -> bool:
+    """Whether ``expr`` is arithmetic, or a function of numbers."""
+    return isinstance(expr, _ARITHMETIC) or _called(expr) in _FUNCTIONS
+
+
+def _is_wide(expr: ir.Expr) -> bool:
+    """Whether ``expr`` is bfloat16."""
+    return str(expr.ty.dtype).startswith(_WIDE)
+
+
 def _is(expr: ir.Expr, name: str) -> bool:
     """Whether ``expr`` calls the operator ``name`` of any dialect."""
+    return _called(expr) == name
+
+
+def _called(expr: ir.Expr) -> str:
+    """Name of the operator that ``expr`` calls, without its dialect; empty for anything else."""
     if not isinstance(expr, ir.Call):
-        return False
-    return str(getattr(expr.op, "name", "")).rpartition(".")[2] == name
+        return ""
+    return str(getattr(expr.op, "name", "")).rpartition(".")[2]
 
 
 def _like(dtype: str, expr: ir.Expr) -> str:

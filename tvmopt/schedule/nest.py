@@ -10,6 +10,7 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.intrin import DotIntrinsic
+from tvmopt.intrin.guarded import GUARDED
 
 from .analysis import Access, BlockFacts, block_facts, leaf_blocks
 from .hint import Hint
@@ -115,7 +116,10 @@ def schedule_nest(
     # Last, because TVM proves no loop around a reduction parallel once its init is apart.
     init = sch.decompose_reduction(anchor, (chunks or reduction)[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
-    if dot:
+    if dot and ragged:
+        block = sch.blockize(tile[-1])
+        sch.annotate(block, GUARDED, dot.intrinsic.name)
+    elif dot:
         sch.tensorize(tile[-1], dot.intrinsic.register())
 
 
@@ -211,7 +215,11 @@ def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: Hin
 
 
 def _is_scheduled(sch: s_tir.Schedule, block: SBlockRV) -> bool:
-    return any(sch.get(loop).kind != tirx.ForKind.SERIAL for loop in sch.get_loops(block))
+    """Whether one of its loops is no plain one, or also that of another block."""
+    loops = [sch.get(loop) for loop in sch.get_loops(block)]
+    return any(
+        loop.kind != tirx.ForKind.SERIAL or isinstance(loop.body, tirx.SeqStmt) for loop in loops
+    )
 
 
 def unroll_and_vectorize(

@@ -75,7 +75,7 @@ class Form:
         Its products must lie side by side in the data.
         """
         found = find_dot(arch, str(self.data.buffer.dtype), str(self.weight.buffer.dtype))
-        if found is None or self.contiguous < 0:
+        if found is None or self.contiguous < 0 or not self.data_first:
             return None
         whole = self.facts.axes[self.contiguous].extent % found.depth == 0
         steps = self.facts.reduced > found.depth  # TVM takes a loop of one step for no reduction
@@ -86,6 +86,8 @@ class Form:
         itemsize = self.data.buffer.dtype.itemsize
         found = find_tile(arch, str(self.data.buffer.dtype), str(self.weight.buffer.dtype))
         if found is None or self.contiguous < 0 or self.facts.dtype != found.sums:
+            return None
+        if not self.data_first:
             return None
         step = largest_step(self.facts.axes[self.contiguous].extent * itemsize)
         whole = self.run == self.facts.axes[self.vector].extent  # no groups
@@ -101,6 +103,11 @@ class Form:
         last = self.facts.reduction[-1]
         grouped = self.depth(arch) if self.contiguous == last else 1
         return self.facts.axes[last].extent // grouped
+
+    @property
+    def data_first(self) -> bool:
+        """Whether the data is the first factor, as in the definitions of the instructions."""
+        return self.facts.reads[0].buffer.same_as(self.data.buffer)
 
     @property
     def contiguous(self) -> int:

@@ -51,8 +51,10 @@ def _still_float(narrow: tirx.Cast) -> ir.Expr | None:
     if dtype not in _BYTES or str(value.ty.dtype) != "float32" or not _is_round(value):
         return None
     least, most = (0, 255) if dtype == "uint8" else (-128, 127)
-    if low is None or high is None or low < least or high > most or zero != int(zero):
+    if low is None or high is None or low < least or high > most:
         return None
+    if not all(number.is_integer() for number in (low, high, zero)):
+        return None  # a byte would be cut to a whole number
     return narrow.value
 
 
@@ -65,7 +67,7 @@ def _to_byte(cast: tirx.Cast) -> ir.Expr:
     if low is None or high is None or not _is_round(value):
         return cast
     bounds = low - zero, high - zero
-    if any(b != int(b) or abs(b) > _LIMIT for b in (*bounds, zero)):
+    if any(not b.is_integer() or abs(b) > _LIMIT for b in (*bounds, zero)):
         return cast
     x = tirx.max(
         tirx.min(value.args[0], tirx.const(bounds[1], "float32")),

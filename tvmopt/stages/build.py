@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tvmopt import host
 from tvmopt.arch.target import TargetSpec
-from tvmopt.build import build_library
+from tvmopt.build import BuiltLibrary, build_library
 from tvmopt.config import BuildConfig
 from tvmopt.digest import sha256_file
 from tvmopt.runtime import ModelMetadata, load
@@ -70,16 +70,20 @@ def build(
         digest=digest,
         tolerance=signature.tolerance.limit,
         measure=signature.tolerance.measure,
+        instructions=tuple(sorted(set().union(*built.instructions.values()))),
     )
     metadata.write(bundle)
-    _write_sources(out_dir / SOURCES_FILE, built.sources)
+    _write_sources(out_dir / SOURCES_FILE, built)
 
     progress(2, 3, "check")
     metrics = {
         "compile_s": built.compile_s,
         "library_bytes": float((bundle / LIBRARY_FILE).stat().st_size),
     }
-    tags = {"tvmopt.sha256": metadata.library_sha256}
+    tags = {
+        "tvmopt.sha256": metadata.library_sha256,
+        "tvmopt.instructions": ", ".join(metadata.instructions) or "no tensor instructions",
+    }
     missing = target.missing_on_host()
     if missing:
         tags["tvmopt.unchecked"] = f"this machine lacks {', '.join(missing)} of {target.mcpu}"
@@ -93,13 +97,17 @@ def build(
         tags,
         [
             f"{len(kinds)} functions scheduled by: {counts}",
+            f"{len(built.instructions)} of them use {', '.join(metadata.instructions)}"
+            if built.instructions
+            else "none of them uses a tensor instruction",
             f"library {metrics['library_bytes'] / 1e6:.2f} MB in {built.compile_s:.1f} s",
         ],
     )
 
 
-def _write_sources(path: Path, sources: dict[str, str]) -> None:
+def _write_sources(path: Path, built: BuiltLibrary) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["function", "schedule"])
-        writer.writerows(sorted(sources.items()))
+        writer.writerow(["function", "schedule", "instructions"])
+        for name, source in sorted(built.sources.items()):
+            writer.writerow([name, source, " ".join(built.instructions.get(name, ()))])

@@ -206,14 +206,13 @@ def window_sums(
         (n, out h, out w, 1).
     """
     batch, height, width, _ = ints(data.shape)
-    size = output_size(
-        (height, width), tuple(kernel), tuple(strides), (0, 0, 0, 0), tuple(dilation)
-    )
-    ry, rx = (te.reduce_axis((0, k), name) for k, name in zip(kernel, ("ry", "rx"), strict=True))
+    (kh, kw), (sh, sw), (dh, dw) = kernel, strides, dilation
+    size = output_size((height, width), (kh, kw), (sh, sw), (0, 0, 0, 0), (dh, dw))
+    ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
     return te.compute(
         (batch, *size, 1),
         lambda n, y, x, c: te.sum(
-            data[n, y * strides[0] + ry * dilation[0], x * strides[1] + rx * dilation[1], c],
+            data[n, y * sh + ry * dh, x * sw + rx * dw, c],
             axis=[ry, rx],
         ),
         name="window_sums",
