@@ -143,7 +143,7 @@ class BoardRunner:
 
         self._threads = threads
         self._limit_s = session_s + WAIT_S
-        self._runner: Any = ms.runner.RPCRunner(
+        self._runner = ms.runner.RPCRunner(
             ms.runner.RPCConfig(board.host, board.port, board.key, 1, session_s),
             ms.runner.EvaluatorConfig(1, _REPEATS, _REPEAT_MS, False),
             f_create_session=_create_session,
@@ -155,7 +155,7 @@ class BoardRunner:
 
     def close(self) -> None:
         """End the worker of ``RPCRunner``."""
-        self._runner = None
+        self._runner.pool.shutdown()
 
     def run(self, library: Path, expected: Path, arguments: list[list[Any]]) -> float:
         """Latency in microseconds of a library that :func:`tvmopt.measure.jobs.build` wrote.
