@@ -78,6 +78,7 @@ def test_fast_measures_there(run, of_board, conv_build, tmp_path):
     assert (made / BUNDLE_DIR).is_dir()
 
 
+@pytest.mark.slow
 def test_metaschedule_measures_there(board, tmp_path):
     options = TuneOptions(trials=3, time_budget_s=0, threads=1, board=board)
     llvm, strategy = SPEC.to_tvm(), MetaScheduleStrategy()
