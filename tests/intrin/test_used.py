@@ -1,4 +1,4 @@
-"""An intrinsic under the condition of a ragged tile, and what a function is said to use."""
+"""What a function is said to use, and an intrinsic under the condition of a ragged tile."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
-from tvm import ir, s_tir, te, tirx
+from tvm import ir, te, tirx
 
 from tvmopt.arch.target import resolve_target
 from tvmopt.intrin import DOTS, instructions_used
-from tvmopt.intrin.guarded import GUARDED, replace_guarded
 from tvmopt.intrin.used import _instructions
 from tvmopt.policy import DefaultPolicy
 from tvmopt.schedule import apply_hint, finish
@@ -42,24 +40,13 @@ def ragged():
     return func, apply_hint(func, hint).mod["main"]
 
 
-def marked(func: tirx.PrimFunc) -> int:
-    blocks: list[s_tir.SBlock] = []
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, blocks.append), order="post")
-    return sum(GUARDED in block.annotations for block in blocks)
+def test_a_ragged_tile_uses_the_instruction():
+    func, scheduled = ragged()
+    assert instructions_used(finish(scheduled, func)) == ("vpdpbusd",)
 
 
-def test_a_ragged_tile_is_marked_and_then_replaced():
-    _, scheduled = ragged()
-    assert marked(scheduled) == 1
-    assert instructions_used(scheduled) == ()
-    replaced = replace_guarded(scheduled)
-    assert marked(replaced) == 0
-    assert instructions_used(replaced) == ("vpdpbusd",)
-
-
-def test_without_a_mark_nothing_changes():
-    func = product()
-    assert replace_guarded(func).same_as(func)
+def test_what_is_not_scheduled_uses_none():
+    assert instructions_used(product()) == ()
 
 
 @pytest.mark.skipif(bool(VNNI.missing_on_host()), reason="this machine lacks AVX512-VNNI")
@@ -74,15 +61,6 @@ def test_its_numbers_are_those_of_numpy():
     out = tvm.runtime.tensor(np.zeros((ROWS, COLUMNS), np.int32))
     built["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(w), out)
     np.testing.assert_array_equal(out.numpy(), x.astype("int32") @ w.astype("int32"))
-
-
-def test_a_mark_on_something_else_is_refused():
-    func = product()
-    schedule = s_tir.Schedule(tvm.IRModule({"main": func}))
-    [block] = schedule.get_child_blocks(schedule.get_sblock("root"))
-    schedule.annotate(block, GUARDED, DOTS[0].name)
-    with pytest.raises(ValueError, match="marked for an intrinsic must read"):
-        replace_guarded(schedule.mod["main"])
 
 
 def test_every_dot_product_is_known_by_what_it_calls():
