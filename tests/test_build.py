@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import tempfile
 
@@ -9,8 +10,9 @@ import pytest
 import tvm
 
 from tvmopt.arch.target import resolve_target
-from tvmopt.build import build_library, cxx_compiler
+from tvmopt.build import build_library
 from tvmopt.errors import BuildError, EnvironmentSetupError
+from tvmopt.link import cxx_compiler
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.stages.module_files import read_module
 from tvmopt.transform.lower import lower
@@ -152,7 +154,8 @@ def test_library_for_another_platform(lowered, tmp_path, cpu, isa, machine):
 
 def test_missing_compiler_for_another_platform_is_named(lowered, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(EnvironmentSetupError, match=r"aarch64-linux-gnu-gcc must be installed.*"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EnvironmentSetupError, match=r"aarch64-linux-gnu-gcc or Zig must be inst.*"
                        "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross"):  # fmt: skip
         build_library(lowered, resolve_target("cortex-a76", 2), tmp_path / "a.so")
 

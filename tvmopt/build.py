@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import time
 from pathlib import Path
 
 import tvm
 from tvm import relax
 
-from tvmopt import host
 from tvmopt.arch.llvm import pass_config
 from tvmopt.arch.target import TargetSpec
-from tvmopt.errors import BuildError, EnvironmentSetupError
-
-# Debian's names of the platforms that libraries are linked for.
-_DEBIAN = {"x86_64": "amd64", "aarch64": "arm64", "riscv64": "riscv64"}
+from tvmopt.errors import BuildError
+from tvmopt.link import link_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,42 +34,6 @@ class BuiltLibrary:
     instructions: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
-def cxx_compiler(isa: str = "") -> str:
-    """Path of the compiler that links libraries for ``isa``, this machine's by default.
-
-    Raises:
-        EnvironmentSetupError: When there is none; TVM's own message would be a TypeError.
-        BuildError: When no Linux runs on ``isa``, which has no shared libraries then.
-    """
-    if isa not in ("", host.isa()):
-        return _cross_compiler(isa)
-    from tvm.support import cc
-
-    found = cc.get_cc()
-    if not found or not shutil.which(found):
-        raise EnvironmentSetupError(
-            "a C++ compiler must be installed to link the library, but none was found; "
-            "install g++ (Debian: apt-get install g++) or set CXX to one"
-        )
-    return str(found)
-
-
-def _cross_compiler(isa: str) -> str:
-    if isa == "hexagon":
-        raise BuildError(
-            "a library must be for a CPU that Linux runs on, but got hexagon; only single kernels "
-            "can be compiled for it (tvmopt.emulate runs them)"
-        )
-    name = isa.replace("_", "-") + "-linux-gnu"
-    found = shutil.which(f"{isa}-linux-gnu-gcc")
-    if not found:
-        raise EnvironmentSetupError(
-            f"{isa}-linux-gnu-gcc must be installed to link a library for {isa}, but it is not "
-            f"found; install it (Debian: apt-get install gcc-{name} libc6-dev-{_DEBIAN[isa]}-cross)"
-        )
-    return found
-
-
 def build_library(
     mod: tvm.IRModule,
     target: TargetSpec,
@@ -92,14 +52,14 @@ def build_library(
     Raises:
         DatabaseMismatchError: When the database is another target's.
         BuildError: When code generation or linking fails.
-        EnvironmentSetupError: When there is no C++ compiler.
+        EnvironmentSetupError: When there is no compiler that links for the target.
     """
     from tvmopt.intrin import instructions_used
     from tvmopt.policy import schedule_module
     from tvmopt.transform.prepack import prepack
     from tvmopt.tune.database import DatabaseKey, apply_database, canonical_target
 
-    compiler = cxx_compiler(target.isa)
+    linker = link_options(target.isa)
     start = time.perf_counter()
     functions = [v.name_hint for v, f in mod.functions_items() if _is_tensor_ir(f)]
     sources = dict.fromkeys(functions, "none:baseline")
@@ -120,7 +80,7 @@ def build_library(
         mod = prepack(mod)
         with tvm.transform.PassContext(opt_level=3, config=pass_config(target.isa)):
             executable = tvm.compile(mod, llvm, relax_pipeline=_finish_pipeline(llvm))
-        executable.export_library(str(path), cc=compiler)
+        executable.export_library(str(path), **linker)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[-1][:300] if lines else type(error).__name__

@@ -7,6 +7,7 @@ import re
 from typing import Any, TypeVar
 
 from tvmopt.errors import ConfigError
+from tvmopt.remote.board import Board
 
 STRATEGIES = ("fast", "default", "metaschedule", "none")
 #: Strategies that measure candidates on this machine.
@@ -20,6 +21,9 @@ QUANTIZATIONS = ("u8s8", "s8s8")
 CALIBRATIONS = ("minmax", "entropy", "percentile")
 AUTO = "auto"
 
+# Left out of a digest when empty: those of what is measured on this machine stay what they were.
+_RPC = ("rpc_tracker", "rpc_key")
+
 _C = TypeVar("_C", bound="StageConfig")
 
 
@@ -29,7 +33,8 @@ class StageConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form; :meth:`from_dict` reverses it."""
-        return dataclasses.asdict(self)
+        data = dataclasses.asdict(self)
+        return {name: value for name, value in data.items() if value or name not in _RPC}
 
     @classmethod
     def from_dict(cls: type[_C], data: dict[str, Any]) -> _C:
@@ -138,6 +143,8 @@ class TuneConfig(StageConfig):
         topk: Most configurations of one function that ``fast`` measures.
         time_budget_s: Most seconds to tune for; 0 for no limit.
         seed: Seed of every random choice.
+        rpc_tracker: ``"host:port"`` of TVM's RPC tracker; empty to measure on this machine.
+        rpc_key: Key of the board there to measure on.
     """
 
     target: dict[str, Any]
@@ -147,8 +154,11 @@ class TuneConfig(StageConfig):
     topk: int = 20
     time_budget_s: float = 0.0
     seed: int = 0
+    rpc_tracker: str = ""
+    rpc_key: str = ""
 
     def __post_init__(self) -> None:
+        Board.parse(self.rpc_tracker, self.rpc_key)
         one_of("strategy", self.strategy, STRATEGIES)
         one_of("granularity", self.granularity, GRANULARITIES)
         at_least("trials", self.trials, 0)
@@ -192,6 +202,8 @@ class EvaluateConfig(StageConfig):
         max_samples: Most data samples to evaluate accuracy on.
         accuracy_time_s: Most seconds that the candidate computes for its accuracy, so that fewer
             samples may be seen; 0 for no limit.
+        rpc_tracker: ``"host:port"`` of TVM's RPC tracker; empty to measure on this machine.
+        rpc_key: Key of the board there to measure on.
     """
 
     threads: int
@@ -200,8 +212,11 @@ class EvaluateConfig(StageConfig):
     time_limit_s: float = 10.0
     max_samples: int = 2000
     accuracy_time_s: float = 0.0
+    rpc_tracker: str = ""
+    rpc_key: str = ""
 
     def __post_init__(self) -> None:
+        Board.parse(self.rpc_tracker, self.rpc_key)
         one_of("metric", self.metric, METRICS)
         at_least("repeats", self.repeats, 5)
         at_least("time_limit", self.time_limit_s, 0.1)

@@ -98,6 +98,9 @@ _ALL = (
               "largest accuracy drop against the float model that may be promoted"),
     Parameter("metric", str, "auto", f"accuracy metric: {', '.join(METRICS)}"),
     Parameter("repeats", int, 200, "latency samples of each contender"),
+    Parameter("rpc_tracker", str, "",
+              "host:port of a TVM RPC tracker; with it, a board measures instead of this machine"),
+    Parameter("rpc_key", str, "", "key of the board at rpc_tracker"),
     Parameter("warm_start", str, "", "run id of an earlier tune run to begin from"),
     Parameter("layouts", str, "",
               "layouts to try; default: NHWC, NCHW16c, NCHW for models with convolutions"),
@@ -131,6 +134,7 @@ _MODEL = ("model", "name", "input_shapes", "data", "target", "threads")
 _QUANTIZATION = ("quantization", "calibration", "calibration_samples")
 _CONVERSION = ("layout", "dtype", "skip_layers", *_QUANTIZATION, "max_accuracy_drop")
 _TUNING = ("strategy", "topk", "trials", "time_budget")
+_BOARD = ("rpc_tracker", "rpc_key")
 
 
 def _table(*names: str, **defaults: Any) -> tuple[Parameter, ...]:
@@ -161,20 +165,21 @@ def _search_table() -> tuple[Parameter, ...]:
 
 
 ENTRY_POINTS: dict[str, tuple[Parameter, ...]] = {
-    "main": _table(*_MODEL, *_CONVERSION, *_TUNING, "metric", "repeats", "no_cache"),
+    "main": _table(*_MODEL, *_CONVERSION, *_TUNING, "metric", "repeats", *_BOARD, "no_cache"),
     "sensitivity": _table(
         *_MODEL, "dtypes", *_QUANTIZATION, "max_accuracy_drop", "sensitivity_time", "no_cache"
     ),
     "convert": _table(*_MODEL, *_CONVERSION, "no_cache"),
-    "tune": _table(*_MODEL, *_CONVERSION, *_TUNING, "warm_start", "no_cache"),
-    "build": _table(*_MODEL, *_CONVERSION, *_TUNING, "no_cache"),
-    "evaluate": _table(*_MODEL, *_CONVERSION, *_TUNING, "metric", "repeats", "no_cache"),
+    "tune": _table(*_MODEL, *_CONVERSION, *_TUNING, *_BOARD, "warm_start", "no_cache"),
+    "build": _table(*_MODEL, *_CONVERSION, *_TUNING, *_BOARD, "no_cache"),
+    "evaluate": _table(*_MODEL, *_CONVERSION, *_TUNING, "metric", "repeats", *_BOARD, "no_cache"),
     "search": _search_table(),
     "worker": _table(
         "study", "storage", "model", "data", "trial_timeout", "memory_limit", "seed", study=None
     ),
     "promote": _table(
-        "name", "version", "alias", "data", "max_accuracy_drop", name=None, version="candidate"
+        "name", "version", "alias", "data", "max_accuracy_drop", *_BOARD, name=None,
+        version="candidate",
     ),
     "pull": _table("name", "version", "output", name=None, version="champion"),
 }

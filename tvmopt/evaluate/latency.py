@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -21,31 +22,55 @@ def interleave(
     last contender's threads stop spinning, a call that is not counted, then counted calls. Slow
     contenders get fewer calls, so that none takes more than ``time_limit_s``; each gets at least 3.
     """
-    plans = {}
+    turns: dict[str, Callable[[int], list[float]]] = {}
+    counts = {}
     for name, call in contenders.items():
         call()
         start = time.perf_counter()
         call()
         once = time.perf_counter() - start
-        counted = max(3, min(repeats, int(time_limit_s / max(once, 1e-7))))
-        plans[name] = (counted, once)
-    rounds = max(-(-counted // _CALLS_A_TURN) for counted, _ in plans.values())
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
-    names = list(contenders)
+        counts[name] = calls_within(time_limit_s, once, repeats)
+        turns[name] = functools.partial(_turn, call, once < time_limit_s / 10)
+    return take_turns(turns, counts, progress)
+
+
+def _turn(call: Callable[[], object], warm_up: bool, counted: int) -> list[float]:
+    time.sleep(_SETTLE_S)
+    if warm_up:
+        call()
+    seconds = []
+    for _ in range(counted):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def calls_within(time_limit_s: float, once: float, most: int) -> int:
+    """Calls that fit a time when one takes ``once`` seconds: at least 3, and ``most`` at most."""
+    return max(3, min(most, int(time_limit_s / max(once, 1e-7))))
+
+
+def take_turns(
+    turns: dict[str, Callable[[int], list[float]]],
+    counts: dict[str, int],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, list[float]]:
+    """Samples of every contender, collected in rounds in which each has one turn.
+
+    Args:
+        turns: Gives so many samples, in seconds, of each contender.
+        counts: Samples wanted of each.
+        progress: Called after each round.
+    """
+    rounds = max(-(-counted // _CALLS_A_TURN) for counted in counts.values())
+    samples: dict[str, list[float]] = {name: [] for name in turns}
+    names = list(turns)
     for number in range(rounds):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
-            counted, once = plans[name]
-            due = -(-counted * (number + 1) // rounds) - len(samples[name])
-            if due <= 0:
-                continue
-            call = contenders[name]
-            time.sleep(_SETTLE_S)
-            if once < time_limit_s / 10:
-                call()
-            for _ in range(due):
-                start = time.perf_counter()
-                call()
-                samples[name].append(time.perf_counter() - start)
+            due = -(-counts[name] * (number + 1) // rounds) - len(samples[name])
+            if due > 0:
+                samples[name] += turns[name](due)
         progress(number + 1, rounds)
     return samples

@@ -19,6 +19,8 @@ from tvm import s_tir, te, tirx
 from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.llvm import pass_config
+from tvmopt.link import isa_of, link_options
 from tvmopt.measure.jobs import compare, numpy_dtype, pack, run_reference
 from tvmopt.measure.split import split_packing
 from tvmopt.measure.worker import one_line
@@ -30,7 +32,7 @@ _SMALL = 4096
 _MOST_POOL, _MOST_COPIED, _MOST_COPIES = 2**27, 2**25, 256
 # Where a buffer lies decides how it shares the caches: activations lie in this many places, and all
 # candidates are timed on all of them.
-_PLACES = 4
+PLACES = 4
 # Rounds that one candidate is timed in, unless it loses: all, or fewer once calls took this long.
 ROUNDS, _SECONDS = 40, 0.1
 _MOST_CALLS = 50
@@ -128,9 +130,11 @@ def _build(functions: dict[str, tirx.PrimFunc], target: Target, path: str | None
     module = tvm.IRModule(
         {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
     )
-    built = tvm.tirx.build(module, target=target, pipeline="s_tir")
+    isa = isa_of(str(target))
+    with tvm.transform.PassContext(config=pass_config(isa)):
+        built = tvm.tirx.build(module, target=target, pipeline="s_tir")
     if path is not None:
-        built.export_library(path)
+        built.export_library(path, **link_options(isa))
 
 
 def run_batch(
@@ -200,7 +204,7 @@ class _Bench:
         # All candidates take turns with the places, or one would find what another has just read.
         self._calls = itertools.count()
         sources = [tvm.runtime.tensor(array) for array in inputs]
-        self._places = [[tvm.runtime.tensor(a) for a in inputs] for _ in range(_PLACES)]
+        self._places = [[tvm.runtime.tensor(a) for a in inputs] for _ in range(PLACES)]
         self._producers = [
             [(module[f"produce{i}"], sources[i], tensors[i]) for i in self._activations]
             for tensors in self._places
@@ -308,7 +312,7 @@ def time_in_turns(
 
 def _once(kernel: Callable[[int], float], before: list[float]) -> float:
     """Seconds of one call, the mean over as many as last a millisecond."""
-    calls = round(1e-3 / max(before[-1], 1e-7) / _PLACES) if before else 1
+    calls = round(1e-3 / max(before[-1], 1e-7) / PLACES) if before else 1
     return kernel(max(1, min(_MOST_CALLS, calls)))
 
 

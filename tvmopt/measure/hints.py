@@ -1,5 +1,7 @@
 """Measure hints: build a function's candidates in worker processes, check and time them in one.
 
+That one runs them itself, or on a board.
+
 Building runs on all cores, timing on its own: a build beside it would show in the latencies.
 """
 
@@ -19,12 +21,16 @@ from tvmopt import host
 from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.jobs import numpy_dtype
 from tvmopt.measure.workers import Job, Outcome, WorkerPool
+from tvmopt.remote import Board
+from tvmopt.remote.session import WAIT_S
 from tvmopt.schedule import Hint
 from tvmopt.schedule.winograd import Winograd
 
 _MOST_BUILDERS = 4
 # How many times longer than others a hint of the Winograd template takes to build.
 _LONG = 3
+# A board may be slow, and so may the way to it.
+_BOARD_S, _BOARD_S_A_HINT = 120.0, 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +100,7 @@ class HintMeasurer:
         builders: Worker processes that build; 0 is one a core.
         build_timeout_s: Seconds after which a batch of builds is given up, one hint.
         run_timeout_s: Seconds after which checking and timing one hint is given up.
+        board: Where to check and time; None for this machine.
     """
 
     def __init__(
@@ -105,11 +112,13 @@ class HintMeasurer:
         builders: int = 0,
         build_timeout_s: float = 15.0,
         run_timeout_s: float = 20.0,
+        board: Board | None = None,
     ) -> None:
         self._target = str(target)
         self._scratch = scratch
         self._seed = seed
         self._timeouts = build_timeout_s, run_timeout_s
+        self._board, self._threads = board, threads
         self._names = itertools.count()
         self._libraries: list[Path] = []
         count = builders or min(_MOST_BUILDERS, host.usable_cores())
@@ -196,9 +205,16 @@ class HintMeasurer:
             "weight_bytes": group.weight_bytes,
         }
         timeout_s = self._timeouts[1] + 0.5 * len(which)
-        [outcome] = self._runner.run(
-            [Job("tvmopt.measure.batch:run_batch", arguments, timeout_s)]
-        )
+        job = Job("tvmopt.measure.batch:run_batch", arguments, timeout_s)
+        if self._board is not None:
+            session_s = _BOARD_S + _BOARD_S_A_HINT * len(which)
+            arguments |= {
+                "board": dataclasses.asdict(self._board),
+                "threads": self._threads,
+                "session_s": session_s,
+            }
+            job = Job("tvmopt.measure.remote:run_batch", arguments, session_s + 2 * WAIT_S)
+        [outcome] = self._runner.run([job])
         if outcome.error is not None:
             error = f"run: {outcome.error}"
             return [dataclasses.replace(m, latency_us=None, rounds=0, error=error) for m in which]

@@ -13,7 +13,9 @@ import numpy as np
 import tvm
 from tvm.target import Target
 
+from tvmopt.arch.llvm import pass_config
 from tvmopt.errors import TvmoptError
+from tvmopt.link import isa_of, link_options
 from tvmopt.measure.split import split_packing
 
 # Largest difference allowed, relative to the largest reference value: reordering a sum of n terms
@@ -45,14 +47,17 @@ def build(module: str, target: str, path: str) -> None:
     if parts.packer is not None:
         functions["pack"] = parts.packer
     named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
-    built = tvm.tirx.build(
-        tvm.IRModule(named), target=Target(json.loads(target)), pipeline="s_tir"
-    )
-    built.export_library(path)
-    _packing_file(path).write_text(json.dumps([parts.packed, parts.outputs]))
+    isa = isa_of(target)
+    with tvm.transform.PassContext(config=pass_config(isa)):
+        built = tvm.tirx.build(
+            tvm.IRModule(named), target=Target(json.loads(target)), pipeline="s_tir"
+        )
+    built.export_library(path, **link_options(isa))
+    packing_file(path).write_text(json.dumps([parts.packed, parts.outputs]))
 
 
-def _packing_file(library: str) -> Path:
+def packing_file(library: str) -> Path:
+    """Where :func:`build` says which arguments a library packs."""
     return Path(library).with_suffix(".packing.json")
 
 
@@ -92,7 +97,7 @@ def run(
     inputs, expected = _reference(reference_library, json.dumps(arguments), seed)
     module = tvm.runtime.load_module(library)
     tensors = [tvm.runtime.tensor(array) for array in inputs]
-    packed, outputs = json.loads(_packing_file(library).read_text())
+    packed, outputs = json.loads(packing_file(library).read_text())
     if packed:
         pack(module["pack"], tensors, packed, outputs)
     kernel = module["main"]
@@ -110,7 +115,11 @@ def run(
 
 
 def pack(
-    packer: Any, tensors: list[Any], packed: list[int], outputs: list[tuple[list[int], str]]
+    packer: Any,
+    tensors: list[Any],
+    packed: list[int],
+    outputs: list[tuple[list[int], str]],
+    device: Any = None,
 ) -> None:
     """Replace the tensors at the indices ``packed`` by what ``packer`` makes of them.
 
@@ -119,8 +128,9 @@ def pack(
         tensors: Arguments of the function that it belongs to.
         packed: Indices of the arguments.
         outputs: Shape and type of what they become.
+        device: Where all this is; None for this machine.
     """
-    made = [tvm.runtime.empty(tuple(shape), dtype) for shape, dtype in outputs]
+    made = [tvm.runtime.empty(tuple(shape), dtype, device) for shape, dtype in outputs]
     packer(*(tensors[i] for i in packed), *made)
     for i, tensor in zip(packed, made, strict=True):
         tensors[i] = tensor
@@ -135,9 +145,19 @@ def _reference(
 
 
 def run_reference(
-    kernel: Any, arguments: list[tuple[tuple[int, ...], str]], seed: int
+    kernel: Any,
+    arguments: list[tuple[tuple[int, ...], str]],
+    seed: int,
+    device: Any = None,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Inputs, and what every argument holds after the reference ``kernel`` ran on them."""
+    """Inputs, and what every argument holds after the reference ``kernel`` ran on them.
+
+    Args:
+        kernel: The reference.
+        arguments: Shape and type of each argument.
+        seed: Seed of the inputs.
+        device: Where the kernel is; None for this machine.
+    """
     inputs: list[np.ndarray] = []
     outputs: list[np.ndarray] = []
     # Signed inputs exercise both sides of an activation, but a square root or logarithm of them is
@@ -145,7 +165,7 @@ def run_reference(
     for positive in (False, True):
         rng = np.random.default_rng(seed)
         inputs = [random_array(rng, shape, dtype, positive) for shape, dtype in arguments]
-        tensors = [tvm.runtime.tensor(array) for array in inputs]
+        tensors = [tvm.runtime.tensor(array, device) for array in inputs]
         kernel(*tensors)
         outputs = [tensor.numpy() for tensor in tensors]
         if all(_is_finite(array) for array in outputs):

@@ -16,8 +16,8 @@ from tvmopt.versions import tvm_version
 _AMX = ("tile", "tdp", "ldtilecfg")
 
 
-def check_bundle(folder: Path, metadata: ModelMetadata) -> None:
-    """Refuse a compiled model that is damaged or cannot run here.
+def check_files(folder: Path, metadata: ModelMetadata) -> None:
+    """Refuse a compiled model that is damaged or of another version of TVM.
 
     Raises:
         ArtifactError: Saying which check failed, the value got, and what to do.
@@ -31,6 +31,15 @@ def check_bundle(folder: Path, metadata: ModelMetadata) -> None:
             f'but got {version}; run: pip install "apache-tvm=={metadata.tvm_version}", '
             "or build the model again"
         )
+
+
+def check_bundle(folder: Path, metadata: ModelMetadata) -> None:
+    """Refuse a compiled model that is damaged or cannot run here.
+
+    Raises:
+        ArtifactError: Saying which check failed, the value got, and what to do.
+    """
+    check_files(folder, metadata)
     if metadata.target["isa"] != host.isa():
         raise ArtifactError(
             f"the model was built for {metadata.target['isa']} ({metadata.target['mcpu']}), but "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,17 +85,7 @@ class CompiledModel:
             AccuracyError: When an output deviates by more than the model's tolerance.
         """
         inputs, expected = read_golden(folder, self.metadata)
-        worst = 0.0
-        for name, got, want in zip(self._output_names, self(inputs), expected, strict=True):
-            error = deviation(got, want, self.metadata.measure)
-            if not error <= self.metadata.tolerance:
-                raise AccuracyError(
-                    f"output {name!r} must equal the golden output within "
-                    f"{self.metadata.tolerance:g}, but deviates by {error:.3g}; do not deploy this "
-                    "model on this machine"
-                )
-            worst = max(worst, error)
-        return worst
+        return golden_deviation(self(inputs), expected, self.metadata)
 
     def _arrays(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
         if not isinstance(inputs, Mapping):
@@ -137,6 +127,27 @@ def load(folder: str | Path) -> CompiledModel:
     metadata = ModelMetadata.read(folder)
     check_bundle(folder, metadata)
     return CompiledModel(folder, metadata)
+
+
+def golden_deviation(
+    outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray], metadata: ModelMetadata
+) -> float:
+    """Largest deviation of ``outputs`` from the golden outputs ``expected``.
+
+    Raises:
+        AccuracyError: When an output deviates by more than the model's tolerance.
+    """
+    worst = 0.0
+    for spec, got, want in zip(metadata.outputs, outputs, expected, strict=True):
+        error = deviation(got, want, metadata.measure)
+        if not error <= metadata.tolerance:
+            raise AccuracyError(
+                f"output {spec.name!r} must equal the golden output within "
+                f"{metadata.tolerance:g}, but deviates by {error:.3g}; do not deploy this "
+                "model on this machine"
+            )
+        worst = max(worst, error)
+    return worst
 
 
 def read_golden(

@@ -140,11 +140,11 @@ def convert(
     criteria = _criteria(config, source)
     tags: dict[str, str] = {}
     findings: Findings | None = None
+    exact = reference if source is prepared.model else Reference(source)
     if target.missing_on_host():
         tags["tvmopt.unchecked"] = f"target {target.mcpu} does not run on this machine"
     else:
         run = compile_for_check(converted.mod, target)
-        exact = reference if source is prepared.model else Reference(source)
         progress(4, 5, "check")
         try:
             findings = check_conversion(run, trials, reference.output_names, criteria, exact)
@@ -163,7 +163,10 @@ def convert(
     golden = trials[-1]
     # What a conversion to another number format computes is what the library must reproduce.
     other = findings is not None and config.dtype != "float32"
-    expected = findings.outputs if findings is not None and other else golden.expected
+    if findings is not None and other:
+        expected = findings.outputs
+    else:
+        expected = golden.expected if exact is reference else exact(golden.inputs)
     params_bytes = write_module(out_dir, converted.mod)
     write_script(out_dir / IMPORTED_FILE, imported)
     onnx.save_model(prepared.reference, str(out_dir / REFERENCE_FILE))

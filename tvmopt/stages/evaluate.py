@@ -1,25 +1,35 @@
-"""Stage 4: accuracy and latency of compiled models beside ONNX Runtime, in one process."""
+"""Stage 4: accuracy and latency of compiled models.
+
+On this machine they run beside ONNX Runtime, in one process; on a board through TVM's RPC, where
+there is no ONNX Runtime. Where neither can run them, the reason takes the place of the numbers.
+"""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
+import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 
+from tvmopt.arch.target import TargetSpec
 from tvmopt.config import EvaluateConfig
 from tvmopt.errors import AccuracyError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
-from tvmopt.evaluate.latency import interleave
+from tvmopt.evaluate.latency import calls_within, interleave, take_turns
 from tvmopt.evaluate.memory import peak_memory_mb
 from tvmopt.evaluate.statistics import LatencySummary, summarise
 from tvmopt.frontend.prepare import session_options
-from tvmopt.runtime import CompiledModel, load
+from tvmopt.remote import Board
+from tvmopt.remote.model import RemoteModel, describe
+from tvmopt.remote.session import open_session
+from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
@@ -30,6 +40,8 @@ CANDIDATE = "candidate"
 UNTUNED = "untuned_tvm"
 REFERENCE = "onnxruntime_fp32"
 _BASELINE_ACCURACY_S = 5.0
+_BOARD_ACCURACY_S = 120.0
+_UNMEASURED = "tvmopt.unmeasured."
 
 
 def evaluate(
@@ -43,7 +55,7 @@ def evaluate(
     """Measure compiled models against each other and against ONNX Runtime on the same threads.
 
     Args:
-        config: What to measure.
+        config: What to measure, and on which board if not here.
         convert_dir: Output of the convert stage; holds the float reference.
         bundles: Compiled models by label; must hold ``"candidate"``.
         out_dir: Gets the comparison table and the latency samples.
@@ -51,26 +63,29 @@ def evaluate(
         data: ``.npz`` or ``.npy`` file; without it random inputs are used, for fidelity only.
 
     Raises:
-        ConfigError: When the data does not fit the model or the metric.
-        AccuracyError: When the candidate's outputs have nothing to do with the float model's.
+        ConfigError: When the data does not fit the model or the metric, or there is no such board.
+        AccuracyError: When the candidate's outputs have nothing to do with the float model's, or,
+            on a board, are not the golden ones.
+        ArtifactError, LimitError: When the board refuses a library, or takes too long.
     """
+    board = Board.parse(config.rpc_tracker, config.rpc_key)
+    if board is not None:
+        return _evaluate_on(board, config, convert_dir, bundles, out_dir, progress, data)
+    target = TargetSpec.from_dict(ModelMetadata.read(bundles[CANDIDATE]).target)
+    missing = target.missing_on_host()
+    if missing:
+        progress(100, 100, "nothing to measure")
+        return _unmeasured(
+            f"this machine lacks {', '.join(missing)} of {target.mcpu}, and no rpc_tracker was "
+            "given",
+            bundles,
+            out_dir,
+        )
     models = {label: load(folder) for label, folder in bundles.items()}
-    candidate = models[CANDIDATE]
     signature = Signature.read(convert_dir)
-    session = _session(convert_dir / REFERENCE_FILE, config.threads)
-    names = [o.name for o in session.get_outputs()]
-
-    def reference(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        return session.run(names, inputs)
-
+    reference = _reference(convert_dir, config.threads)
     progress(0, 100, "accuracy")
-    dataset = choose_dataset(
-        data,
-        candidate.metadata.inputs,
-        "evaluate",
-        seed=1,
-        random_kind=signature.random_inputs,
-    )
+    dataset = _dataset(data, signature)
     accuracies, reference_accuracy = _accuracies(config, models, reference, dataset)
     _refuse_nonsense(accuracies[CANDIDATE], signature.min_cosine)
 
@@ -88,28 +103,115 @@ def evaluate(
     latency = {label: summarise(values) for label, values in samples.items()}
 
     metrics = _candidate_metrics(latency, accuracies[CANDIDATE], bundles, dataset)
-    tags: dict[str, str] = {
-        "tvmopt.metric": accuracies[CANDIDATE].metric,
-        "tvmopt.threads": str(config.threads),
-        "tvmopt.data": str(data.name) if data else "random inputs: no data was given",
-    }
+    tags = _tags(config, accuracies[CANDIDATE], data)
     try:
         metrics["peak_memory_mb"] = peak_memory_mb(bundles[CANDIDATE])
     except Exception as error:  # the metric is replaced by the reason
-        tags["tvmopt.unmeasured.peak_memory_mb"] = str(error)[:250]
+        tags[_UNMEASURED + "peak_memory_mb"] = str(error)[:250]
     rows = _rows(latency, accuracies, reference_accuracy, bundles, convert_dir)
     _write(out_dir, rows, samples, accuracies)
-    best = latency[CANDIDATE]
+    where = f"{config.threads} threads"
+    return StageResult(metrics, tags, _changed(accuracies[CANDIDATE], latency[CANDIDATE], where))
+
+
+def _evaluate_on(
+    board: Board,
+    config: EvaluateConfig,
+    convert_dir: Path,
+    bundles: dict[str, Path],
+    out_dir: Path,
+    progress: Progress,
+    data: Path | None,
+) -> StageResult:
+    """The same on a board: golden outputs first, then accuracy and latency."""
+    signature = Signature.read(convert_dir)
+    dataset = _dataset(data, signature)
+    reference = _reference(convert_dir, config.threads)
+    accuracy_s = config.accuracy_time_s or _BOARD_ACCURACY_S
+    progress(0, 100, f"board {board}")
+    with open_session(board) as session:
+        said = describe(session)
+        models = {label: RemoteModel(session, path, label) for label, path in bundles.items()}
+        golden = models[CANDIDATE].check_golden(bundles[CANDIDATE])
+        progress(5, 100, "accuracy")
+        limited = dataclasses.replace(config, accuracy_time_s=accuracy_s)
+        accuracies, _ = _accuracies(limited, models, reference, dataset)
+        _refuse_nonsense(accuracies[CANDIDATE], signature.min_cosine)
+        inputs = dataset.batch(0).inputs
+        samples = take_turns(
+            {label: functools.partial(model.time, inputs) for label, model in models.items()},
+            {
+                label: calls_within(config.time_limit_s, model.time(inputs, 1)[0], config.repeats)
+                for label, model in models.items()
+            },
+            lambda done, total: progress(10 + 90 * done // total, 100, "latency"),
+        )
+        models.clear()  # what lies on the board is freed while there is a session
+    latency = {label: summarise(values) for label, values in samples.items()}
+    accuracy = accuracies[CANDIDATE]
+    metrics = _candidate_metrics(latency, accuracy, bundles, dataset)
+    metrics["golden_max_deviation"] = golden
+    tags = {
+        **_tags(config, accuracy, data),
+        "tvmopt.rpc_key": board.key,
+        "tvmopt.rpc_tracker": board.address,
+        "tvmopt.board": said or "unknown: it runs TVM's runtime alone",
+        "tvmopt.latency_of": "one call by the board's clock, inputs and outputs staying there",
+        _UNMEASURED + "peak_memory_mb": "measured on this machine only, not on a board",
+        _UNMEASURED + "baseline_latency_ms_p50": "there is no ONNX Runtime on the board",
+    }
+    seen, wanted = accuracy.samples, min(dataset.samples, config.max_samples)
+    if seen < wanted:
+        tags["tvmopt.accuracy_samples"] = (
+            f"{seen} of {wanted}: the board took {accuracy_s:g} s for these"
+        )
+    _write(out_dir, _rows(latency, accuracies, None, bundles, convert_dir), samples, accuracies)
+    where = f"{config.threads} threads of board {board.key}"
+    return StageResult(metrics, tags, _changed(accuracy, latency[CANDIDATE], where))
+
+
+def _unmeasured(reason: str, bundles: dict[str, Path], out_dir: Path) -> StageResult:
+    """What is known of libraries that nothing here can run."""
+    sizes = {label: (path / LIBRARY_FILE).stat().st_size for label, path in bundles.items()}
+    rows = [_row(label, None, None, size, {}) for label, size in sizes.items()]
+    _write(out_dir, rows, {}, {})
+    names = ("latency_ms_p50", "accuracy", "golden_max_deviation", "peak_memory_mb")
     return StageResult(
-        metrics,
-        tags,
-        [
-            f"{accuracies[CANDIDATE].metric} accuracy {accuracies[CANDIDATE].accuracy:.4f} on "
-            f"{accuracies[CANDIDATE].samples} samples, drop {accuracies[CANDIDATE].drop:+.4f}",
-            f"p50 {best.p50:.4g} ms, 95% interval {best.ci_low:.4g} to {best.ci_high:.4g}, "
-            f"{config.threads} threads",
-        ],
+        {"library_bytes": float(sizes[CANDIDATE])},
+        {_UNMEASURED + name: reason[:250] for name in names},
+        [f"not measured: {reason}; give rpc_tracker and rpc_key of a board"],
     )
+
+
+def _dataset(data: Path | None, signature: Signature) -> Dataset:
+    return choose_dataset(
+        data, signature.inputs, "evaluate", seed=1, random_kind=signature.random_inputs
+    )
+
+
+def _reference(
+    convert_dir: Path, threads: int
+) -> Callable[[dict[str, np.ndarray]], list[np.ndarray]]:
+    session = _session(convert_dir / REFERENCE_FILE, threads)
+    names = [o.name for o in session.get_outputs()]
+    return lambda inputs: session.run(names, inputs)
+
+
+def _tags(config: EvaluateConfig, accuracy: Accuracy, data: Path | None) -> dict[str, str]:
+    return {
+        "tvmopt.metric": accuracy.metric,
+        "tvmopt.threads": str(config.threads),
+        "tvmopt.data": str(data.name) if data else "random inputs: no data was given",
+    }
+
+
+def _changed(accuracy: Accuracy, latency: LatencySummary, where: str) -> list[str]:
+    return [
+        f"{accuracy.metric} accuracy {accuracy.accuracy:.4f} on {accuracy.samples} samples, "
+        f"drop {accuracy.drop:+.4f}",
+        f"p50 {latency.p50:.4g} ms, 95% interval {latency.ci_low:.4g} to {latency.ci_high:.4g}, "
+        f"{where}",
+    ]
 
 
 def _bind(model: CompiledModel, inputs: dict[str, np.ndarray]) -> Callable[[], object]:
@@ -125,7 +227,7 @@ def _session(path: Path, threads: int) -> ort.InferenceSession:
 
 def _accuracies(
     config: EvaluateConfig,
-    models: dict[str, CompiledModel],
+    models: Mapping[str, Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]],
     reference: Callable[[dict[str, np.ndarray]], list[np.ndarray]],
     dataset: Dataset,
 ) -> tuple[dict[str, Accuracy], float]:
@@ -178,8 +280,9 @@ def _candidate_metrics(
     if accuracy.agreement is not None:
         metrics["top1_agreement"] = accuracy.agreement
     metrics["library_bytes"] = float((bundles[CANDIDATE] / LIBRARY_FILE).stat().st_size)
-    metrics["baseline_latency_ms_p50"] = latency[REFERENCE].p50
-    metrics["speedup_vs_baseline"] = latency[REFERENCE].p50 / own.p50
+    if REFERENCE in latency:
+        metrics["baseline_latency_ms_p50"] = latency[REFERENCE].p50
+        metrics["speedup_vs_baseline"] = latency[REFERENCE].p50 / own.p50
     if UNTUNED in latency:
         metrics["untuned_latency_ms_p50"] = latency[UNTUNED].p50
         metrics["speedup_vs_untuned"] = latency[UNTUNED].p50 / own.p50
@@ -196,7 +299,7 @@ def _rows_a_call(dataset: Dataset) -> int:
 def _rows(
     latency: dict[str, LatencySummary],
     accuracies: dict[str, Accuracy],
-    reference_accuracy: float,
+    reference_accuracy: float | None,
     bundles: dict[str, Path],
     convert_dir: Path,
 ) -> list[dict[str, object]]:
@@ -204,26 +307,38 @@ def _rows(
     for label, own in latency.items():
         if label == REFERENCE:
             size = (convert_dir / REFERENCE_FILE).stat().st_size
-            accuracy: float | None = reference_accuracy
+            accuracy = reference_accuracy
         else:
             size = (bundles[label] / LIBRARY_FILE).stat().st_size
             known = accuracies.get(label)
             accuracy = known.accuracy if known else None
-        untuned = latency.get(UNTUNED)
-        rows.append(
-            {
-                "variant": label,
-                "latency_ms_p50": own.p50,
-                "latency_ms_ci_low": own.ci_low,
-                "latency_ms_ci_high": own.ci_high,
-                "samples": own.samples,
-                "accuracy": accuracy,
-                "bytes": size,
-                "speedup_vs_onnxruntime": latency[REFERENCE].p50 / own.p50,
-                "speedup_vs_untuned": untuned.p50 / own.p50 if untuned else None,
-            }
-        )
+        rows.append(_row(label, own, accuracy, size, latency))
     return rows
+
+
+def _row(
+    label: str,
+    own: LatencySummary | None,
+    accuracy: float | None,
+    size: int,
+    latency: Mapping[str, LatencySummary],
+) -> dict[str, object]:
+    """One row of the table; what was not measured is left empty."""
+
+    def speedup(other: LatencySummary | None) -> float | None:
+        return other.p50 / own.p50 if own and other else None
+
+    return {
+        "variant": label,
+        "latency_ms_p50": own.p50 if own else None,
+        "latency_ms_ci_low": own.ci_low if own else None,
+        "latency_ms_ci_high": own.ci_high if own else None,
+        "samples": own.samples if own else None,
+        "accuracy": accuracy,
+        "bytes": size,
+        "speedup_vs_onnxruntime": speedup(latency.get(REFERENCE)),
+        "speedup_vs_untuned": speedup(latency.get(UNTUNED)),
+    }
 
 
 def _write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from tvmopt.arch.target import TargetSpec
 from tvmopt.config import MEASURING, TuneConfig
 from tvmopt.errors import ConfigError
+from tvmopt.remote import Board
+from tvmopt.remote.session import check_tracker
 from tvmopt.stages.module_files import read_module
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.transform.lower import lower
@@ -35,8 +38,12 @@ def tune(
     ``fast``) and the lowered IR. What a database in ``earlier`` knows is taken over when it was
     written for the same target, threads and version of TVM.
 
+    Where neither this machine nor a board can run the target, ``fast`` takes its policy's first
+    choices, unmeasured, and a tag says so.
+
     Raises:
-        ConfigError: When the target cannot be measured on this machine but the strategy measures.
+        ConfigError: When nothing can run the target, but the strategy must measure; when there is
+            no such board.
         DatabaseMismatchError: When ``warm_start`` was written for another target.
     """
     from tvmopt.tune import TuneOptions, create_strategy
@@ -45,11 +52,24 @@ def tune(
     from tvmopt.tune.report import write_task_csv, write_task_markdown
 
     target = TargetSpec.from_dict(config.target)
+    board = Board.parse(config.rpc_tracker, config.rpc_key)
     missing = target.missing_on_host()
-    if missing and config.strategy in MEASURING:
+    tags = {}
+    if board is not None:
+        check_tracker(board)
+        tags = {"tvmopt.rpc_key": board.key, "tvmopt.rpc_tracker": board.address}
+    elif missing and config.strategy == "fast":
+        reason = f"this machine lacks {', '.join(missing)} of {target.mcpu}"
+        tags["tvmopt.unmeasured.tuning"] = (
+            f"{reason}, and no rpc_tracker was given: the first choice of the policy of 'fast' is "
+            "taken for every function"
+        )
+        config = dataclasses.replace(config, strategy="default")
+    elif missing and config.strategy in MEASURING:
         raise ConfigError(
             f"strategy {config.strategy!r} must measure on the target, but this machine lacks "
-            f"{', '.join(missing)} of {target.mcpu}; use strategy=default or target=host"
+            f"{', '.join(missing)} of {target.mcpu}; give rpc_tracker and rpc_key of a board, or "
+            "use strategy=default"
         )
     llvm = target.to_tvm()
     lowered = lower(read_module(convert_dir), llvm, winograd=config.strategy != "none")
@@ -62,6 +82,7 @@ def tune(
         seed=config.seed,
         warm_start=warm_start,
         earlier=tuple(earlier),
+        board=board,
     )
     strategy = create_strategy(config.strategy)
     result = strategy.tune(lowered, llvm, target.arch(), options, out_dir, progress)
@@ -83,7 +104,10 @@ def tune(
         "tasks": float(len(result.tasks)),
         "tasks_from_database": float(served),
     } | mean_regret(regret)
-    return StageResult(metrics, {}, _changed(result, failures, served))
+    changed = _changed(result, failures, served)
+    if "tvmopt.unmeasured.tuning" in tags:
+        changed.append(f"the first choice of 'fast' for each, since {reason}")
+    return StageResult(metrics, tags, changed)
 
 
 def _changed(result: TuneResult, failures: int, served: int) -> list[str]:

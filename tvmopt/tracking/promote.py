@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tvmopt.config import at_least
 from tvmopt.errors import ConfigError
+from tvmopt.remote import Board
 from tvmopt.tracking.command import command
 from tvmopt.tracking.console import say
 from tvmopt.tracking.promotion import Promotion, promote_version
@@ -23,6 +24,8 @@ def promote(
     alias: str = CHAMPION,
     data: str = "",
     max_accuracy_drop: float = 0.01,
+    rpc_tracker: str = "",
+    rpc_key: str = "",
 ) -> Promotion:
     """Re-check a version on held-out data and give it the alias; refuse with the reason.
 
@@ -32,6 +35,8 @@ def promote(
         alias: Alias to give.
         data: ``.npz`` or ``.npy`` file; its held-out 30% is used. Without it, random inputs.
         max_accuracy_drop: Largest accuracy drop against the float model.
+        rpc_tracker: ``host:port`` of a TVM RPC tracker, for a model of another CPU.
+        rpc_key: Key of the board there to check it on.
 
     Raises:
         ConfigError: A parameter breaks its rule.
@@ -40,6 +45,7 @@ def promote(
     params = dict(locals())
     check_name(name)
     at_least("max_accuracy_drop", max_accuracy_drop, 0)
+    board = Board.parse(rpc_tracker, rpc_key)
     if not _ALIAS.fullmatch(alias) or re.fullmatch(r"v\d+|latest", alias):
         raise ConfigError(
             "alias must start with a letter, hold letters, digits, _ and - only, and be neither "
@@ -58,6 +64,7 @@ def promote(
             max_accuracy_drop=max_accuracy_drop,
             work_dir=session.work_dir,
             alias=alias,
+            board=board,
         )
         log_tags(session.client, session.run_id, {"mlflow.note.content": promotion.reason})
         say(promotion.reason)

@@ -13,6 +13,9 @@ from tvmopt.errors import ConfigError, PromotionRefusedError, TvmoptError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
 from tvmopt.frontend.reference import Reference
+from tvmopt.remote import Board
+from tvmopt.remote.model import RemoteModel
+from tvmopt.remote.session import open_session
 from tvmopt.runtime import CompiledModel
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.signature import Signature
@@ -38,19 +41,21 @@ def promote_version(
     max_accuracy_drop: float,
     work_dir: Path,
     alias: str = CHAMPION,
+    board: Board | None = None,
 ) -> Promotion:
     """Re-check a version and give it ``alias`` and ``<alias>-<target>``.
 
     It must load (hash, TVM version, CPU), reproduce its golden output, and lose at most
     ``max_accuracy_drop`` on the held-out split of the data; without data, on random inputs against
-    the float model. The alias's former holder gets ``previous-<alias>``.
+    the float model. The alias's former holder gets ``previous-<alias>``. With a ``board``, it runs
+    there instead of here.
 
     Raises:
         ConfigError: There is no such model or version.
         PromotionRefusedError: With the reason; no alias is moved then.
     """
     found = find_version(client, name, version)
-    accuracy = _check(client, found, data, max_accuracy_drop, work_dir)
+    accuracy = _check(client, found, data, max_accuracy_drop, work_dir, board)
     number = str(found.version)
     former = client.get_registered_model(name).aliases.get(alias)
     if former is not None and str(former) != number:
@@ -79,6 +84,7 @@ def promote_if_better(
     work_dir: Path,
     evidence: str,
     stays: str | None = None,
+    board: Board | None = None,
 ) -> Promotion:
     """Promote, unless the champion is the same model on the same target and faster.
 
@@ -94,6 +100,7 @@ def promote_if_better(
             evidence is not checked again.
         stays: Why the champion stays, by a measurement side by side; empty when it does not. None
             compares the p50 on the tags of the two.
+        board: Where to check it, if not here.
 
     Raises:
         PromotionRefusedError: When the version may not be champion at all.
@@ -129,6 +136,7 @@ def promote_if_better(
         data=data,
         max_accuracy_drop=max_accuracy_drop,
         work_dir=work_dir,
+        board=board,
     )
     for tag, value in (("promoted_on", key), ("promotion", promoted.reason)):
         client.set_model_version_tag(registered.name, registered.version, tag, value)
@@ -157,21 +165,28 @@ def _check(
     data: Path | None,
     max_accuracy_drop: float,
     work_dir: Path,
+    board: Board | None,
 ) -> Accuracy:
     what = f"version {version.version} of {version.name!r}"
     try:
         folder = flavor.download(f"models:/{version.name}/{version.version}", work_dir)
-        model = flavor.load_model(str(folder))
-        model.check_golden(flavor.compiled_folder(folder))
         converted = _converted(client, version, work_dir)
+        signature = Signature.read(converted)
         dataset = choose_dataset(
-            data,
-            model.metadata.inputs,
-            "heldout",
-            seed=2,
-            random_kind=Signature.read(converted).random_inputs,
+            data, signature.inputs, "heldout", seed=2, random_kind=signature.random_inputs
         )
-        accuracy = _accuracy(model, Reference(str(converted / REFERENCE_FILE)), dataset)
+        reference = Reference(str(converted / REFERENCE_FILE))
+        compiled = flavor.compiled_folder(folder)
+        if board is None:
+            model = flavor.load_model(str(folder))
+            model.check_golden(compiled)
+            accuracy = _accuracy(model, reference, dataset)
+        else:
+            with open_session(board) as session:
+                remote = RemoteModel(session, compiled)
+                remote.check_golden(compiled)
+                accuracy = _accuracy(remote, reference, dataset)
+                del remote  # what lies on the board is freed while there is a session
     except ConfigError:
         raise
     except TvmoptError as error:
@@ -203,7 +218,9 @@ def _converted(client: MlflowClient, version: ModelVersion, work_dir: Path) -> P
     return folder
 
 
-def _accuracy(model: CompiledModel, reference: Reference, dataset: Dataset) -> Accuracy:
+def _accuracy(
+    model: CompiledModel | RemoteModel, reference: Reference, dataset: Dataset
+) -> Accuracy:
     meter = AccuracyMeter("auto", dataset.labels is not None)
     for batch in dataset.batches():
         outputs, expected = model(batch.inputs), reference(batch.inputs)

@@ -9,10 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tvmopt.arch.target import TargetSpec
 from tvmopt.errors import ArtifactError, ConfigError
 from tvmopt.runtime import ModelMetadata
 from tvmopt.runtime.bundle import copy_bundle
-from tvmopt.runtime.checks import check_bundle
+from tvmopt.runtime.checks import check_bundle, check_files
 from tvmopt.tracking import flavor
 from tvmopt.tracking.console import say
 from tvmopt.tracking.registry import CHAMPION, check_name, find_version
@@ -67,8 +68,13 @@ def pull(name: str, version: str = CHAMPION, output: str = "") -> Path:
         saved = flavor.download(f"models:/{name}/{found.version}", work)
         bundle = _bundle(saved, work / "bundle", f"{name} version {found.version}")
         model = ModelMetadata.read(bundle)
-        check_bundle(bundle, model)
-        said = _run_sample(bundle)
+        missing = TargetSpec.from_dict(model.target).missing_on_host()
+        if missing:
+            check_files(bundle, model)
+            said = f"not run here: this machine lacks {', '.join(missing)}"
+        else:
+            check_bundle(bundle, model)
+            said = _run_sample(bundle)
         if target.exists():
             target.rmdir()
         bundle.rename(target)

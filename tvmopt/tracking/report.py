@@ -24,15 +24,16 @@ def comparison(rows: Sequence[dict[str, str]], names: dict[str, str]) -> list[li
     """
     table = [list(_HEADERS)]
     for row in rows:
-        untuned = row["speedup_vs_untuned"]
+        low, high = row["latency_ms_ci_low"], row["latency_ms_ci_high"]
+        reference, untuned = row["speedup_vs_onnxruntime"], row["speedup_vs_untuned"]
         table.append(
             [
                 names.get(row["variant"], row["variant"]),
-                _number(row["latency_ms_p50"]),
-                f"{_number(row['latency_ms_ci_low'])} - {_number(row['latency_ms_ci_high'])}",
+                _number(row["latency_ms_p50"]) if row["latency_ms_p50"] else "-",
+                f"{_number(low)} - {_number(high)}" if low else "-",
                 f"{float(row['accuracy']):.4f}" if row["accuracy"] else "-",
                 f"{float(row['bytes']) / 1e6:.2f}",
-                f"{_number(row['speedup_vs_onnxruntime'])}x",
+                f"{_number(reference)}x" if reference else "-",
                 f"{_number(untuned)}x" if untuned else "-",
             ]
         )

@@ -27,6 +27,7 @@ from tvmopt.frontend.load import load_onnx, model_digest
 from tvmopt.frontend.prepare import prepare
 from tvmopt.frontend.shapes import fix_input_shapes, format_input_shapes, parse_input_shapes
 from tvmopt.quantize import is_quantized
+from tvmopt.remote import Board
 from tvmopt.tracking.registry import check_name
 from tvmopt.transform.skip import parse_skip_layers, resolve_skip_layers
 
@@ -75,6 +76,16 @@ class Request:
     quantised: bool = False
 
     @property
+    def board(self) -> Board | None:
+        """Where to measure, if not here."""
+        return Board.parse(self.evaluate.rpc_tracker, self.evaluate.rpc_key)
+
+    @property
+    def is_measurable(self) -> bool:
+        """Whether there is a machine that can run the compiled model: this one, or a board."""
+        return self.board is not None or not self.target.missing_on_host()
+
+    @property
     def needs_calibration(self) -> bool:
         """Whether conversion needs ranges: to int8, of a model that is not quantised."""
         return self.convert.dtype == "int8" and not self.quantised
@@ -109,6 +120,8 @@ def make_request(
     max_accuracy_drop: float = 0.01,
     metric: str = "auto",
     repeats: int = 200,
+    rpc_tracker: str = "",
+    rpc_key: str = "",
 ) -> Request:
     """Check every value and the model itself.
 
@@ -126,8 +139,21 @@ def make_request(
         raise ConfigError(
             f"data must be an existing .npz or .npy file, but there is none at '{data_path}'"
         )
-    tune = TuneConfig(described, strategy, **_budget(strategy, topk, trials, time_budget))
-    evaluate = EvaluateConfig(threads=spec.threads, metric=metric, repeats=repeats)
+    board: dict[str, Any] = {"rpc_tracker": rpc_tracker, "rpc_key": rpc_key}
+    evaluate = EvaluateConfig(threads=spec.threads, metric=metric, repeats=repeats, **board)
+    tune = TuneConfig(
+        described,
+        strategy,
+        **_budget(strategy, topk, trials, time_budget),
+        **(board if strategy in MEASURING else {}),
+    )
+    missing = spec.missing_on_host()
+    if missing and strategy == "metaschedule" and not rpc_tracker:
+        raise ConfigError(
+            f"strategy 'metaschedule' must measure on the target, but this machine lacks "
+            f"{', '.join(missing)} of {spec.mcpu}; give rpc_tracker and rpc_key of a board, or "
+            "use strategy=default"
+        )
     loaded = load_onnx(model)
     fixed = format_input_shapes(fix_input_shapes(loaded, shapes))
     patterns = parse_skip_layers(skip_layers)

@@ -57,6 +57,8 @@ def main(
     time_budget: float = 0.0,
     metric: str = "auto",
     repeats: int = 200,
+    rpc_tracker: str = "",
+    rpc_key: str = "",
     no_cache: bool = False,
 ) -> MainResult:
     """Take a model all the way: convert, tune, build, evaluate, register, promote.
@@ -69,19 +71,15 @@ def main(
     """
     params = with_example(dict(locals()))
     request = checked_request(params)
-    missing = request.target.missing_on_host()
-    if missing:
-        raise ConfigError(
-            f"main measures on its target, but this machine lacks {', '.join(missing)} of "
-            f"{request.target.mcpu}; use target=host, or the entry point build to build only"
-        )
     with open_session("main", request, params, no_cache) as session:
         converted = pipeline.convert_stage(session, request)
         tuned = pipeline.tune_stage(session, request, converted)
         built = pipeline.build_stage(session, request, converted, tuned)
-        baseline = pipeline.baseline_stage(session, request, converted)
+        baseline = None
+        if request.is_measurable:
+            baseline = pipeline.baseline_stage(session, request, converted)
         measured = pipeline.evaluate_stage(session, request, converted, built, baseline)
-        stages = (converted, tuned, built, baseline, measured)
+        stages = [converted, tuned, built, *([baseline] if baseline else []), measured]
 
         names = {
             CANDIDATE: _variant(request),
@@ -96,20 +94,24 @@ def main(
         say()
         refused = None
         try:
-            _check_bar(request, measured)
-            promoted = promotion.promote_if_better(
-                session.client,
-                registered,
-                data=request.data,
-                max_accuracy_drop=request.max_accuracy_drop,
-                work_dir=session.work_dir,
-                evidence=measured.digest,
-            )
+            if request.is_measurable:
+                _check_bar(request, measured)
+                promoted = promotion.promote_if_better(
+                    session.client,
+                    registered,
+                    data=request.data,
+                    max_accuracy_drop=request.max_accuracy_drop,
+                    work_dir=session.work_dir,
+                    evidence=measured.digest,
+                    board=request.board,
+                )
+            else:
+                promoted = promotion.Promotion(False, _unproven(request, registered))
         except PromotionRefusedError as error:
             promoted, refused = promotion.Promotion(False, str(error)), error
         _log_note(session, registered, promoted, as_markdown(table))
         reused = tuple(s.stage for s in stages if s.cached)
-        _say_end(session, registered, promoted, reused)
+        _say_end(session, request, registered, promoted, reused)
         if refused is not None:
             raise refused
         return MainResult(
@@ -185,6 +187,8 @@ def tune(
     topk: int = 20,
     trials: int = 64,
     time_budget: float = 0.0,
+    rpc_tracker: str = "",
+    rpc_key: str = "",
     warm_start: str = "",
     no_cache: bool = False,
 ) -> StageOutput:
@@ -219,6 +223,8 @@ def build(
     topk: int = 20,
     trials: int = 64,
     time_budget: float = 0.0,
+    rpc_tracker: str = "",
+    rpc_key: str = "",
     no_cache: bool = False,
 ) -> StageOutput:
     """Compile a model to a library and register it as a candidate; does what is missing before."""
@@ -253,6 +259,8 @@ def evaluate(
     time_budget: float = 0.0,
     metric: str = "auto",
     repeats: int = 200,
+    rpc_tracker: str = "",
+    rpc_key: str = "",
     no_cache: bool = False,
 ) -> StageOutput:
     """Measure a model beside ONNX Runtime; does what is missing before."""
@@ -297,6 +305,14 @@ def _check_bar(request: Request, measured: StageOutput) -> None:
         )
 
 
+def _unproven(request: Request, registered: registry.Registered) -> str:
+    return (
+        f"version {registered.version} is not promoted: this machine cannot run code for "
+        f"{request.target.mcpu}; prove it on a board with -e promote -P name={registered.name} "
+        f"-P version={registered.version} -P rpc_tracker=HOST:PORT -P rpc_key=KEY"
+    )
+
+
 def _variant(request: Request) -> str:
     """What the compiled model is called in tables: strategy, and what conversion changed."""
     convert = request.convert
@@ -332,6 +348,7 @@ def _log_note(
 
 def _say_end(
     session: Session,
+    request: Request,
     registered: registry.Registered,
     promoted: promotion.Promotion,
     reused: tuple[str, ...],
@@ -346,5 +363,9 @@ def _say_end(
     store = session.client.tracking_uri
     say()
     say(f"open the UI     mlflow ui --backend-store-uri {store}")
+    if request.target.missing_on_host():
+        number = f"-P name={name} -P version={version}"
+        say(f"take it there   mlflow run . -e pull --env-manager local {number}")
+        return
     say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")
     say(f"serve           mlflow models serve -m '{uri}' --env-manager local -p 5001")

@@ -17,6 +17,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.remote import Board
 
 Progress = Callable[[int, int, str], None]
 """Called as ``progress(done, total, text)`` while a strategy works."""
@@ -34,6 +35,7 @@ class TuneOptions:
         seed: Seed of every random choice.
         warm_start: Directory of an earlier tuning database to begin from, or None.
         earlier: Directories of databases to take over what fits from; others are passed over.
+        board: Where to measure; None for this machine.
     """
 
     trials: int
@@ -43,6 +45,7 @@ class TuneOptions:
     seed: int = 0
     warm_start: Path | None = None
     earlier: tuple[Path, ...] = ()
+    board: Board | None = None
 
 
 @dataclasses.dataclass(frozen=True)

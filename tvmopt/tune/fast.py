@@ -84,7 +84,12 @@ class FastStrategy(TuneStrategy):
         with (
             tempfile.TemporaryDirectory(prefix="candidates-", dir=work_dir) as scratch,
             HintMeasurer(
-                target, options.threads, Path(scratch), options.seed, self._builders
+                target,
+                options.threads,
+                Path(scratch),
+                options.seed,
+                self._builders,
+                board=options.board,
             ) as measurer,
         ):
             try:

@@ -17,7 +17,10 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt import host
+from tvmopt.errors import TvmoptError
 from tvmopt.measure.workers import Job, Outcome, WorkerPool
+from tvmopt.remote import Board
+from tvmopt.remote.session import WAIT_S
 from tvmopt.tune.tasks import Task
 
 _MOST_BUILDERS = 2
@@ -32,11 +35,13 @@ class Timeouts:
             a candidate that was unrolled too far to be good.
         run_s: Checking and timing.
         reference_s: One run of the unscheduled function, which nothing has made fast.
+        board_s: A session on a board, for either.
     """
 
     build_s: float = 10.0
     run_s: float = 20.0
     reference_s: float = 60.0
+    board_s: float = 120.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +70,17 @@ class Measurer:
         scratch: Directory for libraries, logs and temporary files.
         seed: Seed of the random inputs.
         timeouts: Limits of one candidate.
+        board: Where to check and time; None for this machine.
     """
 
     def __init__(
-        self, target: Target, threads: int, scratch: Path, seed: int, timeouts: Timeouts
+        self,
+        target: Target,
+        threads: int,
+        scratch: Path,
+        seed: int,
+        timeouts: Timeouts,
+        board: Board | None = None,
     ) -> None:
         self._target = str(target)
         self._scratch = scratch
@@ -78,6 +90,12 @@ class Measurer:
         self._references: dict[str, Path | str] = {}  # by task: library, or the reason for none
         self._builders = WorkerPool(min(_MOST_BUILDERS, host.usable_cores()), 1, scratch, "build")
         self._runner = WorkerPool(1, threads, scratch, "run")
+        self._board, self._threads = board, threads
+        self._board_runner = None
+        if board is not None:
+            from tvmopt.measure.remote import BoardRunner
+
+            self._board_runner = BoardRunner(board, threads, timeouts.board_s)
 
     def __enter__(self) -> Measurer:
         return self
@@ -127,6 +145,13 @@ class Measurer:
 
     def run(self, task: Task, library: Path, best_us: float | None = None) -> Measurement:
         """Check and time a library that was built for ``task``."""
+        if self._board_runner is not None:
+            expected = _expected_file(Path(self._references[task.name]))
+            try:
+                latency_us = self._board_runner.run(library, expected, _arguments(task))
+            except TvmoptError as error:
+                return Measurement(None, f"run: {error}", library)
+            return Measurement(latency_us, None, library)
         arguments = {
             "library": str(library),
             "reference_library": str(self._references[task.name]),
@@ -143,12 +168,23 @@ class Measurer:
         """The library of the unscheduled function once it ran, or why there is none."""
         if error is not None:
             return f"reference {error}"
-        arguments = {
+        arguments: dict[str, Any] = {
             "library": str(library),
             "arguments": _arguments(task),
             "seed": self._seed,
         }
-        outcome = self._one("reference", arguments, self._timeouts.reference_s)
+        if self._board is None:
+            outcome = self._one("reference", arguments, self._timeouts.reference_s)
+        else:
+            session_s = self._timeouts.board_s
+            arguments |= {
+                "board": dataclasses.asdict(self._board),
+                "threads": self._threads,
+                "session_s": session_s,
+                "path": str(_expected_file(library)),
+            }
+            name = "tvmopt.measure.remote:reference"
+            outcome = self._one(name, arguments, session_s + 2 * WAIT_S)
         return library if outcome.error is None else f"reference run: {outcome.error}"
 
     def _build(
@@ -175,8 +211,14 @@ class Measurer:
         ]
 
     def _one(self, function: str, arguments: dict[str, Any], timeout_s: float) -> Outcome:
-        [outcome] = self._runner.run([Job(f"tvmopt.measure.jobs:{function}", arguments, timeout_s)])
+        name = function if ":" in function else f"tvmopt.measure.jobs:{function}"
+        [outcome] = self._runner.run([Job(name, arguments, timeout_s)])
         return outcome
+
+
+def _expected_file(reference: Path) -> Path:
+    """Where a board's results of a reference are kept."""
+    return reference.with_suffix(".expected.npz")
 
 
 def _arguments(task: Task) -> list[list[Any]]:

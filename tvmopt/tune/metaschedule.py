@@ -1,4 +1,4 @@
-"""Strategy ``metaschedule``: TVM's evolutionary search over schedules, measured on this machine.
+"""Strategy ``metaschedule``: TVM's evolutionary search over schedules, measured here or on a board.
 
 The loop is ours, built on TVM's search space, search and database, so that it can keep to a time
 budget, compare with the default schedule, check every candidate's numbers, and say what it did:
@@ -27,6 +27,7 @@ from tvm.target import Target
 from tvmopt import host
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.errors import ConfigError, EnvironmentSetupError
+from tvmopt.link import isa_of, link_options
 from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.budget import Deadline, Roofline, SearchEffort, plan_effort
 from tvmopt.tune.cost_model import RankingModel, make_cost_model
@@ -96,7 +97,9 @@ class MetaScheduleStrategy(TuneStrategy):
             scratch = stack.enter_context(_scratch(work_dir))
             logger = stack.enter_context(_file_logger(work_dir / "search.log"))
             measurer = stack.enter_context(
-                Measurer(target, options.threads, scratch, options.seed, self._timeouts)
+                Measurer(
+                    target, options.threads, scratch, options.seed, self._timeouts, options.board
+                )
             )
             search = _Search(
                 states, database, model, measurer, target, arch, options, logger, progress
@@ -312,13 +315,7 @@ def check_request(target: Target, options: TuneOptions, strategy: str) -> None:
             f"strategy {strategy!r} needs scikit-learn, but it is not installed; "
             "run: pip install scikit-learn"
         )
-    from tvm.support import cc
-
-    if not cc.get_cc():
-        raise EnvironmentSetupError(
-            f"strategy {strategy!r} links each candidate, but no C++ compiler was found; "
-            "install g++, or set CXX to a compiler"
-        )
+    link_options(isa_of(str(target)))  # each candidate is linked
 
 
 def _initial_states(

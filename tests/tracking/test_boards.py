@@ -1,0 +1,96 @@
+"""Models of other CPUs through ``mlflow run``: built and registered here, measured on a board."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from mlflow import MlflowClient
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A store of its own."""
+    return tmp_path_factory.mktemp("boards")
+
+
+@pytest.fixture
+def board():
+    """Parameters that choose this machine as a board."""
+    from tvm import rpc
+    from tvm.rpc.tracker import Tracker
+
+    tracker = Tracker("127.0.0.1", port=9190, port_end=9390, silent=True)
+    where = ("127.0.0.1", tracker.port)
+    server = rpc.Server("127.0.0.1", 9400, 9600, tracker_addr=where, key="own", silent=True)
+    yield {"rpc_tracker": f"127.0.0.1:{tracker.port}", "rpc_key": "own"}
+    server.terminate()
+    tracker.terminate()
+
+
+def _run(folder, entry: str, stage: str = ""):
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    client = MlflowClient(uri, uri)
+    ids = [e.experiment_id for e in client.search_experiments()]
+    runs = client.search_runs(ids, f"tags.`tvmopt.entry_point` = '{entry}'")
+    if not stage:
+        return runs[0]
+    return client.get_run(runs[0].data.tags[f"tvmopt.stage_run.{stage}"])
+
+
+def test_another_cpu_is_built_and_registered_and_nothing_pretended(folder, mlflow_run):
+    if shutil.which("aarch64-linux-gnu-gcc") is None:
+        pytest.skip("needs aarch64-linux-gnu-gcc (Debian: gcc-aarch64-linux-gnu)")
+    done = mlflow_run(folder, target="raspberry-pi-5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "models:/digits-cnn/1 registered, alias candidate" in done.stdout
+    assert "version 1 is not promoted: this machine cannot run code for cortex-a76" in done.stdout
+    assert "mlflow run . -e pull" in done.stdout
+    tags = {stage: _run(folder, "main", stage).data.tags for stage in ("convert", "tune", "build")}
+    assert "does not run on this machine" in tags["convert"]["tvmopt.unchecked"]
+    assert "lacks aarch64" in tags["tune"]["tvmopt.unmeasured.tuning"]
+    assert "lacks aarch64" in tags["build"]["tvmopt.unchecked"]
+    measured = _run(folder, "main", "evaluate").data
+    assert set(measured.metrics) == {"library_bytes"}
+    assert "no rpc_tracker" in measured.tags["tvmopt.unmeasured.latency_ms_p50"]
+    parent = _run(folder, "main")
+    assert parent.info.status == "FINISHED"
+    assert "latency_ms_p50" not in parent.data.metrics
+
+    pulled = folder / "pulled"
+    done = mlflow_run(folder, "pull", name="digits-cnn", version=1, output=pulled)
+    assert done.returncode == 0, done.stderr
+    assert "not run here: this machine lacks aarch64" in done.stdout
+    assert (pulled / "model.so").read_bytes()[18] == 183  # ELF's number of AArch64
+
+
+def test_board_measures_and_earns_the_champion(folder, mlflow_run, board):
+    done = mlflow_run(folder, strategy="default", repeats=20, name="there", **board)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "of board own" in done.stdout
+    assert "version 1 has alias champion" in done.stdout
+    assert "ONNX Runtime fp32" not in done.stdout
+    parent = _run(folder, "main")
+    assert parent.data.params["rpc_key"] == "own"
+    measured = _run(folder, "main", "evaluate").data
+    assert measured.tags["tvmopt.rpc_key"] == "own"
+    assert measured.metrics["accuracy"] > 0.97
+    assert measured.metrics["speedup_vs_untuned"] > 0
+
+
+def test_no_tracker_is_one_line(folder, mlflow_run, project_env, root):
+    import subprocess
+    import sys
+
+    argv = [sys.executable, "-m", "flows.evaluate", "--rpc_tracker", "127.0.0.1:1"]
+    done = subprocess.run(
+        [*argv, "--rpc_key", "own", "--strategy", "default", "--name", "there", "--threads", "1"],
+        cwd=root,
+        env=project_env(folder),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    [said] = done.stderr.strip().splitlines()
+    assert said.startswith("error: rpc_tracker must be the address of a TVM RPC tracker, but 127.")
+    assert _run(folder, "evaluate").info.status == "FAILED"

@@ -1,0 +1,239 @@
+"""Measure candidates on a board through TVM's RPC tracker.
+
+Two ways that share their parts. :func:`run_batch` is to :mod:`tvmopt.measure.batch` what it is on
+this machine: one session for all candidates of a function. :class:`BoardRunner` is TVM's own
+``RPCRunner``, a session a candidate, with our functions in the places that it has for them: they
+check a candidate's numbers before it is timed, and give up waiting.
+
+On a board candidates find their weights warm, unlike in :mod:`tvmopt.measure.batch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tvmopt.errors import ArtifactError
+from tvmopt.measure.batch import PLACES, ROUNDS, time_in_turns
+from tvmopt.measure.jobs import compare, numpy_dtype, pack, packing_file, run_reference
+from tvmopt.measure.worker import one_line
+from tvmopt.remote import Board
+from tvmopt.remote.model import upload_library
+from tvmopt.remote.session import WAIT_S, last_line, limited, open_session, request
+
+_REPEATS, _REPEAT_MS = 3, 20
+_THREADS = "runtime.config_threadpool"
+
+
+def run_batch(
+    board: dict[str, Any],
+    threads: int,
+    session_s: float,
+    libraries: list[str],
+    arguments: list[list[Any]],
+    constants: list[int],
+    candidates: list[list[Any]],
+    seed: int,
+    rounds: int = ROUNDS,
+    weight_bytes: int = 0,
+) -> list[dict[str, Any]]:
+    """Check candidates against the reference, then time those that are right, in turns.
+
+    Args:
+        board: Fields of the :class:`~tvmopt.remote.Board`.
+        threads: Threads a candidate runs with.
+        session_s: Most seconds of the session.
+        libraries: As for :func:`tvmopt.measure.batch.run_batch`, like all that follow.
+        arguments: See there.
+        constants: Not used.
+        candidates: See there.
+        seed: See there.
+        rounds: See there.
+        weight_bytes: Not used.
+
+    Returns:
+        As :func:`tvmopt.measure.batch.run_batch`.
+    """
+    with open_session(Board(**board), session_s) as session:
+        return _run_batch(session, threads, libraries, arguments, candidates, seed, rounds)
+
+
+def _run_batch(
+    session: Any,
+    threads: int,
+    libraries: list[str],
+    arguments: list[list[Any]],
+    candidates: list[list[Any]],
+    seed: int,
+    rounds: int,
+) -> list[dict[str, Any]]:
+    session.get_function(_THREADS)(1, threads)
+    device = session.cpu()
+    modules = [upload_library(session, Path(p), f"{n}.so") for n, p in enumerate(libraries)]
+    shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
+    inputs, (*_, expected) = run_reference(
+        modules[0]["reference"], shapes_and_types, seed, device
+    )
+    common = [tvm.runtime.tensor(array, device) for array in inputs]
+    results: list[dict[str, Any]] = []
+    kernels: dict[int, Callable[[int], float]] = {}
+    for place, (library, index, packed, outputs) in enumerate(candidates):
+        results.append({"latency_us": None, "rounds": 0, "error": None})
+        module, tensors = modules[library], list(common)
+        try:
+            if packed:
+                pack(module[f"pack{index}"], tensors, packed, outputs, device)
+            module[f"candidate{index}"](*tensors)
+            compare(len(tensors) - 1, tensors[-1].numpy(), expected)
+            kernels[place] = functools.partial(
+                _mean_s, module, f"candidate{index}", device, tensors
+            )
+        except Exception as error:
+            results[place]["error"] = one_line(error)
+    for place, (latency_us, timed) in time_in_turns(kernels, rounds).items():
+        results[place] |= {"latency_us": latency_us, "rounds": timed}
+    return results
+
+
+def _mean_s(module: Any, name: str, device: Any, tensors: list[Any], times: int) -> float:
+    timer = module.time_evaluator(name, device, number=times * PLACES, repeat=1)
+    return float(timer(*tensors).mean)
+
+
+def reference(
+    board: dict[str, Any],
+    threads: int,
+    session_s: float,
+    library: str,
+    arguments: list[list[Any]],
+    seed: int,
+    path: str,
+) -> None:
+    """Run the unscheduled function once on a board and keep inputs and results in ``path``."""
+    with open_session(Board(**board), session_s) as session:
+        session.get_function(_THREADS)(1, threads)
+        module = upload_library(session, Path(library), "reference.so")
+        shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
+        inputs, outputs = run_reference(module["main"], shapes_and_types, seed, session.cpu())
+        del module
+    arrays = {f"input_{n}": array for n, array in enumerate(inputs)}
+    arrays |= {f"output_{n}": array for n, array in enumerate(outputs)}
+    np.savez(path, allow_pickle=False, **arrays)
+
+
+class BoardRunner:
+    """Checks and times one library after the other with TVM's ``RPCRunner``.
+
+    Args:
+        board: Where.
+        threads: Threads a candidate runs with.
+        session_s: Most seconds of one candidate.
+    """
+
+    def __init__(self, board: Board, threads: int, session_s: float) -> None:
+        from tvm.s_tir import meta_schedule as ms
+
+        self._threads = threads
+        self._limit_s = session_s + WAIT_S
+        self._runner = ms.runner.RPCRunner(
+            ms.runner.RPCConfig(board.host, board.port, board.key, 1, session_s),
+            ms.runner.EvaluatorConfig(1, _REPEATS, _REPEAT_MS, False),
+            f_create_session=_create_session,
+            f_upload_module=_load,
+            f_alloc_argument=_no_arguments,
+            f_run_evaluator=_check_and_time,
+            f_cleanup=_close,
+        )
+
+    def run(self, library: Path, expected: Path, arguments: list[list[Any]]) -> float:
+        """Latency in microseconds of a library that :func:`tvmopt.measure.jobs.build` wrote.
+
+        Args:
+            library: The candidate.
+            expected: What :func:`reference` kept.
+            arguments: Shape and type of each argument.
+
+        Raises:
+            ArtifactError: When it failed, with the reason.
+            LimitError: When nothing came back in time.
+        """
+        from tvm.s_tir import meta_schedule as ms
+
+        job = {"expected": str(expected), "arguments": arguments, "threads": self._threads}
+        _job_file(library).write_text(json.dumps(job))
+        with limited(self._limit_s, f"no answer within {self._limit_s:g} s"):
+            [future] = self._runner.run([ms.runner.RunnerInput(str(library), "cpu", [])])
+            result = future.result()
+        if result.run_secs is None:
+            raise ArtifactError(last_line(Exception(str(result.error_msg))))
+        return float(np.median([float(s) for s in result.run_secs])) * 1e6
+
+
+def _job_file(library: Path) -> Path:
+    return library.with_suffix(".job.json")
+
+
+@dataclasses.dataclass
+class _Loaded:
+    """A candidate on the board, and what to do with it."""
+
+    module: Any
+    library: Path
+
+
+def _create_session(config: Any) -> Any:
+    """In the worker of ``RPCRunner``: a session, unless none is to be had in time."""
+    board = Board(config.tracker_host, config.tracker_port, config.tracker_key)
+    return request(board, config.session_timeout_sec, WAIT_S)
+
+
+def _load(session: Any, local_path: str, remote_path: str) -> _Loaded:
+    return _Loaded(upload_library(session, Path(local_path), remote_path), Path(local_path))
+
+
+def _no_arguments(*_: Any) -> list[Any]:
+    return []  # they come with what is expected
+
+
+def _check_and_time(
+    session: Any, loaded: _Loaded, device: Any, config: Any, _arguments: list[Any]
+) -> list[float]:
+    job = json.loads(_job_file(loaded.library).read_text())
+    session.get_function(_THREADS)(1, job["threads"])
+    types = [numpy_dtype(dtype) for _, dtype in job["arguments"]]
+    with np.load(job["expected"], allow_pickle=False) as data:
+        # NumPy writes types that it does not know as bytes.
+        inputs, expected = (
+            [data[f"{side}_{n}"].view(dtype) for n, dtype in enumerate(types)]
+            for side in ("input", "output")
+        )
+    tensors = [tvm.runtime.tensor(array, device) for array in inputs]
+    packed, outputs = json.loads(packing_file(str(loaded.library)).read_text())
+    if packed:
+        pack(loaded.module["pack"], tensors, packed, outputs, device)
+    loaded.module["main"](*tensors)
+    for index, (tensor, wanted) in enumerate(zip(tensors, expected, strict=True)):
+        if index not in packed:
+            compare(index, tensor.numpy(), wanted)
+    timer = loaded.module.time_evaluator(
+        "main",
+        device,
+        number=config.number,
+        repeat=config.repeat,
+        min_repeat_ms=config.min_repeat_ms,
+    )
+    return [float(seconds) for seconds in timer(*tensors).results]
+
+
+def _close(session: Any, remote_path: str | None) -> None:
+    if session is not None and remote_path is not None:
+        with contextlib.suppress(Exception), limited(5.0, "the board does not answer"):
+            session.remove(remote_path)

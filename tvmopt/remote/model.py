@@ -1,0 +1,106 @@
+"""A compiled model on a board: called, checked and timed there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvmopt.errors import ArtifactError
+from tvmopt.remote.session import last_line
+from tvmopt.runtime.checks import check_files
+from tvmopt.runtime.metadata import LIBRARY_FILE, ModelMetadata
+from tvmopt.runtime.model import golden_deviation, read_golden
+from tvmopt.runtime.outputs import Outputs
+
+
+class RemoteModel:
+    """The model of a bundle, uploaded into a session on a board.
+
+    Args:
+        session: What :func:`tvmopt.remote.session.open_session` gave.
+        folder: The bundle.
+        name: Tells the models of one session apart.
+
+    Raises:
+        ArtifactError: When the bundle is damaged, or the board refuses its library.
+    """
+
+    def __init__(self, session: Any, folder: Path, name: str = "model") -> None:
+        from tvm.runtime.vm import VirtualMachine
+
+        self.metadata = ModelMetadata.read(folder)
+        check_files(folder, self.metadata)
+        self._session = session
+        self._device = session.cpu()
+        session.get_function("runtime.config_threadpool")(1, self.metadata.threads)
+        self._machine = VirtualMachine(
+            upload_library(session, folder / LIBRARY_FILE, f"{name}.so"), self._device
+        )
+        self._timer = self._machine.module.time_evaluator
+        self._names = tuple(spec.name for spec in self.metadata.outputs)
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
+        """Outputs in the order of the ONNX graph; inputs as the model was compiled for."""
+        self._set_inputs(inputs)
+        self._machine.invoke_stateful("main")
+        outputs = self._machine.get_outputs("main")
+        items = outputs if isinstance(outputs, tuple) else (outputs,)
+        return Outputs([item.numpy() for item in items], self._names)
+
+    def check_golden(self, folder: Path) -> float:
+        """Run the golden inputs of ``folder`` on the board; returns the largest deviation.
+
+        Raises:
+            AccuracyError: When an output deviates by more than the model's tolerance.
+        """
+        inputs, expected = read_golden(folder, self.metadata)
+        return golden_deviation(self(inputs), expected, self.metadata)
+
+    def time(self, inputs: Mapping[str, np.ndarray], repeats: int) -> list[float]:
+        """Seconds of ``repeats`` calls by the board's own clock, after one that is not counted.
+
+        Inputs are on the board before, and outputs stay there.
+        """
+        self._set_inputs(inputs)
+        timer = self._timer("invoke_stateful", self._device, number=1, repeat=repeats)
+        return [float(seconds) for seconds in timer("main").results]
+
+    def _set_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        import tvm
+
+        arrays = [
+            np.ascontiguousarray(inputs[spec.name]).astype(spec.dtype, copy=False)
+            for spec in self.metadata.inputs
+        ]
+        self._machine.set_input("main", *(tvm.runtime.tensor(a, self._device) for a in arrays))
+
+
+def upload_library(session: Any, path: Path, name: str) -> Any:
+    """The module of a library after it was uploaded as ``name``.
+
+    Raises:
+        ArtifactError: When the board cannot load it.
+    """
+    session.upload(str(path), name)
+    try:
+        return session.load_module(name)
+    except Exception as error:
+        if "expired" in str(error):
+            raise
+        raise ArtifactError(
+            f"the board must load the library, but it refused it ({last_line(error)}); "
+            "check that target names the board's CPU"
+        ) from error
+
+
+def describe(session: Any) -> str:
+    """What the board says of its CPU and platform; empty when it has TVM's runtime alone."""
+    said = []
+    for name in ("target.llvm_get_system_cpu", "target.llvm_get_system_triple"):
+        with contextlib.suppress(Exception):
+            said.append(str(session.get_function(name)()))
+    return ", ".join(said)
