@@ -92,7 +92,7 @@ def _implementation(dot: DotIntrinsic) -> tirx.PrimFunc:
         return T.reinterpret(vector, T.broadcast(T.reinterpret("int32", word), lanes))
 
     @T.prim_func(s_tir=True)
-    def _implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
+    def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
         A = T.match_buffer(a, (depth,), data, offset_factor=1)  # noqa: N806
         B = T.match_buffer(b, (lanes, depth), weight, offset_factor=1)  # noqa: N806
         C = T.match_buffer(c, (lanes,), sums, offset_factor=1, scope="local")  # noqa: N806
