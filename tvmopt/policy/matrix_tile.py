@@ -11,7 +11,7 @@ from tvmopt.policy.register_tile import loop_orders
 from tvmopt.policy.register_tile_model import RegisterTileModel
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.matrix_tile import MatrixTile, shaped
-from tvmopt.schedule.register_tile import Form
+from tvmopt.schedule.product_form import Form
 from tvmopt.schedule.stage import divisors
 
 _MOST_ROWS, _COLUMNS = 16, 16
