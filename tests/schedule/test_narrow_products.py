@@ -292,13 +292,15 @@ def test_rows_that_do_not_divide_are_no_reason_for_small_tiles(native: Cpu) -> N
 
 
 @needs_instructions
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize(
+    "name", ["1x1", "7x7 of an image", "matmul ragged", "matmul of many, each with its own"]
+)
 def test_no_configuration_with_the_instruction_is_refused(name: str, native: Cpu) -> None:
     """After a few refusals a template is given up, and the instruction with it."""
     case = whole(PRODUCTS[name], BYTES, native)
     hints = [r.hint for r in DefaultPolicy(case.func, native.arch).ranked if r.hint.intrin]
     assert hints
-    for hint in hints[:10]:
+    for hint in hints[::3]:
         apply_hint(case.func, hint)
 
 
@@ -318,7 +320,7 @@ def test_tiles_multiply(name: str, types: str, tiles: Cpu, two_threads: Any) -> 
     with on_amx():
         check = two_threads.submit(check_numbers, case, [schedule.mod["main"]], tiles.target)
         check.result()
-    for hint in hints[1::13]:
+    for hint in hints[1::29]:
         apply_hint(case.func, hint)  # none is refused
 
 
