@@ -22,10 +22,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # A room may import rooms of its own level or of a lower one.
 LEVELS = [
     {"errors", "host", "process", "versions", "compare", "digest", "random_inputs"},
-    {"arch"},
+    {"arch", "link"},
     {"intrin"},
     {"frontend", "transform", "schedule", "runtime", "emulate"},
-    {"policy"},
+    {"policy", "remote"},
     {"measure"},
     {"config", "parameters"},
     {"tune"},
@@ -90,8 +90,8 @@ def test_no_room_imports_a_higher_one():
 
 
 def test_whoever_loads_a_library_asks_for_amx():
-    # Workers ask when they start, the runtime in its checks.
-    elsewhere = {"measure/jobs.py", "measure/batch.py", "runtime/model.py"}
+    # Workers ask when they start, the runtime in its checks; on a board its own server would.
+    elsewhere = {"measure/jobs.py", "measure/batch.py", "runtime/model.py", "remote/model.py"}
     loads = {p for p, _ in _modules() if "load_module(" in p.read_text()}
     assert {str(p.relative_to(PACKAGE)) for p in loads} > elsewhere
     asks = {p for p in loads if "request_amx(" in p.read_text()}

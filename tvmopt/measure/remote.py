@@ -153,6 +153,10 @@ class BoardRunner:
             f_cleanup=_close,
         )
 
+    def close(self) -> None:
+        """End the worker of ``RPCRunner``."""
+        self._runner.pool.shutdown()
+
     def run(self, library: Path, expected: Path, arguments: list[list[Any]]) -> float:
         """Latency in microseconds of a library that :func:`tvmopt.measure.jobs.build` wrote.
 

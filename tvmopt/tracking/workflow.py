@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tvmopt.errors import ConfigError, PromotionRefusedError
+from tvmopt.link import link_options
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
 from tvmopt.tracking import pipeline, promotion, registry
 from tvmopt.tracking.artifacts import is_intact, local_artifacts
@@ -71,6 +72,7 @@ def main(
     """
     params = with_example(dict(locals()))
     request = checked_request(params)
+    _check_linker(request)
     with open_session("main", request, params, no_cache) as session:
         converted = pipeline.convert_stage(session, request)
         tuned = pipeline.tune_stage(session, request, converted)
@@ -230,6 +232,7 @@ def build(
     """Compile a model to a library and register it as a candidate; does what is missing before."""
     params = with_example(dict(locals()))
     request = checked_request(params)
+    _check_linker(request)
     with open_session("build", request, params, no_cache) as session:
         converted = pipeline.convert_stage(session, request)
         tuned = pipeline.tune_stage(session, request, converted)
@@ -266,6 +269,7 @@ def evaluate(
     """Measure a model beside ONNX Runtime; does what is missing before."""
     params = with_example(dict(locals()))
     request = checked_request(params)
+    _check_linker(request)
     with open_session("evaluate", request, params, no_cache) as session:
         converted = pipeline.convert_stage(session, request)
         tuned = pipeline.tune_stage(session, request, converted)
@@ -275,6 +279,12 @@ def evaluate(
         say()
         say(as_text(comparison(read_table(measured.folder), names)))
         return measured
+
+
+def _check_linker(request: Request) -> None:
+    """Raise when no library can be made for another platform, before any work is done for it."""
+    if request.target.mtriple:
+        link_options(request.target.isa)
 
 
 def _tune_run(session: Session, run_id: str) -> StageOutput:

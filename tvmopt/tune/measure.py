@@ -103,6 +103,8 @@ class Measurer:
     def __exit__(self, *exc_info: object) -> None:
         self._builders.close()
         self._runner.close()
+        if self._board_runner is not None:
+            self._board_runner.close()
 
     def measure(
         self,
