@@ -150,27 +150,45 @@ def without_epilogue(func: Any) -> Any:
     import tvm_ffi
     from tvm import ir, tirx
 
-    result = func.params[-1]
     params = list(func.params)
 
     def on_store(store: Any) -> Any:
-        if not store.buffer.same_as(result):
+        final = store.buffer.same_as(params[-1])
+        wide = "local" in str(store.buffer.scope()) and not final
+        if not (final or wide):
             return store
         loads: list[Any] = []
         tvm_ffi.structural_walk(store.value, (ir.TensorLoad, loads.append), order="post")
-        own = [x for x in loads if not any(x.source.same_as(p) for p in params)]
-        if not own:
-            return store
-        sums, dtype = own[0], str(result.dtype)
-        value = tirx.reinterpret("uint32", sums) if dtype == "bfloat16" else sums
-        if dtype == "bfloat16":
-            value = tirx.reinterpret(dtype, (value >> tirx.const(16, "uint32")).astype("uint16"))
-        else:
-            value = value.astype(dtype)
-        return tirx.BufferStore(result, value, list(store.indices))
+        own = [
+            x
+            for x in loads
+            if "local" in str(x.source.scope())
+            and not any(x.source.same_as(p) for p in (*params, store.buffer))
+        ]
+        if not own or _is_moved(store.value):
+            return store  # no epilogue: it begins with nothing, or only stores what is computed
+        return tirx.BufferStore(store.buffer, _cut(own[0], store.value), list(store.indices))
 
     body = tvm_ffi.structural_map(func.body, (tirx.BufferStore, on_store), order="post")
     return func.with_body(body)
+
+
+def _is_moved(value: Any) -> bool:
+    """Whether a value is what a function of vectors gives: the epilogue is elsewhere."""
+    from tvm import ir
+
+    return isinstance(value, ir.Call) and isinstance(value.args[0], ir.Call)
+
+
+def _cut(sums: Any, value: Any) -> Any:
+    """Sums in the type of ``value``, by the cheapest instruction that there is."""
+    from tvm import tirx
+
+    dtype = str(value.ty.dtype)
+    if dtype.startswith("bfloat16"):
+        upper = tirx.reinterpret("uint32", sums) >> tirx.const(16, "uint32")
+        return tirx.reinterpret(dtype, upper.astype("uint16"))
+    return sums.astype(dtype)
 
 
 def table(kernels: Sequence[Kernel]) -> str:

@@ -11,7 +11,7 @@ from tvm import relax
 
 from tvmopt.policy.cost import Tile, bandwidth, imbalance, tile_cost
 from tvmopt.policy.region import Region
-from tvmopt.schedule.register_tile import prepare
+from tvmopt.schedule.product_form import prepare
 
 from .functions import ARCH, convolution, function, matmul, reads
 

@@ -57,7 +57,7 @@ class DotIntrinsic:
     def register(self) -> str:
         """Make the intrinsic known to TVM, once; its name, for ``Schedule.tensorize``."""
         if s_tir.TensorIntrin.get(self.name, allow_missing=True) is None:
-            s_tir.TensorIntrin.register(self.name, _definition(self), implementation(self))
+            s_tir.TensorIntrin.register(self.name, _definition(self), _implementation(self))
         return self.name
 
 
@@ -81,7 +81,7 @@ def _definition(dot: DotIntrinsic) -> tirx.PrimFunc:
     return definition
 
 
-def implementation(dot: DotIntrinsic) -> tirx.PrimFunc:
+def _implementation(dot: DotIntrinsic) -> tirx.PrimFunc:
     """A function of data, weight and sums that computes a dot product by one instruction."""
     data, weight, sums, lanes, depth = dot.data, dot.weight, dot.sums, dot.lanes, dot.depth
     emit = dot.emit

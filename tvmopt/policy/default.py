@@ -27,7 +27,7 @@ from tvmopt.schedule.analysis import block_facts, leaf_blocks, why_not_schedulab
 from tvmopt.schedule.apply import NotApplicable, apply_hint
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.matrix_tile import prepare_matrix
-from tvmopt.schedule.register_tile import Form, prepare
+from tvmopt.schedule.product_form import Form, prepare
 from tvmopt.schedule.window import WindowForm, prepare_window
 from tvmopt.schedule.winograd import WinogradForm, prepare_winograd
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from tvmopt.arch.cpu import CpuArch
@@ -12,7 +11,7 @@ from tvmopt.policy.register_tile import loop_orders
 from tvmopt.policy.register_tile_model import RegisterTileModel
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.matrix_tile import MatrixTile, shaped
-from tvmopt.schedule.register_tile import Form
+from tvmopt.schedule.product_form import Form
 from tvmopt.schedule.stage import divisors
 
 _MOST_ROWS, _COLUMNS = 16, 16
@@ -76,16 +75,19 @@ def _row_sizes(form: Form, rows: list[int]) -> Iterator[dict[int, int]]:
         return
     inner = wide[-1]
     counts = divisors(size[inner], _MOST_ROWS)[-3:]
-    if counts[-1] < min(_MOST_ROWS // 2, size[inner]) and not _has_window(form):
+    filled = _can_be_filled(form, inner)
+    if counts[-1] < min(_MOST_ROWS // 2, size[inner]) and filled:
         counts.append(min(_MOST_ROWS, size[inner]))  # the last block is filled up with zeros
     for count in counts:
         yield {inner: count}
-        if math.ceil(size[inner] / count) > 1:
+        if 2 * count <= size[inner] and (filled or size[inner] % (2 * count) == 0):
             yield {inner: 2 * count}
         if len(wide) == 2 and size[wide[0]] % 2 == 0:
             yield {wide[0]: 2, inner: count}
 
 
-def _has_window(form: Form) -> bool:
-    """Whether outputs share data: then there is no copy of it to fill up."""
-    return sum(form.facts.axes[i].extent > 1 for i in form.facts.reduction) > 1
+def _can_be_filled(form: Form, position: int) -> bool:
+    """Whether there can be a copy of the data with more rows: they follow one another, unshared."""
+    axes, channels = form.facts.axes, form.facts.axes[form.contiguous].extent
+    shared = sum(axes[i].extent > 1 for i in form.facts.reduction) > 1
+    return not shared and form.data.strides[form.facts.spatial[position]] == channels

@@ -10,7 +10,8 @@ from tvmopt.policy.ahead import bytes_ahead
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.register_tile_model import RegisterTileModel
 from tvmopt.schedule.hint import Hint
-from tvmopt.schedule.register_tile import Form, RegisterTile
+from tvmopt.schedule.product_form import Form
+from tvmopt.schedule.register_tile import RegisterTile
 from tvmopt.schedule.stage import divisors
 
 # Share of the lanes that must be in use, unless no width does better.

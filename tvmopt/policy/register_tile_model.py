@@ -10,7 +10,7 @@ from tvmopt.policy.cost import COPY, LAUNCH, Tile, bandwidth, imbalance, tile_co
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.region import Region
 from tvmopt.schedule.hint import Hint
-from tvmopt.schedule.register_tile import Form
+from tvmopt.schedule.product_form import Form
 
 # Bytes that writing one byte drives out of a cache: its line is read first.
 _WRITTEN = 1.0

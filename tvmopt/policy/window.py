@@ -77,6 +77,8 @@ def _widths(form: WindowForm, arch: CpuArch) -> list[int]:
             continue  # LLVM carries such vectors from one iteration to the next in pieces
         found[width] = width / (math.ceil(width / lanes) * lanes)
     whole = [w for w in found if w % lanes == 0]
+    if form.narrow:  # LLVM takes other vectors of narrow numbers apart, lane by lane
+        whole = whole or [w for w in found if w == lanes // 2]
     best = max(found.values())
     return whole or [w for w, use in found.items() if use >= min(_GOOD_USE, best)]
 

@@ -8,7 +8,6 @@ from tvm.s_tir import ScheduleError
 
 from tvmopt.intrin import with_tile_configuration
 from tvmopt.intrin.choose import with_intrinsic_functions
-from tvmopt.intrin.guarded import replace_guarded
 
 from .base import Template
 from .bfloat16_bits import keep_bfloat16_bits
@@ -78,7 +77,7 @@ def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
         scheduled: ``func`` under a schedule.
         func: The function before, whose attributes are kept.
     """
-    result = round_natively(insert_prefetches(replace_guarded(scheduled)))
+    result = round_natively(insert_prefetches(scheduled))
     result = keep_bfloat16_bits(result)
     result = rewrite_math(rewrite_requantise(result))
     result = with_tile_configuration(with_intrinsic_functions(result))

@@ -28,7 +28,8 @@ from .nest import (
     unit_loops,
     unroll_and_vectorize,
 )
-from .register_tile import Form, copy_weight, dimension_axes, prepare
+from .product_form import Form, prepare
+from .weight_copy import copy_weight, dimension_axes
 
 _COLUMNS = 16
 _MOST_ROWS = 16

@@ -10,7 +10,6 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.intrin import DotIntrinsic
-from tvmopt.intrin.guarded import GUARDED
 
 from .analysis import Access, BlockFacts, block_facts, leaf_blocks
 from .hint import Hint
@@ -116,11 +115,13 @@ def schedule_nest(
     # Last, because TVM proves no loop around a reduction parallel once its init is apart.
     init = sch.decompose_reduction(anchor, (chunks or reduction)[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
-    if dot and ragged:
-        block = sch.blockize(tile[-1])
-        sch.annotate(block, GUARDED, dot.intrinsic.name)
-    elif dot:
-        sch.tensorize(tile[-1], dot.intrinsic.register())
+    if dot:
+        loop = tile[-1]
+        if not isinstance(sch.get(dot.products).body.predicate, tirx.IntImm):
+            # A block around keeps the condition of a ragged row: an intrinsic must have none.
+            sch.blockize(loop)
+            loop = sch.get_loops(anchor)[0]
+        sch.tensorize(loop, dot.intrinsic.register())
 
 
 def place_producers(
@@ -189,9 +190,7 @@ def is_constant(func: tirx.PrimFunc, sch: s_tir.Schedule, weight: Access) -> boo
 
 def schedule_rest(sch: s_tir.Schedule, hint: Hint) -> None:
     """Schedule the stages that are neither part of the tile nor packing: each on its own."""
-    names = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
-    for name in names:
-        block = sch.get_sblock(name)
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
         if PREPROC in sch.get(block).annotations or _is_scheduled(sch, block):
             continue
         if not isinstance(sch.get(block).body, tirx.BufferStore | tirx.SeqStmt):

@@ -48,6 +48,11 @@ class WindowForm:
         return [self.facts.axes[i].extent for i in self.facts.spatial]
 
     @property
+    def narrow(self) -> bool:
+        """Whether some of what is read takes less than 32 bits."""
+        return any(read.buffer.dtype.itemsize < 4 for read in self.facts.reads)
+
+    @property
     def unrolled_taps(self) -> int:
         """Steps of the reduction when it becomes straight-line code; 0 when it stays a loop."""
         return self.facts.reduced if self.facts.reduced <= MOST_UNROLLED // 4 else 0
