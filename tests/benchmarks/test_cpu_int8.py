@@ -53,6 +53,7 @@ def test_cosine_is_the_smallest_of_the_outputs():
     assert cosine([0 * a], [0 * a]) == 1.0 and cosine([a], [0 * a]) == 0.0
 
 
+@pytest.mark.slow
 def test_kernels_are_checked_and_compared(tmp_path, monkeypatch, capsys):
     tiny = int8_kernels.Product("tiny", (24, 64), (64, 32))
     monkeypatch.setattr(int8_kernels, "PRODUCTS", (tiny,))

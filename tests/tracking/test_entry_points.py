@@ -118,6 +118,7 @@ def test_registered_model_equals_onnx_runtime(store, monkeypatch):
         np.testing.assert_array_equal(got[output.name], a)
 
 
+@pytest.mark.slow
 def test_metaschedule_measures_and_leaves_its_evidence(store, mlflow_run, root):
     done = mlflow_run(
         store,

@@ -29,6 +29,7 @@ def _wait_for(client: MlflowClient, stage: str, process: subprocess.Popen) -> No
     raise AssertionError(f"{stage} was never seen running")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_killed_in_every_stage_then_completed(tmp_path, project_env, root, mlflow_run):
     env = {**project_env(tmp_path), "PYTHONPATH": str(root)}

@@ -222,7 +222,7 @@ def _check(model, dtype, layout, skip):
 
 SLOW = settings(
     deadline=None,
-    max_examples=8,
+    max_examples=5,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -265,7 +265,7 @@ def graphs(draw):
     st.sets(st.integers(0, 2), max_size=2),
     st.sampled_from([1, 2]),
 )
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 def test_random_graphs(run, body, layout, skip, batch):
     shape = (batch, 3, 7, 6)
     mod = module(body, shape)
