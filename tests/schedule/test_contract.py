@@ -108,7 +108,7 @@ CASES = {
     "panel_matmul_batch": (op.matmul, [_f32(3, 64, 24), _f32(3, 24, 384)], TILED),
     "pack_matmul_int8": (
         lambda a, b: op.matmul(a, b, out_dtype="int32"),
-        [((80, 24), "int8"), ((24, 20), "int8")], TILED),
+        [((80, 24), "uint8"), ((24, 20), "int8")], TILED),
     "pack_matmul_float16": (
         op.matmul, [((80, 24), "float16"), ((24, 20), "float16")], TILED),
     # pooling and reductions
