@@ -98,7 +98,7 @@ class TestMachine:
         assert "'no-such-compiler++' of CXX or CC is not there" in problem
 
     def test_doctor_and_build_find_the_same_compiler(self, report, monkeypatch, tmp_path):
-        from tvmopt.build import cxx_compiler
+        from tvmopt.link import cxx_compiler
 
         monkeypatch.delenv("CXX", raising=False)
         monkeypatch.delenv("CC", raising=False)
