@@ -37,6 +37,7 @@ def _ok(done: subprocess.CompletedProcess) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_steps_one_at_a_time_share_their_work(store, mlflow_run):
     model = store / "two.onnx"
     out = _ok(mlflow_run(store, "convert", model=model, name="two"))
