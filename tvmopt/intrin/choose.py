@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import tvm_ffi
-from tvm import ir, tirx
+from collections.abc import Iterable, Iterator, Set
+from typing import TypeVar
+
+from tvm import tirx
 from tvm.target import Target
 
 from tvmopt import host
@@ -12,12 +14,15 @@ from tvmopt.arch.cpu import CpuArch
 from .amx import AMX
 from .avx512_bf16 import AVX512_BF16
 from .base import DotIntrinsic
+from .calls import callees
 from .llvm_functions import with_llvm_functions
 from .rvv import RVV
 from .sdot import SDOT
 from .tile import TileIntrinsic
 from .vnni import VNNI
 from .vrmpy import VRMPY
+
+_Intrinsic = TypeVar("_Intrinsic", DotIntrinsic, TileIntrinsic)
 
 #: Every dot-product intrinsic, within a family the widest first.
 DOTS: tuple[DotIntrinsic, ...] = (*VNNI, *AVX512_BF16, *SDOT, *VRMPY, *RVV)
@@ -34,63 +39,8 @@ def find_dot(arch: CpuArch, data: str, weight: str) -> DotIntrinsic | None:
         data: Type of the operand that is broadcast.
         weight: Type of the operand that is read as vectors.
     """
-    features = arch.features()
-    for dot in DOTS:
-        if (
-            dot.isa == arch.isa
-            and (dot.data, dot.weight) == (data, weight)
-            and features.issuperset(dot.features)
-        ):
-            return dot
-    return None
-
-
-def multipliable(target: Target) -> frozenset[tuple[str, str]]:
-    """Types of data and weight that ``target`` has an instruction for; empty without any."""
-    from tvm.target.codegen import llvm_get_cpu_features
-
-    if target.kind.name != "llvm":
-        return frozenset()
-    features = {str(feature) for feature in llvm_get_cpu_features(target)}
-    triple = str(target.attrs["mtriple"]) if "mtriple" in target.attrs else ""
-    isa = triple.split("-")[0] or host.isa()
-    intrinsics: tuple[DotIntrinsic | TileIntrinsic, ...] = (*DOTS, *TILES)
-    return frozenset(
-        (one.data, one.weight)
-        for one in intrinsics
-        if one.isa == isa and features.issuperset(one.features)
-    )
-
-
-def dot_named(name: str) -> DotIntrinsic:
-    """The intrinsic of that name.
-
-    Raises:
-        KeyError: When there is none.
-    """
-    return next(iter([dot for dot in DOTS if dot.name == name]))
-
-
-def with_intrinsic_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """``func`` with the definitions of the LLVM functions that its intrinsics call."""
-    called: set[str] = set()
-
-    def on_call(call: ir.Call) -> None:
-        if getattr(call.op, "name", "") == "tirx.call_extern":
-            called.add(str(call.args[0].value))
-
-    tvm_ffi.structural_walk(func.body, (ir.Call, on_call), order="post")
-    sources = sorted({dot.function for dot in DOTS if called.intersection(dot.defines)})
-    return with_llvm_functions(func, sources) if sources else func
-
-
-def register_used(text: str) -> None:
-    """Register the intrinsics whose names stand in ``text``, so that traces in it can replay."""
-    for dot in DOTS:
-        if f'"{dot.name}"' in text:
-            dot.register()
-    for tile in TILES:
-        tile.register_used(text)
+    usable = _usable(DOTS, arch.isa, arch.features())
+    return next((dot for dot in usable if (dot.data, dot.weight) == (data, weight)), None)
 
 
 def find_tile(arch: CpuArch, data: str, weight: str) -> TileIntrinsic | None:
@@ -103,12 +53,50 @@ def find_tile(arch: CpuArch, data: str, weight: str) -> TileIntrinsic | None:
         data: Type of the operand whose rows may be anywhere.
         weight: Type of the operand that is packed.
     """
-    features = arch.features()
+    usable = _usable(TILES, arch.isa, arch.features())
+    return next((tile for tile in usable if (tile.data, tile.weight) == (data, weight)), None)
+
+
+def multipliable(target: Target) -> frozenset[tuple[str, str]]:
+    """Types of data and weight that ``target`` has an instruction for; empty without any."""
+    from tvm.target.codegen import llvm_get_cpu_features
+
+    if target.kind.name != "llvm":
+        return frozenset()
+    features = {str(feature) for feature in llvm_get_cpu_features(target)}
+    triple = str(target.attrs["mtriple"]) if "mtriple" in target.attrs else ""
+    isa = triple.split("-")[0] or host.isa()
+    dots = {(dot.data, dot.weight) for dot in _usable(DOTS, isa, features)}
+    return frozenset(dots | {(t.data, t.weight) for t in _usable(TILES, isa, features)})
+
+
+def _usable(
+    intrinsics: Iterable[_Intrinsic], isa: str, features: Set[str]
+) -> Iterator[_Intrinsic]:
+    """Those that a CPU has, in their order."""
+    return (one for one in intrinsics if one.isa == isa and features >= set(one.features))
+
+
+def dot_named(name: str) -> DotIntrinsic:
+    """The intrinsic of that name.
+
+    Raises:
+        KeyError: When there is none.
+    """
+    return {dot.name: dot for dot in DOTS}[name]
+
+
+def with_intrinsic_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``func`` with the definitions of the LLVM functions that its intrinsics call."""
+    names = callees(func.body)
+    sources = sorted({dot.function for dot in DOTS if names & dot.defines})
+    return with_llvm_functions(func, sources) if sources else func
+
+
+def register_used(text: str) -> None:
+    """Register the intrinsics whose names stand in ``text``, so that traces in it can replay."""
+    for dot in DOTS:
+        if f'"{dot.name}"' in text:
+            dot.register()
     for tile in TILES:
-        if (
-            tile.isa == arch.isa
-            and (tile.data, tile.weight) == (data, weight)
-            and features.issuperset(tile.features)
-        ):
-            return tile
-    return None
+        tile.register_used(text)

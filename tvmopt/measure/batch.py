@@ -164,12 +164,34 @@ def run_batch(
     shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
     inputs, (*_, expected) = run_reference(modules[0]["reference"], shapes_and_types, seed)
     bench = _Bench(modules[0], inputs, expected, constants, weight_bytes)
+
+    def kernel(library: int, index: int, packed: list[int], outputs: Any) -> Callable[[int], float]:
+        return bench.kernel(modules[library], index, packed, outputs)
+
+    return time_candidates(candidates, kernel, rounds)
+
+
+def time_candidates(
+    candidates: list[list[Any]],
+    kernel: Callable[..., Callable[[int], float]],
+    rounds: int = ROUNDS,
+) -> list[dict[str, Any]]:
+    """Make a kernel of each candidate, which checks it, and time those that are right in turns.
+
+    Args:
+        candidates: Arguments of ``kernel`` for each, see :func:`run_batch`.
+        kernel: Gives what :func:`time_in_turns` calls, or raises when the candidate is wrong.
+        rounds: Most rounds to time them in.
+
+    Returns:
+        As :func:`run_batch`.
+    """
     results: list[dict[str, Any]] = []
     kernels: dict[int, Callable[[int], float]] = {}
-    for place, (library, index, packed, outputs) in enumerate(candidates):
+    for place, candidate in enumerate(candidates):
         results.append({"latency_us": None, "rounds": 0, "error": None})
         try:
-            kernels[place] = bench.kernel(modules[library], index, packed, outputs)
+            kernels[place] = kernel(*candidate)
         except Exception as error:
             results[place]["error"] = one_line(error)
     for place, (latency_us, timed) in time_in_turns(kernels, rounds).items():

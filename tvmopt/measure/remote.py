@@ -22,9 +22,8 @@ import numpy as np
 import tvm
 
 from tvmopt.errors import ArtifactError
-from tvmopt.measure.batch import PLACES, ROUNDS, time_in_turns
+from tvmopt.measure.batch import PLACES, ROUNDS, time_candidates
 from tvmopt.measure.jobs import compare, numpy_dtype, pack, packing_file, run_reference
-from tvmopt.measure.worker import one_line
 from tvmopt.remote import Board
 from tvmopt.remote.model import upload_library
 from tvmopt.remote.session import WAIT_S, last_line, limited, open_session, request
@@ -83,24 +82,16 @@ def _run_batch(
         modules[0]["reference"], shapes_and_types, seed, device
     )
     common = [tvm.runtime.tensor(array, device) for array in inputs]
-    results: list[dict[str, Any]] = []
-    kernels: dict[int, Callable[[int], float]] = {}
-    for place, (library, index, packed, outputs) in enumerate(candidates):
-        results.append({"latency_us": None, "rounds": 0, "error": None})
+
+    def kernel(library: int, index: int, packed: list[int], outputs: Any) -> Callable[[int], float]:
         module, tensors = modules[library], list(common)
-        try:
-            if packed:
-                pack(module[f"pack{index}"], tensors, packed, outputs, device)
-            module[f"candidate{index}"](*tensors)
-            compare(len(tensors) - 1, tensors[-1].numpy(), expected)
-            kernels[place] = functools.partial(
-                _mean_s, module, f"candidate{index}", device, tensors
-            )
-        except Exception as error:
-            results[place]["error"] = one_line(error)
-    for place, (latency_us, timed) in time_in_turns(kernels, rounds).items():
-        results[place] |= {"latency_us": latency_us, "rounds": timed}
-    return results
+        if packed:
+            pack(module[f"pack{index}"], tensors, packed, outputs, device)
+        module[f"candidate{index}"](*tensors)
+        compare(len(tensors) - 1, tensors[-1].numpy(), expected)
+        return functools.partial(_mean_s, module, f"candidate{index}", device, tensors)
+
+    return time_candidates(candidates, kernel, rounds)
 
 
 def _mean_s(module: Any, name: str, device: Any, tensors: list[Any], times: int) -> float:

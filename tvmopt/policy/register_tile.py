@@ -45,6 +45,7 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
     intrinsic = form.dot(arch)
     for width in _widths(form, arch):
         vectors = math.ceil(width / arch.lanes(facts.dtype))
+        pack = _pack(form, width, arch)
         for row_block in _row_blocks(form, rows, vectors, arch):
             block = [1] * len(extents)
             block[last] = width
@@ -71,7 +72,7 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
                         order=order,
                         parallel=parallel,
                         stage=stage,
-                        pack=_pack(form, width, arch),
+                        pack=pack,
                         intrin=intrinsic.name if intrinsic else "",
                         prefetch=bytes_ahead(vectors, arch),
                     )

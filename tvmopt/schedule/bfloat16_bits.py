@@ -23,7 +23,9 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-_WIDE, _BITS = "bfloat16", "uint16"
+from tvmopt.intrin.calls import called
+
+_TYPE, _BITS = "bfloat16", "uint16"
 _MOVED = (ir.TensorLoad, tirx.Select)
 _EXACT = (tirx.Max, tirx.Min)
 _ARITHMETIC = (*_EXACT, tirx.Add, tirx.Sub, tirx.Mul, tirx.Div)
@@ -46,35 +48,35 @@ def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if load.source not in ours:
             return load
         bits = tirx.BufferLoad(load.source, list(load.indices))
-        return tirx.reinterpret(_like(_WIDE, bits), bits)
+        return tirx.reinterpret(_like(_TYPE, bits), bits)
 
     def on_store(store: tirx.BufferStore) -> tirx.BufferStore:
         value = store.value
         if store.buffer in ours:
             return tirx.BufferStore(store.buffer, _bits(value), list(store.indices))
         chosen = isinstance(value, tirx.Select) or _is(value, _IF)
-        if _is_wide(value) and (chosen or _is_computed(value)):
+        if _is_bfloat16(value) and (chosen or _is_computed(value)):
             bits = tirx.reinterpret(str(value.ty.dtype), _bits(value))
             return tirx.BufferStore(store.buffer, bits, list(store.indices))
         return store
 
     def on_cast(cast: tirx.Cast) -> ir.Expr:
         to, come = str(cast.ty.dtype), str(cast.value.ty.dtype)
-        if to.startswith("float32") and come.startswith(_WIDE):
+        if to.startswith("float32") and come.startswith(_TYPE):
             return _float32(cast.value)
-        if to.startswith(_WIDE) and come.startswith("float32"):
+        if to.startswith(_TYPE) and come.startswith("float32"):
             return tirx.reinterpret(to, _rounded(cast.value))
         return cast
 
     def on_comparison(comparison: ir.Expr) -> ir.Expr:
         a, b = comparison.a, comparison.b
-        return type(comparison)(_float32(a), _float32(b)) if _is_wide(a) else comparison
+        return type(comparison)(_float32(a), _float32(b)) if _is_bfloat16(a) else comparison
 
     def on_call(call: ir.Call) -> ir.Expr:
         if not (_is(call, _REINTERPRET) or _is(call, _ADDRESS)):
             return call
         inner = call.args[0]
-        if not (_is(inner, _REINTERPRET) and str(inner.ty.dtype).startswith(_WIDE)):
+        if not (_is(inner, _REINTERPRET) and str(inner.ty.dtype).startswith(_TYPE)):
             return call
         bits = inner.args[0]
         if _is(call, _ADDRESS):
@@ -108,7 +110,7 @@ def _own_buffers(func: tirx.PrimFunc) -> dict[tirx.Var, tirx.Var]:
 
     def on_block(block: s_tir.SBlock) -> None:
         for buffer in block.alloc_buffers:
-            if str(buffer.dtype) == _WIDE:
+            if str(buffer.dtype) == _TYPE:
                 found[buffer] = buffer.with_dtype(_BITS)
         for view in block.match_buffers:
             if view.source.source in found:
@@ -184,24 +186,17 @@ def _rounded(value: ir.Expr) -> ir.Expr:
 
 def _is_computed(expr: ir.Expr) -> bool:
     """Whether ``expr`` is arithmetic, or a function of numbers."""
-    return isinstance(expr, _ARITHMETIC) or _called(expr) in _FUNCTIONS
+    return isinstance(expr, _ARITHMETIC) or called(expr) in _FUNCTIONS
 
 
-def _is_wide(expr: ir.Expr) -> bool:
+def _is_bfloat16(expr: ir.Expr) -> bool:
     """Whether ``expr`` is bfloat16."""
-    return str(expr.ty.dtype).startswith(_WIDE)
+    return str(expr.ty.dtype).startswith(_TYPE)
 
 
 def _is(expr: ir.Expr, name: str) -> bool:
     """Whether ``expr`` calls the operator ``name`` of any dialect."""
-    return _called(expr) == name
-
-
-def _called(expr: ir.Expr) -> str:
-    """Name of the operator that ``expr`` calls, without its dialect; empty for anything else."""
-    if not isinstance(expr, ir.Call):
-        return ""
-    return str(getattr(expr.op, "name", "")).rpartition(".")[2]
+    return called(expr) == name
 
 
 def _like(dtype: str, expr: ir.Expr) -> str:

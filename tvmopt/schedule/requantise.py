@@ -13,6 +13,8 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmopt.intrin.calls import called
+
 _MAGIC = float(3 << 22)
 _LIMIT = 1 << 22
 _BYTES = ("int8", "uint8")
@@ -109,4 +111,4 @@ def _number(expr: ir.Expr) -> float | None:
 
 
 def _is_round(expr: ir.Expr) -> bool:
-    return getattr(getattr(expr, "op", None), "name", "") == "tirx.nearbyint"
+    return called(expr) == "nearbyint"
