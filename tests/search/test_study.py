@@ -246,7 +246,8 @@ def test_time_counts_over_all_sessions(tmp_path) -> None:
     time.sleep(0.5)
     first.beat()
     second.beat()
-    assert 0.5 <= first.worked_s() < 0.9
+    # Their union: half a second of overlap counted twice would be more than what passed.
+    assert 0.5 <= first.worked_s() <= time.time() - first.started
     assert first.worked_s() == pytest.approx(_open(tmp_path).worked_s())
 
 

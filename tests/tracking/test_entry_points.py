@@ -37,35 +37,41 @@ def _ok(done: subprocess.CompletedProcess) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
-def test_steps_one_at_a_time_share_their_work(store, mlflow_run):
-    model = store / "two.onnx"
-    out = _ok(mlflow_run(store, "convert", model=model, name="two"))
-    assert "checked on random inputs" in out
-    few = {"model": model, "name": "two", "topk": 3}
-    out = _ok(mlflow_run(store, "tune", **few))
-    assert "convert            reused" in out
-    out = _ok(mlflow_run(store, "build", **few))
-    assert "tune               reused" in out
-    assert "registered models:/two/1 as candidate" in out
-    out = _ok(mlflow_run(store, "evaluate", repeats=20, **few))
-    assert "build              reused" in out
-    assert "ONNX Runtime fp32" in out
+@pytest.fixture(scope="module")
+def steps(store, mlflow_run):
+    """What each entry point printed when run one after the other, by its name."""
+    model = {"model": store / "two.onnx", "name": "two"}
+    few = {**model, "topk": 3}
+    calls = {
+        "convert": model,
+        "tune": few,
+        "build": few,
+        "evaluate": {**few, "repeats": 20},
+        "promote": {"name": "two"},
+        "pull": {"name": "two", "output": store / "pulled"},
+    }
+    return {name: _ok(mlflow_run(store, name, **given)) for name, given in calls.items()}
+
+
+def test_steps_one_at_a_time_share_their_work(store, steps):
+    assert "checked on random inputs" in steps["convert"]
+    assert "convert            reused" in steps["tune"]
+    assert "tune               reused" in steps["build"]
+    assert "registered models:/two/1 as candidate" in steps["build"]
+    assert "build              reused" in steps["evaluate"]
+    assert "ONNX Runtime fp32" in steps["evaluate"]
     for stage in ("convert", "tune", "build", "evaluate"):
         (run,) = _runs(store, f"tags.`tvmopt.stage` = '{stage}'")
         assert run.info.status == "FINISHED"
         assert run.data.tags["tvmopt.entry_point"] == stage
-
-    out = _ok(mlflow_run(store, "promote", name="two"))
-    assert "version 1 has alias champion" in out
-    out = _ok(mlflow_run(store, "pull", name="two", output=store / "pulled"))
-    assert "largest deviation from the golden output" in out
+    assert "version 1 has alias champion" in steps["promote"]
+    assert "largest deviation from the golden output" in steps["pull"]
     assert {p.name for p in (store / "pulled").iterdir()} == {
         "README.md", "code", "golden.npz", "model.json", "model.so", "sample.py",
     }  # fmt: skip
 
 
-def test_pulled_bundle_runs_without_this_package(store, mlflow_run, tmp_path):
+def test_pulled_bundle_runs_without_this_package(store, steps, tmp_path):
     bundle = shutil.copytree(store / "pulled", tmp_path / "elsewhere")
     # -I and an empty folder: neither the checkout nor PYTHONPATH can help.
     block = (
@@ -84,7 +90,7 @@ def test_pulled_bundle_runs_without_this_package(store, mlflow_run, tmp_path):
     assert "largest deviation" in done.stdout
 
 
-def test_pull_refuses_a_folder_that_is_in_use(store, mlflow_run, tmp_path):
+def test_pull_refuses_a_folder_that_is_in_use(store, steps, mlflow_run, tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
     done = mlflow_run(store, "pull", name="two", output=tmp_path)
     assert done.returncode != 0
@@ -92,7 +98,7 @@ def test_pull_refuses_a_folder_that_is_in_use(store, mlflow_run, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_registered_model_equals_onnx_runtime(store, monkeypatch):
+def test_registered_model_equals_onnx_runtime(store, steps, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store / 'mlflow.db'}")
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(f"sqlite:///{store / 'mlflow.db'}")
