@@ -25,7 +25,7 @@ from benchmarks import options, peers, report, tuning_tasks
 from benchmarks.cpu_models import Job, jobs
 from benchmarks.interleave import Timing, geometric_mean, interleave
 from benchmarks.library import arrays_of, library_call
-from benchmarks.low_precision import DTYPES, Model, cosine, lowered, quantized_model
+from benchmarks.low_precision import DTYPES, Model, cosine, lowered, read
 from benchmarks.torch_models import torch_compile_call
 from benchmarks.zoo_inputs import random_inputs
 
@@ -101,7 +101,7 @@ def _measure(
     from tvmopt.frontend.reference import Reference
 
     target = resolve_target("host", threads)
-    model = read(job, threads)
+    model = read_job(job, threads)
     row = Row(job.name)
     contenders: dict[str, Callable[[], Any]] = {}
     for dtype in DTYPES:
@@ -116,18 +116,10 @@ def _measure(
     return dataclasses.replace(row, timings=timings, notes=tuple(notes))
 
 
-def read(job: Job, threads: int) -> Model:
+def read_job(job: Job, threads: int) -> Model:
     """A model of the zoo or a file, quantised on random inputs as well."""
-    from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
-    from tvmopt.frontend.reference import Reference, input_specs, working_random_inputs
-
-    prepared = prepare(load_onnx(job.path), parse_input_shapes(job.shapes))
-    if job.entry is not None:
-        inputs = random_inputs(job.entry, prepared.reference)
-    else:
-        reference = Reference(prepared.reference, threads)
-        inputs = working_random_inputs(reference, input_specs(prepared.reference), seed=0)[1]
-    return quantized_model(prepared, inputs)
+    known = None if job.entry is None else functools.partial(random_inputs, job.entry)
+    return read(job.path, job.shapes, threads, known)
 
 
 def _add_ours(

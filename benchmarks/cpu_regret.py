@@ -1,10 +1,11 @@
 """The fast tuner's choices beside the best of 500 measured configurations, and MetaSchedule's.
 
 ``python -m benchmarks.cpu_regret [--only NAMES] [--threads N] [--configs 500] [--topk 20]
-[--model FILE.onnx [--input_shapes S] [--most 20]] [--metaschedule] [--seconds S] [--json FILE]``
-prints a table of regrets: latency of the policy's first choice (top-1) and of the fast tuner's
-choice (best of ``topk``) over that of the best configuration known, the three timed side by side.
-``--only`` takes names of rows or of kinds; ``--model`` takes the kernels of a model. With
+[--model FILE.onnx [--input_shapes S] [--most 20]] [--dtype float32|bfloat16|int8]
+[--metaschedule] [--seconds S] [--json FILE]`` prints a table of regrets: latency of the policy's
+first choice (top-1) and of the fast tuner's choice (best of ``topk``) over that of the best
+configuration known, the three timed side by side. ``--only`` takes names of rows or of kinds;
+``--model`` takes the kernels of a model, which ``--dtype`` converts first. With
 ``--metaschedule`` a second table has the fast tuner beside TVM's MetaSchedule, which gets ten times
 the wall time; ``--configs 0`` leaves the first out. On 2 cores the built-in tasks take about half
 an hour, with MetaSchedule about an hour more. Exits with 1 when a result is wrong.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import metaschedule_peer, options, regret, report
+from benchmarks.low_precision import DTYPES
 from benchmarks.regret_table import regret_operators
 from benchmarks.tuning_tasks import TuningTask, model_tasks, operator_task
 
@@ -34,14 +36,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = options.make_parser("cpu_regret", __doc__, 0.0, spent)
     parser.add_argument("--configs", type=int, default=500, help="measured a task, default 500")
     parser.add_argument("--most", type=int, default=20, help="kernels of --model, default 20")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="int8 takes --model")
     parser.add_argument("--metaschedule", action="store_true", help="compare with MetaSchedule")
     args = options.parse(parser, arguments)
     if args.configs < 1 and not args.metaschedule:
         parser.error(f"--configs must be at least 1 without --metaschedule, but got {args.configs}")
+    if args.dtype == "int8" and not args.model:
+        parser.error("--dtype int8 must come with --model, whose kernels are taken, but has none")
     with options.errors_in_one_line(parser):
         target = resolve_target("host", args.threads)
         tasks = _tasks(parser, args, target)
-    facts = report.environment(args.threads) | {"topk": args.topk, "configs": args.configs}
+    facts = report.environment(args.threads) | {
+        "dtype": args.dtype,
+        "topk": args.topk,
+        "configs": args.configs,
+    }
     report.print_environment(facts, needed=())
     regrets = _regrets(tasks, target, args) if args.configs else []
     means = regret.means(regrets)
@@ -59,7 +68,7 @@ def _tasks(
     parser: argparse.ArgumentParser, args: argparse.Namespace, target: Any
 ) -> list[TuningTask]:
     if args.model:
-        found = model_tasks(Path(args.model), args.input_shapes, target, args.most)
+        found = model_tasks(Path(args.model), args.input_shapes, target, args.most, args.dtype)
         known = dict.fromkeys([*(t.kind for t in found), *(t.name for t in found)])
         wanted = options.check_names(parser, args.only, known)
         return [t for t in found if wanted is None or t.kind in wanted or t.name in wanted]
@@ -67,7 +76,7 @@ def _tasks(
     known = dict.fromkeys([*(kind for kind, _ in rows), *(op.name for _, op in rows)])
     wanted = options.check_names(parser, args.only, known)
     return [
-        operator_task(kind, op, target)
+        operator_task(kind, op, target, args.dtype)
         for kind, op in rows
         if wanted is None or kind in wanted or op.name in wanted
     ]

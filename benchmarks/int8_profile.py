@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import options, report
-from benchmarks.cpu_int8 import read
+from benchmarks.cpu_int8 import read_job
 from benchmarks.cpu_models import jobs
 from benchmarks.interleave import interleave
 from benchmarks.low_precision import lowered
@@ -239,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown = {}
     for job in todo:
         target = resolve_target("host", args.threads)
-        model = read(job, args.threads)
+        model = read_job(job, args.threads)
         kernels = profile(lowered(model, args.dtype, target), target, model.arrays)
         print(f"\n## {job.name} {args.dtype}\n\n{table(kernels)}\n")
         anchors = [k for k in kernels if k.kind != "movement"]

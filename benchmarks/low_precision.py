@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,22 +51,55 @@ def quantized_model(prepared: Any, inputs: Mapping[str, np.ndarray]) -> Model:
     return Model(prepared.model, prepared.reference, quantized, named)
 
 
-def lowered(model: Model, dtype: str, target: Any, *, layout: str = "NHWC") -> Any:
-    """The fused functions of a model in a number format.
+def read(
+    path: Path,
+    shapes: str,
+    threads: int,
+    known_inputs: Callable[[onnx.ModelProto], dict[str, np.ndarray]] | None = None,
+) -> Model:
+    """Read and quantise a model.
+
+    Args:
+        path: The ONNX file.
+        shapes: Input shapes, as text.
+        threads: For finding out which inputs it can work with.
+        known_inputs: From the model to inputs that mean something to it; None takes random ones.
+
+    Raises:
+        ModelError: When the model cannot be read.
+    """
+    from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
+    from tvmopt.frontend.reference import Reference, input_specs, working_random_inputs
+
+    prepared = prepare(load_onnx(path), parse_input_shapes(shapes))
+    if known_inputs is not None:
+        inputs = known_inputs(prepared.reference)
+    else:
+        reference = Reference(prepared.reference, threads)
+        inputs = working_random_inputs(reference, input_specs(prepared.reference), seed=0)[1]
+    return quantized_model(prepared, inputs)
+
+
+def converted(model: Model, dtype: str, *, layout: str = "NHWC") -> Any:
+    """The Relax operators of a model in a number format.
 
     Args:
         model: The model.
         dtype: One of ``DTYPES``.
-        target: A :class:`tvmopt.arch.target.TargetSpec`.
         layout: Layout of the convolutions.
     """
     from tvmopt.frontend import import_onnx
     from tvmopt.transform.conversion import convert_module
-    from tvmopt.transform.lower import lower
 
     source = model.quantized if dtype == "int8" else model.model
-    converted = convert_module(import_onnx(source), dtype=dtype, layout=layout).mod
-    return lower(converted, target.to_tvm())
+    return convert_module(import_onnx(source), dtype=dtype, layout=layout).mod
+
+
+def lowered(model: Model, dtype: str, target: Any) -> Any:
+    """The fused functions of a model in a number format, for a ``TargetSpec``."""
+    from tvmopt.transform.lower import lower
+
+    return lower(converted(model, dtype), target.to_tvm())
 
 
 def cosine(got: list[np.ndarray], expected: list[np.ndarray]) -> float:

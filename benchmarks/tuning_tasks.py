@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import low_precision
 from benchmarks.operators import Operator, relax_module
 from benchmarks.single_calls import SingleCall, single_calls
 
@@ -30,15 +31,18 @@ class TuningTask:
     network_bytes: int = 0
 
 
-def operator_task(kind: str, operator: Operator, target: Any) -> TuningTask:
-    """The kernel of an operator; of several, the one with most arithmetic.
+def operator_task(
+    kind: str, operator: Operator, target: Any, dtype: str = "float32"
+) -> TuningTask:
+    """The kernel of an operator, float32 or bfloat16; of several, the one with most arithmetic.
 
     Raises:
         ValueError: When there is none that can be taken out.
     """
     from tvmopt.measure.hints import weight_bytes
+    from tvmopt.transform.conversion import convert_module
 
-    module = relax_module(operator.problem())
+    module = convert_module(relax_module(operator.problem()), dtype=dtype).mod
     found = _pairs(module, target)
     if not found:
         raise ValueError(f"{operator.name} must lower to a kernel of static shape, but has none")
@@ -46,7 +50,9 @@ def operator_task(kind: str, operator: Operator, target: Any) -> TuningTask:
     return TuningTask(operator.name, kind, ours, plain, weight_bytes(ours.func))
 
 
-def model_tasks(path: Path, shapes: str, target: Any, most: int) -> list[TuningTask]:
+def model_tasks(
+    path: Path, shapes: str, target: Any, most: int, dtype: str = "float32"
+) -> list[TuningTask]:
     """The kernels of a model that compute most, distinct ones, by template.
 
     Args:
@@ -54,19 +60,17 @@ def model_tasks(path: Path, shapes: str, target: Any, most: int) -> list[TuningT
         shapes: Input shapes, as text.
         target: A :class:`tvmopt.arch.target.TargetSpec`.
         most: Kernels to keep.
+        dtype: Number format; int8 is quantised with the ranges of random inputs.
 
     Raises:
         ModelError: When the model cannot be read.
     """
     from tvm import IRModule
 
-    from benchmarks.model_module import converted_module
-    from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
     from tvmopt.measure.hints import weight_bytes
     from tvmopt.tune.database import workload_hash
 
-    prepared = prepare(load_onnx(path), parse_input_shapes(shapes))
-    module, _ = converted_module(prepared.model, target)
+    module = _converted(path, shapes, target, dtype)
     calls: dict[str, list[tuple[SingleCall, SingleCall]]] = {}
     for pair in _pairs(module, target):
         calls.setdefault(workload_hash(IRModule({"main": pair[0].func})), []).append(pair)
@@ -79,6 +83,16 @@ def model_tasks(path: Path, shapes: str, target: Any, most: int) -> list[TuningT
         for (ours, plain), *_ in heavy
         if (kind := _template(ours.func, target)) is not None
     ][:most]
+
+
+def _converted(path: Path, shapes: str, target: Any, dtype: str) -> Any:
+    from benchmarks.model_module import converted_module
+    from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
+
+    if dtype != "float32":
+        return low_precision.converted(low_precision.read(path, shapes, target.threads), dtype)
+    prepared = prepare(load_onnx(path), parse_input_shapes(shapes))
+    return converted_module(prepared.model, target)[0]
 
 
 def _pairs(module: Any, target: Any) -> list[tuple[SingleCall, SingleCall]]:

@@ -77,6 +77,7 @@ def test_metaschedule_alone(error, code, told, tmp_path, capsys, monkeypatch):
         (["--configs", "0"], "--configs must be at least 1 without --metaschedule, but got 0"),
         (["--only", "matmul_3x5x8"], "--only must name rows, but got 'matmul_3x5x8'"),
         (["--topk", "0"], "--topk must be at least 1, but got 0"),
+        (["--dtype", "int8"], "--dtype int8 must come with --model"),
         (["--model", "absent.onnx"], "there is none at 'absent.onnx'"),
     ],
 )

@@ -51,6 +51,20 @@ def test_kernels_of_a_model_are_distinct_and_the_heaviest(tmp_path):
     assert all("conv2d" in task.plain.name for task in heavy)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_kernels_of_a_model_are_had_in_its_format(dtype, tmp_path):
+    path = tmp_path / "resnet.onnx"
+    onnx.save_model(resnet((1, 1), False, 32, 10, 16), path)
+    first, *_ = model_tasks(path, "image:1x3x32x32", TARGET, 2, dtype)
+    assert {t for _, t in first.ours.inputs} <= {{"int8": "uint8", "bfloat16": "bfloat16"}[dtype]}
+    assert first.kind == "register_tile"
+
+
+def test_an_operator_is_had_in_bfloat16():
+    task = operator_task("matmul", MatMul(8, 64, 32), TARGET, "bfloat16")
+    assert "bfloat16" in [str(p.dtype) for p in task.ours.func.params]
+
+
 def test_forms_that_do_not_match_are_refused(monkeypatch):
     calls = iter([[None], []])
     monkeypatch.setattr(tuning_tasks, "single_calls", lambda lowered: next(calls))

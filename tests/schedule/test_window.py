@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tvm import relax
 
 from tvmopt.policy import DefaultPolicy
 from tvmopt.schedule import Hint, NotApplicable, apply_hint
+from tvmopt.schedule.analysis import all_facts
+from tvmopt.schedule.apply import finish
 from tvmopt.schedule.hint import INLINED
 
 from .harness import ARCH, assert_close, lower, prim_funcs, run
@@ -98,3 +101,22 @@ def test_a_tile_of_a_product_has_nothing_to_inline() -> None:
                     apply_hint(func, dataclasses.replace(ranked.hint, stage=INLINED))
                 return
     raise AssertionError("no register tile")
+
+
+@pytest.mark.parametrize(("vectors", "parts"), [(4, 1), (11, 2), (25, 2), (25, 4), (1, 4)])
+def test_a_sum_over_an_image_reads_it_once_in_vectors_that_divide(vectors, parts) -> None:
+    lanes = ARCH.lanes("float32") // parts
+    channels = vectors * lanes
+    shape = (1, 6, 20, channels)
+    mod = lower(lambda x: op.sum(op.astype(x, "float32"), [1, 2]), [(shape, "bfloat16")])
+    [(name, func)] = prim_funcs(mod).items()
+    hint = next(r.hint for r in DefaultPolicy(func, ARCH).ranked if r.hint.template == "window")
+    schedule = apply_hint(func, hint)
+    [total] = [f for f in all_facts(schedule) if f.reduction]
+    block = schedule.get_sblock(total.name)
+    assert "bfloat16" in {str(read.buffer.dtype) for read in total.reads}
+    assert int(schedule.get(schedule.get_loops(block)[-1]).extent) == min(lanes, channels)
+    x = np.random.default_rng(0).standard_normal(shape).astype(ml_dtypes.bfloat16)
+    changed = lower(lambda x: op.sum(op.astype(x, "float32"), [1, 2]), [(shape, "bfloat16")])
+    changed[name] = finish(schedule.mod["main"], func).with_attr("global_symbol", name)
+    assert_close(run(changed, [x])[0], x.astype(np.float32).sum((1, 2)))

@@ -21,11 +21,10 @@ def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked]:
 
 
 def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
-    facts = form.facts
     extents = form.extents
     last = len(extents) - 1
     for width in _widths(form, arch):
-        vectors = math.ceil(width / arch.lanes(facts.dtype))
+        vectors = math.ceil(width / form.vector(width, arch))
         for block in _row_blocks(extents, vectors, form, arch):
             block = (*block, width)
             tiles = [math.ceil(e / b) for e, b in zip(extents, block, strict=True)]
@@ -69,18 +68,16 @@ def _widths(form: WindowForm, arch: CpuArch) -> list[int]:
     facts = form.facts
     extent = facts.axes[facts.spatial[-1]].extent
     lanes = arch.lanes(facts.dtype)
-    found = {}
-    for width in range(1, min(extent, 4 * lanes) + 1):
-        if extent % width:
-            continue
-        if not form.unrolled_taps and width > lanes and width % lanes:
-            continue  # LLVM carries such vectors from one iteration to the next in pieces
-        found[width] = width / (math.ceil(width / lanes) * lanes)
-    whole = [w for w in found if w % lanes == 0]
-    if form.narrow:  # LLVM takes other vectors of narrow numbers apart, lane by lane
-        whole = whole or [w for w in found if w == lanes // 2]
-    best = max(found.values())
-    return whole or [w for w, use in found.items() if use >= min(_GOOD_USE, best)]
+    most = (4 if form.unrolled_taps else 8) * lanes
+    found = {w: form.vector(w, arch) for w in range(1, min(extent, most) + 1) if extent % w == 0}
+    whole = [width for width, vector in found.items() if width % vector == 0]
+    if whole:
+        longest = max(found[width] for width in whole)
+        return [width for width in whole if found[width] == longest]
+    used = {width: width / (math.ceil(width / lanes) * lanes) for width in found}
+    if not form.unrolled_taps:  # LLVM carries longer ones from step to step in pieces
+        used = {width: use for width, use in used.items() if width < lanes}
+    return [w for w, use in used.items() if use >= min(_GOOD_USE, max(used.values()))]
 
 
 def _row_blocks(

@@ -212,6 +212,23 @@ def inline_copies(sch: s_tir.Schedule, block: SBlockRV) -> None:
                 continue  # then it is a stage of its own
 
 
+def inline_read_once(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Inline into the reduction ``block`` what makes elements that it reads once each (a cast)."""
+    for producer in sch.get_producers(block):
+        facts = block_facts(sch, producer)
+        if (
+            not facts.reduction
+            and not any(facts.conditional)
+            and all(read.strides == facts.write.strides for read in facts.reads)
+            and len(sch.get_consumers(producer)) == 1
+            and block_facts(sch, block).work <= facts.work
+        ):
+            try:
+                sch.compute_inline(producer)
+            except ScheduleError:
+                continue  # then it is a stage of its own
+
+
 def inline_injective(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
     """Inline every block without reduction into its consumers, where that repeats little work.
 
@@ -258,6 +275,7 @@ def inlined_reductions(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[str]] 
     inline_injective(sch)
     for name in reductions:
         inline_copies(sch, sch.get_sblock(name))
+        inline_read_once(sch, sch.get_sblock(name))
     return sch, reductions
 
 

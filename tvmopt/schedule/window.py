@@ -13,10 +13,13 @@ import dataclasses
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
+from tvmopt.arch.cpu import CpuArch
+
 from .analysis import BlockFacts, block_facts
 from .base import Template
 from .hint import INLINED, Hint
 from .nest import find_epilogue, fits, only_reduction, schedule_nest, schedule_rest, unit_loops
+from .stage import inline_read_once
 
 # Multiply-adds of one vector that a tile may hold as straight-line code.
 MOST_UNROLLED = 256
@@ -57,6 +60,16 @@ class WindowForm:
         """Steps of the reduction when it becomes straight-line code; 0 when it stays a loop."""
         return self.facts.reduced if self.facts.reduced <= MOST_UNROLLED // 4 else 0
 
+    def vector(self, width: int, arch: CpuArch) -> int:
+        """Lanes of the vectors that ``width`` channels are computed in: a register, or part of one.
+
+        A half or a quarter where only that divides and LLVM would take the vector apart: one of
+        narrow numbers, lane by lane, and one of a loop, which goes from step to step in pieces.
+        """
+        lanes = arch.lanes(self.facts.dtype)
+        parts = (lanes, lanes // 2, lanes // 4) if self.narrow or not self.unrolled_taps else ()
+        return next((part for part in parts if part > 2 and width % part == 0), lanes)
+
 
 def prepare_window(func: tirx.PrimFunc) -> WindowForm | None:
     """``func`` made ready, or None when it is not one reduction within channels."""
@@ -64,6 +77,7 @@ def prepare_window(func: tirx.PrimFunc) -> WindowForm | None:
     if found is None:
         return None
     sch, anchor = found
+    inline_read_once(sch, anchor)
     facts = block_facts(sch, anchor)
     if not facts.spatial or not facts.reads or any(facts.conditional) or facts.divides:
         return None
@@ -117,7 +131,7 @@ class Window(Template):
         sch, anchor, facts = form.sch, form.anchor, form.facts
         for name in form.producers if inlined else ():
             sch.compute_inline(sch.get_sblock(name))
-        lanes = hint.arch.lanes(facts.dtype)
+        lanes = form.vector(hint.block[-1], hint.arch)
         loops = sch.get_loops(anchor)
         split = [
             sch.split(loops[i], [None, size])
