@@ -90,3 +90,33 @@ def test_factor_of_a_product() -> None:
     (got,) = run(mod, [x])
     expected = 0.5 / (1 + np.exp(-np.round(x.astype("float64")))) * np.tanh(x.astype("float64"))
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("exponent", [0.25, 0.75, -0.75, 1.5, -0.5, 2.0, 3.0, -1.0, 4.0])
+def test_powers(exponent: float) -> None:
+    random = np.random.default_rng(0).uniform(-4, 30, 2000)
+    x = np.concatenate([random, [v for v in _SPECIAL if abs(v) != 1e-30]]).astype("float32")
+
+    def power(value: relax.Expr) -> relax.Expr:
+        return relax.op.power(value, relax.const(np.float32(exponent)))
+
+    mod, _ = schedule_module(lower(power, [(x.shape, "float32")]), ARCH)
+    assert "T.pow" not in mod.script()
+    (got,) = run(mod, [x])
+    with np.errstate(all="ignore"):
+        expected = np.power(x.astype("float64"), exponent).astype("float32")
+    np.testing.assert_allclose(got, expected, rtol=4 * 2.0**-23, atol=0)
+    number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(expected)[number])
+
+
+@pytest.mark.parametrize("exponent", [0.3, 7.0, 0.0])
+def test_other_powers_keep_their_calls(exponent: float) -> None:
+    x = np.linspace(0.5, 3, 32).astype("float32")
+
+    def power(value: relax.Expr) -> relax.Expr:
+        return relax.op.power(value, relax.const(np.float32(exponent)))
+
+    mod, _ = schedule_module(lower(power, [(x.shape, "float32")]), ARCH)
+    (got,) = run(mod, [x])
+    np.testing.assert_allclose(got, x**exponent, rtol=1e-5)

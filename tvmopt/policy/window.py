@@ -21,16 +21,14 @@ def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked]:
 
 
 def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
-    extents = form.extents
-    last = len(extents) - 1
-    for width in _widths(form, arch):
-        vectors = math.ceil(width / form.vector(width, arch))
-        for block in _row_blocks(extents, vectors, form, arch):
-            block = (*block, width)
-            tiles = [math.ceil(e / b) for e, b in zip(extents, block, strict=True)]
+    last = len(form.extents) - 1
+    for around in (False, True) if form.inlines else (False,):
+        for block in _blocks(form, arch, around):
+            tiles = [math.ceil(e / b) for e, b in zip(form.extents, block, strict=True)]
             for order in _orders(last):
                 for parallel in _depths([tiles[p] for p in order], arch.cores):
-                    for stage in _stages(form, order, parallel):
+                    stages = [INLINED] if around else _stages(form, order, parallel)
+                    for stage in stages:
                         yield Hint(
                             Window.name,
                             arch,
@@ -39,6 +37,14 @@ def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
                             parallel=parallel,
                             stage=stage,
                         )
+
+
+def _blocks(form: WindowForm, arch: CpuArch, around: bool) -> Iterator[tuple[int, ...]]:
+    """Tiles of a vector and some neighbours, for reading ``around`` the padding or a copy."""
+    for width in _widths(form, arch, around):
+        vectors = math.ceil(width / form.vector(width, arch, around=around))
+        for rows in _row_blocks(form.extents, vectors, form, arch):
+            yield (*rows, width)
 
 
 def _orders(last: int) -> list[tuple[int, ...]]:
@@ -51,11 +57,11 @@ def _orders(last: int) -> list[tuple[int, ...]]:
 
 
 def _stages(form: WindowForm, order: tuple[int, ...], parallel: int) -> list[int]:
-    """Where the padded input may be made: nowhere, in a pass of its own, inside of some loops."""
+    """Where the padded input may be made: in a pass of its own, inside of some loops."""
     last = len(order) - 1
     if not form.producers:
         return [0]
-    stages = [0, INLINED] if form.inlines else [0]
+    stages = [0]
     if parallel and last >= 2:
         stages.append(max(parallel, last - 1))
         if order[-1] != last and parallel <= last:  # that of one vector of channels
@@ -63,19 +69,20 @@ def _stages(form: WindowForm, order: tuple[int, ...], parallel: int) -> list[int
     return list(dict.fromkeys(stages))
 
 
-def _widths(form: WindowForm, arch: CpuArch) -> list[int]:
+def _widths(form: WindowForm, arch: CpuArch, around: bool) -> list[int]:
     """Channels of a tile: whole vectors, or where none fit those that fill most of their lanes."""
     facts = form.facts
     extent = facts.axes[facts.spatial[-1]].extent
     lanes = arch.lanes(facts.dtype)
     most = (4 if form.unrolled_taps else 8) * lanes
-    found = {w: form.vector(w, arch) for w in range(1, min(extent, most) + 1) if extent % w == 0}
+    widths = [width for width in range(1, min(extent, most) + 1) if extent % width == 0]
+    found = {width: form.vector(width, arch, around=around) for width in widths}
     whole = [width for width, vector in found.items() if width % vector == 0]
     if whole:
         longest = max(found[width] for width in whole)
         return [width for width in whole if found[width] == longest]
     used = {width: width / (math.ceil(width / lanes) * lanes) for width in found}
-    if not form.unrolled_taps:  # LLVM carries longer ones from step to step in pieces
+    if around or not form.unrolled_taps:  # LLVM carries longer ones in pieces
         used = {width: use for width, use in used.items() if width < lanes}
     return [w for w, use in used.items() if use >= min(_GOOD_USE, max(used.values()))]
 

@@ -42,7 +42,8 @@ class WindowModel:
         """Modelled cycles of ``hint``, with what they are made of."""
         arch, block = self._arch, hint.block
         tiles = [math.ceil(e / b) for e, b in zip(self._extents, block, strict=True)]
-        vectors = math.ceil(block[-1] / self._form.vector(block[-1], arch))
+        lanes = self._form.vector(block[-1], arch, around=hint.stage == INLINED)
+        vectors = math.ceil(block[-1] / lanes)
         accumulators = math.prod(block[:-1]) * vectors
         multiply = self._taps * accumulators / arch.fma_ports
         loads, spilled = self._loads(hint, accumulators)

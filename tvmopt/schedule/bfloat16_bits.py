@@ -54,10 +54,13 @@ def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
         value = store.value
         if store.buffer in ours:
             return tirx.BufferStore(store.buffer, _bits(value), list(store.indices))
-        chosen = isinstance(value, tirx.Select) or _is(value, _IF)
+        chosen = isinstance(value, tirx.FloatImm | tirx.Select) or _is(value, _IF)
         if _is_bfloat16(value) and (chosen or _is_computed(value)):
-            bits = tirx.reinterpret(str(value.ty.dtype), _bits(value))
-            return tirx.BufferStore(store.buffer, bits, list(store.indices))
+            bits = _bits(value)
+            if chosen:
+                bits = _of_every_lane(bits, store.indices[-1])
+            narrow = tirx.reinterpret(str(value.ty.dtype), bits)
+            return tirx.BufferStore(store.buffer, narrow, list(store.indices))
         return store
 
     def on_cast(cast: tirx.Cast) -> ir.Expr:
@@ -139,6 +142,16 @@ def _bits(value: ir.Expr) -> ir.Expr:
         upper = tirx.reinterpret(word, _float32(value)) >> tirx.const(16, word)
         return upper.astype(_like(_BITS, value))
     return _rounded(_float32(value))
+
+
+def _of_every_lane(bits: ir.Expr, index: ir.Expr) -> ir.Expr:
+    """``bits``, for TVM another number in every lane of a store at ``index``.
+
+    A constant that is none in the eyes of TVM, which stores no vector of one bfloat16 constant: it
+    forgets to narrow what it broadcasts. LLVM sees that nothing is added.
+    """
+    nothing = index.astype(_like(_BITS, index)) & tirx.const(0, _like(_BITS, index))
+    return bits | nothing
 
 
 def _is_exact(value: ir.Expr) -> bool:

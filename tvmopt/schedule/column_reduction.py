@@ -88,8 +88,6 @@ def _columns(facts: BlockFacts) -> int:
     summed = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
     if any(read.strides[tail.inner] == 0 for read in summed):
         return 0  # a factor that all columns share: a matrix product, which wants tiles
-    if buffer.dtype == "bfloat16":
-        return 0  # TVM stores no vector of one bfloat16 constant, with which a sum begins
     return len(tail.axes)
 
 

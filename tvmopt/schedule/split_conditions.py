@@ -39,8 +39,6 @@ def schedule_between_conditions(sch: s_tir.Schedule, block: SBlockRV, hint: Hint
     wide = [i for i, axis in enumerate(facts.axes) if axis.extent > 1]
     if not wide or facts.stores != 1 or facts.divides or not facts.conditional[wide[-1]]:
         return False
-    if facts.write.buffer.dtype == "bfloat16":
-        return False  # TVM stores no vector of one bfloat16 constant, as padding is
     inner = wide[-1]
     if facts.write.strides[inner] != 1 or any(r.strides[inner] not in (0, 1) for r in facts.reads):
         return False

@@ -186,8 +186,6 @@ def vectorize_tail(
     tail = contiguous_tail(facts, range(first, len(facts.axes)))
     if tail is None or not vectorizes_well(facts, tail.inner):
         return list(loops)
-    if not facts.reads and facts.write.buffer.dtype == "bfloat16":
-        return list(loops)  # TVM stores no vector of one bfloat16 constant; LLVM makes one itself
     members = [loops[i - first] for i in tail.axes]
     outer = list(loops[: len(loops) - len(members)])
     inner = sch.fuse(*members) if len(members) > 1 else members[0]

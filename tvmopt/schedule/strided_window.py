@@ -98,8 +98,6 @@ def _step(facts: BlockFacts) -> int:
     step, length = read.strides[vector] or 0, _row_length(read)
     if facts.divides or any(facts.conditional) or facts.write.strides[vector] != 1:
         return 0
-    if str(facts.write.buffer.dtype) == "bfloat16":
-        return 0  # TVM stores no vector of one bfloat16 constant, with which a sum begins
     if not 2 <= step <= _MOST_STEP or step >= length:
         return 0
     moves = [(facts.axes[i].extent - 1) * (read.strides[i] or 0) for i in facts.reduction]

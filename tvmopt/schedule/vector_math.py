@@ -1,4 +1,4 @@
-"""exp, sigmoid, tanh and erf as arithmetic that vectorises.
+"""exp, sigmoid, tanh, erf and some powers as arithmetic that vectorises.
 
 LLVM has no vector form of these and calls libm lane by lane (4 to 20 ns an element). Each function
 here rewrites one call into polynomials, for float32 (float16 goes through float32):
@@ -10,6 +10,7 @@ exp         Cephes expf: 2^n times a polynomial of degree 7       1 ulp
 sigmoid     1 / (1 + exp(-x))                                     2 ulp
 tanh        Eigen ptanh: odd rational function, |x| cut at 7.9    5 ulp
 erf         Eigen erf: odd rational function, |x| cut at 4        6 ulp
+pow         square roots and products, exponents n/4 up to 4      4 ulp
 ==========  ====================================================  ==================
 
 NaN, infinities and overflow come out as from libm.
@@ -17,6 +18,7 @@ NaN, infinities and overflow come out as from libm.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import tvm_ffi
@@ -35,6 +37,10 @@ _ERF_NUMERATOR = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508
 _ERF_DENOMINATOR = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03,
                     -7.37332916720468e-03, -1.42647390514189e-02)  # fmt: skip
 
+# Exponents of pow that are products of few factors, in quarters.
+_MOST_QUARTERS = 16
+_LARGEST = 3.4028234663852886e38
+
 
 def rewrite_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace the calls of this module's table in ``func``; attributes are kept.
@@ -46,8 +52,8 @@ def rewrite_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
 
     def on_call(call: ir.Call) -> ir.Expr:
-        rewrite = _REWRITES.get(getattr(call.op, "name", ""))
-        if rewrite is None or len(call.args) != 1:
+        rewrite = _rewrite_of(call)
+        if rewrite is None:
             return call
         dtype = str(call.args[0].ty.dtype)
         if dtype == "float32":
@@ -67,11 +73,25 @@ def math_depth(node: tvm_ffi.Object) -> int:
     calls: list[ir.Call] = []
 
     def on_call(call: ir.Call) -> None:
-        if getattr(call.op, "name", "") in _REWRITES:
+        if _rewrite_of(call) is not None:
             calls.append(call)
 
     tvm_ffi.structural_walk(node, (ir.Call, on_call), order="post")
     return max((1 + math_depth(call.args[0]) for call in calls), default=0)
+
+
+def _rewrite_of(call: ir.Call) -> Callable[[ir.Expr], ir.Expr] | None:
+    """What to put for ``call``, given its first argument; None where it stays."""
+    name = getattr(call.op, "name", "")
+    if name != "tirx.pow":
+        return _REWRITES.get(name)
+    exponent = call.args[1]
+    if not isinstance(exponent, tirx.FloatImm):
+        return None
+    quarters = 4.0 * float(exponent.value)
+    if not quarters.is_integer() or not 0 < abs(quarters) <= _MOST_QUARTERS:
+        return None
+    return functools.partial(_power, quarters=int(quarters))
 
 
 def _bind_factors(product: tirx.Mul) -> ir.Expr:
@@ -159,6 +179,29 @@ def _tanh(x: ir.Expr) -> ir.Expr:
 
 def _erf(x: ir.Expr) -> ir.Expr:
     return _odd_rational(x, 4.0, _ERF_NUMERATOR, _ERF_DENOMINATOR)
+
+
+def _power(x: ir.Expr, quarters: int) -> ir.Expr:
+    """``x`` to the power of ``quarters / 4``: local response normalisation has 3/4."""
+    whole, rest = divmod(abs(quarters), 4)
+
+    def of_root(v: tirx.Var, root: ir.Expr) -> ir.Expr:
+        factors = [v] * whole + {0: [], 1: [tirx.sqrt(root)], 2: [root],
+                                 3: [root, tirx.sqrt(root)]}[rest]  # fmt: skip
+        product = functools.reduce(lambda a, b: a * b, factors)
+        return _float(1.0) / product if quarters < 0 else product
+
+    def of_var(v: tirx.Var) -> ir.Expr:
+        return _let("s", tirx.sqrt(v), lambda root: of_root(v, root)) if rest else of_root(v, v)
+
+    def unsigned(v: tirx.Var) -> ir.Expr:
+        # As pow has it and sqrt has not: no fraction of a power of -0 or of -infinity is negative.
+        limit, infinity = _float(-_LARGEST), tirx.const(float("inf"), "float32")
+        absolute = tirx.Select(v < limit, infinity, tirx.Select(tirx.EQ(v, _float(0.0)),
+                                                                _float(0.0), v))  # fmt: skip
+        return _let("a", absolute, of_var)
+
+    return _let("x", x, unsigned if rest else of_var)
 
 
 _REWRITES: dict[str, Callable[[ir.Expr], ir.Expr]] = {

@@ -60,14 +60,16 @@ class WindowForm:
         """Steps of the reduction when it becomes straight-line code; 0 when it stays a loop."""
         return self.facts.reduced if self.facts.reduced <= MOST_UNROLLED // 4 else 0
 
-    def vector(self, width: int, arch: CpuArch) -> int:
+    def vector(self, width: int, arch: CpuArch, *, around: bool) -> int:
         """Lanes of the vectors that ``width`` channels are computed in: a register, or part of one.
 
         A half or a quarter where only that divides and LLVM would take the vector apart: one of
-        narrow numbers, lane by lane, and one of a loop, which goes from step to step in pieces.
+        narrow numbers, lane by lane, and one that goes from step to step of a loop, or past the
+        branches ``around`` the padding, in pieces.
         """
         lanes = arch.lanes(self.facts.dtype)
-        parts = (lanes, lanes // 2, lanes // 4) if self.narrow or not self.unrolled_taps else ()
+        whole = self.narrow or around or not self.unrolled_taps
+        parts = (lanes, lanes // 2, lanes // 4) if whole else ()
         return next((part for part in parts if part > 2 and width % part == 0), lanes)
 
 
@@ -131,7 +133,7 @@ class Window(Template):
         sch, anchor, facts = form.sch, form.anchor, form.facts
         for name in form.producers if inlined else ():
             sch.compute_inline(sch.get_sblock(name))
-        lanes = form.vector(hint.block[-1], hint.arch)
+        lanes = form.vector(hint.block[-1], hint.arch, around=inlined)
         loops = sch.get_loops(anchor)
         split = [
             sch.split(loops[i], [None, size])
