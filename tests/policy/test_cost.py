@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from tvm import relax
 
+from tvmopt.policy import DefaultPolicy
 from tvmopt.policy.cost import Tile, bandwidth, imbalance, tile_cost
 from tvmopt.policy.region import Region
 from tvmopt.schedule.product_form import prepare
@@ -143,3 +144,38 @@ def test_imbalance(tasks: int, cores: int, expected: float) -> None:
 @hypothesis.given(st.integers(1, 1000), st.integers(1, 64))
 def test_imbalance_is_between_balanced_and_one_core(tasks: int, cores: int) -> None:
     assert 1.0 <= imbalance(tasks, cores) <= cores
+
+
+@pytest.mark.parametrize(
+    ("shares", "elements"),
+    [
+        # 12 rows of 12 outputs each, from 14 rows of 14 pixels of 16 channels
+        ([(1, 6)], 14 * 16),  # rows: one that the windows at the border share
+        ([(3, 1), (1, 12)], 14 * 16),
+        ([(3, 4)], 14 * 14 * 16 / 2),  # output channels: all of the data, half of it written here
+        ([(3, 4), (1, 12)], 14 * 14 * 16 / 2),
+        ([(2, 6)], 14 * 8 * 16 / 2),  # columns: half of what was written as rows
+        ([], 0),
+        ([(0, 1)], 0),
+    ],
+)
+def test_what_other_cores_have_written(shares, elements) -> None:
+    data = _regions(convolution())[0]
+    two = dataclasses.replace(ARCH, cores=2)
+    assert data.remote_bytes((1, 12, 12, 64), shares, two) == 4 * elements
+
+
+def test_what_no_core_keeps_is_not_remote() -> None:
+    data = _regions(convolution())[0]
+    small = dataclasses.replace(ARCH, cores=2, l2_bytes=4096)
+    assert data.remote_bytes((1, 12, 12, 64), [(3, 4)], small) == 0
+
+
+@pytest.mark.parametrize("groups", [1, 64])
+def test_rows_of_an_image_are_shared_out_rather_than_channels(groups) -> None:
+    """Where the weight is small, what one core would read of the other's data decides."""
+    func = convolution(size=58, channels=64, groups=groups)
+    two = dataclasses.replace(ARCH, cores=2, l2_bytes=2**21)
+    first = DefaultPolicy(func, two).ranked[0].hint
+    shared = [p for p in first.order[: first.parallel] if (1, 56, 56, 64)[p] > first.block[p]]
+    assert shared[0] == 1

@@ -14,8 +14,9 @@ from tvmopt.arch.cpu import CpuArch
 
 # Cycles to enter a parallel region, to begin and end a tile, and to branch around a loop body.
 LAUNCH, _TILE, _BRANCH = 12_000.0, 8.0, 2.0
-# Bytes a cycle of copying, the padded input or a weight.
-COPY = 12.0
+# Bytes a cycle of copying, the padded input or a weight; and of reading what another core has
+# written and still keeps: 0.3 where cores share no cache, more where they do. 2 to 6 serve both.
+COPY, REMOTE = 12.0, 4.0
 # How much of the shorter of arithmetic and traffic is not hidden behind the other; the same of
 # multiply-adds and loads from L1; and what a branch around every row costs.
 _OVERLAP, _LOADED, _GUARDED = 1.0, 0.25, 1.2

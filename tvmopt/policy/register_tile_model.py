@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy.cost import COPY, LAUNCH, Tile, bandwidth, imbalance, tile_cost
+from tvmopt.policy.cost import COPY, LAUNCH, REMOTE, Tile, bandwidth, imbalance, tile_cost
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.region import Region
 from tvmopt.schedule.hint import Hint
@@ -88,6 +88,7 @@ class RegisterTileModel:
         )
         cost = tile_cost(tile, arch)
         stage = self._stage_cycles(hint, tiles, axes) + self._pack_cycles(hint)
+        remote = self._remote_cycles(hint, tiles, axes)
         facts = (
             cost.compute,
             cost.traffic,
@@ -97,8 +98,9 @@ class RegisterTileModel:
             data_reuse,
             tasks / arch.cores,
             float(tile.guarded),
+            remote,
         )
-        return Ranked(hint, cost.total + stage, facts)
+        return Ranked(hint, cost.total + stage + remote, facts)
 
     def _ends_in_columns(self, hint: Hint) -> bool:
         return hint.order[-1] == len(self._extents) - 1
@@ -159,6 +161,11 @@ class RegisterTileModel:
             span[axes[p]] = min(self._extents[axes[p]], span[axes[p]] * tiles[p])
         runs = math.prod(tiles[p] for p in hint.order[: hint.stage])
         return runs * self._data.bytes(span) / COPY / (arch.cores if hint.parallel else 1)
+
+    def _remote_cycles(self, hint: Hint, tiles: list[int], axes: list[int]) -> float:
+        """Cycles of one core to get the data that others have written."""
+        shares = [(axes[p], tiles[p]) for p in hint.order[: hint.parallel]]
+        return self._data.remote_bytes(self._extents, shares, self._arch) / REMOTE
 
     def _pack_cycles(self, hint: Hint) -> float:
         """Cycles of packing the weight at every call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy.cost import COPY, FILL, LAUNCH, imbalance
+from tvmopt.policy.cost import COPY, FILL, LAUNCH, REMOTE, imbalance
 from tvmopt.policy.ranked import Ranked
 from tvmopt.policy.region import Region
 from tvmopt.schedule.hint import INLINED, Hint
@@ -60,6 +60,7 @@ class WindowModel:
         cycles = math.prod(tiles) * one
         if shared:
             cycles = cycles * imbalance(tasks, arch.cores) / arch.cores + LAUNCH
+            cycles += self._remote_cycles(hint, tiles)
         if hint.stage == INLINED:
             cycles *= _AROUND + _CROWDED * max(0, accumulators - _MOST_HELD)
             cycles *= _TWO_WAYS if sum(size > 1 for size in block[:-1]) > 1 else 1.0
@@ -70,6 +71,12 @@ class WindowModel:
             cycles += size / COPY / arch.cores + LAUNCH
         facts = (multiply, loads, one, traffic, self._whole, tasks / arch.cores, patch, copied)
         return Ranked(hint, cycles, facts)
+
+    def _remote_cycles(self, hint: Hint, tiles: list[int]) -> float:
+        """Cycles of one core to get the data that others have written."""
+        shares = [(p, tiles[p]) for p in hint.order[: hint.parallel]]
+        data = max(self._regions, key=lambda region: region.bytes(self._extents))
+        return data.remote_bytes(self._extents, shares, self._arch) / REMOTE
 
     def _loads(self, hint: Hint, accumulators: int) -> tuple[float, float]:
         """Vector loads of one tile, each input once; and values that find no register."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy.cost import COPY, LAUNCH, Tile, bandwidth, imbalance, tile_cost
+from tvmopt.policy.cost import COPY, LAUNCH, REMOTE, Tile, bandwidth, imbalance, tile_cost
 from tvmopt.policy.ranked import Ranked
 from tvmopt.schedule.hint import Hint
 from tvmopt.schedule.winograd import WinogradForm, channel_vector
@@ -14,8 +14,6 @@ from tvmopt.schedule.winograd import WinogradForm, channel_vector
 _THERE, _BACK = {2: 40.0, 4: 130.0}, {2: 30.0, 4: 100.0}
 # Cycles to begin a task: its loops, its memory.
 _TASK = 500.0
-# Bytes a cycle from what another core has written and still keeps in its own cache.
-_REMOTE = 2.0
 
 
 class WinogradModel:
@@ -128,7 +126,7 @@ class WinogradModel:
         whole = data * grid
         remote = 0.0
         if cores > 1 and (hint.order[0] == 2 or grid < cores):
-            remote = whole * (cores - 1) / cores / _REMOTE
+            remote = whole * (cores - 1) / cores / REMOTE
         share = imbalance(form.batch * tiles_y, cores)
         extra = whole / cores / bandwidth(whole / cores, arch) + LAUNCH * (cores > 1) + remote
         return 0.0, there * share / cores + extra
