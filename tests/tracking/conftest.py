@@ -166,12 +166,12 @@ def use_example(example, monkeypatch):
     """Point MLflow in this process at the example's store."""
     import mlflow
 
-    before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", example.uri)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.chdir(example.folder)
     mlflow.set_tracking_uri(example.uri)
     mlflow.set_registry_uri(example.uri)
     yield example
-    mlflow.set_tracking_uri(before[0])
-    mlflow.set_registry_uri(before[1])
+    # Not what it was before: a default that is set is no default, and goes before the environment.
+    mlflow.set_tracking_uri(None)
+    mlflow.set_registry_uri(None)

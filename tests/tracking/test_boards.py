@@ -40,6 +40,7 @@ def _run(folder, entry: str, stage: str = ""):
     return client.get_run(runs[0].data.tags[f"tvmopt.stage_run.{stage}"])
 
 
+@pytest.mark.slow
 def test_another_cpu_is_built_and_nothing_pretended(folder, mlflow_run, project_env, root):
     if shutil.which("aarch64-linux-gnu-gcc") is None:
         pytest.skip("needs aarch64-linux-gnu-gcc (Debian: gcc-aarch64-linux-gnu)")

@@ -100,14 +100,13 @@ def test_pull_refuses_a_folder_that_is_in_use(store, steps, mlflow_run, tmp_path
 
 def test_registered_model_equals_onnx_runtime(store, steps, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store / 'mlflow.db'}")
-    before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(f"sqlite:///{store / 'mlflow.db'}")
     mlflow.set_registry_uri(f"sqlite:///{store / 'mlflow.db'}")
     try:
         model = mlflow.pyfunc.load_model("models:/two@champion")
     finally:
-        mlflow.set_tracking_uri(before)
-        mlflow.set_registry_uri(before)
+        mlflow.set_tracking_uri(None)
+        mlflow.set_registry_uri(None)
     session = ort.InferenceSession(
         str(store / "two.onnx"), providers=["CPUExecutionProvider"]
     )

@@ -87,6 +87,7 @@ def test_a_finished_search_costs_little_to_repeat(searched, mlflow_run) -> None:
     assert len(found.runs()) == before + 1
 
 
+@pytest.mark.slow
 def test_more_trials_go_on_with_the_same_study(searched, mlflow_run) -> None:
     folder, found, _ = searched
     done = mlflow_run(folder, "search", **{**ASKED, "trials": 4})

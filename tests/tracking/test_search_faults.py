@@ -67,6 +67,7 @@ def test_each_kind_of_fault_is_one_failed_run_and_the_search_goes_on(
         assert "log.txt" in {f.path for f in found.client.list_artifacts(broken[0].info.run_id)}
 
 
+@pytest.mark.slow
 def test_a_bar_that_nothing_meets_keeps_the_nearest_and_fails(
     tmp_path, project_env, root, store, search_command
 ) -> None:
