@@ -41,17 +41,6 @@ def cpu_flags() -> frozenset[str]:
     return frozenset(found.group(1).split()) if found else frozenset()
 
 
-def pool_environment(threads: int) -> dict[str, str]:
-    """What TVM's pool of threads reads of the environment when it starts.
-
-    TVM assumes hyper-threading and would use half the CPUs on its own. It also ties its threads to
-    a core each, but not the one that calls: when that happens to run on the core of another, both
-    share it for as long as they are busy, and the network takes twice as long.
-    """
-    bind = os.environ.get("TVM_BIND_THREADS", "0")
-    return {"TVM_NUM_THREADS": str(threads), "TVM_BIND_THREADS": bind}
-
-
 def request_amx(flags: Iterable[str]) -> bool:
     """Ask Linux for Intel AMX's tile registers before code that may use them is run.
 

@@ -172,13 +172,5 @@ def test_cache_sizes_are_the_hosts_only_when_it_runs_here(monkeypatch):
 
 def test_thread_environment(monkeypatch):
     monkeypatch.setenv("TVM_NUM_THREADS", "7")
-    monkeypatch.delenv("TVM_BIND_THREADS", raising=False)
     set_thread_environment(3)
     assert os.environ["TVM_NUM_THREADS"] == "3"
-    assert os.environ["TVM_BIND_THREADS"] == "0"
-
-
-def test_threads_stay_bound_for_who_wants_them_bound(monkeypatch):
-    monkeypatch.setenv("TVM_BIND_THREADS", "1")
-    set_thread_environment(3)
-    assert os.environ["TVM_BIND_THREADS"] == "1"

@@ -229,5 +229,8 @@ def _host_cpu() -> str:
 
 
 def set_thread_environment(threads: int) -> None:
-    """Make TVM's pool use ``threads`` threads; must run before TVM's pool starts."""
-    os.environ.update(host.pool_environment(threads))
+    """Make TVM's pool use ``threads`` threads; must run before TVM's pool starts.
+
+    TVM assumes hyper-threading and would otherwise use half the CPUs.
+    """
+    os.environ["TVM_NUM_THREADS"] = str(threads)

@@ -28,7 +28,6 @@ from typing import IO, Any
 
 import tvmopt
 from tvmopt.errors import TuneError
-from tvmopt.host import pool_environment
 
 _START_TIMEOUT_S = 120.0
 # TVM's code generation leaks a little with each module, so a worker does not live for ever.
@@ -157,7 +156,7 @@ def worker_environment(threads: int, scratch: Path) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
     package_root = str(Path(tvmopt.__file__).resolve().parent.parent)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, env.get("PYTHONPATH")]))
-    env.update(pool_environment(threads))
+    env["TVM_NUM_THREADS"] = str(threads)
     env["TMPDIR"] = str(scratch)
     return env
 

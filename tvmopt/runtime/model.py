@@ -11,7 +11,6 @@ import numpy as np
 
 from tvmopt.compare import deviation
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
-from tvmopt.host import pool_environment
 from tvmopt.runtime.checks import check_bundle
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.runtime.outputs import Outputs
@@ -28,8 +27,7 @@ class CompiledModel:
     def __init__(self, folder: Path, metadata: ModelMetadata) -> None:
         require_tvm()
         # Only the first user of TVM's pool in a process can set its size by the environment.
-        for name, value in pool_environment(metadata.threads).items():
-            os.environ.setdefault(name, value)
+        os.environ.setdefault("TVM_NUM_THREADS", str(metadata.threads))
         import tvm
         import tvm_ffi
         from tvm.runtime.vm import VirtualMachine

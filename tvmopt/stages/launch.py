@@ -14,7 +14,6 @@ from typing import Any
 
 from tvmopt import errors
 from tvmopt.errors import StageFailedError, TvmoptError
-from tvmopt.host import pool_environment
 from tvmopt.stages.child import ERROR_FILE, PROGRESS_MARK, RESULT_FILE
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.watch import Allowance, Watch
@@ -77,7 +76,7 @@ def _run(
 ) -> int:
     env = {
         **os.environ,
-        **pool_environment(threads),
+        "TVM_NUM_THREADS": str(threads),
         "PYTHONUNBUFFERED": "1",
         # The package may run from a source tree that is not installed.
         "PYTHONPATH": os.pathsep.join(
