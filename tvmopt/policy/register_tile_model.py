@@ -98,7 +98,6 @@ class RegisterTileModel:
             data_reuse,
             tasks / arch.cores,
             float(tile.guarded),
-            remote,
         )
         return Ranked(hint, cost.total + stage + remote, facts)
 
