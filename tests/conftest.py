@@ -176,3 +176,56 @@ def run_python() -> Callable[..., subprocess.CompletedProcess]:
         )
 
     return run
+
+
+@pytest.fixture
+def evaluate_model(conv_build, conv_bundle, tmp_path) -> Callable:  # type: ignore[no-untyped-def]
+    """Evaluate bundles of the model of the session: its result, and the folder it wrote."""
+    from tvmopt.config import EvaluateConfig
+    from tvmopt.stages.evaluate import CANDIDATE, UNTUNED, evaluate
+
+    def run(data=None, bundles=None, **options):  # type: ignore[no-untyped-def]
+        path = None
+        if data is not None:
+            path = tmp_path / "data.npz"
+            np.savez(path, **data)
+        out = tmp_path / "out"
+        out.mkdir()
+        config = EvaluateConfig(threads=1, **{"time_limit_s": 1.0, **options})
+        bundles = bundles or {CANDIDATE: conv_bundle, UNTUNED: conv_bundle}
+        seen = []
+        convert_dir = conv_build / "convert"
+        result = evaluate(config, convert_dir, bundles, out, lambda *s: seen.append(s), path)
+        assert seen[-1][0] == 100
+        return result, out
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def write_kernel_bundle() -> Callable:
+    """Make a bundle of a folder that holds a ``model.so`` without inputs and outputs."""
+    from tvmopt.digest import sha256_file
+    from tvmopt.runtime import ModelMetadata
+    from tvmopt.runtime.bundle import write_golden
+    from tvmopt.versions import TVM_VERSION, VERSION
+
+    def write(folder: Path, target: dict, instructions: tuple[str, ...]) -> None:
+        write_golden(folder, {}, [])
+        ModelMetadata(
+            name="kernel",
+            inputs=(),
+            outputs=(),
+            target=target,
+            host_cpu="",
+            threads=1,
+            tvm_version=TVM_VERSION,
+            tvmopt_version=VERSION,
+            library_sha256=sha256_file(folder / "model.so"),
+            golden_sha256=sha256_file(folder / "golden.npz"),
+            digest="",
+            tolerance=0.0,
+            instructions=instructions,
+        ).write(folder)
+
+    return write

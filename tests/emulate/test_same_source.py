@@ -22,15 +22,12 @@ from tvm import relax, tirx
 from tvmopt import host
 from tvmopt.arch.llvm import pass_config
 from tvmopt.arch.target import TargetSpec, resolve_target
-from tvmopt.digest import sha256_file
 from tvmopt.emulate import amx, find_tools
 from tvmopt.emulate import run as run_emulated
 from tvmopt.errors import ArtifactError
 from tvmopt.policy import Scheduled, schedule_function
-from tvmopt.runtime import ModelMetadata, load
-from tvmopt.runtime.bundle import write_golden
+from tvmopt.runtime import load
 from tvmopt.transform.lower import lower
-from tvmopt.versions import TVM_VERSION, VERSION
 
 op, nn = relax.op, relax.op.nn
 ANY = tvm.target.Target({"kind": "llvm"})
@@ -249,25 +246,9 @@ def test_a_cpu_without_the_instruction_dies_of_it(name):
 
 
 @pytest.mark.skipif("amx_tile" in host.cpu_flags(), reason="this CPU has AMX")
-def test_the_runtime_refuses_amx_on_a_cpu_without(tmp_path):
+def test_the_runtime_refuses_amx_on_a_cpu_without(tmp_path, write_kernel_bundle):
     built("AMX", "dense").export_library(str(tmp_path / "model.so"))
-    write_golden(tmp_path, {}, [])
-    metadata = ModelMetadata(
-        name="kernel",
-        inputs=(),
-        outputs=(),
-        target=CPUS["AMX"].spec.to_dict(),
-        host_cpu="",
-        threads=1,
-        tvm_version=TVM_VERSION,
-        tvmopt_version=VERSION,
-        library_sha256=sha256_file(tmp_path / "model.so"),
-        golden_sha256=sha256_file(tmp_path / "golden.npz"),
-        digest="",
-        tolerance=0.0,
-        instructions=("tdpbusd",),
-    )
-    metadata.write(tmp_path)
+    write_kernel_bundle(tmp_path, CPUS["AMX"].spec.to_dict(), ("tdpbusd",))
     match = r"built for sapphirerapids, and this CPU \(.*\) lacks .*amx_int8.*; build it again"
     with pytest.raises(ArtifactError, match=match):
         load(tmp_path)

@@ -22,16 +22,13 @@ from tvmopt import host
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.arch.features import required_cpu_flags
 from tvmopt.arch.target import resolve_target
-from tvmopt.digest import sha256_file
 from tvmopt.emulate import amx
 from tvmopt.errors import ArtifactError
 from tvmopt.intrin import TILES, find_tile, largest_step, with_tile_configuration
 from tvmopt.intrin.amx import configuration
 from tvmopt.measure.jobs import pack
 from tvmopt.measure.split import split_packing
-from tvmopt.runtime import ModelMetadata, load
-from tvmopt.runtime.bundle import write_golden
-from tvmopt.versions import TVM_VERSION, VERSION
+from tvmopt.runtime import load
 
 pytestmark = pytest.mark.skipif(
     not {"avx2", "fma"} <= host.cpu_flags(), reason="the kernels and the emulator are x86_64 code"
@@ -655,28 +652,12 @@ def test_without_permission_and_emulator_it_dies(exported):
 
 
 @pytest.mark.skipif(NATIVE, reason="this CPU has AMX")
-def test_the_runtime_refuses_it_first(exported, tmp_path, monkeypatch):
+def test_the_runtime_refuses_it_first(exported, tmp_path, monkeypatch, write_kernel_bundle):
     (tmp_path / "model.so").write_bytes(exported.read_bytes())
-    write_golden(tmp_path, {}, [])
-    spec = resolve_target("host", 1)
-    features = ("amx-tile", "amx-int8", "avx2")
-    flags = required_cpu_flags("x86_64", features)
-    metadata = ModelMetadata(
-        name="kernel",
-        inputs=(),
-        outputs=(),
-        target={**spec.to_dict(), "mattr": list(FEATURES), "cpu_flags": list(flags)},
-        host_cpu="",
-        threads=1,
-        tvm_version=TVM_VERSION,
-        tvmopt_version=VERSION,
-        library_sha256=sha256_file(tmp_path / "model.so"),
-        golden_sha256=sha256_file(tmp_path / "golden.npz"),
-        digest="",
-        tolerance=0.0,
-        instructions=("tdpbusd",),
-    )
-    metadata.write(tmp_path)
+    flags = required_cpu_flags("x86_64", ("amx-tile", "amx-int8", "avx2"))
+    target = resolve_target("host", 1).to_dict()
+    target |= {"mattr": list(FEATURES), "cpu_flags": list(flags)}
+    write_kernel_bundle(tmp_path, target, ("tdpbusd",))
     monkeypatch.setattr(tvm.runtime, "load_module", lambda path: pytest.fail("it was opened"))
     with pytest.raises(ArtifactError, match=r"this CPU \(.*\) lacks amx_int8, amx_tile; build it"):
         load(tmp_path)

@@ -10,33 +10,21 @@ import numpy as np
 import pytest
 
 from tvmopt.arch.target import TargetSpec
-from tvmopt.config import EvaluateConfig
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.remote.model import RemoteModel
-from tvmopt.stages.evaluate import CANDIDATE, UNTUNED, evaluate, read_table
+from tvmopt.stages.evaluate import CANDIDATE, UNTUNED, read_table
 from tvmopt.tracking.report import as_text, comparison
 
 
 @pytest.fixture
-def run(conv_build, conv_bundle, tmp_path):
-    """Evaluate the model of the session."""
+def run(evaluate_model, conv_bundle):
+    """Evaluate a bundle beside the untuned one."""
 
-    def evaluate_model(bundle=conv_bundle, data=None, **options):
-        path = None
-        if data is not None:
-            path = tmp_path / "data.npz"
-            np.savez(path, **data)
-        out = tmp_path / "out"
-        out.mkdir()
-        config = EvaluateConfig(threads=1, **{"repeats": 12, "time_limit_s": 1.0, **options})
+    def evaluate_bundle(bundle=conv_bundle, data=None, **options):
         bundles = {CANDIDATE: bundle, UNTUNED: conv_bundle}
-        seen = []
-        convert_dir = conv_build / "convert"
-        result = evaluate(config, convert_dir, bundles, out, lambda *s: seen.append(s), path)
-        assert seen[-1][0] == 100
-        return result, out
+        return evaluate_model(data, bundles, **{"repeats": 12, **options})
 
-    return evaluate_model
+    return evaluate_bundle
 
 
 def test_metrics_tags_and_table(run, of_board):

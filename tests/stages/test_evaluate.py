@@ -8,10 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from tvmopt.config import EvaluateConfig
 from tvmopt.errors import AccuracyError, ConfigError
 from tvmopt.stages import evaluate as evaluate_module
-from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, evaluate, read_table
+from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
 
 
 @pytest.fixture(autouse=True)
@@ -20,26 +19,13 @@ def no_memory_child(monkeypatch):
 
 
 @pytest.fixture
-def run(conv_build, conv_bundle, tmp_path):
-    """Evaluate the model of the session."""
+def run(evaluate_model):
+    """Evaluate the model of the session with few repeats."""
 
-    def evaluate_model(data=None, bundles=None, **options):
-        path = None
-        if data is not None:
-            path = tmp_path / "data.npz"
-            np.savez(path, **data)
-        out = tmp_path / "out"
-        out.mkdir()
-        config = EvaluateConfig(threads=1, **{"repeats": 5, "time_limit_s": 1.0, **options})
-        bundles = bundles or {CANDIDATE: conv_bundle, UNTUNED: conv_bundle}
-        progress = []
-        result = evaluate(
-            config, conv_build / "convert", bundles, out, lambda *s: progress.append(s), path
-        )
-        assert progress[-1][0] == 100
-        return result, out
+    def few(data=None, bundles=None, **options):
+        return evaluate_model(data, bundles, **{"repeats": 5, **options})
 
-    return evaluate_model
+    return few
 
 
 @pytest.fixture

@@ -186,8 +186,8 @@ def _power(x: ir.Expr, quarters: int) -> ir.Expr:
     whole, rest = divmod(abs(quarters), 4)
 
     def of_root(v: tirx.Var, root: ir.Expr) -> ir.Expr:
-        factors = [v] * whole + {0: [], 1: [tirx.sqrt(root)], 2: [root],
-                                 3: [root, tirx.sqrt(root)]}[rest]  # fmt: skip
+        roots = {1: [tirx.sqrt(root)], 2: [root], 3: [root, tirx.sqrt(root)]}
+        factors = [*[v] * whole, *roots.get(rest, [])]
         product = functools.reduce(lambda a, b: a * b, factors)
         return _float(1.0) / product if quarters < 0 else product
 
@@ -197,9 +197,9 @@ def _power(x: ir.Expr, quarters: int) -> ir.Expr:
     def unsigned(v: tirx.Var) -> ir.Expr:
         # As pow has it and sqrt has not: no fraction of a power of -0 or of -infinity is negative.
         limit, infinity = _float(-_LARGEST), tirx.const(float("inf"), "float32")
-        absolute = tirx.Select(v < limit, infinity, tirx.Select(tirx.EQ(v, _float(0.0)),
-                                                                _float(0.0), v))  # fmt: skip
-        return _let("a", absolute, of_var)
+        zero = _float(0.0)
+        finite = tirx.Select(tirx.EQ(v, zero), zero, v)
+        return _let("a", tirx.Select(v < limit, infinity, finite), of_var)
 
     return _let("x", x, unsigned if rest else of_var)
 
