@@ -132,8 +132,8 @@ def _replayed(module: Any, target: Any, database_dir: Any) -> tuple[Any, bool]:
 
     llvm = target.to_tvm()
     key = DatabaseKey(canonical_target(llvm), target.threads)
-    replayed, served = apply_database(module, database_dir, key, llvm, losers=True)
-    return replayed, bool(served)
+    applied = apply_database(module, database_dir, key, llvm, losers=True)
+    return applied.mod, bool(applied.served)
 
 
 def _inputs(task: TuningTask) -> list[np.ndarray]:

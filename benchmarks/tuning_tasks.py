@@ -136,9 +136,10 @@ def tuned(
     time_budget_s: float = 0.0,
 ) -> Any:
     """What a strategy makes of a lowered module: a ``TuneResult``, its database in ``work_dir``."""
-    from tvmopt.tune import TuneOptions, create_strategy
+    from tvmopt.tune import TuneOptions, create_strategy, extract_tasks
 
     limits = TuneOptions(trials, time_budget_s, target.threads, topk)
+    llvm = target.to_tvm()
     return create_strategy(strategy).tune(
-        module, target.to_tvm(), target.arch(), limits, work_dir, lambda *_: None
+        extract_tasks(module, llvm), llvm, target.arch(), limits, work_dir, lambda *_: None
     )

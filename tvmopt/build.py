@@ -23,6 +23,8 @@ class BuiltLibrary:
         path: The shared library.
         sources: What scheduled each function: ``"database"``, ``"default:<rule>"`` or
             ``"none:<reason>"``.
+        records: Granularity of the record that serves each function, ``"subgraph"`` or
+            ``"operator"``, or ``"none: <why>"``; empty without a database.
         compile_s: Seconds of code generation and linking.
         instructions: Mnemonics of the tensor instructions that each function uses, of those that
             use any.
@@ -32,6 +34,7 @@ class BuiltLibrary:
     sources: dict[str, str]
     compile_s: float
     instructions: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    records: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def build_library(
@@ -45,7 +48,8 @@ def build_library(
 ) -> BuiltLibrary:
     """Schedule every function of a lowered module and compile it to ``path``.
 
-    Functions with a database record get that schedule; with ``schedule="default"`` the others get
+    Functions with a database record get that schedule, transferred to them where the database is
+    one of operators; with ``schedule="default"`` the others get
     the default rules'; with ``schedule="none"`` they stay as TVM's own pipeline has them. A
     ``quick`` library, to check numbers with, is optimised less and compiled in half the time.
 
@@ -57,17 +61,24 @@ def build_library(
     from tvmopt.intrin import instructions_used
     from tvmopt.policy import schedule_module
     from tvmopt.transform.prepack import prepack
-    from tvmopt.tune.database import DatabaseKey, apply_database, canonical_target
+    from tvmopt.tune.apply import apply_database
+    from tvmopt.tune.database import DatabaseKey, canonical_target, granularity_of
 
     linker = link_options(target.isa)
     start = time.perf_counter()
     functions = [v.name_hint for v, f in mod.functions_items() if _is_tensor_ir(f)]
     sources = dict.fromkeys(functions, "none:baseline")
+    records: dict[str, str] = {}
     llvm = target.to_tvm(opt_level=1 if quick else None)
     if database_dir is not None:
-        key = DatabaseKey(canonical_target(llvm), target.threads)
-        mod, served = apply_database(mod, database_dir, key, llvm)
-        sources.update(dict.fromkeys(served, "database"))
+        key = DatabaseKey(
+            canonical_target(llvm), target.threads, granularity=granularity_of(database_dir)
+        )
+        applied = apply_database(mod, database_dir, key, llvm)
+        mod = applied.mod
+        sources.update(dict.fromkeys(applied.served, "database"))
+        records = {name: f"none: {why}" for name, why in applied.missing.items()}
+        records.update(dict.fromkeys(applied.served, applied.granularity))
     if schedule == "default":
         mod, rules = schedule_module(mod, target.arch())
         for name, rule in rules.items():
@@ -85,7 +96,7 @@ def build_library(
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[-1][:300] if lines else type(error).__name__
         raise BuildError(f"code generation for {target.mcpu} failed: {reason}") from error
-    return BuiltLibrary(path, sources, time.perf_counter() - start, instructions)
+    return BuiltLibrary(path, sources, time.perf_counter() - start, instructions, records)
 
 
 def _is_tensor_ir(func: object) -> bool:

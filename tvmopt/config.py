@@ -12,7 +12,8 @@ from tvmopt.remote.board import Board
 STRATEGIES = ("fast", "default", "metaschedule", "none")
 #: Strategies that measure candidates on this machine.
 MEASURING = ("fast", "metaschedule")
-GRANULARITIES = ("subgraph",)
+#: What is tuned: each fused function as it runs, or its anchor operator alone.
+GRANULARITIES = ("subgraph", "operator")
 METRICS = ("auto", "top1", "fidelity")
 LOW_DTYPES = ("float16", "bfloat16", "int8")
 DTYPES = ("float32", *LOW_DTYPES)

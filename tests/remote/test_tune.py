@@ -23,6 +23,7 @@ from tvmopt.tune import (
     MetaScheduleStrategy,
     TuneOptions,
     canonical_target,
+    extract_tasks,
     open_database,
 )
 
@@ -82,7 +83,8 @@ def test_fast_measures_there(run, of_board, conv_build, tmp_path):
 def test_metaschedule_measures_there(board, tmp_path):
     options = TuneOptions(trials=3, time_budget_s=0, threads=1, board=board)
     llvm, strategy = SPEC.to_tvm(), MetaScheduleStrategy()
-    result = strategy.tune(matmul_net(), llvm, SPEC.arch(), options, tmp_path, quiet)
+    tasks = extract_tasks(matmul_net(), llvm)
+    result = strategy.tune(tasks, llvm, SPEC.arch(), options, tmp_path, quiet)
     assert result.trials == 3
     assert [record["error"] for record in result.log] == [None] * 4  # with the default
     assert result.tasks[0].latency_us > 0
@@ -118,8 +120,9 @@ def test_for_another_cpu_candidates_are_built_for_it(board, tmp_path):
     spec = resolve_target("cortex-a76", 1)
     options = TuneOptions(trials=0, time_budget_s=0, threads=1, topk=2, board=board)
     result = FastStrategy(builders=1).tune(
-        matmul_net(), spec.to_tvm(), spec.arch(), options, tmp_path, quiet
-    )
+        extract_tasks(matmul_net(), spec.to_tvm()), spec.to_tvm(), spec.arch(), options, tmp_path,
+        quiet,
+    )  # fmt: skip
     errors = [record["error"] for record in result.log]
     assert len(errors) == 2
     assert all("refused it" in error for error in errors)

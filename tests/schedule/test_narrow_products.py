@@ -384,9 +384,9 @@ for dot in DOTS:
 mod = tvm.ir.load_json((folder / "module.json").read_text())
 key = DatabaseKey(**json.loads((folder / "key.json").read_text()))
 target = tvm.target.Target(json.loads(key.target))
-applied, served = apply_database(mod, folder / "database", key, target)
-(folder / "applied.json").write_text(tvm.ir.save_json(applied))
-print(sorted(served))
+applied = apply_database(mod, folder / "database", key, target)
+(folder / "applied.json").write_text(tvm.ir.save_json(applied.mod))
+print(sorted(applied.served))
 """
 
 

@@ -156,7 +156,8 @@ def test_an_undamaged_database_is_not_rewritten(database_dir: Path) -> None:
 
 
 def test_applied_records_compute_the_same(database_dir: Path) -> None:
-    applied, served = apply_database(conv_net(), database_dir, KEY, TARGET)
+    found = apply_database(conv_net(), database_dir, KEY, TARGET)
+    applied, served = found.mod, found.served
     heavy = {task.name for task in extract_tasks(conv_net(), TARGET)[:-2]}
     assert served == heavy
     for var, func in conv_net().functions_items():
@@ -175,9 +176,9 @@ def test_the_fastest_record_is_applied(tmp_path: Path) -> None:
     add_record(database, task.mod, 5.0, parallel=True)
     add_record(database, task.mod, 2.0, parallel=False)
     add_record(database, task.mod, 3.0, parallel=True)
-    applied, served = apply_database(matmul_net(), tmp_path, KEY, TARGET)
-    assert served == {task.name}
-    assert "parallel" not in applied[task.name].script()
+    applied = apply_database(matmul_net(), tmp_path, KEY, TARGET)
+    assert applied.served == {task.name}
+    assert "parallel" not in applied.mod[task.name].script()
 
 
 def test_a_record_that_lost_to_the_default_is_not_applied(database_dir: Path) -> None:
@@ -189,7 +190,7 @@ def test_a_record_that_lost_to_the_default_is_not_applied(database_dir: Path) ->
             workload_hash(second.mod): Comparison("matmul", default_us=40.0, tuned_us=10.0),
         },
     )
-    _, served = apply_database(conv_net(), database_dir, KEY, TARGET)
+    served = apply_database(conv_net(), database_dir, KEY, TARGET).served
     assert heaviest.name not in served
     assert second.name in served
 

@@ -78,7 +78,8 @@ def run(path: Path) -> np.ndarray:
 
 def tune(mod: tvm.IRModule, work_dir: Path, **changes) -> TuneResult:
     options = dataclasses.replace(OPTIONS, **changes)
-    return FastStrategy().tune(mod, TARGET, ARCH, options, work_dir, lambda *_: None)
+    tasks = extract_tasks(mod, TARGET)
+    return FastStrategy().tune(tasks, TARGET, ARCH, options, work_dir, lambda *_: None)
 
 
 def scheduled(mod: tvm.IRModule) -> dict[str, bool]:
@@ -172,9 +173,9 @@ def test_a_warm_start_measures_nothing(net, tuned: TuneResult, tmp_path: Path) -
     assert [(t.name, t.source, t.latency_us) for t in again.tasks] == [
         (t.name, t.source, t.latency_us) for t in tuned.tasks
     ]
-    applied, served = apply_database(net, again.database_dir, KEY, TARGET, losers=True)
-    assert served == set(scheduled(net))
-    assert all(scheduled(applied).values())
+    applied = apply_database(net, again.database_dir, KEY, TARGET, losers=True)
+    assert applied.served == set(scheduled(net))
+    assert all(scheduled(applied.mod).values())
 
 
 @pytest.mark.alone
@@ -205,8 +206,9 @@ def test_a_database_for_two_threads_is_not_used_for_one(
     options = dataclasses.replace(OPTIONS, threads=1, warm_start=tuned.database_dir)
     with pytest.raises(DatabaseMismatchError, match="of the tuning database"):
         FastStrategy().tune(
-            net, one.to_tvm(), one.arch(), options, tmp_path / "work", lambda *_: None
-        )
+            extract_tasks(net, one.to_tvm()), one.to_tvm(), one.arch(), options, tmp_path / "work",
+            lambda *_: None,
+        )  # fmt: skip
     # Threads alone are enough, whatever the target says of cores.
     key = dataclasses.replace(KEY, threads=1)
     with pytest.raises(DatabaseMismatchError, match=r"^threads of the tuning database"):
@@ -224,8 +226,9 @@ def test_a_database_of_another_cpu_is_not_used_here(net, tuned: TuneResult, tmp_
     options = dataclasses.replace(OPTIONS, warm_start=tuned.database_dir)
     with pytest.raises(DatabaseMismatchError, match=r"^target of the tuning database"):
         FastStrategy().tune(
-            net, other.to_tvm(), other.arch(), options, tmp_path / "work", lambda *_: None
-        )
+            extract_tasks(net, other.to_tvm()), other.to_tvm(), other.arch(), options,
+            tmp_path / "work", lambda *_: None,
+        )  # fmt: skip
 
 
 @pytest.mark.alone
@@ -250,8 +253,9 @@ def test_an_interrupt_keeps_what_is_finished(net, tmp_path: Path, monkeypatch) -
     def stop(done: int, total: int, text: str) -> None:
         raise KeyboardInterrupt
 
+    tasks = extract_tasks(net, TARGET)
     with pytest.raises(KeyboardInterrupt):
-        FastStrategy().tune(net, TARGET, ARCH, OPTIONS, tmp_path, stop)
+        FastStrategy().tune(tasks, TARGET, ARCH, OPTIONS, tmp_path, stop)
     assert len(open_database(tmp_path / "database", KEY)) == 1
     assert len(read_comparisons(tmp_path / "database")) == 1
 

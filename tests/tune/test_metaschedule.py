@@ -56,7 +56,8 @@ def tune(
 ) -> TuneResult:
     options = dataclasses.replace(OPTIONS, **changes)
     strategy = MetaScheduleStrategy(timeouts)
-    return strategy.tune(mod or conv_net(), TARGET, ARCH, options, work_dir, progress)
+    tasks = extract_tasks(mod or conv_net(), TARGET)
+    return strategy.tune(tasks, TARGET, ARCH, options, work_dir, progress)
 
 
 def no_default(task, arch):
@@ -76,12 +77,12 @@ def tuned(tmp_path_factory) -> tuple[TuneResult, Path]:
 def test_records_win_and_compute_the_same(tuned) -> None:
     result, _ = tuned
     assert result.trials == 16
-    applied, served = apply_database(conv_net(), result.database_dir, KEY, TARGET)
+    applied = apply_database(conv_net(), result.database_dir, KEY, TARGET)
     from_table = {task.name for task in result.tasks if task.source == "database"}
-    assert served == from_table
-    assert result.tasks[0].name in served
+    assert applied.served == from_table
+    assert result.tasks[0].name in applied.served
     inputs = conv_net_inputs()
-    np.testing.assert_allclose(run(applied, inputs), conv_net_numpy(*inputs), rtol=1e-3)
+    np.testing.assert_allclose(run(applied.mod, inputs), conv_net_numpy(*inputs), rtol=1e-3)
 
 
 def test_the_table_adds_up(tuned) -> None:
@@ -117,8 +118,8 @@ def test_warm_start_serves_without_a_trial(
     assert len(open_database(again.database_dir, KEY)) == len(
         open_database(earlier.database_dir, KEY)
     )
-    _, before = apply_database(conv_net(), earlier.database_dir, KEY, TARGET)
-    _, after = apply_database(conv_net(), again.database_dir, KEY, TARGET)
+    before = apply_database(conv_net(), earlier.database_dir, KEY, TARGET).served
+    after = apply_database(conv_net(), again.database_dir, KEY, TARGET).served
     assert after == before
 
 
@@ -252,7 +253,7 @@ def test_other_targets_are_refused(tmp_path: Path) -> None:
     strategy = MetaScheduleStrategy()
     cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
     with pytest.raises(ConfigError, match="target's kind must be 'llvm', but got 'cuda'"):
-        strategy.tune(conv_net(), cuda, ARCH, OPTIONS, tmp_path, ignore)
+        strategy.tune((), cuda, ARCH, OPTIONS, tmp_path, ignore)
     single = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
     with pytest.raises(ConfigError, match="must have num-cores"):
-        strategy.tune(conv_net(), single, ARCH, OPTIONS, tmp_path, ignore)
+        strategy.tune((), single, ARCH, OPTIONS, tmp_path, ignore)

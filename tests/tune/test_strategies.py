@@ -40,8 +40,9 @@ def ran(request, tmp_path_factory):
     capture = request.config.pluginmanager.getplugin("capturemanager")
     capture.read_global_capture()
     result = create_strategy(request.param).tune(
-        conv_net(), TARGET, ARCH, options, work_dir, lambda *call: calls.append(call)
-    )
+        extract_tasks(conv_net(), TARGET), TARGET, ARCH, options, work_dir,
+        lambda *call: calls.append(call),
+    )  # fmt: skip
     printed = capture.read_global_capture().out
     return request.param, result, work_dir, calls, before, printed
 

@@ -3,8 +3,16 @@
 Which hints are worth trying is the business of :mod:`tvmopt.policy`.
 """
 
-from .apply import TEMPLATES, NotApplicable, apply_hint, finish
+from .apply import SCHEDULED_ATTR, TEMPLATES, NotApplicable, apply_hint, finish
 from .base import Template
 from .hint import Hint
 
-__all__ = ["TEMPLATES", "Hint", "NotApplicable", "Template", "apply_hint", "finish"]
+__all__ = [
+    "SCHEDULED_ATTR",
+    "TEMPLATES",
+    "Hint",
+    "NotApplicable",
+    "Template",
+    "apply_hint",
+    "finish",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import csv
 import shutil
 from pathlib import Path
@@ -92,11 +93,13 @@ def build(
     progress(3, 3, "done")
     kinds = [source.split(":")[0] for source in built.sources.values()]
     counts = ", ".join(f"{kinds.count(k)} {k}" for k in ("database", "default", "none"))
+    tags["tvmopt.records"] = _records(built)
     return StageResult(
         metrics,
         tags,
         [
             f"{len(kinds)} functions scheduled by: {counts}",
+            f"records: {tags['tvmopt.records']}",
             f"{len(built.instructions)} of them use {', '.join(metadata.instructions)}"
             if built.instructions
             else "none of them uses a tensor instruction",
@@ -108,6 +111,15 @@ def build(
 def _write_sources(path: Path, built: BuiltLibrary) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["function", "schedule", "instructions"])
+        writer.writerow(["function", "schedule", "record", "instructions"])
         for name, source in sorted(built.sources.items()):
-            writer.writerow([name, source, " ".join(built.instructions.get(name, ()))])
+            used = " ".join(built.instructions.get(name, ()))
+            writer.writerow([name, source, built.records.get(name, "none: no database"), used])
+
+
+def _records(built: BuiltLibrary) -> str:
+    """How many functions a record of which granularity serves, and why others have none."""
+    if not built.records:
+        return "no tuning database"
+    counts = collections.Counter(built.records.values())
+    return "; ".join(f"{counts[kind]} {kind}" for kind in sorted(counts, reverse=True))

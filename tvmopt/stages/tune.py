@@ -46,7 +46,7 @@ def tune(
             no such board.
         DatabaseMismatchError: When ``warm_start`` was written for another target.
     """
-    from tvmopt.tune import TuneOptions, create_strategy
+    from tvmopt.tune import TuneOptions, create_strategy, extract_tasks
     from tvmopt.tune.convergence import plot_convergence
     from tvmopt.tune.regret import mean_regret, regret_rows, write_regret
     from tvmopt.tune.report import write_task_csv, write_task_markdown
@@ -83,9 +83,11 @@ def tune(
         warm_start=warm_start,
         earlier=tuple(earlier),
         board=board,
+        granularity=config.granularity,
     )
+    tasks = extract_tasks(lowered, llvm, config.granularity)
     strategy = create_strategy(config.strategy)
-    result = strategy.tune(lowered, llvm, target.arch(), options, out_dir, progress)
+    result = strategy.tune(tasks, llvm, target.arch(), options, out_dir, progress)
     write_task_csv(result.tasks, out_dir / TASKS_FILE)
     write_task_markdown(result.tasks, out_dir / "tasks.md")
     with (out_dir / LOG_FILE).open("w") as file:
@@ -104,19 +106,21 @@ def tune(
         "tasks": float(len(result.tasks)),
         "tasks_from_database": float(served),
     } | mean_regret(regret)
-    changed = _changed(result, failures, served)
+    changed = _changed(result, failures, served, config.granularity)
     if "tvmopt.unmeasured.tuning" in tags:
         changed.append(f"the first choice of 'fast' for each, since {reason}")
     return StageResult(metrics, tags, changed)
 
 
-def _changed(result: TuneResult, failures: int, served: int) -> list[str]:
+def _changed(
+    result: TuneResult, failures: int, served: int, granularity: str
+) -> list[str]:
     tasks = result.tasks
     if result.trials == 0 and result.database_dir is None:
         scheduled = sum(task.source.startswith("default:") for task in tasks)
         return [f"{len(tasks)} tasks, {scheduled} with a default schedule, none measured"]
     return [
-        f"{len(tasks)} tasks, {result.trials} candidates measured, {failures} failed, "
-        f"{result.seconds:.1f} s",
+        f"{len(tasks)} tasks by {granularity}, {result.trials} candidates measured, "
+        f"{failures} failed, {result.seconds:.1f} s",
         f"{served} tasks have a measured schedule that beats the default",
     ]

@@ -1,17 +1,18 @@
 """Strategies that find schedules for the functions of a lowered module, and what they leave.
 
-Every strategy takes a lowered Relax module and gives a :class:`TuneResult`; the ones that measure
-also leave a tuning database, which :func:`apply_database` replays when the module is built.
+Every strategy takes the tasks of a lowered Relax module and gives a :class:`TuneResult`; the ones
+that measure also leave a tuning database, which :func:`apply_database` replays when the module is
+built.
 """
 
 from __future__ import annotations
 
 from tvmopt.errors import ConfigError
+from tvmopt.tune.apply import Applied, apply_database
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.convergence import plot_convergence
 from tvmopt.tune.database import (
     DatabaseKey,
-    apply_database,
     canonical_target,
     create_database,
     open_database,
@@ -25,6 +26,7 @@ from tvmopt.tune.tasks import Task, extract_tasks
 
 __all__ = [
     "STRATEGIES",
+    "Applied",
     "DatabaseKey",
     "DefaultStrategy",
     "FastStrategy",

@@ -24,9 +24,10 @@ from tvmopt.arch.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of
 from tvmopt.schedule import Hint, apply_hint
+from tvmopt.tune.apply import apply_database
 from tvmopt.tune.base import TuneOptions
-from tvmopt.tune.database import DatabaseKey, apply_database, canonical_target
 from tvmopt.tune.fast import FastStrategy
+from tvmopt.tune.tasks import extract_tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,9 +137,10 @@ class ApplyFastTuning:
             work_dir = Path(scratch)
             strategy = FastStrategy(database_dir=self._directory, builders=self._builders)
             result = strategy.tune(
-                mod, llvm, self._target.arch(), options, work_dir, lambda *_: None
-            )
+                extract_tasks(mod, llvm), llvm, self._target.arch(), options, work_dir,
+                lambda *_: None,
+            )  # fmt: skip
             assert result.database_dir is not None, "the strategy keeps a database"
-            key = DatabaseKey(canonical_target(llvm), threads)
-            tuned, _ = apply_database(mod, result.database_dir, key, llvm, losers=True)
-        return tuned
+            return apply_database(
+                mod, result.database_dir, options.key(llvm), llvm, losers=True
+            ).mod

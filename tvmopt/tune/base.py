@@ -1,23 +1,25 @@
 """The interface between the workflow and a tuning strategy.
 
-A strategy takes a lowered Relax module (every operator legalised and fused into TensorIR) and
-leaves what it learnt in a :class:`TuneResult`. Building is a separate stage: it replays the
-strategy's database, and gives every function without a record the default schedule.
+A strategy takes the tasks of a lowered Relax module (every operator legalised and fused into
+TensorIR), keyed by subgraph or by operator, and leaves what it learnt in a :class:`TuneResult`.
+Building is a separate stage: it replays the strategy's database, and gives every function without a
+record the default schedule.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.remote import Board
+from tvmopt.tune.database import DatabaseKey, canonical_target
+from tvmopt.tune.tasks import Task
 
 Progress = Callable[[int, int, str], None]
 """Called as ``progress(done, total, text)`` while a strategy works."""
@@ -36,6 +38,9 @@ class TuneOptions:
         warm_start: Directory of an earlier tuning database to begin from, or None.
         earlier: Directories of databases to take over what fits from; others are passed over.
         board: Where to measure; None for this machine.
+        granularity: How the tasks are keyed, which the database says.
+        network_bytes: Bytes of the network's weights; 0 for those of the tasks. Between two calls
+            of a task a network reads the weights of all others.
     """
 
     trials: int
@@ -46,6 +51,12 @@ class TuneOptions:
     warm_start: Path | None = None
     earlier: tuple[Path, ...] = ()
     board: Board | None = None
+    granularity: str = "subgraph"
+    network_bytes: int = 0
+
+    def key(self, target: Target) -> DatabaseKey:
+        """What a database of these options is good for."""
+        return DatabaseKey(canonical_target(target), self.threads, granularity=self.granularity)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +73,7 @@ class TaskResult:
         gflops: Arithmetic rate at that latency in GFLOP/s; None when not measured.
         trials: Candidates measured for this task, failures included.
         failures: Candidates that did not build, run or finish.
+        granularity: What was measured: ``"subgraph"``, the function; ``"operator"``, its anchor.
     """
 
     name: str
@@ -73,6 +85,7 @@ class TaskResult:
     gflops: float | None
     trials: int
     failures: int
+    granularity: str = "subgraph"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,11 +120,11 @@ class TuneStrategy(abc.ABC):
     @abc.abstractmethod
     def tune(
         self,
-        mod: IRModule,
+        tasks: Sequence[Task],
         target: Target,
         arch: CpuArch,
         options: TuneOptions,
         work_dir: Path,
         progress: Progress,
     ) -> TuneResult:
-        """Tune every task of ``mod``, writing only under ``work_dir``."""
+        """Tune every task that is to be tuned, writing only under ``work_dir``."""

@@ -23,13 +23,11 @@ from tvm.target import Target
 
 from tvmopt.errors import DatabaseMismatchError, TuneError
 from tvmopt.intrin.choose import register_used
-from tvmopt.schedule import finish
 
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
 META_FILE = "meta.json"
 _FORMAT = 1
-_SCHEDULED = "tirx.is_scheduled"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +38,8 @@ class DatabaseKey:
         target: Canonical JSON of the target; see :func:`canonical_target`.
         threads: Threads the candidates were measured with.
         tvm_version: Version of TVM that wrote the traces.
-        granularity: What one record schedules.
+        granularity: What one record schedules: ``"subgraph"``, a fused function; ``"operator"``,
+            its anchor operator alone, so that the schedule must be transferred.
     """
 
     target: str
@@ -58,12 +57,14 @@ class Comparison:
         default_us: Latency under the default schedule.
         tuned_us: Latency under the best record.
         config: The best record's hint, when it came from one; see ``Hint.to_dict``.
+        others: The next fastest hints, for a function that does not take the best of its operator.
     """
 
     rule: str
     default_us: float | None
     tuned_us: float | None
     config: dict[str, Any] | None = None
+    others: tuple[dict[str, Any], ...] = ()
 
     @property
     def record_wins(self) -> bool:
@@ -143,10 +144,22 @@ def read_meta(directory: Path) -> dict[str, Any]:
     return meta
 
 
+def granularity_of(directory: Path) -> str:
+    """What one record of a database schedules: ``"subgraph"`` or ``"operator"``.
+
+    Raises:
+        DatabaseMismatchError: As :func:`read_meta`.
+    """
+    return str(read_meta(directory)["key"].get("granularity", "subgraph"))
+
+
 def read_comparisons(directory: Path) -> dict[str, Comparison]:
     """The measured comparisons, by :func:`workload_hash`."""
     compared = read_meta(directory).get("compared", {})
-    return {key: Comparison(**fields) for key, fields in compared.items()}
+    return {
+        key: Comparison(**(fields | {"others": tuple(fields.get("others", ()))}))
+        for key, fields in compared.items()
+    }
 
 
 def write_comparisons(directory: Path, comparisons: dict[str, Comparison]) -> None:
@@ -174,77 +187,6 @@ def repair_database(directory: Path) -> int:
         directory / RECORD_FILE, lambda row: _is_record(row, workloads)
     )
     return dropped + dropped_records
-
-
-def apply_database(
-    mod: IRModule, directory: Path, key: DatabaseKey, target: Target, *, losers: bool = False
-) -> tuple[IRModule, set[str]]:
-    """Replace every function that has a record by its tuned form.
-
-    Before -> after: a function with a record gets the record's schedule and the attribute
-    ``tirx.is_scheduled``; functions without one, and Relax functions, stay as they are.
-
-    Args:
-        mod: Lowered module, from the same passes as the one that was tuned.
-        directory: The tuning database.
-        key: What it must have been tuned for.
-        target: Target that the module is compiled for.
-        losers: Whether to apply records, too, that the default schedule is as fast as.
-
-    Returns:
-        The module, and the names of the functions that a record serves.
-
-    Raises:
-        DatabaseMismatchError: When the database is for something else.
-        TuneError: When it is damaged.
-    """
-    from tvm import relax
-
-    if canonical_target(target) != key.target:
-        raise DatabaseMismatchError(
-            f"target of the key must be {canonical_target(target)!r}, but got {key.target!r}; "
-            "open the database with the target that is compiled for"
-        )
-    compared = {} if losers else read_comparisons(directory)
-    best = best_records(open_database(directory, key), compared)
-    before = _scheduled_names(mod)
-    with target, best, tvm.transform.PassContext(opt_level=3):
-        applied = relax.transform.MetaScheduleApplyDatabase()(mod)
-    served = _scheduled_names(applied) - before
-    for var, func in applied.functions_items():
-        if var.name_hint in served:
-            applied[var] = finish(func, func)
-    return applied, served
-
-
-def best_records(database: Any, comparisons: dict[str, Comparison]) -> Any:
-    """In-memory database with the best record of each workload that a record should serve."""
-    from tvm.s_tir import meta_schedule as ms
-
-    best: dict[str, Any] = {}
-    for record in database.get_all_tuning_records():
-        name = workload_hash(record.workload.mod)
-        if record.run_secs and (name not in best or _seconds(record) < _seconds(best[name])):
-            best[name] = record
-    chosen = ms.database.MemoryDatabase()
-    for name, record in best.items():
-        if name not in comparisons or comparisons[name].record_wins:
-            chosen.commit_workload(record.workload.mod)
-            chosen.commit_tuning_record(record)
-    return chosen
-
-
-def _seconds(record: Any) -> float:
-    seconds = [float(s) for s in record.run_secs]
-    return sum(seconds) / len(seconds)
-
-
-def _scheduled_names(mod: IRModule) -> set[str]:
-    return {
-        var.name_hint
-        for var, func in mod.functions_items()
-        if isinstance(func, tvm.tirx.PrimFunc) and func.attrs and func.attrs.get(_SCHEDULED, 0)
-    }
 
 
 def _json_database(directory: Path) -> Any:

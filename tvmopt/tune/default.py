@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tvm.ir import IRModule
@@ -10,7 +11,7 @@ from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
-from tvmopt.tune.tasks import Task, extract_tasks
+from tvmopt.tune.tasks import Task
 
 
 class DefaultStrategy(TuneStrategy):
@@ -20,7 +21,7 @@ class DefaultStrategy(TuneStrategy):
 
     def tune(
         self,
-        mod: IRModule,
+        tasks: Sequence[Task],
         target: Target,
         arch: CpuArch,
         options: TuneOptions,
@@ -29,7 +30,6 @@ class DefaultStrategy(TuneStrategy):
     ) -> TuneResult:
         """Name the default schedule of every task."""
         start = time.perf_counter()
-        tasks = extract_tasks(mod, target)
         rows = []
         for done, task in enumerate(tasks, start=1):
             _, rule = schedule_task(task, arch)
@@ -70,4 +70,5 @@ def untuned(task: Task, source: str) -> TaskResult:
         gflops=None,
         trials=0,
         failures=0,
+        granularity=task.granularity,
     )

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
@@ -24,8 +24,6 @@ from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, Tune
 from tvmopt.tune.budget import Deadline
 from tvmopt.tune.database import (
     Comparison,
-    DatabaseKey,
-    canonical_target,
     read_comparisons,
     workload_hash,
     write_comparisons,
@@ -33,7 +31,7 @@ from tvmopt.tune.database import (
 from tvmopt.tune.default import default_source, schedule_task, untuned
 from tvmopt.tune.fast_search import Tuned, Workload, search
 from tvmopt.tune.metaschedule import check_request
-from tvmopt.tune.tasks import Task, extract_tasks
+from tvmopt.tune.tasks import Task
 from tvmopt.tune.warm_start import begin_database
 
 
@@ -53,7 +51,7 @@ class FastStrategy(TuneStrategy):
 
     def tune(
         self,
-        mod: IRModule,
+        tasks: Sequence[Task],
         target: Target,
         arch: CpuArch,
         options: TuneOptions,
@@ -75,11 +73,11 @@ class FastStrategy(TuneStrategy):
         work_dir = work_dir.resolve()
         work_dir.mkdir(parents=True, exist_ok=True)
         directory = self._database_dir or work_dir / "database"
-        key = DatabaseKey(target=canonical_target(target), threads=options.threads)
+        key = options.key(target)
         database = begin_database(directory, key, options.warm_start, options.earlier)
         reranker = Reranker(options.seed)
         reranker.load(directory)
-        run = _Run(extract_tasks(mod, target), target, database, directory, progress)
+        run = _Run(tuple(tasks), target, database, directory, progress)
         deadline = Deadline(options.time_budget_s)
         with (
             tempfile.TemporaryDirectory(prefix="candidates-", dir=work_dir) as scratch,
@@ -101,7 +99,7 @@ class FastStrategy(TuneStrategy):
                     options.topk,
                     lambda: deadline.expired,
                     run.finish,
-                    run.network_bytes(),
+                    options.network_bytes or run.network_bytes(),
                 )
             finally:
                 run.write()
@@ -143,7 +141,7 @@ class _Run:
         return [
             Workload(task.name, task.mod["main"], task.weight)
             for task in self.tasks
-            if task.is_static and self._keys[task.name] not in self._compared
+            if task.is_measurable and self._keys[task.name] not in self._compared
         ]
 
     def network_bytes(self) -> int:
@@ -185,6 +183,7 @@ class _Run:
             default_us=first.latency_us if first else None,
             tuned_us=best.latency_us,
             config=best.hint.to_dict(),
+            others=tuple(m.hint.to_dict() for m in tuned.runners_up),
         )
 
     def write(self) -> None:
@@ -212,6 +211,7 @@ class _Run:
             gflops=task.flops / latency_us / 1e3,
             trials=len(measured),
             failures=failures,
+            granularity=task.granularity,
         )
 
     def log(self) -> list[dict[str, Any]]:

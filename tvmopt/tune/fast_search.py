@@ -38,6 +38,8 @@ _ROUGH, _AGAIN = 10, 3
 _TIE = 0.015
 # Shares of the network's modelled time from which on a function gets all, or half, of topk.
 _HEAVY, _LIGHT = 0.01, 0.002
+# Results that are kept behind the best.
+_RUNNERS_UP = 4
 # Share of its candidates that a function gets whose candidates take several times longer to build;
 # the best of them came among the first three in most that were measured, within 1 % in all.
 _SLOW_TO_BUILD = 0.6
@@ -96,6 +98,13 @@ class Tuned:
             return None
         wanted = self.ranked[0].hint
         return next((m for m in self.measured if m.hint == wanted and m.latency_us), None)
+
+    @property
+    def runners_up(self) -> list[Measured]:
+        """The next fastest right results after the best."""
+        best = self.best
+        right = [m for m in self.measured if m.latency_us is not None and m is not best]
+        return sorted(right, key=lambda m: m.latency_us or math.inf)[:_RUNNERS_UP]
 
     def left(self) -> list[Ranked]:
         """Configurations not measured yet, in the model's order."""

@@ -107,6 +107,7 @@ class TaskState:
             gflops=self.task.flops / latency_us / 1e3 if latency_us else None,
             trials=self.trials,
             failures=self.failures,
+            granularity=self.task.granularity,
         )
 
     def _fallback_source(self) -> str:

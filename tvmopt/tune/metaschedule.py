@@ -17,11 +17,10 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt import host
@@ -32,8 +31,6 @@ from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.budget import Deadline, Roofline, SearchEffort, plan_effort
 from tvmopt.tune.cost_model import RankingModel, make_cost_model
 from tvmopt.tune.database import (
-    DatabaseKey,
-    canonical_target,
     read_comparisons,
     workload_hash,
     write_comparisons,
@@ -43,7 +40,7 @@ from tvmopt.tune.history import SearchLog, TaskState, observed_roofline
 from tvmopt.tune.interrupt import interrupt_deferred
 from tvmopt.tune.measure import Measurement, Measurer, Timeouts
 from tvmopt.tune.space import make_context
-from tvmopt.tune.tasks import extract_tasks
+from tvmopt.tune.tasks import Task
 from tvmopt.tune.warm_start import MODEL_FILE, begin_database
 
 # Part of the time budget that measuring the default schedules may take.
@@ -65,7 +62,7 @@ class MetaScheduleStrategy(TuneStrategy):
 
     def tune(
         self,
-        mod: IRModule,
+        tasks: Sequence[Task],
         target: Target,
         arch: CpuArch,
         options: TuneOptions,
@@ -87,12 +84,12 @@ class MetaScheduleStrategy(TuneStrategy):
         work_dir = work_dir.resolve()
         work_dir.mkdir(parents=True, exist_ok=True)
         directory = work_dir / "database"
-        key = DatabaseKey(target=canonical_target(target), threads=options.threads)
+        key = options.key(target)
         database = begin_database(directory, key, options.warm_start, options.earlier)
         model = RankingModel(seed=options.seed)
         if (directory / MODEL_FILE).exists():
             model.load(directory / MODEL_FILE)
-        states = _initial_states(mod, target, arch, database, directory)
+        states = _initial_states(tasks, arch, database, directory)
         with contextlib.ExitStack() as stack:
             scratch = stack.enter_context(_scratch(work_dir))
             logger = stack.enter_context(_file_logger(work_dir / "search.log"))
@@ -319,7 +316,7 @@ def check_request(target: Target, options: TuneOptions, strategy: str) -> None:
 
 
 def _initial_states(
-    mod: IRModule, target: Target, arch: CpuArch, database: Any, directory: Path
+    tasks: Sequence[Task], arch: CpuArch, database: Any, directory: Path
 ) -> list[TaskState]:
     """State of every task, with what the database already knows of it."""
     counts: dict[str, int] = {}
@@ -333,7 +330,7 @@ def _initial_states(
             best_us[name] = min(latency_us, best_us.get(name, latency_us))
     compared = read_comparisons(directory)
     states = []
-    for task in extract_tasks(mod, target):
+    for task in tasks:
         name = workload_hash(task.mod)
         _, rule = schedule_task(task, arch)
         state = TaskState(task=task, rule=rule, key=name, tuned_us=best_us.get(name))
@@ -343,8 +340,8 @@ def _initial_states(
             state.default_us = known.default_us if known.rule == rule else None
         # A task with many records has had its share; others come first.
         state.rounds = counts.get(name, 0) // 4
-        if not task.is_static:
-            state.closed = "an extent is symbolic"
+        if not task.is_measurable:
+            state.closed = task.left_out or "an extent is symbolic"
         states.append(state)
     return states
 

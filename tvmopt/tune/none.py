@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.default import untuned
-from tvmopt.tune.tasks import extract_tasks
+from tvmopt.tune.tasks import Task
 
 
 class NoneStrategy(TuneStrategy):
@@ -21,7 +21,7 @@ class NoneStrategy(TuneStrategy):
 
     def tune(
         self,
-        mod: IRModule,
+        tasks: Sequence[Task],
         target: Target,
         arch: CpuArch,
         options: TuneOptions,
@@ -30,7 +30,7 @@ class NoneStrategy(TuneStrategy):
     ) -> TuneResult:
         """List the tasks, each left to TVM."""
         start = time.perf_counter()
-        rows = tuple(untuned(task, "none:baseline") for task in extract_tasks(mod, target))
+        rows = tuple(untuned(task, "none:baseline") for task in tasks)
         progress(len(rows), len(rows), "left to TVM's own pipeline")
         return TuneResult(
             strategy=self.name,

@@ -11,6 +11,7 @@ from tvmopt.tune.base import TaskResult
 _COLUMNS = (
     "task",
     "shape",
+    "granularity",
     "weight",
     "mflop",
     "source",
@@ -31,6 +32,7 @@ def task_rows(tasks: Iterable[TaskResult]) -> list[dict[str, str]]:
         {
             "task": task.name,
             "shape": task.shape,
+            "granularity": task.granularity,
             "weight": str(task.weight),
             "mflop": f"{task.flops / 1e6:.3f}",
             "source": task.source,

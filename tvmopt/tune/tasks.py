@@ -1,17 +1,25 @@
 """The tunable functions of a lowered module: one task for each distinct fused function.
 
 Functions that are structurally equal are one task whose weight is the number of calls, so a block
-that a network repeats twelve times is tuned once.
+that a network repeats twelve times is tuned once. The same tasks can be keyed by their anchor
+operators instead: then functions that differ in their epilogue alone are one task, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Any
 
+import tvm_ffi
 from tvm.ir import IRModule
 from tvm.target import Target
+
+from tvmopt.tune.operator import anchor_block, operator_function
+
+#: Why a function has no task at operator granularity.
+NO_ANCHOR = "no anchor operator: nothing in it is summed up"
 
 _SHORT_DTYPE = {
     "float64": "f64",
@@ -57,6 +65,8 @@ class Task:
         flops: Arithmetic operations of one call, as TVM estimates them.
         shape: Shapes and types of the arguments, as text.
         arguments: The arguments, in calling order.
+        granularity: ``"subgraph"``: a fused function; ``"operator"``: the anchor of some.
+        left_out: Why it is not to be tuned; empty when it is.
     """
 
     name: str
@@ -65,11 +75,18 @@ class Task:
     flops: float
     shape: str
     arguments: tuple[Argument, ...]
+    granularity: str = "subgraph"
+    left_out: str = ""
 
     @property
     def is_static(self) -> bool:
         """Whether every extent is known, so that the task can be measured."""
         return all(argument.shape is not None for argument in self.arguments)
+
+    @property
+    def is_measurable(self) -> bool:
+        """Whether it is to be tuned, and can be."""
+        return self.is_static and not self.left_out
 
     @property
     def bytes(self) -> int:
@@ -79,7 +96,9 @@ class Task:
         return sum(math.prod(a.shape or ()) * _item_bytes(a.dtype) for a in self.arguments)
 
 
-def extract_tasks(mod: IRModule, target: Target) -> tuple[Task, ...]:
+def extract_tasks(
+    mod: IRModule, target: Target, granularity: str = "subgraph"
+) -> tuple[Task, ...]:
     """List the tasks of a lowered module.
 
     The order depends on the module alone: most arithmetic first, then by name.
@@ -87,26 +106,56 @@ def extract_tasks(mod: IRModule, target: Target) -> tuple[Task, ...]:
     Args:
         mod: Lowered Relax module: Relax functions that call TensorIR functions.
         target: Target that the tasks are tuned for.
+        granularity: ``"subgraph"``: each fused function as it runs; ``"operator"``: the anchor
+            operator of each, alone. Functions without an anchor are listed as left out then.
     """
     from tvm.s_tir import meta_schedule as ms
-    from tvm.s_tir.analysis import estimate_tir_flops
 
-    found = []
-    for extracted in ms.relax_integration.extract_tasks(mod, target, module_equality="structural"):
-        module = extracted.dispatched[0]
-        arguments = function_arguments(module["main"])
-        found.append(
-            Task(
-                name=str(extracted.task_name),
-                mod=module,
-                weight=int(extracted.weight),
-                flops=float(estimate_tir_flops(module)) if _is_static(arguments) else 0.0,
-                shape=shape_text(arguments),
-                arguments=arguments,
-            )
+    found = [
+        _task(str(extracted.task_name), extracted.dispatched[0], int(extracted.weight))
+        for extracted in ms.relax_integration.extract_tasks(
+            mod, target, module_equality="structural"
         )
+    ]
+    if granularity == "operator":
+        found = _by_operator(found)
     found.sort(key=lambda task: (-task.weight * task.flops, task.name))
     return tuple(found)
+
+
+def _task(name: str, mod: IRModule, weight: int) -> Task:
+    from tvm.s_tir.analysis import estimate_tir_flops
+
+    arguments = function_arguments(mod["main"])
+    return Task(
+        name=name,
+        mod=mod,
+        weight=weight,
+        flops=float(estimate_tir_flops(mod)) if _is_static(arguments) else 0.0,
+        shape=shape_text(arguments),
+        arguments=arguments,
+    )
+
+
+def _by_operator(tasks: Iterable[Task]) -> list[Task]:
+    """The operators of ``tasks``, each once; then the tasks that have none, left out."""
+    operators: dict[Any, Task] = {}
+    others: list[Task] = []
+    for task in sorted(tasks, key=lambda task: (-task.weight * task.flops, task.name)):
+        operator = operator_function(task.mod["main"])
+        if operator is None:
+            others.append(dataclasses.replace(task, left_out=NO_ANCHOR))
+            continue
+        mod = IRModule({"main": operator})
+        key = tvm_ffi.structural_hash(mod)
+        if key not in operators:
+            name = f"{anchor_block(operator)} of {task.name}"
+            operators[key] = _task(name, mod, 0)
+        weight = operators[key].weight + task.weight
+        operators[key] = dataclasses.replace(
+            operators[key], weight=weight, granularity="operator"
+        )
+    return [*operators.values(), *others]
 
 
 def function_arguments(func: Any) -> tuple[Argument, ...]:

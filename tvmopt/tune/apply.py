@@ -1,0 +1,213 @@
+"""Replay a tuning database on a module: every function with a record gets the record's schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import IRModule
+from tvm.target import Target
+
+from tvmopt.errors import DatabaseMismatchError
+from tvmopt.schedule import SCHEDULED_ATTR, Hint, NotApplicable, finish
+from tvmopt.tune.database import (
+    Comparison,
+    DatabaseKey,
+    canonical_target,
+    open_database,
+    read_comparisons,
+    workload_hash,
+)
+from tvmopt.tune.operator import operator_function
+from tvmopt.tune.tasks import NO_ANCHOR
+from tvmopt.tune.transfer import transfer_hints, transfer_trace
+
+# Records of one operator that are tried on a function, the fastest first.
+_MOST_TRANSFERS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Applied:
+    """A module under the records of a database.
+
+    Attributes:
+        mod: The module; functions that a record serves are marked ``tirx.is_scheduled``.
+        served: Names of the functions that a record serves.
+        missing: Why no record serves the others, by name.
+        granularity: What the records schedule.
+    """
+
+    mod: IRModule
+    served: set[str]
+    missing: dict[str, str]
+    granularity: str
+
+
+def apply_database(
+    mod: IRModule,
+    directory: Path,
+    key: DatabaseKey,
+    target: Target,
+    *,
+    losers: bool = False,
+) -> Applied:
+    """Replace every function that has a record by its tuned form.
+
+    Before -> after: a function with a record gets the record's schedule and the attribute
+    ``tirx.is_scheduled``; functions without one, and Relax functions, stay as they are.
+
+    Records of granularity ``operator`` are transferred: to each function that the operator anchors.
+
+    Args:
+        mod: Lowered module, from the same passes as the one that was tuned.
+        directory: The tuning database.
+        key: What it must have been tuned for.
+        target: Target that the module is compiled for.
+        losers: Whether to apply records, too, that the default schedule is as fast as.
+
+    Raises:
+        DatabaseMismatchError: When the database is for something else.
+        TuneError: When it is damaged.
+    """
+    if canonical_target(target) != key.target:
+        raise DatabaseMismatchError(
+            f"target of the key must be {canonical_target(target)!r}, but got {key.target!r}; "
+            "open the database with the target that is compiled for"
+        )
+    compared = {} if losers else read_comparisons(directory)
+    database = open_database(directory, key)
+    if key.granularity == "operator":
+        known = read_comparisons(directory)
+        return _apply_operators(mod, database, known, target, losers)
+    return _apply_subgraphs(mod, database, compared, target)
+
+
+def _apply_subgraphs(
+    mod: IRModule, database: Any, compared: dict[str, Comparison], target: Target
+) -> Applied:
+    from tvm import relax
+
+    best = best_records(database, compared)
+    before = _scheduled_names(mod)
+    with target, best, tvm.transform.PassContext(opt_level=3):
+        applied = relax.transform.MetaScheduleApplyDatabase()(mod)
+    served = _scheduled_names(applied) - before
+    for var, func in applied.functions_items():
+        if var.name_hint in served:
+            applied[var] = finish(func, func)
+    missing = {}
+    for name, func in _open_functions(mod):
+        if name not in served:
+            known = compared.get(workload_hash(_alone(func)))
+            missing[name] = _LOST if known is not None else "no record of it"
+    return Applied(applied, served, missing, "subgraph")
+
+
+_LOST = "the default schedule was measured to be as fast as its record"
+
+
+def _apply_operators(
+    mod: IRModule,
+    database: Any,
+    compared: dict[str, Comparison],
+    target: Target,
+    losers: bool,
+) -> Applied:
+    records: dict[str, list[Any]] = {}
+    for record in database.get_all_tuning_records():
+        if record.run_secs:
+            records.setdefault(workload_hash(record.workload.mod), []).append(record)
+    updates, missing = {}, {}
+    variables = {var.name_hint: var for var, _ in mod.functions_items()}
+    for name, func in _open_functions(mod):
+        alone = _alone(func)["main"]
+        operator = operator_function(alone)
+        if operator is None:
+            missing[name] = NO_ANCHOR
+            continue
+        key = workload_hash(IRModule({"main": operator}))
+        found = sorted(records.get(key, []), key=_seconds)
+        known = compared.get(key)
+        if not found:
+            missing[name] = "no record of its operator"
+            continue
+        try:
+            if known is not None and known.config is not None:
+                hints = [Hint.from_dict(config) for config in (known.config, *known.others)]
+                scheduled = transfer_hints(alone, hints)
+            elif known is not None and not known.record_wins and not losers:
+                missing[name] = _LOST
+                continue
+            else:
+                scheduled = _transfer_first(alone, operator, found, target)
+        except NotApplicable as error:
+            missing[name] = f"no schedule of its operator fits: {error}"
+            continue
+        updates[variables[name]] = scheduled.with_attr("global_symbol", name)
+    out = mod.clone()
+    out.update(IRModule(updates))
+    return Applied(out, {var.name_hint for var in updates}, missing, "operator")
+
+
+def _transfer_first(
+    func: tirx.PrimFunc, operator: tirx.PrimFunc, records: list[Any], target: Target
+) -> tirx.PrimFunc:
+    """``func`` under the fastest of its operator's records that it takes."""
+    refused = ""
+    for record in records[:_MOST_TRANSFERS]:
+        try:
+            return transfer_trace(func, operator, record.trace, target)
+        except NotApplicable as error:
+            refused = refused or str(error)
+    raise NotApplicable(refused)
+
+
+def best_records(database: Any, comparisons: dict[str, Comparison]) -> Any:
+    """In-memory database with the best record of each workload that a record should serve."""
+    from tvm.s_tir import meta_schedule as ms
+
+    best: dict[str, Any] = {}
+    for record in database.get_all_tuning_records():
+        name = workload_hash(record.workload.mod)
+        if record.run_secs and (name not in best or _seconds(record) < _seconds(best[name])):
+            best[name] = record
+    chosen = ms.database.MemoryDatabase()
+    for name, record in best.items():
+        if name not in comparisons or comparisons[name].record_wins:
+            chosen.commit_workload(record.workload.mod)
+            chosen.commit_tuning_record(record)
+    return chosen
+
+
+def _seconds(record: Any) -> float:
+    seconds = [float(s) for s in record.run_secs]
+    return sum(seconds) / len(seconds)
+
+
+def _open_functions(mod: IRModule) -> list[tuple[str, tirx.PrimFunc]]:
+    """Names and functions that nothing has scheduled yet."""
+    return [
+        (var.name_hint, func)
+        for var, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc) and not _is_scheduled(func)
+    ]
+
+
+def _alone(func: tirx.PrimFunc) -> IRModule:
+    """``func`` as the tasks and the database have it."""
+    return IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+def _is_scheduled(func: tirx.PrimFunc) -> bool:
+    return bool(func.attrs and func.attrs.get(SCHEDULED_ATTR, 0))
+
+
+def _scheduled_names(mod: IRModule) -> set[str]:
+    return {
+        var.name_hint
+        for var, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc) and _is_scheduled(func)
+    }
