@@ -53,21 +53,23 @@ def choose_layout(convert: Callable[[str], tvm.IRModule], target: TargetSpec) ->
 
 
 def measured_seconds(
-    lowered: Mapping[str, tvm.IRModule], target: TargetSpec
+    lowered: Mapping[str, tvm.IRModule], target: TargetSpec, database_dir: Path | None = None
 ) -> dict[str, float]:
-    """Median latency of each lowered module under the default schedules, timed in turns.
+    """Median latency of each lowered module, timed in turns.
 
     Args:
         lowered: Modules by name.
         target: Target that they are compiled for.
+        database_dir: Tuning database that schedules them; the default schedules without.
     """
     set_thread_environment(target.threads)
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
-        calls = {
-            name: _call(build_library(module, target, Path(folder) / f"{name}.so").path, module)
-            for name, module in lowered.items()
-        }
+        calls = {}
+        for number, (name, module) in enumerate(lowered.items()):
+            path = Path(folder) / f"{number}.so"
+            built = build_library(module, target, path, database_dir=database_dir)
+            calls[name] = _call(built.path, module)
         samples = interleave(calls, _REPEATS, _SECONDS)
     return {name: statistics.median(values) for name, values in samples.items()}
 

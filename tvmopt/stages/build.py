@@ -17,8 +17,9 @@ from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE
 from tvmopt.stages.module_files import read_module
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
-from tvmopt.stages.tune import DATABASE_DIR
+from tvmopt.stages.tune import DATABASE_DIR, PLAN_FILE
 from tvmopt.transform.lower import lower
+from tvmopt.transform.plan import read_plan
 from tvmopt.versions import TVM_VERSION, VERSION
 
 BUNDLE_DIR = "bundle"
@@ -44,7 +45,10 @@ def build(
     bundle.mkdir()
     progress(0, 3, "lower")
     lowered = lower(
-        read_module(convert_dir), target.to_tvm(), winograd=config.schedule != "none"
+        read_module(convert_dir),
+        target.to_tvm(),
+        winograd=config.schedule != "none",
+        plan=read_plan(tune_dir / PLAN_FILE) if tune_dir else None,
     )
     progress(1, 3, "compile")
     database = tune_dir / DATABASE_DIR if tune_dir else None

@@ -59,6 +59,7 @@ from tvmopt.stages.signature import Signature
 from tvmopt.transform.conversion import Conversion, convert_module
 from tvmopt.transform.layer_facts import layer_facts
 from tvmopt.transform.layout import LayoutChange
+from tvmopt.transform.plan import free_layouts
 from tvmopt.transform.skip import parse_skip_layers, resolve_skip_layers
 
 LAYERS_FILE = "layers.csv"
@@ -134,6 +135,8 @@ def convert(
     if config.layout == AUTO:
         layout = choose_layout(lambda layout: in_layout(layout).mod, target)
         config = dataclasses.replace(config, layout=layout)
+        for conversion in conversions.values():
+            free_layouts(conversion.mod, left_alone)
     converted = in_layout(config.layout)
     rows = _converted_layers(layers, converted, skipped)
     progress(3, 5, "compile check")

@@ -14,11 +14,15 @@ from tvmopt.remote import Board
 from tvmopt.remote.session import check_tracker
 from tvmopt.stages.module_files import read_module
 from tvmopt.stages.result import Progress, StageResult
+from tvmopt.stages.tune_layers import LayerTuning, in_words, tune_layers, write_alternatives
 from tvmopt.transform.lower import lower
+from tvmopt.transform.plan import write_plan
 from tvmopt.tune.base import TuneResult
 
+ALTERNATIVES_FILE = "alternatives.csv"
 DATABASE_DIR = "database"
 LOG_FILE = "tuning_log.jsonl"
+PLAN_FILE = "plan.json"
 REGRET_FILE = "regret.csv"
 TASKS_FILE = "tasks.csv"
 
@@ -35,7 +39,8 @@ def tune(
 
     Writes the tuning database (when the strategy keeps one), the per-task table, the tuning log,
     the convergence plot (when something was measured), the regret of the policy's ranking (of
-    ``fast``) and the lowered IR. What a database in ``earlier`` knows is taken over when it was
+    ``fast``), the lowered IR and, where layers can be computed in several ways, what each took and
+    the plan that was chosen. What a database in ``earlier`` knows is taken over when it was
     written for the same target, threads and version of TVM.
 
     Where neither this machine nor a board can run the target, ``fast`` takes its policy's first
@@ -72,8 +77,6 @@ def tune(
             "use strategy=default"
         )
     llvm = target.to_tvm()
-    lowered = lower(read_module(convert_dir), llvm, winograd=config.strategy != "none")
-    (out_dir / "lowered.py").write_text(lowered.script(show_meta=False))
     options = TuneOptions(
         trials=config.trials,
         time_budget_s=config.time_budget_s,
@@ -85,9 +88,20 @@ def tune(
         board=board,
         granularity=config.granularity,
     )
-    tasks = extract_tasks(lowered, llvm, config.granularity)
     strategy = create_strategy(config.strategy)
-    result = strategy.tune(tasks, llvm, target.arch(), options, out_dir, progress)
+    mod = read_module(convert_dir)
+    if config.granularity == "subgraph" and config.strategy in MEASURING:
+        tuning = tune_layers(mod, target, strategy, options, out_dir, progress)
+    else:
+        lowered = lower(mod, llvm, winograd=config.strategy != "none")
+        tasks = extract_tasks(lowered, llvm, config.granularity)
+        result = strategy.tune(tasks, llvm, target.arch(), options, out_dir, progress)
+        tuning = LayerTuning(result, {}, lowered)
+    result = tuning.result
+    (out_dir / "lowered.py").write_text(tuning.lowered.script(show_meta=False))
+    if tuning.alternatives is not None:
+        write_plan(out_dir / PLAN_FILE, tuning.plan)
+        write_alternatives(tuning, out_dir / ALTERNATIVES_FILE)
     write_task_csv(result.tasks, out_dir / TASKS_FILE)
     write_task_markdown(result.tasks, out_dir / "tasks.md")
     with (out_dir / LOG_FILE).open("w") as file:
@@ -106,7 +120,7 @@ def tune(
         "tasks": float(len(result.tasks)),
         "tasks_from_database": float(served),
     } | mean_regret(regret)
-    changed = _changed(result, failures, served, config.granularity)
+    changed = _changed(result, failures, served, config.granularity) + in_words(tuning)
     if "tvmopt.unmeasured.tuning" in tags:
         changed.append(f"the first choice of 'fast' for each, since {reason}")
     return StageResult(metrics, tags, changed)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, tirx, topi
-from tvm.ir import GenericConst
 
 from tvmopt.transform.conv2d import HALF, conv2d_blocked, conv2d_plain, ints
 from tvmopt.transform.conv2d_transpose import (
@@ -21,7 +20,12 @@ from tvmopt.transform.conv2d_transpose import (
     phase_weight,
 )
 from tvmopt.transform.products import PRODUCTS, missing_products
-from tvmopt.transform.winograd import call_winograd, choose_tile, winograd_weight
+from tvmopt.transform.winograd import (
+    call_winograd,
+    modelled_tile,
+    takes_winograd,
+    winograd_weight,
+)
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
@@ -96,31 +100,13 @@ def _padded(builder: relax.BlockBuilder, data: relax.Expr, axis: int, count: int
 
 
 def _conv2d_with_winograd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    m = _winograd_tile(call)
+    m = modelled_tile(call) if takes_winograd(call) else 0
     if not m:
         return _conv2d(builder, call)
     data, weight = call.args
     transformed = relax.const(winograd_weight(weight.value.numpy(), m))
     top, left, bottom, right = ints(call.attrs.padding)
     return call_winograd(builder, data, transformed, m, (top, left, bottom, right))
-
-
-def _winograd_tile(call: relax.Call) -> int:
-    """The size of the tiles that a convolution should be computed in; 0 for one step by step."""
-    attrs = call.attrs
-    layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
-    if layouts != ("NHWC", "HWIO", "NHWC") or not _static(call):
-        return 0
-    weight = call.args[1]
-    if not isinstance(weight, GenericConst) or int(attrs.groups) != 1:
-        return 0
-    dtypes = {str(arg.ty.dtype) for arg in (*call.args, call)}
-    steps = (*ints(attrs.strides), *ints(attrs.dilation))
-    kh, kw, channels, outputs = ints(weight.ty.shape)
-    if dtypes != {"float32"} or set(steps) != {1} or (kh, kw) != (3, 3):
-        return 0
-    batch, height, width, _ = ints(call.ty.shape)
-    return choose_tile((batch, height, width), channels, outputs)
 
 
 def _conv2d_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -6,20 +6,25 @@ both and a database record is found again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tvm
 from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
-from tvmopt.transform.legalize import legalize_map
+from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.pad_early import PadEarly
+from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.safe_take import GuardTake
 from tvmopt.transform.signs import MatchSigns
-from tvmopt.transform.simplify import simplify_passes
+from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
 
 
 def lower_passes(
-    winograd: bool = False, target: tvm.target.Target | None = None
+    winograd: bool = False,
+    target: tvm.target.Target | None = None,
+    legalize: Mapping[str, Legalize] | None = None,
 ) -> list[tvm.transform.Pass]:
     """The phases of :func:`lower`, in order; without a target, for any."""
     return [
@@ -35,7 +40,7 @@ def lower_passes(
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         # 3. Everything else to TensorIR, constants folded again, then fused.
-        relax.transform.LegalizeOps(legalize_map(winograd)),
+        relax.transform.LegalizeOps(dict(legalize or legalize_map(winograd))),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
@@ -48,7 +53,11 @@ def lower_passes(
 
 
 def lower(
-    mod: tvm.IRModule, target: tvm.target.Target, *, winograd: bool = True
+    mod: tvm.IRModule,
+    target: tvm.target.Target,
+    *,
+    winograd: bool = True,
+    plan: Plan | None = None,
 ) -> tvm.IRModule:
     """Lower ``mod`` (weights bound) to calls of fused TensorIR functions.
 
@@ -57,6 +66,7 @@ def lower(
         target: Target that it is compiled for.
         winograd: Whether 3 x 3 convolutions may be computed with fewer multiplications, where that
             is faster under our schedules on a CPU; under TVM's own it is slower.
+        plan: How layers are to be computed that are not to be as converted.
 
     Raises:
         UnsupportedOperatorError: When an operator has no TensorIR form and would fail later in
@@ -65,8 +75,23 @@ def lower(
     """
     _refuse_int4(mod)
     winograd = winograd and target.kind.name == "llvm"
+    if plan:
+        mod = planned(mod, plan, winograd)
+        winograd = False
     with target, tvm.transform.PassContext(opt_level=3):
         lowered = tvm.transform.Sequential(lower_passes(winograd, target))(mod)
+    check_lowered(lowered)
+    return lowered
+
+
+def planned(mod: tvm.IRModule, plan: Plan, winograd: bool = True) -> tvm.IRModule:
+    """``mod`` with its layers in the layouts, and by the algorithms, of ``plan``."""
+    mod = in_planned_layouts(simplify(mod), plan)
+    return tvm.transform.Sequential([PlanWinograd(plan, modelled=winograd)])(mod)
+
+
+def check_lowered(lowered: tvm.IRModule) -> None:
+    """Raise :class:`UnsupportedOperatorError` when operators are left."""
     left = remaining_operators(lowered)
     if left:
         listed = ", ".join(f"{name} x{count}" for name, count in sorted(left.items()))
@@ -74,7 +99,6 @@ def lower(
             f"every operator must lower to TensorIR, but these did not: {listed}; "
             "replace them in the model or fix more input dimensions"
         )
-    return lowered
 
 
 def _refuse_int4(mod: tvm.IRModule) -> None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx, topi
+from tvm.ir import GenericConst
 
 from tvmopt.schedule.winograd import WINOGRAD_ATTR
 
@@ -103,6 +104,30 @@ def choose_tile(positions: tuple[int, int, int], channels: int, outputs: int) ->
     return best if costs[best] < _WORTHWHILE else 0
 
 
+def takes_winograd(call: relax.Call) -> bool:
+    """Whether a convolution can be computed in tiles: 3 x 3, stride 1, NHWC, float32, no groups.
+
+    Its weight must be known, and its shapes.
+    """
+    attrs = call.attrs
+    layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
+    if layouts != ("NHWC", "HWIO", "NHWC") or not isinstance(call.args[1], GenericConst):
+        return False
+    types = [arg.ty for arg in (*call.args, call)]
+    if not all(isinstance(d, tirx.IntImm) for ty in types for d in ty.shape or (None,)):
+        return False
+    steps = {int(s) for s in (*attrs.strides, *attrs.dilation)}
+    kh, kw = (int(e) for e in list(types[1].shape)[:2])
+    plain = int(attrs.groups) == 1 and steps == {1} and (kh, kw) == (3, 3)
+    return plain and {str(ty.dtype) for ty in types} == {"float32"}
+
+
+def modelled_tile(call: relax.Call) -> int:
+    """:func:`choose_tile` of a convolution that :func:`takes_winograd`."""
+    batch, height, width, outputs = (int(e) for e in call.ty.shape)
+    return choose_tile((batch, height, width), int(call.args[1].ty.shape[2]), outputs)
+
+
 def winograd_weight(weight: np.ndarray, m: int) -> np.ndarray:
     """The transformed weight.
 
@@ -123,8 +148,12 @@ def call_winograd(
     weight: relax.Expr,
     m: int,
     padding: tuple[int, int, int, int],
+    marks: Mapping[str, int] | None = None,
 ) -> relax.Call:
-    """A call of :func:`conv2d_winograd`, to which what follows elementwise can be fused."""
+    """A call of :func:`conv2d_winograd`, to which what follows elementwise can be fused.
+
+    ``marks`` are written on its TensorIR.
+    """
     return builder.call_te(
         conv2d_winograd,
         data,
@@ -133,7 +162,7 @@ def call_winograd(
         padding,
         primfunc_name_hint="conv2d_winograd",
         # A sum with an elementwise end, which TVM does not see by itself.
-        primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
+        primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE, **(marks or {})},
     )
 
 

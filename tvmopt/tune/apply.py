@@ -106,7 +106,7 @@ def _apply_subgraphs(
     return Applied(applied, served, missing, "subgraph")
 
 
-_LOST = "the default schedule was measured to be as fast as its record"
+_LOST = "the default schedule was measured to be faster than its record"
 
 
 def _apply_operators(

@@ -68,10 +68,13 @@ class Comparison:
 
     @property
     def record_wins(self) -> bool:
-        """Whether the record is worth applying. Without a measured default, it is."""
+        """Whether the record is to be applied: it is no slower, or nothing says that it is.
+
+        The record may be the policy's first choice itself, measured to be the fastest.
+        """
         if self.default_us is None or self.tuned_us is None:
             return True
-        return self.tuned_us < self.default_us
+        return self.tuned_us <= self.default_us
 
 
 def canonical_target(target: Target) -> str:

@@ -112,7 +112,7 @@ def extract_tasks(
     from tvm.s_tir import meta_schedule as ms
 
     found = [
-        _task(str(extracted.task_name), extracted.dispatched[0], int(extracted.weight))
+        task_of(str(extracted.task_name), extracted.dispatched[0], int(extracted.weight))
         for extracted in ms.relax_integration.extract_tasks(
             mod, target, module_equality="structural"
         )
@@ -123,7 +123,8 @@ def extract_tasks(
     return tuple(found)
 
 
-def _task(name: str, mod: IRModule, weight: int) -> Task:
+def task_of(name: str, mod: IRModule, weight: int) -> Task:
+    """The task of a module with one TensorIR function, ``main``."""
     from tvm.s_tir.analysis import estimate_tir_flops
 
     arguments = function_arguments(mod["main"])
@@ -150,7 +151,7 @@ def _by_operator(tasks: Iterable[Task]) -> list[Task]:
         key = tvm_ffi.structural_hash(mod)
         if key not in operators:
             name = f"{anchor_block(operator)} of {task.name}"
-            operators[key] = _task(name, mod, 0)
+            operators[key] = task_of(name, mod, 0)
         weight = operators[key].weight + task.weight
         operators[key] = dataclasses.replace(
             operators[key], weight=weight, granularity="operator"

@@ -1,0 +1,253 @@
+"""Tuning at subgraph granularity where layers can be computed in several ways.
+
+1. measure the functions of every way, and the layout changes between them,
+2. choose the plan whose measured parts take least (:mod:`tvmopt.tune.alternatives`),
+3. lower the network by that plan and measure what is new: the functions at its seams,
+4. compile it, and the best plan with a single layout, and time both: the faster one is kept.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from tvmopt.arch.target import TargetSpec
+from tvmopt.stages.auto_layout import measured_seconds
+from tvmopt.stages.result import Progress
+from tvmopt.transform.lower import lower
+from tvmopt.transform.plan import Implementation
+from tvmopt.tune.alternatives import Alternatives, Contender, find_alternatives
+from tvmopt.tune.base import TaskResult, TuneOptions, TuneResult, TuneStrategy
+from tvmopt.tune.database import workload_hash
+from tvmopt.tune.tasks import Task, extract_tasks
+
+# Share of trials and time for the alternatives; the rest is for what the chosen plan adds.
+_FIRST = 0.8
+# A plan with a single layout is timed, too, when it is predicted to take no more than this many
+# times what the best one does.
+_NEAR = 1.1
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerTuning:
+    """What tuning came to.
+
+    Attributes:
+        result: Of the tasks of the chosen plan; the log is of all.
+        plan: The chosen plan; empty when everything stays as converted.
+        lowered: The module under it.
+        contenders: What was predicted of each plan.
+        measured_ms: Median latency of the plans that were compiled and timed, by name.
+        chosen: Name of the chosen one.
+        alternatives: What was measured; None when no layer has more than one way.
+        latency_us: Measured latency by hash of the function.
+    """
+
+    result: TuneResult
+    plan: dict[int, Implementation]
+    lowered: tvm.IRModule
+    contenders: tuple[Contender, ...] = ()
+    measured_ms: dict[str, float] = dataclasses.field(default_factory=dict)
+    chosen: str = ""
+    alternatives: Alternatives | None = None
+    latency_us: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+def tune_layers(
+    mod: tvm.IRModule,
+    target: TargetSpec,
+    strategy: TuneStrategy,
+    options: TuneOptions,
+    work_dir: Path,
+    progress: Progress,
+) -> LayerTuning:
+    """Tune every function of ``mod`` as it runs, and choose how each layer is computed.
+
+    Args:
+        mod: A converted module.
+        target: Target that it is compiled for.
+        strategy: A strategy that measures.
+        options: What it may spend.
+        work_dir: Where it writes.
+        progress: Called while it works.
+    """
+    start = time.perf_counter()
+    llvm, arch = target.to_tvm(), target.arch()
+    alternatives = find_alternatives(mod, llvm, arch)
+    if alternatives is None:
+        lowered = lower(mod, llvm)
+        tasks = extract_tasks(lowered, llvm)
+        result = strategy.tune(tasks, llvm, arch, options, work_dir, progress)
+        return LayerTuning(result, {}, lowered)
+    options = dataclasses.replace(options, network_bytes=_weight_bytes(lower(mod, llvm), llvm))
+    first_options, rest = _shares(options)
+    first = strategy.tune(alternatives.tasks, llvm, arch, first_options, work_dir, progress)
+    latency_us = _latencies(alternatives.tasks, first)
+    contenders = alternatives.contenders(latency_us)
+    best = contenders[0]
+    timed = [best] + [
+        c
+        for c in contenders[1:]
+        if c.name != "combined" and c.predicted_us <= _NEAR * best.predicted_us
+    ]
+    lowered = {c.name: lower(mod, llvm, plan=c.plan) for c in timed}
+    tasks_of = {name: extract_tasks(module, llvm) for name, module in lowered.items()}
+    union = {workload_hash(t.mod): t for tasks in tasks_of.values() for t in tasks}
+    options = dataclasses.replace(rest, network_bytes=options.network_bytes)
+    second = strategy.tune(
+        list(union.values()), llvm, arch, options, work_dir, progress
+    )
+    latency_us |= _latencies(list(union.values()), second)
+    measured_ms: dict[str, float] = {}
+    chosen = best.name
+    can_time = options.board is None and not target.missing_on_host()
+    if len(timed) > 1 and can_time:
+        seconds = measured_seconds(lowered, target, second.database_dir)
+        measured_ms = {name: 1e3 * value for name, value in seconds.items()}
+        chosen = min(measured_ms, key=lambda name: measured_ms[name])
+    kept = next(c for c in timed if c.name == chosen)
+    result = _joined(first, second, alternatives.tasks, tasks_of[chosen], list(union.values()))
+    result = dataclasses.replace(result, seconds=time.perf_counter() - start)
+    return LayerTuning(
+        result, kept.plan, lowered[chosen], tuple(contenders), measured_ms, chosen, alternatives,
+        latency_us,
+    )  # fmt: skip
+
+
+def _weight_bytes(lowered: tvm.IRModule, llvm: tvm.target.Target) -> int:
+    from tvmopt.measure.hints import weight_bytes
+
+    tasks = extract_tasks(lowered, llvm)
+    return sum(t.weight * weight_bytes(t.mod["main"]) for t in tasks if t.is_static)
+
+
+def _shares(options: TuneOptions) -> tuple[TuneOptions, TuneOptions]:
+    """What the alternatives may spend, and what is left for the chosen plan."""
+    trials = max(1, round(options.trials * _FIRST)) if options.trials else 0
+    budget = options.time_budget_s
+    return (
+        dataclasses.replace(options, trials=trials, time_budget_s=budget * _FIRST),
+        dataclasses.replace(
+            options, trials=options.trials - trials, time_budget_s=budget * (1 - _FIRST),
+            warm_start=None, earlier=(),
+        ),
+    )  # fmt: skip
+
+
+def _latencies(tasks: Sequence[Task], result: TuneResult) -> dict[str, float]:
+    rows = {row.name: row for row in result.tasks}
+    found = {}
+    for task in tasks:
+        row = rows.get(task.name)
+        if row is not None and row.latency_us is not None:
+            found[workload_hash(task.mod)] = row.latency_us
+    return found
+
+
+def _joined(
+    first: TuneResult,
+    second: TuneResult,
+    before: Sequence[Task],
+    tasks: Sequence[Task],
+    union: Sequence[Task],
+) -> TuneResult:
+    """One result of the chosen plan's tasks; candidates and log of all."""
+    hash_of = {task.name: workload_hash(task.mod) for task in union}
+    old_hash = {task.name: workload_hash(task.mod) for task in before}
+    earlier = {old_hash[row.name]: row for row in first.tasks}
+    later = {hash_of[row.name]: row for row in second.tasks}
+    rows: list[TaskResult] = []
+    names: dict[str, str] = {}
+    for task in tasks:
+        text = workload_hash(task.mod)
+        row, old = later[text], earlier.get(text)
+        names[text] = task.name
+        rows.append(
+            dataclasses.replace(
+                row,
+                name=task.name,
+                weight=task.weight,
+                trials=row.trials + (old.trials if old else 0),
+                failures=row.failures + (old.failures if old else 0),
+            )
+        )
+    log = [
+        *_renamed(first.log, old_hash, names, 0.0),
+        *_renamed(second.log, hash_of, names, first.seconds),
+    ]
+    _add_totals(log, rows)
+    return dataclasses.replace(
+        second, tasks=tuple(rows), trials=first.trials + second.trials, log=tuple(log)
+    )
+
+
+def _renamed(
+    log: Sequence[Mapping[str, Any]],
+    hash_of: Mapping[str, str],
+    names: Mapping[str, str],
+    offset_s: float,
+) -> list[dict[str, Any]]:
+    return [
+        dict(event)
+        | {
+            "task": names.get(hash_of[event["task"]], event["task"]),
+            "elapsed_s": round(event["elapsed_s"] + offset_s, 3),
+        }
+        for event in log
+    ]
+
+
+def _add_totals(log: list[dict[str, Any]], rows: Sequence[TaskResult]) -> None:
+    """``best_total_us`` of the chosen plan's tasks, once each has a latency."""
+    weights = {row.name: row.weight for row in rows}
+    wanted = {event["task"] for event in log} & set(weights)
+    best: dict[str, float] = {}
+    for event in log:
+        name, us = event["task"], event["latency_us"]
+        if us is not None and name in weights:
+            best[name] = min(us, best.get(name, us))
+        whole = wanted <= set(best)
+        event["best_total_us"] = sum(weights[n] * us for n, us in best.items()) if whole else None
+
+
+def write_alternatives(tuning: LayerTuning, path: Path) -> None:
+    """Write every way of every layer as CSV: what it was modelled and measured to take."""
+    assert tuning.alternatives is not None
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["layer", "name", "layout", "algorithm", "modelled_cycles", "latency_us", "chosen"]
+        )
+        for way in tuning.alternatives.ways:
+            us = tuning.latency_us.get(way.workload)
+            one = way.implementation
+            measured = "not measured: modelled too dear" if us is None else f"{us:.2f}"
+            writer.writerow(
+                [way.layer, way.name, one.layout or "as converted", one.algorithm,
+                 f"{way.cycles:.0f}", measured, tuning.plan.get(way.layer) == one]
+            )  # fmt: skip
+
+
+def in_words(tuning: LayerTuning) -> list[str]:
+    """What was chosen, and why, a sentence each."""
+    if tuning.alternatives is None:
+        return []
+    lines = []
+    for contender in tuning.contenders:
+        ms = tuning.measured_ms.get(contender.name)
+        shown = f", measured {ms:.3f} ms end to end" if ms is not None else ""
+        exact = " (no other plan is predicted to take less)" if contender.exact else ""
+        lines.append(
+            f"layers {contender.name}: kernels and layout changes "
+            f"{contender.predicted_us / 1e3:.3f} ms{shown}{exact}"
+        )
+    kinds = statistics.multimode([str(way) for way in tuning.plan.values()])
+    lines.append(f"chosen: {tuning.chosen}; most layers are {', '.join(kinds)}")
+    return lines

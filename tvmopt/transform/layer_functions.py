@@ -1,0 +1,135 @@
+"""Which fused function computes which layer: lowering that keeps track of the anchors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import tvm
+from tvm import relax, tirx
+
+from tvmopt.transform.anchors import Anchor, anchors
+from tvmopt.transform.legalize import Legalize, legalize_map
+from tvmopt.transform.lower import check_lowered, lower_passes
+from tvmopt.transform.plan import LAYER_ATTR, Plan, PlanWinograd, in_planned_layouts
+from tvmopt.transform.simplify import simplify
+
+# Operators that one call of a sum of products becomes.
+_TRACKED = ("relax.nn.conv2d", "relax.matmul")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerFunctions:
+    """A lowered module with a function of its own for every layer.
+
+    Attributes:
+        mod: The module; its functions are those of :func:`tvmopt.transform.lower.lower`, but
+            equal ones have not become one.
+        layer_of: Number of the layer that a function computes, by its name.
+    """
+
+    mod: tvm.IRModule
+    layer_of: dict[str, int]
+
+
+def lower_by_layer(
+    mod: tvm.IRModule, target: tvm.target.Target, plan: Plan, *, winograd: bool = True
+) -> LayerFunctions:
+    """Lower ``mod`` and tell which function computes which layer.
+
+    Layers whose operator is neither a convolution nor a matrix product are not told.
+
+    Args:
+        mod: Module of Relax operators.
+        target: Target that it is compiled for.
+        plan: As for ``lower``.
+        winograd: As for ``lower``.
+    """
+    mod = in_planned_layouts(simplify(mod), plan)
+    use_winograd = PlanWinograd(plan, winograd, mark=True)
+    marks = _Marks(a for a in anchors(mod) if not use_winograd.tile(a))
+    passes = lower_passes(False, target, marks.legalize_map())
+    cut = next(i for i, one in enumerate(passes) if one.info.name == "FuseTIR")
+    with target, tvm.transform.PassContext(opt_level=3):
+        grouped = tvm.transform.Sequential([use_winograd, *passes[:cut]])(mod)
+        layer_of = _layers_of_groups(grouped)
+        fused = passes[cut](grouped)
+        for var, func in fused.functions_items():
+            if isinstance(func, tirx.PrimFunc):
+                fused[var] = _marked(func, layer_of.get(var.name_hint))
+        lowered = tvm.transform.Sequential(passes[cut + 1 :])(fused)
+    check_lowered(lowered)
+    found = {}
+    for var, func in lowered.functions_items():
+        if isinstance(func, tirx.PrimFunc) and LAYER_ATTR in (func.attrs or {}):
+            found[var.name_hint] = int(func.attrs[LAYER_ATTR])
+            lowered[var] = func.without_attr(LAYER_ATTR)
+    return LayerFunctions(lowered, found if marks.are_right else {})
+
+
+class _Marks:
+    """Marks the TensorIR of each anchor with the number of its layer, in the order of anchors."""
+
+    def __init__(self, expected: Iterable[Anchor]) -> None:
+        self._layers: dict[str, list[int]] = {op: [] for op in _TRACKED}
+        for anchor in expected:
+            self._layers.get(f"relax.{anchor.op}", []).append(anchor.index)
+        self._seen = dict.fromkeys(_TRACKED, 0)
+
+    @property
+    def are_right(self) -> bool:
+        """Whether all anchors were seen, so that none was merged with another on the way."""
+        return all(self._seen[op] == len(layers) for op, layers in self._layers.items())
+
+    def legalize_map(self) -> dict[str, Legalize]:
+        """Of all operators, those that are tracked with their marks."""
+        plain = legalize_map()
+        return plain | {op: self._tracking(op, plain[op]) for op in _TRACKED}
+
+    def _tracking(self, op: str, legalize: Legalize) -> Legalize:
+        def run(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+            out = legalize(builder, call)
+            place = self._seen[op]
+            self._seen[op] += 1
+            if place >= len(self._layers[op]) or not _is_call_tir(out):
+                return out
+            layer = self._layers[op][place]
+            var = out.args[0]
+            func = builder.get()[var].with_attr(LAYER_ATTR, layer)
+            new = builder.add_func(func, var.name_hint)
+            return relax.Call(out.op, [new, *out.args[1:]], out.attrs, out.ty_args)
+
+        return run
+
+
+def _is_call_tir(expr: relax.Expr) -> bool:
+    return (
+        isinstance(expr, relax.Call)
+        and isinstance(expr.op, tvm.ir.Op)
+        and expr.op.name == "relax.call_tir"
+    )
+
+
+def _layers_of_groups(mod: tvm.IRModule) -> dict[str, int]:
+    """Layer of each group of operators, and of each function that is called alone."""
+    found: dict[str, int] = {}
+    own = {
+        var.name_hint: int(func.attrs[LAYER_ATTR])
+        for var, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc) and LAYER_ATTR in (func.attrs or {})
+    }
+    for var, func in mod.functions_items():
+        if not isinstance(func, relax.Function):
+            continue
+
+        def look(expr: relax.Expr, name: str = var.name_hint) -> None:
+            if _is_call_tir(expr) and (called := expr.args[0].name_hint) in own:
+                found[called if name == "main" else name] = own[called]
+
+        relax.analysis.post_order_visit(func, look)
+    return found
+
+
+def _marked(func: tirx.PrimFunc, layer: int | None) -> tirx.PrimFunc:
+    plain = func.without_attr(LAYER_ATTR) if LAYER_ATTR in (func.attrs or {}) else func
+    return plain if layer is None else plain.with_attr(LAYER_ATTR, layer)

@@ -1,0 +1,175 @@
+"""Which layers hand which tensors to each other: what has to move when their layouts differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from tvmopt.transform.anchors import anchors
+from tvmopt.transform.layout.form import Change, Form, Shape, change
+from tvmopt.transform.layout.layouts import conv_forms, parse_layouts
+from tvmopt.transform.layout.rules import RULES
+from tvmopt.transform.layout.tensors import static_shape
+
+#: Stands for what keeps the layout of the module: inputs, outputs, operators without a rule.
+FIXED = -1
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Link:
+    """A tensor between two layers, as narrow as it is on its way.
+
+    Attributes:
+        source: Layer whose layout it comes in, or ``FIXED``.
+        target: Layer whose layout it is wanted in, or ``FIXED``.
+        shape: Its shape in the module.
+        dtype: Its type.
+    """
+
+    source: int
+    target: int
+    shape: Shape
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Owned:
+    """Whose layout a tensor follows, and its narrowest form since that layer."""
+
+    layer: int
+    shape: Shape
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * tvm_ffi.dtype(self.dtype).itemsize
+
+
+def layer_links(mod: tvm.IRModule, layers: Iterable[int]) -> list[Link]:
+    """The tensors that go between the convolutions ``layers`` of ``mod``, or to and from others.
+
+    What follows a layer elementwise, pools and sums keep its layout; where tensors of several meet,
+    the others come into the layout of the first.
+
+    Args:
+        mod: A converted module.
+        layers: Numbers of the layers whose layout may change.
+    """
+    meant = set(layers)
+    layer_of = {a.var: a.index for a in anchors(mod) if a.index in meant}
+    owned: dict[relax.Var, _Owned] = {}
+    links: set[Link] = set()
+
+    def link(source: _Owned, target: int) -> None:
+        if source.layer != target:
+            links.add(Link(source.layer, target, source.shape, source.dtype))
+
+    for param in mod["main"].params:
+        shape = static_shape(param.ty)
+        if shape is not None:
+            owned[param] = _Owned(FIXED, shape, str(param.ty.dtype))
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            value = getattr(binding, "value", None)
+            sources = _sources(value, owned)
+            if binding.var in layer_of:
+                layer = layer_of[binding.var]
+                for source in sources:
+                    link(source, layer)
+                found = _owned(binding.var, layer)
+            else:
+                found = _follow(binding.var, value, sources, link)
+            if found is not None:
+                owned[binding.var] = found
+    result = mod["main"].body.body
+    for var in relax.analysis.free_vars(result) if not isinstance(result, relax.Var) else [result]:
+        if var in owned:
+            link(owned[var], FIXED)
+    return sorted(links)
+
+
+def _sources(value: relax.Expr | None, owned: dict[relax.Var, _Owned]) -> list[_Owned]:
+    if value is None:
+        return []
+    seen = dict.fromkeys(
+        [value] if isinstance(value, relax.Var) else relax.analysis.free_vars(value)
+    )
+    return [owned[var] for var in seen if var in owned]
+
+
+def _follow(
+    var: relax.Var, value: relax.Expr | None, sources: list[_Owned], link: object
+) -> _Owned | None:
+    """Whose layout the result of an operator follows that is no such layer."""
+    assert callable(link)
+    if not sources:
+        return _owned(var, FIXED)
+    op = value.op if isinstance(value, relax.Call) else None
+    plain = isinstance(value, relax.Var | relax.TupleGetItem)
+    follows = plain or (isinstance(op, tvm.ir.Op) and op.name in RULES)
+    if not follows:
+        for source in sources:
+            link(source, FIXED)
+        return _owned(var, FIXED)
+    lead = max(sources, key=lambda s: (s.layer != FIXED, math.prod(s.shape)))
+    for source in sources:
+        if source is not lead and math.prod(source.shape) == math.prod(lead.shape):
+            link(source, lead.layer)
+    own = _owned(var, lead.layer)
+    if own is None:  # a tuple: its parts are as large together
+        return lead
+    same = math.prod(own.shape) == math.prod(lead.shape)
+    return lead if same and lead.bytes < own.bytes else own
+
+
+def _owned(var: relax.Var, layer: int) -> _Owned | None:
+    shape = static_shape(var.ty)
+    return None if shape is None else _Owned(layer, shape, str(var.ty.dtype))
+
+
+def forms_of(mod: tvm.IRModule, layouts: Iterable[str]) -> dict[str, Form]:
+    """Form of a convolution's data in each layout, over the axes that ``mod`` has."""
+    [call] = [a.call for a in anchors(mod) if a.op == "nn.conv2d"][:1]
+    parsed = {layout: parse_layouts({"nn.conv2d": layout})["nn.conv2d"] for layout in layouts}
+    return {layout: conv_forms(call, one).data for layout, one in parsed.items()}
+
+
+def change_between(shape: Shape, source: Form, target: Form) -> Change | None:
+    """How a tensor gets from one form to the other; None where it cannot be in one of them."""
+    if len(shape) != len(source.order) or not (source.fits(shape) and target.fits(shape)):
+        return None
+    return change(shape, source, target)
+
+
+def change_module(
+    shape: Shape, dtype: str, source: Form, target: Form
+) -> tvm.IRModule | None:
+    """A module that brings a tensor from one form to the other; None where nothing moves.
+
+    Args:
+        shape: Of the tensor in the module's own layout.
+        dtype: Its type.
+        source: Form it comes in.
+        target: Form it is wanted in.
+    """
+    step = change_between(shape, source, target)
+    if step is None or step.is_free:
+        return None
+    builder = relax.BlockBuilder()
+    data = relax.Var("data", relax.TensorType(source.shape(shape), dtype))
+    with builder.function("main", [data]):
+        with builder.dataflow():
+            out: relax.Expr = data
+            if step.split is not None:
+                out = builder.emit(relax.op.reshape(out, step.split))
+            out = builder.emit(relax.op.permute_dims(out, list(step.axes or ())))
+            if step.merge is not None:
+                out = builder.emit(relax.op.reshape(out, step.merge))
+            result = builder.emit_output(out)
+        builder.emit_func_output(result)
+    return builder.get()

@@ -1,0 +1,207 @@
+"""How each layer is computed: its layout and its algorithm, layer by layer.
+
+The layouts of ``convert`` are one for all convolutions. A plan goes beyond that: a tuner has
+measured the layers in several ways, and what is built takes for each the one that makes the whole
+network fastest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvmopt.errors import ConfigError
+from tvmopt.transform.anchors import Anchor, anchors
+from tvmopt.transform.layout import convert_layout_with_report
+from tvmopt.transform.layout.layouts import cannot, parse_layouts
+from tvmopt.transform.winograd import (
+    MATRICES,
+    call_winograd,
+    modelled_tile,
+    takes_winograd,
+    winograd_weight,
+)
+
+# On ``main``: the layers whose layout nobody asked for, so that a tuner may choose.
+_FREE_ATTR = "tvmopt.free_layouts"
+#: Number of the layer that a TensorIR function computes, while a lowering keeps track of it.
+LAYER_ATTR = "tvmopt.layer"
+#: Sum of products over the window, as the operator is defined.
+DIRECT = "direct"
+#: By name, the tile size of Winograd's algorithm.
+WINOGRAD = {f"winograd{m}": m for m in MATRICES}
+ALGORITHMS = (DIRECT, *WINOGRAD)
+# Bytes of a cache line: what a block of channels fills.
+_LINE = 64
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Implementation:
+    """One way to compute a layer.
+
+    Attributes:
+        layout: Layout of its data, ``"NHWC"`` or ``"NCHW64c"``; empty for the module's own.
+        algorithm: One of ``ALGORITHMS``; empty for what the model says.
+    """
+
+    layout: str = ""
+    algorithm: str = ""
+
+    def __post_init__(self) -> None:
+        if self.algorithm and self.algorithm not in ALGORITHMS:
+            raise ConfigError(
+                f"algorithm must be one of {', '.join(ALGORITHMS)}, but got {self.algorithm!r}"
+            )
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.layout, self.algorithm) if part) or "as converted"
+
+
+Plan = Mapping[int, Implementation]
+"""An implementation by layer number; layers that are not named stay as they are."""
+
+
+def write_plan(path: Path, plan: Plan) -> None:
+    """Write a plan as JSON."""
+    rows = {str(layer): dataclasses.asdict(way) for layer, way in sorted(plan.items())}
+    path.write_text(json.dumps({"layers": rows}, indent=2) + "\n")
+
+
+def read_plan(path: Path) -> dict[int, Implementation]:
+    """Read what :func:`write_plan` wrote; an empty plan where there is no file."""
+    if not path.exists():
+        return {}
+    rows: dict[str, Any] = json.loads(path.read_text())["layers"]
+    return {int(layer): Implementation(**way) for layer, way in rows.items()}
+
+
+def free_layouts(mod: tvm.IRModule, kept: Collection[int] = ()) -> None:
+    """Note on ``mod`` that a tuner may choose the layouts of its layers, but those ``kept``."""
+    free = [anchor.index for anchor in anchors(mod) if anchor.index not in kept]
+    mod["main"] = mod["main"].with_attr(_FREE_ATTR, free)
+
+
+def implementations(mod: tvm.IRModule) -> dict[int, list[Implementation]]:
+    """The ways in which each convolution of ``mod`` can be computed, its own layout's first.
+
+    Other layouts only where none was asked for. Layers with a single way are not listed.
+
+    Args:
+        mod: A converted module.
+    """
+    free = {int(layer) for layer in (mod["main"].attrs or {}).get(_FREE_ATTR, [])}
+    found: dict[int, list[Implementation]] = {}
+    for anchor in anchors(mod):
+        if anchor.op != "nn.conv2d":
+            continue
+        ways = found.setdefault(anchor.index, [])
+        algorithms = [DIRECT, *(WINOGRAD if takes_winograd(anchor.call) else ())]
+        own = [Implementation("", algorithm) for algorithm in algorithms]
+        others = _layouts(anchor) if anchor.index in free else ()
+        for way in (*own, *(Implementation(layout) for layout in others)):
+            if way not in ways:
+                ways.append(way)
+    return {layer: ways for layer, ways in found.items() if len(ways) > 1}
+
+
+def _layouts(anchor: Anchor) -> Iterator[str]:
+    """Layouts that a convolution can have besides its own.
+
+    Channels innermost, all of them, or in blocks that fill a cache line.
+    """
+    call = anchor.call
+    blocked = f"NCHW{_LINE // tvm_ffi.dtype(str(call.args[0].ty.dtype)).itemsize}c"
+    for layout in ("NHWC", blocked):
+        parsed = parse_layouts({"nn.conv2d": layout})["nn.conv2d"]
+        if layout != str(call.attrs.data_layout) and cannot(call, parsed) is None:
+            yield layout
+
+
+def in_planned_layouts(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
+    """``mod`` with the layers of ``plan`` in its layouts; layers keep their numbers.
+
+    Args:
+        mod: A simplified module.
+        plan: The plan.
+    """
+    layouts = sorted({way.layout for way in plan.values() if way.layout})
+    for layout in layouts:
+        meant = {layer for layer, way in plan.items() if way.layout == layout}
+        others = [a.index for a in anchors(mod) if a.index not in meant]
+        mod = convert_layout_with_report(mod, {"nn.conv2d": layout}, skip_layers=others).mod
+    return mod
+
+
+@tvm.transform.module_pass(opt_level=0, name="PlanWinograd")
+class PlanWinograd:
+    """Compute with Winograd's algorithm what the plan says, or the model where it says nothing.
+
+    before -> after: ``conv2d(x, w)`` -> ``call_tir(conv2d_winograd, (x, transformed w))``.
+
+    Args:
+        plan: The plan.
+        modelled: Whether layers without an algorithm in it get the one that the model says.
+        mark: Whether to write the layer's number on its TensorIR, as ``LAYER_ATTR``.
+    """
+
+    def __init__(self, plan: Plan, modelled: bool = True, *, mark: bool = False) -> None:
+        self._plan, self._modelled, self._mark = plan, modelled, mark
+
+    def transform_module(
+        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Apply the pass to ``main``."""
+        tiles = {
+            anchor.var: (m, {LAYER_ATTR: anchor.index} if self._mark else {})
+            for anchor in anchors(mod)
+            if (m := self.tile(anchor))
+        }
+        rewrite = _UseWinograd(mod, tiles)
+        main = mod.get_global_var("main")
+        rewrite.builder_.update_func(main, rewrite.visit_expr(mod["main"]))
+        return rewrite.builder_.get()
+
+    def tile(self, anchor: Anchor) -> int:
+        """Size of the tiles that a layer is computed in; 0 for one step by step."""
+        if anchor.op != "nn.conv2d" or not takes_winograd(anchor.call):
+            return 0
+        algorithm = self._plan.get(anchor.index, Implementation()).algorithm
+        if algorithm:
+            return WINOGRAD.get(algorithm, 0)
+        return modelled_tile(anchor.call) if self._modelled else 0
+
+
+@mutator
+class _UseWinograd(PyExprMutator):
+    def __init__(
+        self, mod: tvm.IRModule, tiles: dict[relax.Var, tuple[int, dict[str, int]]]
+    ) -> None:
+        super().__init__(mod)
+        self._tiles = tiles
+        self._current: tuple[int, dict[str, int]] | None = None
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._current = self._tiles.get(binding.var)
+        super().visit_var_binding_(binding)
+        self._current = None
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        current, self._current = self._current, None
+        call = self.visit_expr_post_order(op)
+        if current is None:
+            return call
+        m, marks = current
+        data, value = call.args[0], op.args[1]
+        assert isinstance(value, GenericConst), "takes_winograd wants a constant weight"
+        transformed = relax.const(winograd_weight(value.value.numpy(), m))
+        top, left, bottom, right = (int(p) for p in call.attrs.padding)
+        return call_winograd(self.builder_, data, transformed, m, (top, left, bottom, right), marks)

@@ -1,0 +1,328 @@
+"""Every layer in every way it can be computed: what to measure, and which ways go best together.
+
+A convolution has several implementations: step by step, by Winograd's algorithm, and both layouts,
+the module's own and channels in blocks. Each is a function of its own, measured as it runs. Layouts
+bind neighbours, since a tensor that is wanted in another layout must be moved, which takes a kernel
+that is measured, too; so the ways are chosen for all layers together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from tvm import IRModule, tirx
+from tvm.target import Target
+
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.policy import DefaultPolicy
+from tvmopt.transform.anchors import anchors
+from tvmopt.transform.layer_functions import lower_by_layer
+from tvmopt.transform.layer_graph import (
+    FIXED,
+    Link,
+    change_between,
+    change_module,
+    forms_of,
+    layer_links,
+)
+from tvmopt.transform.layout.form import Form
+from tvmopt.transform.lower import lower
+from tvmopt.transform.plan import Implementation, implementations
+from tvmopt.tune.assignment import minimise, total_cost
+from tvmopt.tune.database import workload_hash
+from tvmopt.tune.tasks import Task, extract_tasks, task_of
+
+# Times as dear as a layer's cheapest way, as modelled, that another is not worth measuring.
+_HOPELESS = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """One layer, computed in one way.
+
+    Attributes:
+        layer: Number of the layer.
+        name: Its name.
+        implementation: The way.
+        workload: Hash of the function.
+        cycles: Cycles, as modelled.
+        hopeless: Whether it is modelled to be too dear to be measured.
+    """
+
+    layer: int
+    name: str
+    implementation: Implementation
+    workload: str
+    cycles: float
+    hopeless: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """A plan for the whole network.
+
+    Attributes:
+        name: ``"uniform"`` with a layout, or ``"combined"``.
+        plan: Its ways, by layer.
+        predicted_us: Measured kernels of the layers and of the changes between them, added up.
+        exact: Whether no plan is predicted to take less; of ``"combined"`` alone.
+    """
+
+    name: str
+    plan: dict[int, Implementation]
+    predicted_us: float
+    exact: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Alternatives:
+    """What can be measured of a module beyond the form that it was converted to.
+
+    Attributes:
+        ways: Of all layers that have several.
+        tasks: Functions to tune: the module's own, those of the other ways, and layout changes.
+        links: Tensors between the layers.
+        forms: Of each layout; empty stands for the module's own.
+        changes: Hash of the function that brings a tensor of a link into another form.
+    """
+
+    ways: tuple[Way, ...]
+    tasks: tuple[Task, ...]
+    links: tuple[Link, ...]
+    forms: dict[str, Form]
+    changes: dict[tuple[Link, str, str], str]
+
+    def contenders(self, latency_us: Mapping[str, float]) -> list[Contender]:
+        """The best plan of each single layout, and the best of all; cheapest first.
+
+        Args:
+            latency_us: Measured latency by hash of the function.
+        """
+        layouts = sorted({way.implementation.layout for way in self.ways})
+        problem = _Problem(self, latency_us)
+        found = [
+            Contender(f"uniform {layout or 'as converted'}", *problem.uniform(layout))
+            for layout in layouts
+        ]
+        starts = [c.plan for c in found]
+        combined = Contender("combined", *problem.best(starts))
+        same = [c for c in found if c.plan == combined.plan]
+        if same:
+            found[found.index(same[0])] = dataclasses.replace(same[0], exact=combined.exact)
+        else:
+            found.append(combined)
+        return sorted(found, key=lambda c: c.predicted_us)
+
+
+def find_alternatives(
+    mod: IRModule, target: Target, arch: CpuArch
+) -> Alternatives | None:
+    """The alternatives of a converted module; None when no layer has any.
+
+    Args:
+        mod: A converted module.
+        target: Target that it is compiled for.
+        arch: The CPU.
+    """
+    found = implementations(mod)
+    if not found:
+        return None
+    functions: dict[tuple[int, Implementation], IRModule] = {}
+    for one in sorted({way for ways in found.values() for way in ways}):
+        plan = {layer: one if one in ways else ways[0] for layer, ways in found.items()}
+        lowered = lower_by_layer(mod, target, plan)
+        alone = _functions_of(lowered.mod, lowered.layer_of)
+        functions |= {(n, way): alone[n] for n, way in plan.items() if n in alone}
+    names = {anchor.index: anchor.name for anchor in anchors(mod)}
+    ways = _ranked(functions, names, arch)
+    kept = [way for way in ways if not way.hopeless]
+    if len({way.layer for way in kept}) == len(kept):
+        return None
+    tasks = {workload_hash(t.mod): t for t in extract_tasks(lower(mod, target), target)}
+    for way in kept:
+        if way.workload not in tasks:
+            alone_mod = functions[way.layer, way.implementation]
+            calls = sum(way.workload == other.workload for other in kept)
+            name = f"{way.name} {way.implementation}"
+            tasks[way.workload] = task_of(name, alone_mod, calls)
+    links, forms, changes = _changes(mod, kept, target, tasks)
+    ordered = sorted(tasks.values(), key=lambda task: (-task.weight * task.flops, task.name))
+    return Alternatives(tuple(ways), tuple(ordered), links, forms, changes)
+
+
+def _functions_of(mod: IRModule, layer_of: Mapping[str, int]) -> dict[int, IRModule]:
+    return {
+        layer_of[var.name_hint]: IRModule({"main": func.with_attr("global_symbol", "main")})
+        for var, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc) and var.name_hint in layer_of
+    }
+
+
+def _ranked(
+    functions: Mapping[tuple[int, Implementation], IRModule],
+    names: Mapping[int, str],
+    arch: CpuArch,
+) -> list[Way]:
+    """The ways, each with what the model expects of it."""
+    modelled: dict[str, float] = {}
+    hashes = {key: workload_hash(mod) for key, mod in functions.items()}
+    for key, mod in functions.items():
+        if hashes[key] not in modelled:
+            modelled[hashes[key]] = DefaultPolicy(mod["main"], arch).cycles
+    cheapest: dict[int, float] = {}
+    for (layer, _), text in hashes.items():
+        cheapest[layer] = min(modelled[text], cheapest.get(layer, math.inf))
+    return [
+        Way(
+            layer,
+            names[layer],
+            way,
+            hashes[layer, way],
+            modelled[hashes[layer, way]],
+            modelled[hashes[layer, way]] > _HOPELESS * cheapest[layer],
+        )
+        for layer, way in sorted(functions)
+    ]
+
+
+def _changes(
+    mod: IRModule, ways: Iterable[Way], target: Target, tasks: dict[str, Task]
+) -> tuple[tuple[Link, ...], dict[str, Form], dict[tuple[Link, str, str], str]]:
+    """The links, and the functions that change layouts on them; adds these to ``tasks``."""
+    layouts: dict[int, set[str]] = {}
+    for way in ways:
+        layouts.setdefault(way.layer, set()).add(way.implementation.layout)
+    several = {layout for found in layouts.values() for layout in found} - {""}
+    if not several:
+        return (), {}, {}
+    links = tuple(layer_links(mod, layouts))
+    forms = {"": Form.identity(4)} | forms_of(mod, several)
+    changes: dict[tuple[Link, str, str], str] = {}
+    known: dict[tuple[object, ...], str | None] = {}
+    for link in links:
+        for source in layouts.get(link.source, {""}):
+            for wanted in layouts.get(link.target, {""}):
+                key = (link.shape, link.dtype, source, wanted)
+                if source == wanted:
+                    continue
+                if key not in known:
+                    known[key] = _change_task(link, source, wanted, forms, target, tasks)
+                text = known[key]
+                if text is not None:
+                    changes[link, source, wanted] = text
+    return links, forms, changes
+
+
+def _change_task(
+    link: Link,
+    source: str,
+    wanted: str,
+    forms: Mapping[str, Form],
+    target: Target,
+    tasks: dict[str, Task],
+) -> str | None:
+    """Hash of the function that changes a layout; None where nothing moves, or cannot."""
+    module = change_module(link.shape, link.dtype, forms[source], forms[wanted])
+    if module is None:
+        return None
+    [task] = extract_tasks(lower(module, target), target)
+    text = workload_hash(task.mod)
+    shape = "x".join(map(str, link.shape))
+    name = f"{source or 'own layout'} to {wanted or 'own layout'} of {shape} {link.dtype}"
+    tasks.setdefault(text, dataclasses.replace(task, name=name))
+    return text
+
+
+class _Problem:
+    """Costs of layouts, layer by layer and link by link; each layer's algorithm is its best."""
+
+    def __init__(self, alternatives: Alternatives, latency_us: Mapping[str, float]) -> None:
+        self._best: dict[int, dict[str, tuple[float, Implementation]]] = {}
+        for way in alternatives.ways:
+            us = math.inf if way.hopeless else latency_us.get(way.workload, math.inf)
+            layouts = self._best.setdefault(way.layer, {})
+            layout = way.implementation.layout
+            if math.isfinite(us) and us < layouts.get(layout, (math.inf, way.implementation))[0]:
+                layouts[layout] = us, way.implementation
+        self._layers = [layer for layer in sorted(self._best) if self._best[layer]]
+        self._layouts = [sorted(self._best[layer]) for layer in self._layers]
+        self._unary = [
+            [self._best[layer][layout][0] for layout in layouts]
+            for layer, layouts in zip(self._layers, self._layouts, strict=True)
+        ]
+        self._pairwise: dict[tuple[int, int], np.ndarray] = {}
+        for link in alternatives.links:
+            self._add(link, alternatives, latency_us)
+
+    def _add(
+        self, link: Link, alternatives: Alternatives, latency_us: Mapping[str, float]
+    ) -> None:
+        ends = [self._layers.index(e) if e in self._layers else FIXED for e in _ends(link)]
+        if ends == [FIXED, FIXED]:
+            return
+        rows, columns = ([""] if e == FIXED else self._layouts[e] for e in ends)
+        table = np.array(
+            [[_cost(link, s, t, alternatives, latency_us) for t in columns] for s in rows]
+        )
+        if FIXED in ends:
+            [node] = [e for e in ends if e != FIXED]
+            for choice, cost in enumerate(table.ravel()):
+                self._unary[node][choice] += float(cost)
+            return
+        i, j = ends
+        if i > j:
+            i, j, table = j, i, table.T
+        self._pairwise[i, j] = self._pairwise.get((i, j), 0.0) + table
+
+    def uniform(self, layout: str) -> tuple[dict[int, Implementation], float]:
+        """The plan with ``layout`` wherever it can be, and what it is predicted to take."""
+        choice = [
+            layouts.index(layout if layout in layouts else layouts[0])
+            for layouts in self._layouts
+        ]
+        return self._plan(choice), total_cost(choice, self._unary, self._pairwise)
+
+    def best(
+        self, starts: Sequence[Mapping[int, Implementation]]
+    ) -> tuple[dict[int, Implementation], float, bool]:
+        """The plan that is predicted to take least, and whether that is certain."""
+        begin = [
+            [
+                layouts.index(start[layer].layout)
+                for layer, layouts in zip(self._layers, self._layouts, strict=True)
+            ]
+            for start in starts
+        ]
+        found = minimise(self._unary, self._pairwise, begin)
+        return self._plan(found.choice), found.cost, found.exact
+
+    def _plan(self, choice: Sequence[int]) -> dict[int, Implementation]:
+        return {
+            layer: self._best[layer][layouts[c]][1]
+            for layer, layouts, c in zip(self._layers, self._layouts, choice, strict=True)
+        }
+
+
+def _ends(link: Link) -> tuple[int, int]:
+    return link.source, link.target
+
+
+def _cost(
+    link: Link,
+    source: str,
+    wanted: str,
+    alternatives: Alternatives,
+    latency_us: Mapping[str, float],
+) -> float:
+    """Microseconds of bringing a link's tensor from one layout to the other."""
+    if source == wanted:
+        return 0.0
+    text = alternatives.changes.get((link, source, wanted))
+    if text is not None:
+        return latency_us.get(text, math.inf)
+    forms = alternatives.forms
+    possible = change_between(link.shape, forms[source], forms[wanted])
+    return 0.0 if possible is not None else math.inf
