@@ -19,7 +19,7 @@ from typing import Any
 import tvm
 
 from tvmopt.arch.target import TargetSpec
-from tvmopt.stages.auto_layout import measured_seconds
+from tvmopt.stages.network_timing import measured_seconds
 from tvmopt.stages.result import Progress
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation
@@ -99,12 +99,12 @@ def tune_layers(
     ]
     lowered = {c.name: lower(mod, llvm, plan=c.plan) for c in timed}
     tasks_of = {name: extract_tasks(module, llvm) for name, module in lowered.items()}
-    union = {workload_hash(t.mod): t for tasks in tasks_of.values() for t in tasks}
+    union = _union(tasks_of)
     options = dataclasses.replace(rest, network_bytes=options.network_bytes)
     second = strategy.tune(
-        list(union.values()), llvm, arch, options, work_dir, progress
+        union, llvm, arch, options, work_dir, progress
     )
-    latency_us |= _latencies(list(union.values()), second)
+    latency_us |= _latencies(union, second)
     measured_ms: dict[str, float] = {}
     chosen = best.name
     can_time = options.board is None and not target.missing_on_host()
@@ -113,12 +113,25 @@ def tune_layers(
         measured_ms = {name: 1e3 * value for name, value in seconds.items()}
         chosen = min(measured_ms, key=lambda name: measured_ms[name])
     kept = next(c for c in timed if c.name == chosen)
-    result = _joined(first, second, alternatives.tasks, tasks_of[chosen], list(union.values()))
+    result = _joined(first, second, alternatives.tasks, tasks_of[chosen], union)
     result = dataclasses.replace(result, seconds=time.perf_counter() - start)
     return LayerTuning(
         result, kept.plan, lowered[chosen], tuple(contenders), measured_ms, chosen, alternatives,
         latency_us,
     )  # fmt: skip
+
+
+def _union(tasks_of: Mapping[str, Sequence[Task]]) -> list[Task]:
+    """The tasks of several modules, each once, and no name twice."""
+    found: dict[str, Task] = {}
+    names: set[str] = set()
+    for module, tasks in tasks_of.items():
+        for task in tasks:
+            if workload_hash(task.mod) not in found:
+                name = task.name if task.name not in names else f"{task.name} in {module}"
+                found[workload_hash(task.mod)] = dataclasses.replace(task, name=name)
+                names.add(name)
+    return list(found.values())
 
 
 def _weight_bytes(lowered: tvm.IRModule, llvm: tvm.target.Target) -> int:

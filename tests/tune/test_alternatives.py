@@ -1,0 +1,118 @@
+"""Every way of every layer, and the plan whose measured parts take least."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from tvmopt.transform.lower import lower
+from tvmopt.transform.plan import Implementation, free_layouts
+from tvmopt.tune import alternatives as module
+from tvmopt.tune import extract_tasks
+from tvmopt.tune.alternatives import find_alternatives
+from tvmopt.tune.database import workload_hash
+
+from ..transform.plan_net import residual_net
+from .models import ARCH, TARGET, matmul_net
+
+DIRECT, W2, W4 = (Implementation("", name) for name in ("direct", "winograd2", "winograd4"))
+BLOCKED = Implementation("NCHW16c")
+
+
+@pytest.fixture(scope="module")
+def mod():
+    net = residual_net()
+    free_layouts(net)
+    return net
+
+
+@pytest.fixture(scope="module")
+def found(mod):
+    """The alternatives, none thought hopeless."""
+    before, module._HOPELESS = module._HOPELESS, 1e9
+    try:
+        return find_alternatives(mod, TARGET, ARCH)
+    finally:
+        module._HOPELESS = before
+
+
+def of(found, layer: int, way: Implementation) -> str:
+    """Hash of the function of one way."""
+    return next(w.workload for w in found.ways if (w.layer, w.implementation) == (layer, way))
+
+
+def test_all_ways_are_tasks_beside_the_networks_own(mod, found) -> None:
+    ways = {(w.layer, w.implementation) for w in found.ways}
+    assert ways == {
+        *((0, way) for way in (DIRECT, W2, W4, BLOCKED)),
+        *((layer, way) for layer in (1, 2, 3) for way in (DIRECT, BLOCKED)),
+    }
+    tasks = {workload_hash(task.mod) for task in found.tasks}
+    assert {w.workload for w in found.ways} <= tasks
+    assert set(found.changes.values()) <= tasks
+    assert {workload_hash(t.mod) for t in extract_tasks(lower(mod, TARGET), TARGET)} <= tasks
+    assert len({task.name for task in found.tasks}) == len(found.tasks)
+
+
+def test_hopeless_ways_are_listed_and_not_measured(mod, found) -> None:
+    cheapest = min(w.cycles for w in found.ways if w.layer == 0)
+    dearest = max((w for w in found.ways if w.layer == 0), key=lambda w: w.cycles)
+    assert dearest.cycles > cheapest
+    before, module._HOPELESS = module._HOPELESS, dearest.cycles / cheapest * 0.999
+    try:
+        some = find_alternatives(mod, TARGET, ARCH)
+    finally:
+        module._HOPELESS = before
+    assert some is not None
+    [listed] = [w for w in some.ways if w.workload == dearest.workload]
+    assert listed.hopeless
+    assert listed.workload not in {workload_hash(task.mod) for task in some.tasks}
+
+
+def test_a_network_without_convolutions_has_none() -> None:
+    assert find_alternatives(matmul_net(), TARGET, ARCH) is None
+
+
+def test_a_faster_layout_is_taken_when_the_changes_cost_less(found) -> None:
+    latency = dict.fromkeys((workload_hash(task.mod) for task in found.tasks), 10.0)
+    latency |= dict.fromkeys(found.changes.values(), 1.0)
+    latency[of(found, 1, BLOCKED)] = latency[of(found, 2, BLOCKED)] = 5.0
+    latency[of(found, 0, BLOCKED)] = latency[of(found, 3, BLOCKED)] = 20.0
+    best = found.contenders(latency)[0]
+    assert best.name == "combined"
+    assert best.exact
+    assert best.plan[1] == best.plan[2] == BLOCKED
+    assert best.plan[3] == DIRECT
+    latency |= dict.fromkeys(found.changes.values(), 30.0)
+    best = found.contenders(latency)[0]
+    assert best.name == "uniform as converted"
+    assert best.exact
+
+
+def test_algorithms_are_compared_by_what_was_measured(found) -> None:
+    latency = dict.fromkeys((workload_hash(task.mod) for task in found.tasks), 10.0)
+    for way in (DIRECT, W2, W4):
+        best = found.contenders(latency | {of(found, 0, way): 5.0})[0]
+        assert best.plan[0] == way
+        unmeasured = {k: v for k, v in latency.items() if k != of(found, 0, way)}
+        assert found.contenders(unmeasured)[0].plan[0] != way
+
+
+@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+@hypothesis.given(st.data())
+def test_no_single_layout_is_predicted_to_take_less(found, data) -> None:
+    hashes = sorted({workload_hash(task.mod) for task in found.tasks})
+    costs = data.draw(st.lists(st.floats(1, 50), min_size=len(hashes), max_size=len(hashes)))
+    contenders = found.contenders(dict(zip(hashes, costs, strict=True)))
+    assert {"uniform as converted", "uniform NCHW16c"} <= {c.name for c in contenders}
+    assert contenders[0].exact
+    assert contenders == sorted(contenders, key=lambda c: c.predicted_us)
+
+
+def test_a_contender_says_the_same_twice(found) -> None:
+    latency = dict.fromkeys((workload_hash(task.mod) for task in found.tasks), 10.0)
+    first, second = found.contenders(latency), found.contenders(latency)
+    assert [dataclasses.asdict(c) for c in first] == [dataclasses.asdict(c) for c in second]

@@ -1,0 +1,88 @@
+"""Whole networks timed side by side, in a process that does nothing else.
+
+A process that has tuned or compiled may have its threads on the same core; a fresh one has not.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tvmopt.arch.target import TargetSpec
+from tvmopt.build import build_library
+from tvmopt.errors import TuneError
+from tvmopt.measure.jobs import random_array
+from tvmopt.measure.workers import Job, WorkerPool
+
+_REPEATS, _SECONDS = 60, 2.0
+_TIMEOUT_S = 300.0
+
+
+def measured_seconds(
+    lowered: Mapping[str, tvm.IRModule], target: TargetSpec, database_dir: Path | None = None
+) -> dict[str, float]:
+    """Median latency of each lowered module, timed in turns.
+
+    Args:
+        lowered: Modules by name, with the same inputs.
+        target: Target that they are compiled for.
+        database_dir: Tuning database that schedules them; the default schedules without.
+
+    Raises:
+        TuneError: When they cannot be run.
+    """
+    with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
+        scratch = Path(folder)
+        libraries = {}
+        for number, (name, module) in enumerate(lowered.items()):
+            path = scratch / f"network{number}.so"
+            built = build_library(module, target, path, database_dir=database_dir)
+            libraries[name] = str(built.path)
+        arguments = {"libraries": libraries, "inputs": _inputs(next(iter(lowered.values())))}
+        job = Job("tvmopt.stages.network_timing:time_libraries", arguments, _TIMEOUT_S)
+        with WorkerPool(1, target.threads, scratch, "networks") as pool:
+            [outcome] = pool.run([job])
+    if outcome.error is not None:
+        raise TuneError(
+            f"the compiled networks must run to be compared, but did not: {outcome.error}"
+        )
+    return {name: float(seconds) for name, seconds in outcome.value.items()}
+
+
+def time_libraries(
+    libraries: Mapping[str, str], inputs: list[list[Any]]
+) -> dict[str, float]:
+    """Median latency of compiled networks, in seconds; for a worker process.
+
+    Args:
+        libraries: Path by name.
+        inputs: Shape and type of each input: ``[[shape, dtype], ...]``.
+    """
+    from tvmopt.evaluate.latency import interleave
+
+    rng = np.random.default_rng(0)
+    tensors = [
+        tvm.runtime.tensor(random_array(rng, tuple(shape), dtype, False))
+        for shape, dtype in inputs
+    ]
+
+    def call(path: str) -> Callable[[], object]:
+        main = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())["main"]
+        return lambda: main(*tensors)
+
+    calls = {name: call(path) for name, path in libraries.items()}
+    samples = interleave(calls, _REPEATS, _SECONDS)
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def _inputs(lowered: tvm.IRModule) -> list[list[Any]]:
+    return [
+        [[int(e) for e in param.ty.shape], str(param.ty.dtype)] for param in lowered["main"].params
+    ]
