@@ -99,39 +99,40 @@ def tune_layers(
     ]
     lowered = {c.name: lower(mod, llvm, plan=c.plan) for c in timed}
     tasks_of = {name: extract_tasks(module, llvm) for name, module in lowered.items()}
-    union = _union(tasks_of)
-    options = dataclasses.replace(rest, network_bytes=options.network_bytes)
-    second = strategy.tune(
-        union, llvm, arch, options, work_dir, progress
-    )
-    latency_us |= _latencies(union, second)
+    measured: list[tuple[Sequence[Task], TuneResult]] = [(alternatives.tasks, first)]
+    seams = _unknown(tasks_of, alternatives.tasks)
+    if seams:
+        measured.append((seams, strategy.tune(seams, llvm, arch, rest, work_dir, progress)))
+        latency_us |= _latencies(*measured[-1])
     measured_ms: dict[str, float] = {}
     chosen = best.name
     can_time = options.board is None and not target.missing_on_host()
     if len(timed) > 1 and can_time:
-        seconds = measured_seconds(lowered, target, second.database_dir)
+        seconds = measured_seconds(lowered, target, first.database_dir)
         measured_ms = {name: 1e3 * value for name, value in seconds.items()}
         chosen = min(measured_ms, key=lambda name: measured_ms[name])
     kept = next(c for c in timed if c.name == chosen)
-    result = _joined(first, second, alternatives.tasks, tasks_of[chosen], union)
-    result = dataclasses.replace(result, seconds=time.perf_counter() - start)
+    result = _joined(measured, tasks_of[chosen], time.perf_counter() - start)
     return LayerTuning(
         result, kept.plan, lowered[chosen], tuple(contenders), measured_ms, chosen, alternatives,
         latency_us,
     )  # fmt: skip
 
 
-def _union(tasks_of: Mapping[str, Sequence[Task]]) -> list[Task]:
-    """The tasks of several modules, each once, and no name twice."""
-    found: dict[str, Task] = {}
-    names: set[str] = set()
+def _unknown(tasks_of: Mapping[str, Sequence[Task]], known: Sequence[Task]) -> list[Task]:
+    """The tasks of several modules that are not ``known``, each once, and no name twice."""
+    hashes = {workload_hash(task.mod) for task in known}
+    names = {task.name for task in known}
+    found: list[Task] = []
     for module, tasks in tasks_of.items():
         for task in tasks:
-            if workload_hash(task.mod) not in found:
+            text = workload_hash(task.mod)
+            if text not in hashes:
                 name = task.name if task.name not in names else f"{task.name} in {module}"
-                found[workload_hash(task.mod)] = dataclasses.replace(task, name=name)
+                found.append(dataclasses.replace(task, name=name))
+                hashes.add(text)
                 names.add(name)
-    return list(found.values())
+    return found
 
 
 def _weight_bytes(lowered: tvm.IRModule, llvm: tvm.target.Target) -> int:
@@ -165,39 +166,26 @@ def _latencies(tasks: Sequence[Task], result: TuneResult) -> dict[str, float]:
 
 
 def _joined(
-    first: TuneResult,
-    second: TuneResult,
-    before: Sequence[Task],
-    tasks: Sequence[Task],
-    union: Sequence[Task],
+    measured: Sequence[tuple[Sequence[Task], TuneResult]], tasks: Sequence[Task], seconds: float
 ) -> TuneResult:
-    """One result of the chosen plan's tasks; candidates and log of all."""
-    hash_of = {task.name: workload_hash(task.mod) for task in union}
-    old_hash = {task.name: workload_hash(task.mod) for task in before}
-    earlier = {old_hash[row.name]: row for row in first.tasks}
-    later = {hash_of[row.name]: row for row in second.tasks}
-    rows: list[TaskResult] = []
-    names: dict[str, str] = {}
-    for task in tasks:
-        text = workload_hash(task.mod)
-        row, old = later[text], earlier.get(text)
-        names[text] = task.name
-        rows.append(
-            dataclasses.replace(
-                row,
-                name=task.name,
-                weight=task.weight,
-                trials=row.trials + (old.trials if old else 0),
-                failures=row.failures + (old.failures if old else 0),
-            )
-        )
-    log = [
-        *_renamed(first.log, old_hash, names, 0.0),
-        *_renamed(second.log, hash_of, names, first.seconds),
+    """One result, of ``tasks``; the candidates and the log are of all that was measured."""
+    names = {workload_hash(task.mod): task.name for task in tasks}
+    rows: dict[str, TaskResult] = {}
+    log: list[dict[str, Any]] = []
+    spent = 0.0
+    for known, result in measured:
+        hash_of = {task.name: workload_hash(task.mod) for task in known}
+        rows |= {hash_of[row.name]: row for row in result.tasks}
+        log += _renamed(result.log, hash_of, names, spent)
+        spent += result.seconds
+    of = [
+        dataclasses.replace(rows[workload_hash(t.mod)], name=t.name, weight=t.weight) for t in tasks
     ]
-    _add_totals(log, rows)
+    _add_totals(log, of)
+    _, first = measured[0]
+    trials = sum(result.trials for _, result in measured)
     return dataclasses.replace(
-        second, tasks=tuple(rows), trials=first.trials + second.trials, log=tuple(log)
+        first, tasks=tuple(of), trials=trials, seconds=seconds, log=tuple(log)
     )
 
 

@@ -44,7 +44,8 @@ def plot_convergence(result: TuneResult, path: Path) -> Path | None:
         axes[1][column].set_xlabel(label)
     axes[0][0].set_ylabel("all tasks, best so far (ms)")
     axes[1][0].set_ylabel("one task, calls x best (ms)")
-    axes[1][1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    if axes[1][1].get_legend_handles_labels()[0]:
+        axes[1][1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.suptitle(f"{result.strategy}: {result.trials} trials, {result.seconds:.0f} s")
     figure.savefig(path, dpi=110)
     return path
