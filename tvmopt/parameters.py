@@ -12,6 +12,7 @@ from typing import Any
 from tvmopt.config import (
     CALIBRATIONS,
     DTYPES,
+    GRANULARITIES,
     LAYOUTS,
     LOW_DTYPES,
     METRICS,
@@ -91,6 +92,9 @@ _ALL = (
     Parameter("calibration_samples", int, 100, "int8: most samples to calibrate on"),
     Parameter("sensitivity_time", float, 120.0, "most seconds to measure sensitivity for"),
     Parameter("strategy", str, "fast", f"tuning strategy: {', '.join(STRATEGIES)}"),
+    Parameter("granularity", str, "subgraph",
+              "what fast and metaschedule measure: subgraph, each fused function as it runs; "
+              "operator, its anchor alone, whose schedule the functions around it take over"),
     Parameter("topk", int, 20, "most configurations of one function that fast measures"),
     Parameter("trials", int, 64, "most candidates that metaschedule measures"),
     Parameter("time_budget", float, 0.0, "most seconds to tune for; 0: no limit"),
@@ -133,7 +137,7 @@ _BY_NAME = {p.name: p for p in _ALL}
 _MODEL = ("model", "name", "input_shapes", "data", "target", "threads")
 _QUANTIZATION = ("quantization", "calibration", "calibration_samples")
 _CONVERSION = ("layout", "dtype", "skip_layers", *_QUANTIZATION, "max_accuracy_drop")
-_TUNING = ("strategy", "topk", "trials", "time_budget")
+_TUNING = ("strategy", "granularity", "topk", "trials", "time_budget")
 _BOARD = ("rpc_tracker", "rpc_key")
 
 

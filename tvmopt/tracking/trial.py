@@ -147,8 +147,9 @@ def run_trial(
 
 def _stages(session: Session, request: Request) -> list[StageOutput]:
     converted = pipeline.convert_stage(session, request)
-    earlier = earlier_databases(session) if request.tune.strategy in MEASURING else ()
-    tuned = pipeline.tune_stage(session, request, converted, earlier=earlier)
+    tune = request.tune
+    known = earlier_databases(session, tune.granularity) if tune.strategy in MEASURING else ()
+    tuned = pipeline.tune_stage(session, request, converted, earlier=known)
     built = pipeline.build_stage(session, request, converted, tuned)
     measured = pipeline.evaluate_stage(session, request, converted, built, None)
     return [converted, tuned, built, measured]
