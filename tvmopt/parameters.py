@@ -110,8 +110,11 @@ _ALL = (
               "layouts to try; default: NHWC, NCHW16c, NCHW for models with convolutions"),
     Parameter("strategies", str, "",
               f"efforts of tuning to try: {', '.join(STRATEGIES)}; default: all but none"),
+    Parameter("granularities", str, "",
+              f"granularities of tuning to try: {', '.join(GRANULARITIES)}; default: both"),
     Parameter("space", str, "",
-              "YAML file with dtypes, skip_layers, layouts, strategies, topk, metaschedule_trials"),
+              "YAML file with dtypes, skip_layers, layouts, strategies, granularities, topk, "
+              "metaschedule_trials"),
     Parameter("max_library_mb", float, 0.0, "largest library in MB (10^6 bytes); 0: no limit"),
     Parameter("max_memory_mb", float, 0.0, "largest peak memory of inference in MB; 0: no limit"),
     Parameter("max_p99_ms", float, 0.0, "largest 99th percentile of latency; 0: no limit"),
@@ -156,10 +159,10 @@ def _search_table() -> tuple[Parameter, ...]:
     }
     rows = []
     for row in _table(
-        *_MODEL, "dtypes", "layouts", "strategies", "topk", "space", *_QUANTIZATION,
-        "sensitivity_time", "max_accuracy_drop", "max_library_mb", "max_memory_mb", "max_p99_ms",
-        "objectives", "trials", "time_budget", "patience", "trial_timeout", "memory_limit",
-        "metric", "repeats", "study", "storage", "seed",
+        *_MODEL, "dtypes", "layouts", "strategies", "granularities", "topk", "space",
+        *_QUANTIZATION, "sensitivity_time", "max_accuracy_drop", "max_library_mb",
+        "max_memory_mb", "max_p99_ms", "objectives", "trials", "time_budget", "patience",
+        "trial_timeout", "memory_limit", "metric", "repeats", "study", "storage", "seed",
     ):  # fmt: skip
         if row.name in renamed:
             default, text = renamed[row.name]

@@ -74,7 +74,7 @@ def request_for(request: Request, choice: Choice) -> Request:
     sizes: dict[str, Any] = {}
     if effort.size:
         sizes[{"fast": "topk", "metaschedule": "trials"}[effort.strategy]] = effort.size
-    tune = TuneConfig(request.tune.target, effort.strategy, **sizes)
+    tune = TuneConfig(request.tune.target, effort.strategy, effort.granularity, **sizes)
     evaluate = request.evaluate
     if choice == BASELINE:
         evaluate = dataclasses.replace(evaluate, accuracy_time_s=_BASELINE_ACCURACY_S)
@@ -107,6 +107,7 @@ def run_trial(
         "tvmopt.trial": str(claimed.number),
         "tvmopt.study": str(session.params.get("study", "")),
         "tvmopt.model_name": request.name,
+        "tvmopt.granularity": choice.effort.granularity,
     }
     name = "baseline" if choice == BASELINE else f"trial-{claimed.number:03d}"
     params = {
@@ -114,6 +115,7 @@ def run_trial(
         **choice.to_dict(),
         "skip_layers": choice.variant.skip_layers or "none",
         "strategy": choice.effort.strategy,
+        "granularity": choice.effort.granularity,
     }
     try:
         with open_run(
