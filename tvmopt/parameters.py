@@ -12,6 +12,7 @@ from typing import Any
 from tvmopt.config import (
     CALIBRATIONS,
     DTYPES,
+    GRANULARITIES,
     LAYOUTS,
     LOW_DTYPES,
     METRICS,
@@ -91,6 +92,9 @@ _ALL = (
     Parameter("calibration_samples", int, 100, "int8: most samples to calibrate on"),
     Parameter("sensitivity_time", float, 120.0, "most seconds to measure sensitivity for"),
     Parameter("strategy", str, "fast", f"tuning strategy: {', '.join(STRATEGIES)}"),
+    Parameter("granularity", str, "subgraph",
+              "what fast and metaschedule measure: subgraph, each fused function as it runs; "
+              "operator, its anchor alone, whose schedule the functions around it take over"),
     Parameter("topk", int, 20, "most configurations of one function that fast measures"),
     Parameter("trials", int, 64, "most candidates that metaschedule measures"),
     Parameter("time_budget", float, 0.0, "most seconds to tune for; 0: no limit"),
@@ -106,8 +110,11 @@ _ALL = (
               "layouts to try; default: NHWC, NCHW16c, NCHW for models with convolutions"),
     Parameter("strategies", str, "",
               f"efforts of tuning to try: {', '.join(STRATEGIES)}; default: all but none"),
+    Parameter("granularities", str, "",
+              f"granularities of tuning to try: {', '.join(GRANULARITIES)}; default: both"),
     Parameter("space", str, "",
-              "YAML file with dtypes, skip_layers, layouts, strategies, topk, metaschedule_trials"),
+              "YAML file with dtypes, skip_layers, layouts, strategies, granularities, topk, "
+              "metaschedule_trials"),
     Parameter("max_library_mb", float, 0.0, "largest library in MB (10^6 bytes); 0: no limit"),
     Parameter("max_memory_mb", float, 0.0, "largest peak memory of inference in MB; 0: no limit"),
     Parameter("max_p99_ms", float, 0.0, "largest 99th percentile of latency; 0: no limit"),
@@ -133,7 +140,7 @@ _BY_NAME = {p.name: p for p in _ALL}
 _MODEL = ("model", "name", "input_shapes", "data", "target", "threads")
 _QUANTIZATION = ("quantization", "calibration", "calibration_samples")
 _CONVERSION = ("layout", "dtype", "skip_layers", *_QUANTIZATION, "max_accuracy_drop")
-_TUNING = ("strategy", "topk", "trials", "time_budget")
+_TUNING = ("strategy", "granularity", "topk", "trials", "time_budget")
 _BOARD = ("rpc_tracker", "rpc_key")
 
 
@@ -152,10 +159,10 @@ def _search_table() -> tuple[Parameter, ...]:
     }
     rows = []
     for row in _table(
-        *_MODEL, "dtypes", "layouts", "strategies", "topk", "space", *_QUANTIZATION,
-        "sensitivity_time", "max_accuracy_drop", "max_library_mb", "max_memory_mb", "max_p99_ms",
-        "objectives", "trials", "time_budget", "patience", "trial_timeout", "memory_limit",
-        "metric", "repeats", "study", "storage", "seed",
+        *_MODEL, "dtypes", "layouts", "strategies", "granularities", "topk", "space",
+        *_QUANTIZATION, "sensitivity_time", "max_accuracy_drop", "max_library_mb",
+        "max_memory_mb", "max_p99_ms", "objectives", "trials", "time_budget", "patience",
+        "trial_timeout", "memory_limit", "metric", "repeats", "study", "storage", "seed",
     ):  # fmt: skip
         if row.name in renamed:
             default, text = renamed[row.name]

@@ -56,6 +56,15 @@ def test_dear_efforts_are_for_the_best_third() -> None:
     assert sum(t.choice.effort == EFFORTS[1] for t in tried[:first]) >= 3
 
 
+def test_a_variant_is_tuned_by_operator_before_it_is_by_subgraph() -> None:
+    efforts = (EFFORTS[0], Effort("fast", 20, "operator"), EFFORTS[1])
+    space = Space(SPACE.dtypes, SPACE.skip_layers, SPACE.layouts, efforts)
+    latency = {v: 20.0 + n for n, v in enumerate(space.variants())}
+    tried = _run(space, lambda c: _finished(c, latency[c.variant]))
+    for variant in space.variants():
+        assert tuple(t.choice.effort for t in tried if t.choice.variant == variant) == efforts
+
+
 def test_what_is_not_feasible_goes_up_only_when_nothing_else_is_left() -> None:
     def measure(choice: Choice) -> Tried:
         low = choice.variant.dtype != "float32"

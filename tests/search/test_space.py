@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tvmopt.config import GRANULARITIES, MEASURING
 from tvmopt.errors import ConfigError
 from tvmopt.quantize import LayerCost, Sensitivity, SkipSet
 from tvmopt.search.generate import (
@@ -102,11 +103,60 @@ def test_layouts_are_for_convolutions() -> None:
 def test_efforts_rise_in_price_in_whatever_order_they_are_declared() -> None:
     declared = Declared(strategies=("metaschedule", "fast", "default"), topk=(40, 5))
     assert [str(e) for e in choose_efforts(declared)] == [
-        "default", "fast-5", "fast-40", "metaschedule-64",
+        "default", "fast-5-operator", "fast-5", "fast-40-operator", "fast-40",
+        "metaschedule-64-operator", "metaschedule-64",
     ]  # fmt: skip
     assert [str(e) for e in choose_efforts(Declared())] == [
+        "default", "fast-20-operator", "fast-20", "metaschedule-64-operator", "metaschedule-64",
+    ]  # fmt: skip
+
+
+def test_granularities_narrow_the_efforts_that_measure() -> None:
+    subgraph, operator = (Declared(granularities=(g,)) for g in ("subgraph", "operator"))
+    assert [str(e) for e in choose_efforts(subgraph)] == [
         "default", "fast-20", "metaschedule-64",
     ]  # fmt: skip
+    assert [str(e) for e in choose_efforts(operator)] == [
+        "default", "fast-20-operator", "metaschedule-64-operator",
+    ]  # fmt: skip
+    untuned = Declared(strategies=("default", "none"), granularities=("operator",))
+    assert [str(e) for e in choose_efforts(untuned)] == ["none", "default"]
+
+
+measuring = st.builds(
+    Effort, st.sampled_from(MEASURING), st.integers(0, 999), st.sampled_from(GRANULARITIES)
+)
+efforts = measuring | st.sampled_from([Effort("none"), Effort("default")])
+
+
+@given(efforts, efforts)
+def test_an_effort_is_what_its_name_says(one: Effort, other: Effort) -> None:
+    assert Effort.parse(str(one)) == one
+    assert (str(one) == str(other)) == (one == other) == (one.price == other.price)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fast-", "quick-20", "fast-20-tile", "fast-operator-20", "fast-20-operator-1"]
+)
+def test_what_is_no_effort_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="an effort must be a strategy with its size and"):
+        Effort.parse(text)
+
+
+def test_what_does_not_measure_has_no_choice_of_granularity() -> None:
+    with pytest.raises(ConfigError, match="of the effort default must be one of subgraph, but"):
+        Effort.parse("default-operator")
+    with pytest.raises(ConfigError, match="of the effort fast must be one of subgraph, operator"):
+        Effort("fast", 20, "tile")
+
+
+def test_twins_differ_in_their_granularity_alone() -> None:
+    variant = Variant("float32", "", "NHWC")
+    fast, operator = (Choice(variant, Effort("fast", 20, g)) for g in GRANULARITIES)
+    assert fast.is_twin(operator) and operator.is_twin(fast) and not fast.is_twin(fast)
+    assert not Choice(variant, Effort("fast", 10)).is_twin(operator)
+    assert not Choice(Variant("int8", "", "NHWC"), fast.effort).is_twin(operator)
+    assert not Choice(variant, Effort("default")).is_twin(operator)
 
 
 def _skip(layers: tuple[int, ...], holds: bool, source: str = "measured") -> SkipSet:
@@ -152,14 +202,17 @@ def test_a_file_declares_and_parameters_go_before_it(tmp_path) -> None:
     path = tmp_path / "space.yaml"
     path.write_text(
         "dtypes: [float32, int8]\nlayouts: NHWC\ntopk: [5, 20]\n"
-        "skip_layers: {int8: ['', [0, 3], 7]}\n"
+        "skip_layers: {int8: ['', [0, 3], 7]}\ngranularities: operator\n"
     )
-    declared = read_declared(str(path), "int8", "", "", 30)
+    declared = read_declared(str(path), "int8", "", "", "", 30)
+    assert declared.granularities == ("operator",)
+    both = read_declared(str(path), "", "", "", "operator, subgraph", 30)
+    assert both.granularities == ("operator", "subgraph")
     assert declared.dtypes == ("int8",)
     assert declared.layouts == ("NHWC",)
     assert declared.topk == (5, 20)
     assert declared.skip_layers == {"int8": ("", "0,3", "7")}
-    assert read_declared("", "", "", "", 30).topk == (30,)
+    assert read_declared("", "", "", "", "", 30).topk == (30,)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +223,7 @@ def test_a_file_declares_and_parameters_go_before_it(tmp_path) -> None:
         ("dtypes: [int7]", "dtypes must be one of float32, .*'int7'"),
         ("layouts: [NWHC]", "layouts must hold layouts such as NHWC, but got 'NWHC'"),
         ("strategies: [slow]", "strategies must be one of fast, .*'slow'"),
+        ("granularities: [op]", "granularities must be one of subgraph, operator, but got 'op'"),
         ("topk: 0", "topk and metaschedule_trials must be at least 1, but got \\[0\\]"),
         ("topk: many", "topk must be a whole number, but got 'many'"),
         ("skip_layers: [1]", "skip_layers must list sets by number format"),
@@ -180,12 +234,12 @@ def test_a_wrong_file_is_one_clear_error(tmp_path, text: str, said: str) -> None
     path = tmp_path / "space.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=said):
-        read_declared(str(path), "", "", "", 20)
+        read_declared(str(path), "", "", "", "", 20)
 
 
 def test_a_missing_file_is_one_clear_error() -> None:
     with pytest.raises(ConfigError, match=r"'nowhere.yaml' cannot be read"):
-        read_declared("nowhere.yaml", "", "", "", 20)
+        read_declared("nowhere.yaml", "", "", "", "", 20)
 
 
 def test_a_space_must_hold_something() -> None:

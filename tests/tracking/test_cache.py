@@ -10,10 +10,14 @@ import numpy as np
 import onnx
 import pytest
 
-from tvmopt import digest
+from tvmopt import digest, host
+from tvmopt.config import GRANULARITIES, STRATEGIES
+from tvmopt.errors import ConfigError
 from tvmopt.tracking import pipeline
-from tvmopt.tracking.request import make_request
+from tvmopt.tracking.request import EXAMPLE, make_request
 from tvmopt.tracking.stage_run import Session
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +83,7 @@ def test_one_weight_changes_every_stage(monkeypatch, model, tmp_path):
         ({"trials": 5}, [False] * 4),  # not used by the strategy fast
         ({"topk": 5}, [False, True, True, True]),
         ({"strategy": "default", "topk": 5}, [False, True, True, True]),
+        ({"granularity": "operator"}, [False, True, True, True]),
         ({"dtype": "float16"}, [True] * 4),
         ({"layout": "NHWC"}, [True] * 4),
         ({"skip_layers": "0"}, [True] * 4),
@@ -89,6 +94,19 @@ def test_what_a_parameter_changes(monkeypatch, model, change, which):
     a = _digests(monkeypatch, make_request(model, **{"threads": 2}))
     b = _digests(monkeypatch, make_request(model, **{"threads": 2, **change}))
     assert _changed(a, b) == which
+
+
+@pytest.mark.parametrize("strategy", ["default", "none"])
+def test_granularity_changes_nothing_where_nothing_is_measured(monkeypatch, model, strategy):
+    a, b = (make_request(model, strategy=strategy, granularity=g) for g in GRANULARITIES)
+    assert _digests(monkeypatch, a) == _digests(monkeypatch, b)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_wrong_granularity_is_refused_by_every_strategy(model, strategy):
+    with pytest.raises(ConfigError) as caught:
+        make_request(model, strategy=strategy, granularity="op")
+    assert str(caught.value) == "granularity must be one of subgraph, operator, but got 'op'"
 
 
 def test_our_code_changes_every_stage(monkeypatch, model):
@@ -125,6 +143,25 @@ def test_damaged_artifacts_are_not_reused(use_example, model, tmp_path, capsys):
     again = pipeline.convert_stage(session, request)
     assert (again.cached, again.run_id == first.run_id) == (False, False)
     assert "has damaged artifacts: doing it again" in capsys.readouterr().out
+
+
+def test_a_run_that_finds_its_stage_done_says_the_granularity(
+    use_example, tmp_path, monkeypatch
+):
+    client = use_example.client()
+    experiments = [e.experiment_id for e in client.search_experiments()]
+    done = client.search_runs(experiments, "tags.`tvmopt.stage` = 'tune'")[-1]
+    monkeypatch.setattr(host, "fingerprint", lambda: done.data.tags["tvmopt.fingerprint"])
+    model, name = ROOT / EXAMPLE["model"], EXAMPLE["name"]
+    shapes, data = EXAMPLE["input_shapes"], str(ROOT / EXAMPLE["data"])
+    request = make_request(model, name=name, input_shapes=shapes, data=data, threads=1)
+    session = _session(use_example, tmp_path)
+    tuned = pipeline.tune_stage(
+        session, request, pipeline.convert_stage(session, request), own=True
+    )
+    tags = client.get_run(session.run_id).data.tags
+    assert (tuned.cached, tags["tvmopt.granularity"]) == (True, "subgraph")
+    assert "tvmopt.stage" not in tags
 
 
 def test_no_cache_does_it_again(use_example, model, tmp_path):

@@ -1,10 +1,15 @@
-"""Each entry point through ``mlflow run``, on a model with two inputs and two outputs."""
+"""Each entry point through ``mlflow run``, on a model with two inputs and two outputs.
+
+It is tuned by operator here; the bundled example (``test_main.py``) is by subgraph.
+"""
 
 from __future__ import annotations
 
+import csv
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import mlflow
 import numpy as np
@@ -12,6 +17,13 @@ import onnx
 import onnxruntime as ort
 import pytest
 from mlflow import MlflowClient
+
+from tvmopt import host
+from tvmopt.errors import DatabaseMismatchError
+from tvmopt.tracking.earlier import earlier_databases
+from tvmopt.tracking.stage_run import Session
+from tvmopt.tracking.workflow import tune
+from tvmopt.tune.database import granularity_of
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +53,7 @@ def _ok(done: subprocess.CompletedProcess) -> str:
 def steps(store, mlflow_run):
     """What each entry point printed when run one after the other, by its name."""
     model = {"model": store / "two.onnx", "name": "two"}
-    few = {**model, "topk": 3}
+    few = {**model, "granularity": "operator", "topk": 3}
     calls = {
         "convert": model,
         "tune": few,
@@ -124,6 +136,64 @@ def test_registered_model_equals_onnx_runtime(store, steps, monkeypatch):
         np.testing.assert_array_equal(got[output.name], a)
 
 
+def _folder(run) -> Path:
+    return Path(run.info.artifact_uri.removeprefix("file://"))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_tuning_by_operator_reaches_the_bundle(store, steps):
+    assert "tasks by operator" in steps["tune"]
+    assert "records: 1 operator; " in steps["build"]
+    assert "tvmopt fast by operator" in steps["evaluate"]
+    runs = {r.data.tags["tvmopt.stage"]: r for r in _runs(store, "tags.`tvmopt.stage` != ''")}
+    for stage in ("tune", "build"):
+        assert runs[stage].data.params["granularity"] == "operator"
+        assert runs[stage].data.tags["tvmopt.granularity"] == "operator"
+    assert granularity_of(_folder(runs["tune"]) / "database") == "operator"
+    tasks = _rows(_folder(runs["tune"]) / "tasks.csv")
+    [anchor] = [row for row in tasks if row["granularity"] == "operator"]
+    assert anchor["task"].startswith("matmul of ") and anchor["latency_us"]
+    schedules = _rows(_folder(runs["build"]) / "schedules.csv")
+    assert [r["schedule"] for r in schedules if r["record"] == "operator"] == ["database"]
+    assert runs["build"].data.tags["tvmopt.records"].startswith("1 operator; ")
+    version = _client(store).get_model_version_by_alias("two", "champion")
+    assert version.tags["granularity"] == "operator"
+    assert version.tags["build_run"] == runs["build"].info.run_id
+
+
+def test_a_database_of_the_other_granularity_is_refused_before_any_work(store, steps, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store / 'mlflow.db'}")
+    (run,) = _runs(store, "tags.`tvmopt.stage` = 'tune'")
+    asked = {"model": str(store / "two.onnx"), "name": "two", "threads": 1, "topk": 3}
+    try:
+        with pytest.raises(DatabaseMismatchError) as caught:
+            tune(**asked, warm_start=run.info.run_id)
+    finally:
+        mlflow.set_tracking_uri(None)
+        mlflow.set_registry_uri(None)
+    assert "granularity of the tuning database" in str(caught.value)
+    assert "must be 'subgraph', but got 'operator'; tune again, or pass" in str(caught.value)
+    (refused,) = _runs(store, f"params.warm_start = '{run.info.run_id}'")
+    assert refused.info.status == "FAILED"
+    assert not [tag for tag in refused.data.tags if tag.startswith("tvmopt.stage")]
+
+
+def test_a_search_begins_from_databases_of_its_granularity_alone(
+    store, steps, tmp_path, monkeypatch
+):
+    # This process has fewer cores once a model was run in it: TVM ties its threads to them.
+    (run,) = _runs(store, "tags.`tvmopt.stage` = 'tune'")
+    monkeypatch.setattr(host, "fingerprint", lambda: run.data.tags["tvmopt.fingerprint"])
+    session = Session(_client(store), "0", "", {}, True, tmp_path, 1)
+    [found] = earlier_databases(session, "operator")
+    assert granularity_of(found) == "operator"
+    assert earlier_databases(session, "subgraph") == []
+
+
 @pytest.mark.slow
 def test_metaschedule_measures_and_leaves_its_evidence(store, mlflow_run, root):
     done = mlflow_run(
@@ -142,6 +212,17 @@ def test_metaschedule_measures_and_leaves_its_evidence(store, mlflow_run, root):
     assert {"database", "convergence.png", "tasks.csv", "tuning_log.jsonl"} <= paths
     files = {f.path for f in _client(store).list_artifacts(run.info.run_id, "database")}
     assert {"database/database_workload.json", "database/database_tuning_record.json"} <= files
+
+
+@pytest.mark.slow
+def test_metaschedule_by_operator_goes_all_the_way(store, steps, mlflow_run):
+    asked = {"granularity": "operator", "strategy": "metaschedule", "trials": 8, "repeats": 20}
+    said = _ok(mlflow_run(store, "main", model=store / "two.onnx", name="meta", **asked))
+    assert "tvmopt metaschedule by operator" in said
+    (run,) = _runs(store, "tags.`tvmopt.stage` = 'tune' and params.strategy = 'metaschedule' "
+                          "and tags.`tvmopt.granularity` = 'operator'")  # fmt: skip
+    assert run.data.metrics["tune_trials"] == 8
+    assert granularity_of(_folder(run) / "database") == "operator"
 
 
 @pytest.mark.parametrize(

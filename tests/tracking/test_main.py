@@ -64,8 +64,11 @@ def test_every_stage_is_a_finished_child_run(example):
         assert run.info.experiment_id == parent.info.experiment_id
         assert len(run.data.tags["tvmopt.digest"]) == 64
         assert run.data.params["strategy"] == "fast"
+        assert run.data.params["granularity"] == "subgraph"
         tag = parent.data.tags[f"tvmopt.stage_run.{run.info.run_name}"]
         assert tag == run.info.run_id
+    tagged = {r.info.run_name for r in children if "tvmopt.granularity" in r.data.tags}
+    assert tagged == {"tune", "build"}
 
 
 def test_metrics_are_finite_and_complete(example):

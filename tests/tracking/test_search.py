@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tvmopt.errors import ConfigError
+from tvmopt.search.space import Effort
 from tvmopt.tracking.search import search, worker
 
 ASKED = {
@@ -40,6 +41,10 @@ def test_a_search_leaves_a_champion_and_the_evidence(searched) -> None:
     assert {r.info.status for r in trials} == {"FINISHED"}
     assert {r.data.tags["mlflow.parentRunId"] for r in trials} == {parent.info.run_id}
     assert {r.data.params["dtype"] for r in trials} == {"float32", "int8"}
+    for run in trials:
+        effort = Effort.parse(run.data.params["effort"])
+        assert run.data.params["granularity"] == effort.granularity
+        assert run.data.tags["tvmopt.granularity"] == effort.granularity
     for key in (
         "latency_ms_p50", "latency_ms_adjusted", "accuracy_drop", "speedup_vs_baseline",
         "violation", "trial_s", "tracking_s",
@@ -99,6 +104,33 @@ def test_more_trials_go_on_with_the_same_study(searched, mlflow_run) -> None:
     assert len(parents) == 1
 
 
+@pytest.mark.slow
+def test_both_granularities_are_tried_compared_and_explained(tmp_path, mlflow_run, store) -> None:
+    asked = {"dtypes": "float32", "layouts": "NHWC", "strategies": "fast", "topk": 2, "repeats": 20}
+    done = mlflow_run(tmp_path, "search", **asked, trials=4)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "float32 x NHWC x fast-2-operator -> fast-2: 2 choices" in done.stdout
+    found = store(tmp_path)
+    _, *trials = sorted(found.trials(), key=lambda r: int(r.data.tags["tvmopt.trial"]))
+    by = {"operator": trials[0], "subgraph": trials[1]}
+    for granularity, run in by.items():
+        assert run.data.params["granularity"] == granularity
+        assert "latency_ms_final" in run.data.metrics
+        tune, build = (
+            next(r for r in found.runs(f"tags.`tvmopt.stage` = '{stage}'")
+                 if r.data.tags["mlflow.parentRunId"] == run.info.run_id)
+            for stage in ("tune", "build")
+        )  # fmt: skip
+        assert tune.data.tags["tvmopt.granularity"] == granularity
+        assert f" {granularity}; " in build.data.tags["tvmopt.records"]
+    won = found.champion().tags
+    other = "subgraph" if won["granularity"] == "operator" else "operator"
+    assert by[won["granularity"]].data.tags["tvmopt.trial"] == won["trial"]
+    note = _parent(found).data.tags["mlflow.note.content"]
+    assert f"tuned by {won['granularity']}: " in note
+    assert f"; by {other} the same variant took " in note
+
+
 def test_the_benchmark_sets_the_champion_beside_its_peers(searched, project_env, root) -> None:
     folder, _, _ = searched
     done = subprocess.run(
@@ -121,6 +153,7 @@ def test_the_benchmark_sets_the_champion_beside_its_peers(searched, project_env,
         (search, {"trials": 0, "time_budget": 0}, "one of trials, time_budget and patience"),
         (search, {"trials": -1}, "trials must be at least 0"),
         (search, {"dtypes": "int7"}, "dtypes must be one of"),
+        (search, {"granularities": "op"}, "granularities must be one of subgraph, operator"),
         (search, {"layouts": "NWHC"}, "layouts must hold layouts such as NHWC"),
         (search, {"storage": "nowhere://x"}, "storage must be the URL of a database"),
         (search, {"max_library_mb": -1}, "max_library_mb must be at least 0"),

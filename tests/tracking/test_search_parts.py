@@ -19,15 +19,18 @@ from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.allowance import BUDGET_SPENT, Stopwatch, TrialLimits
 from tvmopt.tracking.finals import Final, choose_finalists
 from tvmopt.tracking.search_end import champion_words, front_of, tuning_words
+from tvmopt.tracking.search_granularity import granularity_words
 from tvmopt.tracking.search_page import page
 from tvmopt.tracking.search_plots import draw
 from tvmopt.tracking.search_table import COLUMNS, as_csv, narrow, table
 from tvmopt.tracking.trial import ADJUSTED, Rules
 
 DEFAULT, FAST, META = Effort("default"), Effort("fast", 20), Effort("metaschedule", 64)
+FAST_OPERATOR, META_OPERATOR = (replace(e, granularity="operator") for e in (FAST, META))
 SPACE = Space(
-    ("float32", "int8"), {"int8": ("", "0")}, ("NHWC", "NCHW"), (DEFAULT, FAST, META)
-)
+    ("float32", "int8"), {"int8": ("", "0")}, ("NHWC", "NCHW"),
+    (DEFAULT, FAST_OPERATOR, FAST, META_OPERATOR, META),
+)  # fmt: skip
 CHOICES = [Choice(v, e) for v in SPACE.variants() for e in SPACE.efforts]
 
 
@@ -74,6 +77,10 @@ def test_finalists_hold_the_fastest_and_the_best_that_was_not_tuned(records) -> 
             assert min(untuned, key=lambda r: r.values[0]) in chosen
         best = chosen[0].choice.variant
         assert {r.number for r in feasible if r.choice.variant == best} <= {
+            r.number for r in chosen
+        }
+        seen = min(feasible, key=lambda r: r.metrics["latency_ms_p50"])
+        assert {r.number for r in feasible if r.choice.is_twin(seen.choice)} <= {
             r.number for r in chosen
         }
     elif len(records) > 1:
@@ -142,6 +149,89 @@ def test_tuning_that_made_it_slower_is_said() -> None:
     assert tuning_words(alone, alone.finalists[0]) == ""
 
 
+NHWC = Variant("float32", "", "NHWC")
+
+
+def test_dearer_by_granularity_is_dearer_too() -> None:
+    records = [
+        _record(1, Choice(NHWC, FAST_OPERATOR), 1.0),
+        _record(2, Choice(NHWC, FAST), 2.0),
+    ]
+    final = _final(records)
+    assert tuning_words(final, final.finalists[0]) == (
+        "of the same variant: fast-20-operator 1 ms, fast-20 2 ms; dearer tuning was no better "
+        "here, so the cheaper is kept"
+    )
+    assert "dearer" not in tuning_words(final, final.finalists[1])
+
+
+def test_the_other_granularity_of_the_fastest_is_measured_again() -> None:
+    others = [Choice(v, e) for v in SPACE.variants() if v != NHWC for e in (DEFAULT, META)]
+    near = [_record(n, c, 1.1 + n / 1000) for n, c in enumerate(others, 3)]
+    records = [
+        _record(1, Choice(NHWC, FAST), 1.0),
+        _record(2, Choice(NHWC, FAST_OPERATOR), 9.0),
+        *near,
+    ]
+    assert len(records) > 8
+    assert {r.number for r in choose_finalists(records)} >= {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("rival", "measured_again", "said"),
+    [
+        (None, True, "tuned by subgraph; by operator the same variant was not tried"),
+        (_record(2, Choice(NHWC, FAST_OPERATOR), 5.62), True,
+         "tuned by subgraph: 5.41 ms; by operator the same variant took 5.62 ms (3.9% slower)"),
+        (_record(2, Choice(NHWC, FAST_OPERATOR), 5.38), True,
+         "tuned by subgraph: 5.41 ms; by operator the same variant took 5.38 ms (0.6% faster, "
+         "their intervals overlapping)"),
+        (_record(2, Choice(NHWC, FAST_OPERATOR), 5.411), True,
+         "tuned by subgraph: 5.41 ms; by operator the same variant took 5.411 ms (as fast, "
+         "their intervals overlapping)"),
+        (_record(2, Choice(NHWC, FAST_OPERATOR), 5.62, adjusted=8.0), False,
+         "tuned by subgraph: 6 ms; by operator the same variant took 8 ms (33.3% slower, "
+         "measured in their trials)"),
+        (_record(2, Choice(NHWC, META_OPERATOR), 5.62), True,
+         "tuned by subgraph: 5.41 ms; by operator (metaschedule-64-operator) the same variant "
+         "took 5.62 ms (3.9% slower)"),
+        (_record(2, Choice(NHWC, FAST_OPERATOR), 3.0, drop=0.02), False,
+         "tuned by subgraph: 6 ms; by operator the same variant took 3 ms (50.0% faster, "
+         "measured in their trials), and is not feasible: accuracy_drop 100% over its limit"),
+        (_failed(2, Choice(NHWC, FAST_OPERATOR), "timeout"), False,
+         "tuned by subgraph; by operator the same variant has no latency: its trial failed "
+         "(timeout)"),
+    ],
+    ids=["untried", "slower", "faster", "equal", "trials", "other effort", "infeasible", "failed"],
+)  # fmt: skip
+def test_the_end_says_what_the_other_granularity_took(rival, measured_again, said) -> None:
+    winner = _record(1, Choice(NHWC, FAST), 5.41, adjusted=6.0)
+    elsewhere = _record(3, Choice(Variant("int8", "", "NHWC"), FAST_OPERATOR), 1.0)
+    untuned = _record(4, Choice(NHWC, DEFAULT), 7.0)
+    records = [winner, elsewhere, untuned, *([rival] if rival else [])]
+    last = [winner, *([rival] if rival and measured_again else [])]
+    finalists = tuple(
+        _finalist(f"trial {r.number}", r.metrics["latency_ms_p50"]) for r in last
+    )
+    final = Final(finalists, {f"trial {r.number}": r for r in last}, 2.0, None, "run")
+    assert granularity_words(winner, records, final) == said
+    assert granularity_words(untuned, records, final) == ""
+
+
+def test_of_two_at_the_other_granularity_the_same_effort_is_named() -> None:
+    winner = _record(1, Choice(NHWC, META_OPERATOR), 2.0)
+    records = [winner, _record(2, Choice(NHWC, FAST), 1.9), _record(3, Choice(NHWC, META), 3.0)]
+    words = granularity_words(winner, records, _final(records))
+    assert words == (
+        "tuned by operator: 2 ms; by subgraph the same variant took 3 ms (50.0% slower)"
+    )
+    records[2] = _failed(3, Choice(NHWC, META), "crash")
+    words = granularity_words(winner, records, _final(records[:2]))
+    assert words == (
+        "tuned by operator: 2 ms; by subgraph (fast-20) the same variant took 1.9 ms (5.0% faster)"
+    )
+
+
 RECORDS = [
     _record(0, BASELINE, 5.0),
     _record(1, CHOICES[0], 1.0),
@@ -165,6 +255,13 @@ def test_the_table_has_every_trial_that_says_something() -> None:
     assert [row[0] for row in cells[1:4]] == ["6", "1", "5"]
     assert cells[2][cells[0].index("final 95% interval")] == "0.69 - 0.71"
     assert cells[-1][-1] == "it broke"
+    column = cells[0].index("granularity")
+    effort = cells[0].index("effort")
+    tried = {row[effort]: row[column] for row in cells[1:]}
+    assert tried == {
+        "none": "subgraph", "default": "subgraph", "fast-20-operator": "operator",
+        "fast-20": "subgraph", "metaschedule-64": "subgraph",
+    }  # fmt: skip
     assert list(csv.reader(io.StringIO(as_csv(cells)))) == cells
     assert {len(row) for row in narrow(cells)} == {11}
 

@@ -9,19 +9,28 @@ from typing import Any
 
 import yaml
 
-from tvmopt.config import DTYPES, LOW_DTYPES, STRATEGIES, is_layout, one_of
+from tvmopt.config import (
+    DTYPES,
+    GRANULARITIES,
+    LOW_DTYPES,
+    MEASURING,
+    STRATEGIES,
+    is_layout,
+    one_of,
+)
 from tvmopt.errors import ConfigError
 from tvmopt.quantize import Sensitivity
 from tvmopt.quantize.report import BALANCED, ranked
 from tvmopt.quantize.roofline import roofline
-from tvmopt.search.space import FLOAT, Effort, Space
+from tvmopt.search.space import FLOAT, RISING, Effort, Space
 
 _LAYOUTS = ("NHWC", "NCHW16c", "NCHW")
 _MOST_SKIP_SETS = 5
 _PARTS = (8, 4, 2)
-#: Tuning strategies, the price rising.
-RISING = ("none", "default", "fast", "metaschedule")
-_KEYS = ("dtypes", "skip_layers", "layouts", "strategies", "topk", "metaschedule_trials")
+_KEYS = (
+    "dtypes", "skip_layers", "layouts", "strategies", "granularities", "topk",
+    "metaschedule_trials",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +42,7 @@ class Declared:
         skip_layers: Skip sets of each number format, instead of measured ones.
         layouts: Layouts.
         strategies: Tuning strategies.
+        granularities: Granularities of tuning.
         topk: Values of ``topk`` for ``fast``.
         metaschedule_trials: Trials of ``metaschedule``.
     """
@@ -41,6 +51,7 @@ class Declared:
     skip_layers: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     layouts: tuple[str, ...] = ()
     strategies: tuple[str, ...] = ()
+    granularities: tuple[str, ...] = ()
     topk: tuple[int, ...] = (20,)
     metaschedule_trials: int = 64
 
@@ -49,6 +60,8 @@ class Declared:
             one_of("dtypes", dtype, DTYPES)
         for strategy in self.strategies:
             one_of("strategies", strategy, STRATEGIES)
+        for granularity in self.granularities:
+            one_of("granularities", granularity, GRANULARITIES)
         for layout in self.layouts:
             if not is_layout(layout):
                 raise ConfigError(f"layouts must hold layouts such as NHWC, but got {layout!r}")
@@ -60,16 +73,18 @@ class Declared:
 
 
 def read_declared(
-    path: str, dtypes: str, layouts: str, strategies: str, topk: int
+    path: str, dtypes: str, layouts: str, strategies: str, granularities: str, topk: int
 ) -> Declared:
     """What the user declared: a YAML file, and parameters that go before it.
 
     Args:
         path: YAML file with any of ``dtypes``, ``skip_layers`` (a list for each number format),
-            ``layouts``, ``strategies``, ``topk`` and ``metaschedule_trials``; may be empty.
+            ``layouts``, ``strategies``, ``granularities``, ``topk`` and ``metaschedule_trials``;
+            may be empty.
         dtypes: Number formats separated by commas; may be empty.
         layouts: Layouts, the same way.
         strategies: Tuning strategies, the same way.
+        granularities: Granularities of tuning, the same way.
         topk: ``topk`` of ``fast``, when the file names none.
 
     Raises:
@@ -78,7 +93,11 @@ def read_declared(
     found: dict[str, Any] = {"topk": (topk,)}
     if path:
         found |= _read(Path(path).expanduser())
-    for name, text in (("dtypes", dtypes), ("layouts", layouts), ("strategies", strategies)):
+    given = {
+        "dtypes": dtypes, "layouts": layouts, "strategies": strategies,
+        "granularities": granularities,
+    }  # fmt: skip
+    for name, text in given.items():
         if text.strip():
             found[name] = tuple(filter(None, (part.strip() for part in text.split(","))))
     return Declared(**found)
@@ -159,18 +178,15 @@ def choose_layouts(declared: Declared, convolutions: int) -> tuple[str, ...]:
 
 def choose_efforts(declared: Declared) -> tuple[Effort, ...]:
     """Efforts of the space, cheapest first."""
-    wanted = declared.strategies or RISING[1:]
-    efforts = []
-    for strategy in RISING:
-        if strategy not in wanted:
-            continue
-        if strategy == "fast":
-            efforts += [Effort(strategy, topk) for topk in sorted(set(declared.topk))]
-        elif strategy == "metaschedule":
-            efforts.append(Effort(strategy, declared.metaschedule_trials))
+    sizes = {"fast": declared.topk, "metaschedule": (declared.metaschedule_trials,)}
+    granularities = declared.granularities or GRANULARITIES
+    efforts = set()
+    for strategy in declared.strategies or RISING[1:]:
+        if strategy in MEASURING:
+            efforts |= {Effort(strategy, s, g) for s in sizes[strategy] for g in granularities}
         else:
-            efforts.append(Effort(strategy))
-    return tuple(efforts)
+            efforts.add(Effort(strategy))
+    return tuple(sorted(efforts, key=lambda effort: effort.price))
 
 
 def choose_skips(found: Sensitivity, dtype: str) -> tuple[str, ...]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from tvmopt.config import GRANULARITIES, MEASURING, one_of
 from tvmopt.errors import ConfigError
 
 FLOAT = "float32"
+#: Tuning strategies, the price rising.
+RISING = ("none", "default", "fast", "metaschedule")
 _SKIPS = "skip_layers_"
+_EFFORT = re.compile(rf"({'|'.join(RISING)})(?:-(\d+))?(?:-({'|'.join(GRANULARITIES)}))?")
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -34,19 +39,50 @@ class Effort:
     Attributes:
         strategy: Name of the tuning strategy.
         size: ``topk`` of ``fast``, ``trials`` of ``metaschedule``, else 0.
+        granularity: One of ``GRANULARITIES``; ``"subgraph"`` where nothing is measured.
+
+    Raises:
+        ConfigError: When there is no such granularity, or the strategy has no choice of it.
     """
 
     strategy: str
     size: int = 0
+    granularity: str = "subgraph"
+
+    def __post_init__(self) -> None:
+        allowed = GRANULARITIES if self.measures else ("subgraph",)
+        one_of(f"granularity of the effort {self.strategy}", self.granularity, allowed)
+
+    @property
+    def measures(self) -> bool:
+        """Whether candidates are measured, so that there is a choice of granularity."""
+        return self.strategy in MEASURING
+
+    @property
+    def price(self) -> tuple[int, int, bool]:
+        """Sorts the cheaper first; tuning by operator measures fewer tasks than by subgraph."""
+        return (RISING.index(self.strategy), self.size, self.granularity == "subgraph")
 
     def __str__(self) -> str:
-        return f"{self.strategy}-{self.size}" if self.size else self.strategy
+        size = [str(self.size)] if self.size else []
+        other = [self.granularity] if self.granularity != "subgraph" else []
+        return "-".join([self.strategy, *size, *other])
 
     @classmethod
     def parse(cls, text: str) -> Effort:
-        """Effort of ``"default"``, ``"fast-20"``, ``"metaschedule-64"``."""
-        strategy, _, size = text.partition("-")
-        return cls(strategy, int(size or 0))
+        """Effort of ``"default"``, ``"fast-20"``, ``"fast-20-operator"``, ``"metaschedule-64"``.
+
+        Raises:
+            ConfigError: When ``text`` is no effort.
+        """
+        found = _EFFORT.fullmatch(text)
+        if found is None:
+            raise ConfigError(
+                "an effort must be a strategy with its size and granularity, such as "
+                f"fast-20-operator, but got {text!r}"
+            )
+        strategy, size, granularity = found.groups()
+        return cls(strategy, int(size or 0), granularity or "subgraph")
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -65,6 +101,15 @@ class Choice:
         """Rebuild a choice from :meth:`to_dict`."""
         variant = Variant(data["dtype"], data["skip_layers"], data["layout"])
         return cls(variant, Effort.parse(data["effort"]))
+
+    def is_twin(self, other: Choice) -> bool:
+        """Whether the two differ in the granularity of tuning alone."""
+        ours, theirs = self.effort, other.effort
+        return (
+            self.variant == other.variant
+            and (ours.strategy, ours.size) == (theirs.strategy, theirs.size)
+            and ours.granularity != theirs.granularity
+        )
 
     def __str__(self) -> str:
         skipped = self.variant.skip_layers

@@ -17,16 +17,17 @@ from tvmopt.tracking.store import all_experiment_ids
 _MOST = 4
 
 
-def earlier_databases(session: Session) -> list[Path]:
-    """Folders of the newest databases, those of this experiment first.
+def earlier_databases(session: Session, granularity: str) -> list[Path]:
+    """Folders of the newest databases of one granularity, those of this experiment first.
 
     Each was begun from those before it, so that a few hold what all know. Whether one is for the
-    same target and threads is checked where it is read.
+    same target and threads is checked where it is read, and the granularity once more.
     """
     query = (
         "attributes.status = 'FINISHED' and tags.`tvmopt.stage` = 'tune' "
         f"and tags.`tvmopt.fingerprint` = '{host.fingerprint()}' "
-        f"and tags.`tvmopt.code` = '{code_digest()}'"
+        f"and tags.`tvmopt.code` = '{code_digest()}' "
+        f"and tags.`tvmopt.granularity` = '{granularity}'"
     )
     client = session.client
     own = _newest(client, [session.experiment], query)

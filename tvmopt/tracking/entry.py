@@ -90,6 +90,7 @@ def register_built(
     """Make a built model a version of its registered model, with what is known of it as tags."""
     tags = {
         "strategy": request.tune.strategy,
+        "granularity": request.tune.granularity,
         "layout": request.convert.layout,
         "dtype": request.convert.dtype,
         "skip_layers": request.convert.skip_layers,

@@ -54,9 +54,10 @@ def choose_finalists(records: list[Record]) -> list[Record]:
     """The best few, tuned and untuned, so that one measured in a bad moment gets a second chance.
 
     The fastest feasible trial comes first, then what the same variant became with other efforts of
-    tuning; the same of the fastest before adjusting for the machine's speed, and of the fastest
-    untuned one, which tuning has to beat; then what comes next. Without any that is feasible, the
-    one that passes the limits least.
+    tuning, the same effort at the other granularity before all; the same of the fastest before
+    adjusting for the machine's speed, and of the fastest untuned one, which tuning has to beat;
+    then what comes next, each with its other granularity. Without any that is feasible, the one
+    that passes the limits least.
     """
     finished = [r for r in records if r.state == FINISHED and not r.is_baseline]
     if not finished:
@@ -70,8 +71,10 @@ def choose_finalists(records: list[Record]) -> list[Record]:
     seeds = [ordered[0], measured, *untuned]
     wanted = list(seeds)
     for seed in seeds:
-        wanted += [r for r in ordered if r.choice.variant == seed.choice.variant]
-    wanted += [r for r in ordered if r.values[0] <= _NEAR * ordered[0].values[0]]
+        same = [r for r in ordered if r.choice.variant == seed.choice.variant]
+        wanted += sorted(same, key=lambda r: not r.choice.is_twin(seed.choice))
+    for near in (r for r in ordered if r.values[0] <= _NEAR * ordered[0].values[0]):
+        wanted += [near, *(r for r in ordered if r.choice.is_twin(near.choice))]
     return list({r.number: r for r in wanted}.values())[:_MOST]
 
 

@@ -79,7 +79,10 @@ def tune_stage(
         digests["warm_start"] = warm_start.digest
     if request.tune.strategy in MEASURING:
         inputs |= {f"earlier:{place}": path for place, path in enumerate(earlier)}
-    return run_stage(session, "tune", request.tune, identity, digests, inputs, own=own)
+    return run_stage(
+        session, "tune", request.tune, identity, digests, inputs, own=own,
+        tags=_granularity(request),
+    )  # fmt: skip
 
 
 def build_stage(
@@ -96,7 +99,14 @@ def build_stage(
         config = dataclasses.replace(config, schedule="none")
     inputs = {"convert": converted.folder, "tune": tuned.folder}
     digests = {"convert": converted.digest, "tune": tuned.digest}
-    return run_stage(session, "build", config, config.to_dict(), digests, inputs, own=own)
+    return run_stage(
+        session, "build", config, config.to_dict(), digests, inputs, own=own,
+        tags=_granularity(request),
+    )  # fmt: skip
+
+
+def _granularity(request: Request) -> dict[str, str]:
+    return {"tvmopt.granularity": request.tune.granularity}
 
 
 def baseline_stage(session: Session, request: Request, converted: StageOutput) -> StageOutput:

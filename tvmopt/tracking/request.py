@@ -10,6 +10,7 @@ from typing import Any
 from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.config import (
     AUTO,
+    GRANULARITIES,
     LOW_DTYPES,
     MEASURING,
     BuildConfig,
@@ -19,6 +20,7 @@ from tvmopt.config import (
     SensitivityConfig,
     TuneConfig,
     at_least,
+    one_of,
 )
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ConfigError
@@ -114,6 +116,7 @@ def make_request(
     calibration_samples: int = 100,
     sensitivity_time: float = 120.0,
     strategy: str = "fast",
+    granularity: str = "subgraph",
     topk: int = 20,
     trials: int = 64,
     time_budget: float = 0.0,
@@ -144,7 +147,7 @@ def make_request(
     tune = TuneConfig(
         described,
         strategy,
-        **_budget(strategy, topk, trials, time_budget),
+        **_tuning(strategy, granularity, topk, trials, time_budget),
         **(board if strategy in MEASURING else {}),
     )
     missing = spec.missing_on_host()
@@ -191,12 +194,17 @@ def make_request(
     )
 
 
-def _budget(strategy: str, topk: int, trials: int, time_budget: float) -> dict[str, Any]:
-    # A budget that the strategy does not use must not change the digest of its result.
+def _tuning(
+    strategy: str, granularity: str, topk: int, trials: int, time_budget: float
+) -> dict[str, Any]:
+    # What the strategy does not use must not change the digest of its result.
+    one_of("granularity", granularity, GRANULARITIES)
     at_least("topk", topk, 1)
     at_least("trials", trials, 0)
     at_least("time_budget", time_budget, 0)
-    used: dict[str, Any] = {"time_budget_s": float(time_budget)} if strategy in MEASURING else {}
+    used: dict[str, Any] = {}
+    if strategy in MEASURING:
+        used = {"granularity": granularity, "time_budget_s": float(time_budget)}
     if strategy == "metaschedule":
         used["trials"] = trials
     if strategy == "fast":

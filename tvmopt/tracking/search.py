@@ -69,6 +69,7 @@ def search(
     dtypes: str = "",
     layouts: str = "",
     strategies: str = "",
+    granularities: str = "",
     topk: int = 20,
     space: str = "",
     quantization: str = "u8s8",
@@ -106,7 +107,7 @@ def search(
     aims = _objectives(objectives)
     if not budget.trials and not budget.time_s and not budget.patience:
         raise ConfigError("one of trials, time_budget and patience must be above 0, all are 0")
-    declared = read_declared(space, dtypes, layouts, strategies, topk)
+    declared = read_declared(space, dtypes, layouts, strategies, granularities, topk)
     request = checked_request(request_params(params))
     missing = request.target.missing_on_host()
     if missing:

@@ -7,7 +7,6 @@ from typing import Any
 
 from tvmopt.errors import PromotionRefusedError
 from tvmopt.search.front import pareto_front
-from tvmopt.search.generate import RISING
 from tvmopt.search.limits import Limits, in_words
 from tvmopt.search.plan import FINISHED
 from tvmopt.search.study import Record, SearchStudy
@@ -24,6 +23,7 @@ from tvmopt.tracking.finals import (
 from tvmopt.tracking.registry import Registered
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics
+from tvmopt.tracking.search_granularity import granularity_words
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.trial import request_for
 
@@ -92,12 +92,12 @@ def finish_search(
         run_id = final.trials[f"trial {number}"].run_id
         log_metrics(session.client, run_id, {FINAL_MS: p50})
     if not chosen[0].feasible:
-        return _least_violating(session, request, chosen[0], final, stopped, ended)
+        return _least_violating(session, request, chosen[0], records, final, stopped, ended)
     for number in front:
         record = next((r for r in usable if r.number == number), None)
         if record is not None and number not in {r.number for r in chosen}:
             _register(session, request, record, None)
-    return _crown(session, request, limits, final, front, stopped, ended)
+    return _crown(session, request, limits, records, final, front, stopped, ended)
 
 
 def front_of(records: list[Record]) -> tuple[int, ...]:
@@ -114,6 +114,7 @@ def _least_violating(
     session: Session,
     request: Request,
     record: Record,
+    records: list[Record],
     final: Final,
     stopped: str,
     ended: int,
@@ -124,6 +125,7 @@ def _least_violating(
     why = (
         f"no trial keeps to its limits; trial {record.number} ({record.choice}) passes them "
         f"least: {passed}",
+        *filter(None, [granularity_words(record, records, final)]),
         f"registered as version {registered.version} with the tag feasible=false, not promoted",
     )
     return Ending(
@@ -136,6 +138,7 @@ def _crown(
     session: Session,
     request: Request,
     limits: Limits,
+    records: list[Record],
     final: Final,
     front: tuple[int, ...],
     stopped: str,
@@ -154,9 +157,8 @@ def _crown(
             f"ONNX Runtime float32 had p50 {final.reference_ms:.4g} ms in the same round: "
             f"{verdict.winner.label} is {final.reference_ms / verdict.winner.p50:.3g} times as fast"
         )
-        tuning = tuning_words(final, verdict.winner)
-        if tuning:
-            why.append(tuning)
+        tuning = (tuning_words(final, verdict.winner), granularity_words(record, records, final))
+        why += filter(None, tuning)
         registered = _register(session, request, record, verdict.winner)
         stays = champion_words(final, verdict.winner)
         try:
@@ -205,13 +207,10 @@ def tuning_words(final: Final, winner: Finalist) -> str:
         return ""
     effort = final.trials[winner.label].choice.effort
     listed = ", ".join(f"{final.trials[f.label].choice.effort} {f.p50:.4g} ms" for f in others)
-    slower = [f for f in others if f.p50 > winner.p50 and _size(final, f) > _size(final, winner)]
+    dearer = [f for f in others if final.trials[f.label].choice.effort.price > effort.price]
+    slower = [f for f in dearer if f.p50 > winner.p50]
     text = f"of the same variant: {effort} {winner.p50:.4g} ms, {listed}"
     return f"{text}; dearer tuning was no better here, so the cheaper is kept" if slower else text
-
-
-def _size(final: Final, finalist: Finalist) -> int:
-    return RISING.index(final.trials[finalist.label].choice.effort.strategy)
 
 
 def _register(

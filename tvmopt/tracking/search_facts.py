@@ -14,9 +14,9 @@ from tvmopt.search.generate import Declared
 from tvmopt.search.limits import Limits
 from tvmopt.tracking.request import Request
 
-_OWN = ("dtypes", "layouts", "strategies", "space", "max_library_mb", "max_memory_mb", "max_p99_ms",
-        "objectives", "trials", "time_budget", "patience", "trial_timeout", "memory_limit", "study",
-        "storage", "seed", "topk")  # fmt: skip
+_OWN = ("dtypes", "layouts", "strategies", "granularities", "space", "max_library_mb",
+        "max_memory_mb", "max_p99_ms", "objectives", "trials", "time_budget", "patience",
+        "trial_timeout", "memory_limit", "study", "storage", "seed", "topk")  # fmt: skip
 
 
 def request_params(params: dict[str, Any]) -> dict[str, Any]:

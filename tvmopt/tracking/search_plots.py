@@ -22,7 +22,10 @@ _LEAST_FOR_IMPORTANCE = 4
 _LABEL_LINES = 4
 _LATENCY = "p50 in ms, at the machine's speed of trial zero"
 _REFERENCE = "ONNX Runtime float32"
-_MARKS = {"default": "o", "fast": "^", "metaschedule": "s", "none": "x"}
+_MARKS = {
+    "default": "o", "fast": "^", "fast by operator": "v", "metaschedule": "s",
+    "metaschedule by operator": "D", "none": "x",
+}  # fmt: skip
 
 
 def draw(
@@ -60,7 +63,7 @@ def _pareto(finished: list[Record], front: Sequence[int], winner: int, path: Pat
     dtypes, named = sorted({r.choice.variant.dtype for r in records}), 0
     for record in sorted(records, key=lambda r: r.metrics[ADJUSTED]):
         color = f"C{dtypes.index(record.choice.variant.dtype)}"
-        mark = _MARKS[record.choice.effort.strategy]
+        mark = _MARKS[_tuning(record)]
         hollow = mark != "x" and not record.feasible
         at = (record.metrics[ADJUSTED], record.metrics["accuracy_drop"])
         axes.plot(*at, mark, color=color, fillstyle="none" if hollow else "full")
@@ -80,12 +83,18 @@ def _pareto(finished: list[Record], front: Sequence[int], winner: int, path: Pat
     axes.set_ylabel("accuracy drop")
     for i, dtype in enumerate(dtypes):
         axes.scatter([], [], c=f"C{i}", label=dtype)
-    for strategy, mark in _MARKS.items():
-        if any(r.choice.effort.strategy == strategy for r in records):
-            axes.scatter([], [], c="0.4", marker=mark, label=strategy)
+    for tuning, mark in _MARKS.items():
+        if any(_tuning(r) == tuning for r in records):
+            axes.scatter([], [], c="0.4", marker=mark, label=tuning)
     axes.legend(fontsize=8, title="hollow: not feasible", title_fontsize=8)
     axes.set_title("Latency and accuracy of all trials")
     figure.savefig(path, dpi=120)
+
+
+def _tuning(record: Record) -> str:
+    effort = record.choice.effort
+    by = f" by {effort.granularity}" if effort.granularity != "subgraph" else ""
+    return f"{effort.strategy}{by}"
 
 
 def _history(records: list[Record], path: Path) -> None:

@@ -12,9 +12,9 @@ from tvmopt.search.study import Record
 from tvmopt.tracking.trial import ADJUSTED, REFERENCE_MS
 
 COLUMNS = (
-    "trial", "status", "dtype", "layout", "skipped", "skip_layers", "effort", "p50 ms",
-    "95% interval", "adjusted ms", "final p50 ms", "final 95% interval", "ONNX Runtime ms",
-    "speedup", "accuracy drop", "library MB", "memory MB", "tuning s", "note",
+    "trial", "status", "dtype", "layout", "skipped", "skip_layers", "effort", "granularity",
+    "p50 ms", "95% interval", "adjusted ms", "final p50 ms", "final 95% interval",
+    "ONNX Runtime ms", "speedup", "accuracy drop", "library MB", "memory MB", "tuning s", "note",
 )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def _row(record: Record, wins: bool, final: Sequence[float] | None) -> list[str]
     head = [
         str(record.number), _status(record, wins), variant.dtype, variant.layout,
         str(len(variant.skip_layers.split(",")) if variant.skip_layers else 0),
-        variant.skip_layers, str(record.choice.effort),
+        variant.skip_layers, str(record.choice.effort), record.choice.effort.granularity,
     ]  # fmt: skip
     if record.state != FINISHED:
         return [*head, *[""] * (len(COLUMNS) - len(head) - 1), record.error]

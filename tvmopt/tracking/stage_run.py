@@ -103,6 +103,7 @@ def run_stage(
     *,
     label: str = "",
     own: bool = False,
+    tags: Mapping[str, str] | None = None,
 ) -> StageOutput:
     """Link the finished run of a stage, or do the stage in a run.
 
@@ -115,16 +116,18 @@ def run_stage(
         inputs: Files and folders to read, by role.
         label: Tells two stages of one name apart, e.g. ``"untuned"``.
         own: Whether the command's own run is the run of this stage; else it is a child of it.
+        tags: Tags of the stage's run, from its beginning.
     """
     digest = stage_digest(stage, identity, input_digests)
     name = f"{stage}-{label}" if label else stage
     found = _find(session, stage, name, digest) if session.use_cache else None
     if found is None:
-        return _do(session, stage, name, config, digest, input_digests, inputs, own)
-    tags = {f"tvmopt.stage_run.{name}": found.run_id}
+        return _do(session, stage, name, config, digest, input_digests, inputs, own, tags or {})
+    links = {f"tvmopt.stage_run.{name}": found.run_id}
     if own:
-        tags |= {"tvmopt.cached_from": found.run_id, "tvmopt.linked_digest": digest}
-    log_tags(session.client, session.run_id, tags)
+        links |= {"tvmopt.cached_from": found.run_id, "tvmopt.linked_digest": digest}
+        links |= tags or {}
+    log_tags(session.client, session.run_id, links)
     if own:
         log_metrics(session.client, session.run_id, found.metrics)
     session.say(f"{name:<18} reused   run {found.run_id[:8]}, digest {digest[:12]}")
@@ -157,9 +160,11 @@ def _do(
     input_digests: Mapping[str, str],
     inputs: Mapping[str, Path],
     own: bool,
+    more: Mapping[str, str],
 ) -> StageOutput:
     client = session.client
     tags = {
+        **more,
         "tvmopt.stage": stage,
         "tvmopt.digest": digest,
         "tvmopt.code": code_digest(),

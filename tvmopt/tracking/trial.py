@@ -74,7 +74,7 @@ def request_for(request: Request, choice: Choice) -> Request:
     sizes: dict[str, Any] = {}
     if effort.size:
         sizes[{"fast": "topk", "metaschedule": "trials"}[effort.strategy]] = effort.size
-    tune = TuneConfig(request.tune.target, effort.strategy, **sizes)
+    tune = TuneConfig(request.tune.target, effort.strategy, effort.granularity, **sizes)
     evaluate = request.evaluate
     if choice == BASELINE:
         evaluate = dataclasses.replace(evaluate, accuracy_time_s=_BASELINE_ACCURACY_S)
@@ -107,6 +107,7 @@ def run_trial(
         "tvmopt.trial": str(claimed.number),
         "tvmopt.study": str(session.params.get("study", "")),
         "tvmopt.model_name": request.name,
+        "tvmopt.granularity": choice.effort.granularity,
     }
     name = "baseline" if choice == BASELINE else f"trial-{claimed.number:03d}"
     params = {
@@ -114,6 +115,7 @@ def run_trial(
         **choice.to_dict(),
         "skip_layers": choice.variant.skip_layers or "none",
         "strategy": choice.effort.strategy,
+        "granularity": choice.effort.granularity,
     }
     try:
         with open_run(
@@ -147,8 +149,9 @@ def run_trial(
 
 def _stages(session: Session, request: Request) -> list[StageOutput]:
     converted = pipeline.convert_stage(session, request)
-    earlier = earlier_databases(session) if request.tune.strategy in MEASURING else ()
-    tuned = pipeline.tune_stage(session, request, converted, earlier=earlier)
+    tune = request.tune
+    known = earlier_databases(session, tune.granularity) if tune.strategy in MEASURING else ()
+    tuned = pipeline.tune_stage(session, request, converted, earlier=known)
     built = pipeline.build_stage(session, request, converted, tuned)
     measured = pipeline.evaluate_stage(session, request, converted, built, None)
     return [converted, tuned, built, measured]

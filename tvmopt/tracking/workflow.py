@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
+from tvmopt.config import MEASURING
 from tvmopt.errors import ConfigError, PromotionRefusedError
 from tvmopt.link import link_options
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
+from tvmopt.stages.tune import DATABASE_DIR
 from tvmopt.tracking import pipeline, promotion, registry
 from tvmopt.tracking.artifacts import is_intact, local_artifacts
 from tvmopt.tracking.console import say
@@ -15,6 +18,7 @@ from tvmopt.tracking.report import as_markdown, as_text, comparison
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics, log_tags
 from tvmopt.tracking.stage_run import Session, StageOutput
+from tvmopt.tune.database import DatabaseKey, canonical_target, check_key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +57,7 @@ def main(
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
     strategy: str = "fast",
+    granularity: str = "subgraph",
     topk: int = 20,
     trials: int = 64,
     time_budget: float = 0.0,
@@ -186,6 +191,7 @@ def tune(
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
     strategy: str = "fast",
+    granularity: str = "subgraph",
     topk: int = 20,
     trials: int = 64,
     time_budget: float = 0.0,
@@ -197,12 +203,16 @@ def tune(
     """Find schedules for a model; converts it first unless that was done before.
 
     ``warm_start`` is the id of an earlier tune run whose database the search begins from.
+
+    Raises:
+        DatabaseMismatchError: When that database is for another target, number of threads,
+            version of TVM or granularity; before anything is converted.
     """
     params = with_example(dict(locals()))
     params.pop("warm_start")
     request = checked_request(params)
     with open_session("tune", request, {**params, "warm_start": warm_start}, no_cache) as session:
-        earlier = _tune_run(session, warm_start) if warm_start else None
+        earlier = _tune_run(session, request, warm_start) if warm_start else None
         converted = pipeline.convert_stage(session, request)
         return pipeline.tune_stage(session, request, converted, earlier, own=True)
 
@@ -222,6 +232,7 @@ def build(
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
     strategy: str = "fast",
+    granularity: str = "subgraph",
     topk: int = 20,
     trials: int = 64,
     time_budget: float = 0.0,
@@ -257,6 +268,7 @@ def evaluate(
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
     strategy: str = "fast",
+    granularity: str = "subgraph",
     topk: int = 20,
     trials: int = 64,
     time_budget: float = 0.0,
@@ -287,7 +299,7 @@ def _check_linker(request: Request) -> None:
         link_options(request.target.isa)
 
 
-def _tune_run(session: Session, run_id: str) -> StageOutput:
+def _tune_run(session: Session, request: Request, run_id: str) -> StageOutput:
     try:
         run = session.client.get_run(run_id)
     except Exception as error:
@@ -295,14 +307,23 @@ def _tune_run(session: Session, run_id: str) -> StageOutput:
             f"warm_start must be the id of a tune run, but got {run_id!r}"
         ) from error
     folder = local_artifacts(session.client, run_id, session.work_dir)
-    if run.data.tags.get("tvmopt.stage") != "tune" or not (folder / "database").is_dir():
+    if run.data.tags.get("tvmopt.stage") != "tune" or not (folder / DATABASE_DIR).is_dir():
         raise ConfigError(
             "warm_start must be the id of a tune run with a database (strategy=fast or "
             f"metaschedule), but got {run_id!r}"
         )
     if not is_intact(folder):
         raise ConfigError(f"warm_start must be intact, but artifacts of {run_id!r} are damaged")
+    if request.tune.strategy in MEASURING:
+        _check_database(folder / DATABASE_DIR, request)
     return StageOutput.of_run("tune", run, folder)
+
+
+def _check_database(folder: Path, request: Request) -> None:
+    """Raise when the tune stage would refuse a database, before any work is done for it."""
+    target, granularity = request.target, request.tune.granularity
+    llvm = canonical_target(target.to_tvm())
+    check_key(folder, DatabaseKey(llvm, target.threads, granularity=granularity))
 
 
 def _check_bar(request: Request, measured: StageOutput) -> None:
@@ -327,6 +348,7 @@ def _variant(request: Request) -> str:
     """What the compiled model is called in tables: strategy, and what conversion changed."""
     convert = request.convert
     parts = ["tvmopt", request.tune.strategy]
+    parts += ["by operator"] if request.tune.granularity == "operator" else []
     parts += [convert.dtype] if convert.dtype != "float32" else []
     parts += [convert.layout] if convert.layout != "auto" else []
     return " ".join(parts)
