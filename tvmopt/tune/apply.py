@@ -21,8 +21,7 @@ from tvmopt.tune.database import (
     read_comparisons,
     workload_hash,
 )
-from tvmopt.tune.operator import operator_function
-from tvmopt.tune.tasks import NO_ANCHOR
+from tvmopt.tune.operator import operator_function, why_no_operator
 from tvmopt.tune.transfer import transfer_hints, transfer_trace
 
 # Records of one operator that are tried on a function, the fastest first.
@@ -126,7 +125,7 @@ def _apply_operators(
         alone = _alone(func)["main"]
         operator = operator_function(alone)
         if operator is None:
-            missing[name] = NO_ANCHOR
+            missing[name] = why_no_operator(alone)
             continue
         key = workload_hash(IRModule({"main": operator}))
         found = sorted(records.get(key, []), key=_seconds)
