@@ -76,12 +76,11 @@ def apply_database(
             f"target of the key must be {canonical_target(target)!r}, but got {key.target!r}; "
             "open the database with the target that is compiled for"
         )
-    compared = {} if losers else read_comparisons(directory)
+    compared = read_comparisons(directory)
     database = open_database(directory, key)
     if key.granularity == "operator":
-        known = read_comparisons(directory)
-        return _apply_operators(mod, database, known, target, losers)
-    return _apply_subgraphs(mod, database, compared, target)
+        return _apply_operators(mod, database, compared, target, losers)
+    return _apply_subgraphs(mod, database, {} if losers else compared, target)
 
 
 def _apply_subgraphs(
@@ -141,7 +140,7 @@ def _apply_operators(
                 missing[name] = _LOST
                 continue
             else:
-                scheduled = _transfer_first(alone, operator, found, target)
+                scheduled = _transfer_first(alone, found, target)
         except NotApplicable as error:
             missing[name] = f"no schedule of its operator fits: {error}"
             continue
@@ -151,14 +150,12 @@ def _apply_operators(
     return Applied(out, {var.name_hint for var in updates}, missing, "operator")
 
 
-def _transfer_first(
-    func: tirx.PrimFunc, operator: tirx.PrimFunc, records: list[Any], target: Target
-) -> tirx.PrimFunc:
+def _transfer_first(func: tirx.PrimFunc, records: list[Any], target: Target) -> tirx.PrimFunc:
     """``func`` under the fastest of its operator's records that it takes."""
     refused = ""
     for record in records[:_MOST_TRANSFERS]:
         try:
-            return transfer_trace(func, operator, record.trace, target)
+            return transfer_trace(func, record.workload.mod["main"], record.trace, target)
         except NotApplicable as error:
             refused = refused or str(error)
     raise NotApplicable(refused)
