@@ -106,6 +106,7 @@ def test_sources_name_every_function(lowered, spec, tmp_path):
     built = build_library(lowered, spec, tmp_path / "a.so")
     names = {v.name_hint for v, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)}
     assert set(built.sources) == names
+    assert built.records == {}  # there is no database
     assert built.path == tmp_path / "a.so"
     assert built.compile_s > 0
 

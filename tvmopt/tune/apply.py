@@ -21,8 +21,7 @@ from tvmopt.tune.database import (
     read_comparisons,
     workload_hash,
 )
-from tvmopt.tune.operator import operator_function
-from tvmopt.tune.tasks import NO_ANCHOR
+from tvmopt.tune.operator import operator_function, why_no_operator
 from tvmopt.tune.transfer import transfer_hints, transfer_trace
 
 # Records of one operator that are tried on a function, the fastest first.
@@ -77,12 +76,11 @@ def apply_database(
             f"target of the key must be {canonical_target(target)!r}, but got {key.target!r}; "
             "open the database with the target that is compiled for"
         )
-    compared = {} if losers else read_comparisons(directory)
+    compared = read_comparisons(directory)
     database = open_database(directory, key)
     if key.granularity == "operator":
-        known = read_comparisons(directory)
-        return _apply_operators(mod, database, known, target, losers)
-    return _apply_subgraphs(mod, database, compared, target)
+        return _apply_operators(mod, database, compared, target, losers)
+    return _apply_subgraphs(mod, database, {} if losers else compared, target)
 
 
 def _apply_subgraphs(
@@ -126,7 +124,7 @@ def _apply_operators(
         alone = _alone(func)["main"]
         operator = operator_function(alone)
         if operator is None:
-            missing[name] = NO_ANCHOR
+            missing[name] = why_no_operator(alone)
             continue
         key = workload_hash(IRModule({"main": operator}))
         found = sorted(records.get(key, []), key=_seconds)
@@ -142,7 +140,7 @@ def _apply_operators(
                 missing[name] = _LOST
                 continue
             else:
-                scheduled = _transfer_first(alone, operator, found, target)
+                scheduled = _transfer_first(alone, found, target)
         except NotApplicable as error:
             missing[name] = f"no schedule of its operator fits: {error}"
             continue
@@ -152,14 +150,12 @@ def _apply_operators(
     return Applied(out, {var.name_hint for var in updates}, missing, "operator")
 
 
-def _transfer_first(
-    func: tirx.PrimFunc, operator: tirx.PrimFunc, records: list[Any], target: Target
-) -> tirx.PrimFunc:
+def _transfer_first(func: tirx.PrimFunc, records: list[Any], target: Target) -> tirx.PrimFunc:
     """``func`` under the fastest of its operator's records that it takes."""
     refused = ""
     for record in records[:_MOST_TRANSFERS]:
         try:
-            return transfer_trace(func, operator, record.trace, target)
+            return transfer_trace(func, record.workload.mod["main"], record.trace, target)
         except NotApplicable as error:
             refused = refused or str(error)
     raise NotApplicable(refused)

@@ -144,6 +144,7 @@ def read_meta(directory: Path) -> dict[str, Any]:
         raise DatabaseMismatchError(f"{path} must be JSON, but got {error}, {unknown}") from error
     if not isinstance(meta, dict) or not isinstance(meta.get("key"), dict):
         raise DatabaseMismatchError(f"{path} must hold an object 'key', but does not, {unknown}")
+    meta["key"].setdefault("granularity", "subgraph")  # older ones know no other
     return meta
 
 
@@ -153,7 +154,7 @@ def granularity_of(directory: Path) -> str:
     Raises:
         DatabaseMismatchError: As :func:`read_meta`.
     """
-    return str(read_meta(directory)["key"].get("granularity", "subgraph"))
+    return str(read_meta(directory)["key"]["granularity"])
 
 
 def read_comparisons(directory: Path) -> dict[str, Comparison]:

@@ -12,10 +12,9 @@ Source: the operator tasks of AutoTVM, against which apache/tvm pull request 106
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
-import tvm
-import tvm_ffi
 from tvm import IRModule, s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
@@ -25,6 +24,8 @@ from tvmopt.schedule.analysis import BlockFacts, block_facts, leaf_blocks, why_n
 FREE_ATTR = "layout_free_buffers"
 # Names of the blocks that :mod:`tvmopt.transform.winograd` puts behind its products.
 _WINOGRAD = ("winograd_out", "conv2d_winograd")
+# What Relax may fuse to a function, by AnnotateTIROpPattern.
+_PATTERN_ATTR = "op_pattern"
 
 
 def anchor_block(func: tirx.PrimFunc) -> str | None:
@@ -41,24 +42,23 @@ def operator_function(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     """The anchor operator of ``func`` with its own output type; None without an anchor.
 
     A function that is nothing but its operator comes back as it is. So does one whose anchor is no
-    sum of products (softmax, mean, pooling): there the blocks around it are its own.
+    sum of products (softmax, mean, pooling): there the blocks around it are its own. But for how
+    Relax would fuse to it, which a function that was fused to has lost.
 
     Args:
         func: A TensorIR function of static shape, as FuseTIR leaves it.
     """
     facts = _facts(func)
-    at = _anchor(facts)
-    if at is None:
+    own = _own(facts)
+    if not own:
         return None
-    last = _own_end(facts, at)
-    nests = _nests(func)
-    product = len(facts[at].reads) == 2 and sum(bool(f.reduction) for f in facts) == 1
-    if not product or last == len(facts) - 1 or len(nests) != len(facts):
-        return func
-    kept = nests[: last + 1]
-    out = facts[last].write.buffer
-    used = _buffers(kept)
-    params = [p for p in func.params if _is_in(p, used)]
+    if len(own) == len(facts):
+        return func.without_attr(_PATTERN_ATTR)
+    nests = list(func.body.block.body.seq)
+    kept = [nests[i] for i in own]
+    out = facts[own[-1]].write.buffer
+    used = [buffer for i in own for buffer in _buffers(facts[i])]
+    params = [p for p in func.params if _is_in(p, used) and not p.same_as(out)]
     root = func.body.block
     allocated = [b for b in root.alloc_buffers if _is_in(b, used) and not b.same_as(out)]
     block = s_tir.SBlock(
@@ -71,11 +71,22 @@ def operator_function(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     )
     for key, value in (func.attrs or {}).items():
         operator = operator.with_attr(key, value)
-    free = [func.params[int(i)] for i in (func.attrs or {}).get(FREE_ATTR) or []]
-    places = [i for i, p in enumerate(params) if _is_in(p, free)]
-    if places:
-        return operator.with_attr(FREE_ATTR, places)
-    return operator.without_attr(FREE_ATTR) if free else operator
+    if FREE_ATTR in (func.attrs or {}):
+        free = [func.params[int(i)] for i in func.attrs[FREE_ATTR]]
+        places = [i for i, p in enumerate(params) if _is_in(p, free)]
+        operator = operator.with_attr(FREE_ATTR, places)
+    return operator
+
+
+def operator_blocks(func: tirx.PrimFunc) -> list[str]:
+    """Names of the blocks of ``func`` that are its operator's, in program order."""
+    facts = _facts(func)
+    return [facts[i].name for i in _own(facts)]
+
+
+def why_no_operator(func: tirx.PrimFunc) -> str:
+    """Why :func:`operator_function` gives None of ``func``."""
+    return why_not_schedulable(func) or "no anchor operator: nothing in it is summed up"
 
 
 def _facts(func: tirx.PrimFunc) -> list[BlockFacts]:
@@ -93,48 +104,33 @@ def _anchor(facts: list[BlockFacts]) -> int | None:
     return max(sums, key=lambda i: (facts[i].work, i), default=None)
 
 
-def _own_end(facts: list[BlockFacts], anchor: int) -> int:
-    """Index of the last block that is the operator's own.
+def _own(facts: list[BlockFacts]) -> list[int]:
+    """Indices of the blocks that are the anchor's operator: what it is computed of, and its end.
 
-    Winograd's transform back, and the cast of an operator that sums in a wider type than its own.
+    All, where the anchor is no product; none without an anchor.
     """
-    last = anchor
-    for i in range(anchor + 1, len(facts)):
-        if not facts[i].name.startswith(_WINOGRAD):
-            break
-        last = i
-    return last if last > anchor else _own_cast(facts, anchor)
+    at = _anchor(facts)
+    if at is None:
+        return []
+    if len(facts[at].reads) != 2 or sum(bool(f.reduction) for f in facts) > 1:
+        return list(range(len(facts)))
+    last = _own_end(facts, at)
+    own, needed = [last], _buffers(facts[last])
+    for i in reversed(range(last)):
+        if _is_in(facts[i].write.buffer, needed):
+            own.insert(0, i)
+            needed += _buffers(facts[i])
+    return own
 
 
-def _own_cast(facts: list[BlockFacts], anchor: int) -> int:
-    after = anchor + 1
-    if after == len(facts) or facts[after].reduction:
-        return anchor
-    result, step = facts[anchor].write.buffer, facts[after]
-    if len(step.reads) != 1 or not step.reads[0].buffer.same_as(result) or step.calls:
-        return anchor
-    narrower = step.write.buffer.dtype.itemsize < result.dtype.itemsize
-    same = step.reads[0].strides == step.write.strides
-    floats = "float" in str(result.dtype) and "float" in str(step.write.buffer.dtype)
-    return after if narrower and same and floats and step.size <= 2 + len(step.axes) else anchor
+def _own_end(facts: list[BlockFacts], anchor: int) -> int:
+    """Index of the last block that is the operator's own: of Winograd's transform back, or it."""
+    after = itertools.takewhile(lambda f: f.name.startswith(_WINOGRAD), facts[anchor + 1 :])
+    return anchor + len(list(after))
 
 
-def _nests(func: tirx.PrimFunc) -> list[Any]:
-    body = func.body.block.body
-    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-
-
-def _buffers(nests: list[Any]) -> list[tirx.Buffer]:
-    found: list[tirx.Buffer] = []
-    for nest in nests:
-        tvm_ffi.structural_walk(
-            nest,
-            [
-                (tvm.ir.TensorLoad, lambda load: found.append(load.source)),
-                (tirx.BufferStore, lambda store: found.append(store.buffer)),
-            ],
-        )
-    return found
+def _buffers(facts: BlockFacts) -> list[tirx.Buffer]:
+    return [*(read.buffer for read in facts.reads), facts.write.buffer]
 
 
 def _is_in(buffer: Any, buffers: list[Any]) -> bool:

@@ -16,10 +16,7 @@ import tvm_ffi
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from tvmopt.tune.operator import anchor_block, operator_function
-
-#: Why a function has no task at operator granularity.
-NO_ANCHOR = "no anchor operator: nothing in it is summed up"
+from tvmopt.tune.operator import anchor_block, operator_function, why_no_operator
 
 _SHORT_DTYPE = {
     "float64": "f64",
@@ -145,7 +142,8 @@ def _by_operator(tasks: Iterable[Task]) -> list[Task]:
     for task in sorted(tasks, key=lambda task: (-task.weight * task.flops, task.name)):
         operator = operator_function(task.mod["main"])
         if operator is None:
-            others.append(dataclasses.replace(task, left_out=NO_ANCHOR))
+            why = why_no_operator(task.mod["main"])
+            others.append(dataclasses.replace(task, left_out=why))
             continue
         mod = IRModule({"main": operator})
         key = tvm_ffi.structural_hash(mod)

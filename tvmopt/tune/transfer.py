@@ -7,13 +7,15 @@ function's epilogue is put at the transferred tile before the trace's postproces
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import tvm_ffi
 from tvm import IRModule, s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.s_tir.schedule.instruction import Instruction, InstructionKind
 from tvm.s_tir.schedule.trace import Trace
 from tvm.target import Target
@@ -22,7 +24,7 @@ from tvm.target.codegen import llvm_get_vector_width
 from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
 from tvmopt.schedule.analysis import block_facts, leaf_blocks
 from tvmopt.schedule.stage import inline_injective, split_vector
-from tvmopt.tune.operator import anchor_block
+from tvmopt.tune.operator import anchor_block, operator_blocks, operator_function
 
 _POSTPROC = "EnterPostproc"
 # Bits of the numbers that epilogues compute with.
@@ -56,56 +58,123 @@ def transfer_trace(
             for k, mi, ni: C[...] += ...
             for mi, ni: D[mo * 4 + mi, no * 16 + ni] = relu(C[...])
 
+    Args:
+        func: The function.
+        operator: What the trace was found for: structurally equal to the operator of ``func``.
+            Names may differ; the trace has those of ``operator``.
+        trace: A trace of MetaSchedule's.
+        target: Target that it was found on.
+
     Raises:
         NotApplicable: When the trace does not fit, or the epilogue cannot be put at its tile.
     """
-    if func.same_as(operator):
-        sch = s_tir.Schedule(IRModule({"main": func}))
-        trace.apply_to_schedule(sch, remove_postproc=False)
-        return finish(sch.mod["main"], func)
     try:
-        insts = _by_name(operator, list(trace.insts))
-        sch = s_tir.Schedule(IRModule({"main": func}))
-        own = {block.name_hint for block in _leaves(operator)}
-        inline_injective(sch, kept=own)
-        rest = [b for b in leaf_blocks(sch) if sch.get(b).name_hint not in own]
-        if len(rest) > 1:
-            raise NotApplicable(f"its epilogue is {len(rest)} stages, which no tile can hold")
-        cut = next((i for i, inst in enumerate(insts) if inst.kind.name == _POSTPROC), len(insts))
-        Trace(insts[:cut], trace.decisions).apply_to_schedule(sch, remove_postproc=False)
-        for block in rest:
-            anchor = anchor_block(operator)
-            assert anchor is not None, "an operator has an anchor"
-            _fuse_epilogue(sch, sch.get_sblock(anchor), block, target)
-        Trace(insts[cut:], {}).apply_to_schedule(sch, remove_postproc=False)
-    except (ScheduleError, InternalError, ValueError) as error:
+        sch = _transferred(_named_like(func, operator), trace, target)
+    except NotApplicable:
+        raise
+    except Exception as error:  # TVM's checks fail with errors of every type
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise NotApplicable(f"the trace does not fit: {lines[-1] if lines else error}") from error
     return finish(sch.mod["main"], func)
 
 
+def _transferred(func: tirx.PrimFunc, trace: Trace, target: Target) -> s_tir.Schedule:
+    """``func``, whose blocks are named as in the trace, under it."""
+    operator = operator_function(func)
+    assert operator is not None, "a function with a trace has an operator"
+    insts = _by_name(operator, trace)
+    own = operator_blocks(func)
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    inline_injective(sch, kept=own)
+    stages = _epilogue(sch, own)
+    before = len(leaf_blocks(sch)) - len(own) - len(stages)
+    if before:
+        raise NotApplicable(f"its epilogue reads {before} stages that no tile can hold")
+    cut = next((i for i, inst in enumerate(insts) if inst.kind.name == _POSTPROC), len(insts))
+    Trace(insts[:cut], trace.decisions).apply_to_schedule(sch, remove_postproc=False)
+    if stages:
+        _fuse_epilogue(sch, operator, stages, target)
+    Trace(insts[cut:], trace.decisions).apply_to_schedule(sch, remove_postproc=False)
+    return sch
+
+
+def _epilogue(sch: s_tir.Schedule, own: list[str]) -> list[SBlockRV]:
+    """The blocks that need the result of the blocks ``own``, in program order."""
+    needed, stages = {own[-1]}, []
+    for block in leaf_blocks(sch):
+        name = sch.get(block).name_hint
+        read = {sch.get(producer).name_hint for producer in sch.get_producers(block)}
+        if name not in own and read & needed:
+            needed.add(name)
+            stages.append(block)
+    return stages
+
+
+def _named_like(func: tirx.PrimFunc, operator: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``func`` with the blocks of its operator named as in ``operator``, an equal one."""
+    names = dict(zip(operator_blocks(func), operator_blocks(operator), strict=True))
+
+    def rename(block: s_tir.SBlock) -> s_tir.SBlock:
+        if block.name_hint == "root":
+            return block
+        name = names.setdefault(block.name_hint, f"epilogue_{len(names)}")
+        return s_tir.SBlock(
+            block.iter_vars, block.reads, block.writes, name, block.body, block.init,
+            block.alloc_buffers, block.match_buffers, block.annotations,
+        )  # fmt: skip
+
+    body = tvm_ffi.structural_map(func.body, (s_tir.SBlock, rename), order="post")
+    return func.with_body(body)
+
+
 def _fuse_epilogue(
-    sch: s_tir.Schedule, anchor: SBlockRV, epilogue: SBlockRV, target: Target
+    sch: s_tir.Schedule, operator: tirx.PrimFunc, stages: Sequence[SBlockRV], target: Target
 ) -> None:
-    """Compute ``epilogue`` where a tile of ``anchor`` is finished."""
-    [written] = sch.get_producers(epilogue)
-    if sch.get(written).name_hint != sch.get(anchor).name_hint:
-        sch.reverse_compute_inline(epilogue)  # the trace writes the tile from a cache
-        return
+    """Compute ``stages``, the epilogue, where a tile of its ``operator`` is finished."""
+    anchor = sch.get_sblock(anchor_block(operator))
+    [last] = [b for b in sch.get_producers(stages[0]) if _writes(sch, b, operator.params[-1])]
+    if sch.get(last).same_as(sch.get(anchor)):
+        tile = _finished_tile(sch, anchor)
+    else:  # the trace writes the tile from a cache
+        tile = _common_loops(sch, anchor, last)
+        if _is_inlined(sch, stages[0]):
+            stages = stages[1:]
+    if stages and not tile:
+        raise NotApplicable("the trace leaves no loop in which a tile is finished")
+    for stage in stages:
+        sch.reverse_compute_at(stage, tile[-1], preserve_unit_loops=True)
+        inner = sch.get_loops(stage)[len(tile) :]
+        facts = block_facts(sch, stage)
+        if inner and not any(facts.conditional) and len(inner) == len(facts.axes):
+            split_vector(sch, inner[-1], llvm_get_vector_width(target) // _WORD)
+
+
+def _writes(sch: s_tir.Schedule, block: SBlockRV, buffer: tirx.Buffer) -> bool:
+    return any(region.source.same_as(buffer) for region in sch.get(block).writes)
+
+
+def _is_inlined(sch: s_tir.Schedule, stage: SBlockRV) -> bool:
+    """Inline ``stage`` into the block that makes what it reads, if TVM can."""
+    try:
+        sch.reverse_compute_inline(stage)
+    except (ScheduleError, InternalError):  # an InternalError where it reads one element twice
+        return False
+    return True
+
+
+def _finished_tile(sch: s_tir.Schedule, anchor: SBlockRV) -> list[LoopRV]:
+    """The loops around all that is summed up."""
     loops = sch.get_loops(anchor)
-    tile = []
-    for loop in loops:
-        if _is_reduced(sch, anchor, loop):
-            break
-        tile.append(loop)
-    if len(tile) == len(loops):
-        raise NotApplicable("the trace leaves no loop that finishes a tile")
-    if tile:
-        sch.reverse_compute_at(epilogue, tile[-1], preserve_unit_loops=True)
-    inner = sch.get_loops(epilogue)[len(tile) :]
-    facts = block_facts(sch, epilogue)
-    if inner and not any(facts.conditional) and len(inner) == len(facts.axes):
-        split_vector(sch, inner[-1], llvm_get_vector_width(target) // _WORD)
+    return list(itertools.takewhile(lambda loop: not _is_reduced(sch, anchor, loop), loops))
+
+
+def _common_loops(sch: s_tir.Schedule, first: SBlockRV, second: SBlockRV) -> list[LoopRV]:
+    others = [sch.get(loop) for loop in sch.get_loops(second)]
+    return [
+        loop
+        for loop in sch.get_loops(first)
+        if any(sch.get(loop).same_as(other) for other in others)
+    ]
 
 
 def _is_reduced(sch: s_tir.Schedule, anchor: SBlockRV, loop: Any) -> bool:
@@ -119,8 +188,6 @@ def _is_reduced(sch: s_tir.Schedule, anchor: SBlockRV, loop: Any) -> bool:
 
 
 def _uses(expr: Any, variable: Any) -> bool:
-    import tvm_ffi
-
     found: list[Any] = []
     tvm_ffi.structural_walk(
         expr, (tirx.Var, lambda var: found.append(var) if var.same_as(variable) else None)
@@ -129,8 +196,6 @@ def _uses(expr: Any, variable: Any) -> bool:
 
 
 def _realize_of(sch: s_tir.Schedule, block: SBlockRV) -> Any:
-    import tvm_ffi
-
     name = sch.get(block).name_hint
     found: list[Any] = []
 
@@ -142,29 +207,23 @@ def _realize_of(sch: s_tir.Schedule, block: SBlockRV) -> Any:
     return found[0]
 
 
-def _by_name(operator: tirx.PrimFunc, insts: list[Instruction]) -> list[Instruction]:
+def _by_name(operator: tirx.PrimFunc, trace: Trace) -> list[Instruction]:
     """The instructions with every listing of blocks written out, name by name.
 
     The function has a block more than its operator; a listing would have a different length.
     """
+    insts = list(trace.insts)
     written: list[Instruction] = []
     for at, inst in enumerate(insts):
         if inst.kind.name != "GetChildBlocks":
             written.append(inst)
             continue
         sch = s_tir.Schedule(IRModule({"main": operator}))
-        Trace(insts[:at], {}).apply_to_schedule(sch, remove_postproc=False)
-        names = [sch.get(b).name_hint for b in leaf_blocks(sch)]
-        if len(names) != len(inst.outputs):
-            raise NotApplicable("the trace lists blocks inside of others")
+        listing = Trace(insts[: at + 1], trace.decisions)
+        listing.apply_to_schedule(sch, remove_postproc=False)
         get = InstructionKind.get("GetSBlock")
         written += [
-            Instruction(get, [], [name, "main"], [output])
-            for name, output in zip(names, inst.outputs, strict=True)
+            Instruction(get, [], [sch.get(block).name_hint, "main"], [output])
+            for block, output in zip(sch.trace.insts[-1].outputs, inst.outputs, strict=True)
         ]
     return written
-
-
-def _leaves(func: tirx.PrimFunc) -> list[Any]:
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    return [sch.get(block) for block in leaf_blocks(sch)]
