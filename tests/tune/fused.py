@@ -158,7 +158,6 @@ FUSED: dict[str, Drawn] = {
     "matmul of one row": matmul((1, 512), (512, 10)),
     "batched matmul": matmul((3, 16, 24), (3, 24, 20), "sigmoid", constant=False),
     "byte matmul": matmul((12, 32), (32, 24), "bias_int8", types=BYTES),
-    "residual first": residual_first(),
     "two stages": mish(),
     "one row for several": spread(),
 }

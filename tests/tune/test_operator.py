@@ -308,7 +308,7 @@ SETTINGS = hypothesis.settings(
 
 
 def test_an_operator_computes_the_product() -> None:
-    hypothesis.settings(SETTINGS, max_examples=10)(COMPUTES)()
+    hypothesis.settings(SETTINGS, max_examples=8)(COMPUTES)()
 
 
 @pytest.mark.slow
