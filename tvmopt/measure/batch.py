@@ -5,6 +5,7 @@ All candidates of a task share one library, since linking one takes as long as c
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -21,7 +22,13 @@ from tvm.target import Target
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.arch.llvm import pass_config
 from tvmopt.link import isa_of, link_options
-from tvmopt.measure.jobs import compare, numpy_dtype, pack, run_reference
+from tvmopt.measure.jobs import (
+    WrongResultError,
+    compare,
+    numpy_dtype,
+    pack,
+    run_reference,
+)
 from tvmopt.measure.split import split_packing
 from tvmopt.measure.worker import one_line
 from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
@@ -169,6 +176,32 @@ def run_batch(
         return bench.kernel(modules[library], index, packed, outputs)
 
     return time_candidates(candidates, kernel, rounds)
+
+
+def run_rivals(
+    rivals: list[dict[str, Any]], seed: int, weight_bytes: int = 0
+) -> list[float | None]:
+    """Time candidates of several functions in turns, as if they were candidates of one.
+
+    Args:
+        rivals: ``libraries`` (the function's first, the candidate's), ``arguments``, ``constants``
+            and ``candidate`` of each, as of :func:`run_batch`.
+        seed: Seed of the inputs.
+        weight_bytes: See :func:`run_batch`.
+
+    Returns:
+        Latency of each in microseconds; None where it is wrong.
+    """
+    kernels: dict[int, Callable[[int], float]] = {}
+    for place, rival in enumerate(rivals):
+        base, own = (tvm.runtime.load_module(path) for path in rival["libraries"])
+        shapes_and_types = [(tuple(shape), dtype) for shape, dtype in rival["arguments"]]
+        inputs, (*_, expected) = run_reference(base["reference"], shapes_and_types, seed)
+        bench = _Bench(base, inputs, expected, rival["constants"], weight_bytes)
+        with contextlib.suppress(WrongResultError):
+            kernels[place] = bench.kernel(own, *rival["candidate"])
+    timed = time_in_turns(kernels)
+    return [timed[place][0] if place in timed else None for place in range(len(rivals))]
 
 
 def time_candidates(

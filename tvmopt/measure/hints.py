@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm import tirx
@@ -180,6 +181,41 @@ class HintMeasurer:
             results.append(self._run(group, [*group.again, *built.get(id(group), [])]))
         return results + [[] for _ in range(len(groups) - len(results))]
 
+    def race(
+        self, rivals: Sequence[tuple[tirx.PrimFunc, Measured]], weight_bytes: int = 0
+    ) -> list[float | None]:
+        """Latencies of functions that may take each other's place, timed in turns.
+
+        What was measured at different times does not compare to a few percent: the speed of a
+        machine changes from second to second.
+
+        Args:
+            rivals: Each function with its best result of this measurer.
+            weight_bytes: As of :class:`Candidates`.
+
+        Returns:
+            Microseconds of each; None where it could not be timed, and for all on a board.
+        """
+        built = [(func, m.built) for func, m in rivals if m.built is not None]
+        if self._board is not None or len(built) < len(rivals):
+            return [None] * len(rivals)
+        arguments = {
+            "rivals": [
+                {
+                    "libraries": [str(b.base), str(b.library)],
+                    "arguments": _arguments(func),
+                    "constants": _constants(func),
+                    "candidate": [b.index, *b.packed],
+                }
+                for func, b in built
+            ],
+            "seed": self._seed,
+            "weight_bytes": weight_bytes,
+        }
+        job = Job("tvmopt.measure.batch:run_rivals", arguments, self._timeouts[1] * len(built))
+        [outcome] = self._runner.run([job])
+        return [None] * len(rivals) if outcome.error is not None else list(outcome.value)
+
     def _run(self, group: Candidates, candidates: list[Measured]) -> list[Measured]:
         good = [m for m in candidates if m.built is not None]
         timed = self._time(group, good)
@@ -197,7 +233,7 @@ class HintMeasurer:
         libraries = list(dict.fromkeys([built[0].base, *(b.library for b in built)]))
         arguments = {
             "libraries": [str(library) for library in libraries],
-            "arguments": [[[int(e) for e in p.shape], str(p.dtype)] for p in group.func.params],
+            "arguments": _arguments(group.func),
             "constants": _constants(group.func),
             "candidates": [[libraries.index(b.library), b.index, *b.packed] for b in built],
             "seed": self._seed,
@@ -248,6 +284,11 @@ def _found(group: Candidates, library: Path, outcome: Outcome) -> list[Measured]
 def _effort(group: Candidates) -> int:
     """How long the builds of a group take, roughly: transforms are much straight-line code."""
     return sum(_LONG if hint.template == Winograd.name else 1 for hint in group.hints)
+
+
+def _arguments(func: tirx.PrimFunc) -> list[list[Any]]:
+    """Shape and type of each argument."""
+    return [[[int(e) for e in p.shape], str(p.dtype)] for p in func.params]
 
 
 def _constants(func: tirx.PrimFunc) -> list[int]:

@@ -95,6 +95,19 @@ class Alternatives:
     forms: dict[str, Form]
     changes: dict[tuple[Link, str, str], str]
 
+    @property
+    def rivals(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the tasks that may take each other's place, each in one group."""
+        name_of = {workload_hash(task.mod): task.name for task in self.tasks}
+        group_of: dict[str, set[str]] = {}
+        for layer in {way.layer for way in self.ways}:
+            group = {w.workload for w in self.ways if w.layer == layer and not w.hopeless}
+            for workload in tuple(group):
+                group |= group_of.get(workload, set())
+            group_of |= dict.fromkeys(group, group)
+        groups = {tuple(sorted(name_of[w] for w in group)) for group in group_of.values()}
+        return tuple(sorted(group for group in groups if len(group) > 1))
+
     def contenders(self, latency_us: Mapping[str, float]) -> list[Contender]:
         """The best plan of each single layout, and the best of all; cheapest first.
 

@@ -41,6 +41,8 @@ class TuneOptions:
         granularity: How the tasks are keyed, which the database says.
         network_bytes: Bytes of the network's weights; 0 for those of the tasks. Between two calls
             of a task a network reads the weights of all others.
+        rivals: Names of tasks that may take each other's place, so that their latencies must
+            compare.
     """
 
     trials: int
@@ -53,6 +55,7 @@ class TuneOptions:
     board: Board | None = None
     granularity: str = "subgraph"
     network_bytes: int = 0
+    rivals: tuple[tuple[str, ...], ...] = ()
 
     def key(self, target: Target) -> DatabaseKey:
         """What a database of these options is good for."""

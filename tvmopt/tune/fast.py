@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 import time
 from collections.abc import Sequence
@@ -79,6 +80,7 @@ class FastStrategy(TuneStrategy):
         reranker.load(directory)
         run = _Run(tuple(tasks), target, database, directory, progress)
         deadline = Deadline(options.time_budget_s)
+        network_bytes = options.network_bytes or run.network_bytes()
         with (
             tempfile.TemporaryDirectory(prefix="candidates-", dir=work_dir) as scratch,
             HintMeasurer(
@@ -99,8 +101,12 @@ class FastStrategy(TuneStrategy):
                     options.topk,
                     lambda: deadline.expired,
                     run.finish,
-                    options.network_bytes or run.network_bytes(),
+                    network_bytes,
                 )
+                for names in options.rivals:
+                    if deadline.expired:
+                        break
+                    run.race(names, measurer, network_bytes)
             finally:
                 run.write()
                 reranker.save(directory)
@@ -185,6 +191,26 @@ class _Run:
             config=best.hint.to_dict(),
             others=tuple(m.hint.to_dict() for m in tuned.runners_up),
         )
+
+    def race(self, names: Sequence[str], measurer: HintMeasurer, network_bytes: int) -> None:
+        """Time the best of several tasks in turns, and note those latencies instead."""
+        tuned = [self._tuned[name] for name in names if name in self._tuned]
+        bests = [(t, best) for t in tuned if (best := t.best) is not None and best.latency_us]
+        if len(bests) < 2:
+            return
+        found = measurer.race([(t.workload.func, best) for t, best in bests], network_bytes)
+        for (one, best), latency_us in zip(bests, found, strict=True):
+            key = self._keys[one.workload.name]
+            known = self._compared.get(key)
+            if latency_us is None or known is None or not best.latency_us:
+                continue
+            default_us = known.default_us
+            if default_us is not None:
+                same = default_us == known.tuned_us
+                default_us = latency_us if same else default_us * latency_us / best.latency_us
+            self._compared[key] = dataclasses.replace(
+                known, tuned_us=latency_us, default_us=default_us
+            )
 
     def write(self) -> None:
         """Write the comparisons beside the records."""
