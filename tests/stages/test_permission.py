@@ -8,7 +8,7 @@ import tvm
 from tvmopt import host
 from tvmopt.arch.target import TargetSpec
 from tvmopt.quantize import latency
-from tvmopt.stages import auto_layout, check
+from tvmopt.stages import check, network_timing
 
 
 class ReachedError(Exception):
@@ -23,7 +23,7 @@ def asked(monkeypatch):
     def reached(*args, **kwargs):
         raise ReachedError
 
-    for place in ("tvmopt.stages.check", "tvmopt.stages.auto_layout", "tvmopt.build"):
+    for place in ("tvmopt.stages.check", "tvmopt.stages.network_timing", "tvmopt.build"):
         monkeypatch.setattr(f"{place}.build_library", reached)
     monkeypatch.setattr("tvmopt.transform.lower.lower", lambda mod, target: mod)
     monkeypatch.setattr("tvmopt.stages.check.lower", lambda mod, target, winograd: mod)
@@ -36,7 +36,7 @@ def _check(target):
 
 
 def _layouts(target):
-    auto_layout.measured_seconds({"a": tvm.IRModule()}, target)
+    network_timing.measured_seconds({"a": tvm.IRModule()}, target)
 
 
 def _layer(target):

@@ -36,6 +36,7 @@ if "tvmopt.stages.child" in argv:
 TIMEOUT_S = 20
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_each_kind_of_fault_is_one_failed_run_and_the_search_goes_on(
     tmp_path, project_env, root, store, search_command

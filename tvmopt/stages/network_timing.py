@@ -15,6 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tvmopt import host
 from tvmopt.arch.target import TargetSpec
 from tvmopt.build import build_library
 from tvmopt.errors import TuneError
@@ -31,13 +32,14 @@ def measured_seconds(
     """Median latency of each lowered module, timed in turns.
 
     Args:
-        lowered: Modules by name, with the same inputs.
+        lowered: Modules by name.
         target: Target that they are compiled for.
         database_dir: Tuning database that schedules them; the default schedules without.
 
     Raises:
         TuneError: When they cannot be run.
     """
+    host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         scratch = Path(folder)
         libraries = {}
@@ -45,7 +47,8 @@ def measured_seconds(
             path = scratch / f"network{number}.so"
             built = build_library(module, target, path, database_dir=database_dir)
             libraries[name] = str(built.path)
-        arguments = {"libraries": libraries, "inputs": _inputs(next(iter(lowered.values())))}
+        inputs = {name: _inputs(module) for name, module in lowered.items()}
+        arguments = {"libraries": libraries, "inputs": inputs}
         job = Job("tvmopt.stages.network_timing:time_libraries", arguments, _TIMEOUT_S)
         with WorkerPool(1, target.threads, scratch, "networks") as pool:
             [outcome] = pool.run([job])
@@ -57,27 +60,26 @@ def measured_seconds(
 
 
 def time_libraries(
-    libraries: Mapping[str, str], inputs: list[list[Any]]
+    libraries: Mapping[str, str], inputs: Mapping[str, list[list[Any]]]
 ) -> dict[str, float]:
     """Median latency of compiled networks, in seconds; for a worker process.
 
     Args:
         libraries: Path by name.
-        inputs: Shape and type of each input: ``[[shape, dtype], ...]``.
+        inputs: Shape and type of each input of each: ``[[shape, dtype], ...]``.
     """
     from tvmopt.evaluate.latency import interleave
 
-    rng = np.random.default_rng(0)
-    tensors = [
-        tvm.runtime.tensor(random_array(rng, tuple(shape), dtype, False))
-        for shape, dtype in inputs
-    ]
-
-    def call(path: str) -> Callable[[], object]:
+    def call(path: str, specs: list[list[Any]]) -> Callable[[], object]:
+        rng = np.random.default_rng(0)
+        tensors = [
+            tvm.runtime.tensor(random_array(rng, tuple(shape), dtype, False))
+            for shape, dtype in specs
+        ]
         main = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())["main"]
         return lambda: main(*tensors)
 
-    calls = {name: call(path) for name, path in libraries.items()}
+    calls = {name: call(path, inputs[name]) for name, path in libraries.items()}
     samples = interleave(calls, _REPEATS, _SECONDS)
     return {name: statistics.median(values) for name, values in samples.items()}
 

@@ -136,5 +136,5 @@ def _changed(
     return [
         f"{len(tasks)} tasks by {granularity}, {result.trials} candidates measured, "
         f"{failures} failed, {result.seconds:.1f} s",
-        f"{served} tasks have a measured schedule that beats the default",
+        f"{served} tasks have a measured schedule no slower than the default",
     ]

@@ -37,6 +37,9 @@ from tvmopt.tune.tasks import Task, extract_tasks, task_of
 
 # Times as dear as a layer's cheapest way, as modelled, that another is not worth measuring.
 _HOPELESS = 2.0
+# Shares of a task's candidates that are measured of other ways than the network's own, and of
+# changes of layout: what wins among these is seldom found late.
+_OTHER_WAYS, _CHANGES = 0.5, 0.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +163,8 @@ def find_alternatives(
             alone_mod = functions[way.layer, way.implementation]
             calls = sum(way.workload == other.workload for other in kept)
             name = f"{way.name} {way.implementation}"
-            tasks[way.workload] = task_of(name, alone_mod, calls)
+            task = task_of(name, alone_mod, calls)
+            tasks[way.workload] = dataclasses.replace(task, effort=_OTHER_WAYS)
     links, forms, changes = _changes(mod, kept, target, tasks)
     ordered = sorted(tasks.values(), key=lambda task: (-task.weight * task.flops, task.name))
     return Alternatives(tuple(ways), tuple(ordered), links, forms, changes)
@@ -245,7 +249,7 @@ def _change_task(
     text = workload_hash(task.mod)
     shape = "x".join(map(str, link.shape))
     name = f"{source or 'own layout'} to {wanted or 'own layout'} of {shape} {link.dtype}"
-    tasks.setdefault(text, dataclasses.replace(task, name=name))
+    tasks.setdefault(text, dataclasses.replace(task, name=name, effort=_CHANGES))
     return text
 
 

@@ -145,7 +145,7 @@ class _Run:
     def workloads(self) -> list[Workload]:
         """Tasks without a record yet."""
         return [
-            Workload(task.name, task.mod["main"], task.weight)
+            Workload(task.name, task.mod["main"], task.weight, task.effort)
             for task in self.tasks
             if task.is_measurable and self._keys[task.name] not in self._compared
         ]

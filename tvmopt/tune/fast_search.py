@@ -53,11 +53,13 @@ class Workload:
         name: Its name in reports.
         func: The function, unscheduled.
         weight: Calls that the network makes to it.
+        effort: Share of its candidates that are measured.
     """
 
     name: str
     func: tirx.PrimFunc
     weight: int = 1
+    effort: float = 1.0
 
 
 @dataclasses.dataclass
@@ -296,6 +298,7 @@ def _budgets(states: Sequence[Tuned], topk: int) -> list[int]:
         part = topk if share >= _HEAVY else topk // 2 if share >= _LIGHT else topk // 4
         if state.ranked and state.ranked[0].hint.template == Winograd.name:
             part = round(part * _SLOW_TO_BUILD)
+        part = round(part * state.workload.effort)
         budgets.append(min(topk, max(part, 3)))
     return budgets
 

@@ -64,6 +64,7 @@ class Task:
         arguments: The arguments, in calling order.
         granularity: ``"subgraph"``: a fused function; ``"operator"``: the anchor of some.
         left_out: Why it is not to be tuned; empty when it is.
+        effort: Share of the candidates of a task that ``fast`` measures of this one.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Task:
     arguments: tuple[Argument, ...]
     granularity: str = "subgraph"
     left_out: str = ""
+    effort: float = 1.0
 
     @property
     def is_static(self) -> bool:
