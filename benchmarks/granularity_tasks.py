@@ -66,14 +66,15 @@ def study_tasks(lowered: Any, target: Any, count: int, most: int) -> list[TaskSt
             its choice for the function.
         most: Functions to look at, those with the most arithmetic.
     """
-    from tvmopt.measure.hints import Candidates, HintMeasurer, weight_bytes
+    from tvmopt.measure.hints import Candidates, HintMeasurer
     from tvmopt.policy import DefaultPolicy
     from tvmopt.tune import extract_tasks
     from tvmopt.tune.operator import operator_function
+    from tvmopt.tune.tasks import network_bytes
 
     llvm, arch = target.to_tvm(), target.arch()
     tasks = extract_tasks(lowered, llvm)
-    network_bytes = sum(t.weight * weight_bytes(t.mod["main"]) for t in tasks if t.is_static)
+    weights = network_bytes(tasks)
     found: list[TaskStudy] = []
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
@@ -89,7 +90,7 @@ def study_tasks(lowered: Any, target: Any, count: int, most: int) -> list[TaskSt
             ]
             hints = list(dict.fromkeys([*halves[0], *halves[1]]))
             alone, fused = measurer.measure(
-                [Candidates(one, hints, weight_bytes=network_bytes) for one in (operator, func)]
+                [Candidates(one, hints, weight_bytes=weights) for one in (operator, func)]
             )
             study = _study(task.name, task.weight, alone, fused)
             if study is not None:

@@ -69,8 +69,8 @@ class Case:
     expected: np.ndarray | None
 
 
-def cases(drawn: Drawn, target: Target, seed: int = 0) -> list[Case]:
-    """The functions that ``drawn`` lowers to; its weights are known to be constants."""
+def lowered(drawn: Drawn, target: Target) -> tvm.IRModule:
+    """The lowered module of ``drawn``; its constants come last and are known."""
     order = sorted(range(len(drawn.operands)), key=lambda n: drawn.operands[n].constant)
     params = {
         n: relax.Var(f"x{n}", relax.TensorType(drawn.operands[n].shape, drawn.operands[n].dtype))
@@ -83,7 +83,12 @@ def cases(drawn: Drawn, target: Target, seed: int = 0) -> list[Case]:
             result = drawn.build(*(params[n] for n in range(len(params))))
             out = builder.emit_output(builder.normalize(result))
         builder.emit_func_output(out)
-    mod = lower(builder.get(), target)
+    return lower(builder.get(), target)
+
+
+def cases(drawn: Drawn, target: Target, seed: int = 0) -> list[Case]:
+    """The functions that ``drawn`` lowers to; its weights are known to be constants."""
+    mod = lowered(drawn, target)
     values = {
         f"x{n}": _values(operand.shape, operand.dtype, seed + n, drawn.coarse)
         for n, operand in enumerate(drawn.operands)

@@ -11,9 +11,9 @@ import tvm
 from tvm import IRModule, relax, tirx
 from tvm.s_tir import meta_schedule as ms
 
+from tests.schedule.candidates import lowered
 from tests.schedule.drawn import BYTES, FLOAT, Drawn, Operand, Types
 from tests.schedule.drawn_products import conv2d_numpy
-from tvmopt.transform.lower import lower
 from tvmopt.tune import Task
 from tvmopt.tune.budget import SearchEffort
 from tvmopt.tune.space import make_context
@@ -165,18 +165,7 @@ FUSED: dict[str, Drawn] = {
 
 def fused(drawn: Drawn, target: tvm.target.Target = TARGET) -> IRModule:
     """The lowered module of ``drawn``; its constants come last and are known."""
-    params = {
-        n: relax.Var(f"x{n}", relax.TensorType(operand.shape, operand.dtype))
-        for n, operand in sorted(enumerate(drawn.operands), key=lambda item: item[1].constant)
-    }
-    builder = relax.BlockBuilder()
-    inputs = sum(not operand.constant for operand in drawn.operands)
-    with builder.function("main", list(params.values()), {"num_input": inputs}):
-        with builder.dataflow():
-            result = drawn.build(*(params[n] for n in range(len(params))))
-            out = builder.emit_output(builder.normalize(result))
-        builder.emit_func_output(out)
-    return lower(builder.get(), target)
+    return lowered(drawn, target)
 
 
 def functions(mod: IRModule) -> list[tirx.PrimFunc]:

@@ -25,7 +25,6 @@ from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation
 from tvmopt.tune.alternatives import Alternatives, Contender, find_alternatives
 from tvmopt.tune.base import TaskResult, TuneOptions, TuneResult, TuneStrategy
-from tvmopt.tune.database import workload_hash
 from tvmopt.tune.tasks import Task, extract_tasks
 
 # Share of trials and time for the alternatives; the rest is for what the chosen plan adds.
@@ -86,7 +85,7 @@ def tune_layers(
         tasks = extract_tasks(lowered, llvm)
         result = strategy.tune(tasks, llvm, arch, options, work_dir, progress)
         return LayerTuning(result, {}, lowered)
-    options = dataclasses.replace(options, network_bytes=_weight_bytes(lower(mod, llvm), llvm))
+    options = dataclasses.replace(options, network_bytes=alternatives.network_bytes)
     first_options, rest = _shares(options)
     first_options = dataclasses.replace(first_options, rivals=alternatives.rivals)
     first = strategy.tune(alternatives.tasks, llvm, arch, first_options, work_dir, progress)
@@ -122,25 +121,17 @@ def tune_layers(
 
 def _unknown(tasks_of: Mapping[str, Sequence[Task]], known: Sequence[Task]) -> list[Task]:
     """The tasks of several modules that are not ``known``, each once, and no name twice."""
-    hashes = {workload_hash(task.mod) for task in known}
+    hashes = {task.workload for task in known}
     names = {task.name for task in known}
     found: list[Task] = []
     for module, tasks in tasks_of.items():
         for task in tasks:
-            text = workload_hash(task.mod)
-            if text not in hashes:
+            if task.workload not in hashes:
                 name = task.name if task.name not in names else f"{task.name} in {module}"
                 found.append(dataclasses.replace(task, name=name))
-                hashes.add(text)
+                hashes.add(task.workload)
                 names.add(name)
     return found
-
-
-def _weight_bytes(lowered: tvm.IRModule, llvm: tvm.target.Target) -> int:
-    from tvmopt.measure.hints import weight_bytes
-
-    tasks = extract_tasks(lowered, llvm)
-    return sum(t.weight * weight_bytes(t.mod["main"]) for t in tasks if t.is_static)
 
 
 def _shares(options: TuneOptions) -> tuple[TuneOptions, TuneOptions]:
@@ -162,7 +153,7 @@ def _latencies(tasks: Sequence[Task], result: TuneResult) -> dict[str, float]:
     for task in tasks:
         row = rows.get(task.name)
         if row is not None and row.latency_us is not None:
-            found[workload_hash(task.mod)] = row.latency_us
+            found[task.workload] = row.latency_us
     return found
 
 
@@ -170,17 +161,17 @@ def _joined(
     measured: Sequence[tuple[Sequence[Task], TuneResult]], tasks: Sequence[Task], seconds: float
 ) -> TuneResult:
     """One result, of ``tasks``; the candidates and the log are of all that was measured."""
-    names = {workload_hash(task.mod): task.name for task in tasks}
+    names = {task.workload: task.name for task in tasks}
     rows: dict[str, TaskResult] = {}
     log: list[dict[str, Any]] = []
     spent = 0.0
     for known, result in measured:
-        hash_of = {task.name: workload_hash(task.mod) for task in known}
+        hash_of = {task.name: task.workload for task in known}
         rows |= {hash_of[row.name]: row for row in result.tasks}
         log += _renamed(result.log, hash_of, names, spent)
         spent += result.seconds
     of = [
-        dataclasses.replace(rows[workload_hash(t.mod)], name=t.name, weight=t.weight) for t in tasks
+        dataclasses.replace(rows[t.workload], name=t.name, weight=t.weight) for t in tasks
     ]
     _add_totals(log, of)
     _, first = measured[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import tvm
 import tvm_ffi
@@ -103,10 +103,12 @@ def _sources(value: relax.Expr | None, owned: dict[relax.Var, _Owned]) -> list[_
 
 
 def _follow(
-    var: relax.Var, value: relax.Expr | None, sources: list[_Owned], link: object
+    var: relax.Var,
+    value: relax.Expr | None,
+    sources: list[_Owned],
+    link: Callable[[_Owned, int], None],
 ) -> _Owned | None:
     """Whose layout the result of an operator follows that is no such layer."""
-    assert callable(link)
     if not sources:
         return _owned(var, FIXED)
     op = value.op if isinstance(value, relax.Call) else None

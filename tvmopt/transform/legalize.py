@@ -20,12 +20,7 @@ from tvmopt.transform.conv2d_transpose import (
     phase_weight,
 )
 from tvmopt.transform.products import PRODUCTS, missing_products
-from tvmopt.transform.winograd import (
-    call_winograd,
-    modelled_tile,
-    takes_winograd,
-    winograd_weight,
-)
+from tvmopt.transform.winograd import as_winograd, modelled_tile, takes_winograd
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
@@ -101,12 +96,7 @@ def _padded(builder: relax.BlockBuilder, data: relax.Expr, axis: int, count: int
 
 def _conv2d_with_winograd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     m = modelled_tile(call) if takes_winograd(call) else 0
-    if not m:
-        return _conv2d(builder, call)
-    data, weight = call.args
-    transformed = relax.const(winograd_weight(weight.value.numpy(), m))
-    top, left, bottom, right = ints(call.attrs.padding)
-    return call_winograd(builder, data, transformed, m, (top, left, bottom, right))
+    return as_winograd(builder, call, m) if m else _conv2d(builder, call)
 
 
 def _conv2d_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -16,20 +16,13 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax
-from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.errors import ConfigError
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.layout import convert_layout_with_report
 from tvmopt.transform.layout.layouts import cannot, parse_layouts
-from tvmopt.transform.winograd import (
-    MATRICES,
-    call_winograd,
-    modelled_tile,
-    takes_winograd,
-    winograd_weight,
-)
+from tvmopt.transform.winograd import MATRICES, as_winograd, modelled_tile, takes_winograd
 
 # On ``main``: the layers whose layout nobody asked for, so that a tuner may choose.
 _FREE_ATTR = "tvmopt.free_layouts"
@@ -200,8 +193,4 @@ class _UseWinograd(PyExprMutator):
         if current is None:
             return call
         m, marks = current
-        data, value = call.args[0], op.args[1]
-        assert isinstance(value, GenericConst), "takes_winograd wants a constant weight"
-        transformed = relax.const(winograd_weight(value.value.numpy(), m))
-        top, left, bottom, right = (int(p) for p in call.attrs.padding)
-        return call_winograd(self.builder_, data, transformed, m, (top, left, bottom, right), marks)
+        return as_winograd(self.builder_, call, m, marks)

@@ -166,6 +166,19 @@ def call_winograd(
     )
 
 
+def as_winograd(
+    builder: relax.BlockBuilder,
+    conv: relax.Call,
+    m: int,
+    marks: Mapping[str, int] | None = None,
+) -> relax.Call:
+    """A convolution that :func:`takes_winograd` in tiles of ``m``; ``marks`` as above."""
+    data, weight = conv.args
+    transformed = relax.const(winograd_weight(weight.value.numpy(), m))
+    top, left, bottom, right = (int(p) for p in conv.attrs.padding)
+    return call_winograd(builder, data, transformed, m, (top, left, bottom, right), marks)
+
+
 def conv2d_winograd(
     data: te.Tensor, weight: te.Tensor, m: int, padding: tuple[int, int, int, int]
 ) -> te.Tensor:

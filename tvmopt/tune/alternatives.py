@@ -33,7 +33,7 @@ from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation, implementations
 from tvmopt.tune.assignment import minimise, total_cost
 from tvmopt.tune.database import workload_hash
-from tvmopt.tune.tasks import Task, extract_tasks, task_of
+from tvmopt.tune.tasks import Task, extract_tasks, network_bytes, task_of
 
 # Times as dear as a layer's cheapest way, as modelled, that another is not worth measuring.
 _HOPELESS = 2.0
@@ -87,6 +87,7 @@ class Alternatives:
     Attributes:
         ways: Of all layers that have several.
         tasks: Functions to tune: the module's own, those of the other ways, and layout changes.
+        network_bytes: Bytes of the weights of the module's own functions.
         links: Tensors between the layers.
         forms: Of each layout; empty stands for the module's own.
         changes: Hash of the function that brings a tensor of a link into another form.
@@ -94,6 +95,7 @@ class Alternatives:
 
     ways: tuple[Way, ...]
     tasks: tuple[Task, ...]
+    network_bytes: int
     links: tuple[Link, ...]
     forms: dict[str, Form]
     changes: dict[tuple[Link, str, str], str]
@@ -101,7 +103,7 @@ class Alternatives:
     @property
     def rivals(self) -> tuple[tuple[str, ...], ...]:
         """Names of the tasks that may take each other's place, each in one group."""
-        name_of = {workload_hash(task.mod): task.name for task in self.tasks}
+        name_of = {task.workload: task.name for task in self.tasks}
         group_of: dict[str, set[str]] = {}
         for layer in {way.layer for way in self.ways}:
             group = {w.workload for w in self.ways if w.layer == layer and not w.hopeless}
@@ -157,7 +159,8 @@ def find_alternatives(
     kept = [way for way in ways if not way.hopeless]
     if len({way.layer for way in kept}) == len(kept):
         return None
-    tasks = {workload_hash(t.mod): t for t in extract_tasks(lower(mod, target), target)}
+    tasks = {task.workload: task for task in extract_tasks(lower(mod, target), target)}
+    own_bytes = network_bytes(tasks.values())
     for way in kept:
         if way.workload not in tasks:
             alone_mod = functions[way.layer, way.implementation]
@@ -167,7 +170,7 @@ def find_alternatives(
             tasks[way.workload] = dataclasses.replace(task, effort=_OTHER_WAYS)
     links, forms, changes = _changes(mod, kept, target, tasks)
     ordered = sorted(tasks.values(), key=lambda task: (-task.weight * task.flops, task.name))
-    return Alternatives(tuple(ways), tuple(ordered), links, forms, changes)
+    return Alternatives(tuple(ways), tuple(ordered), own_bytes, links, forms, changes)
 
 
 def _functions_of(mod: IRModule, layer_of: Mapping[str, int]) -> dict[int, IRModule]:
@@ -246,7 +249,7 @@ def _change_task(
     if module is None:
         return None
     [task] = extract_tasks(lower(module, target), target)
-    text = workload_hash(task.mod)
+    text = task.workload
     shape = "x".join(map(str, link.shape))
     name = f"{source or 'own layout'} to {wanted or 'own layout'} of {shape} {link.dtype}"
     tasks.setdefault(text, dataclasses.replace(task, name=name, effort=_CHANGES))

@@ -26,6 +26,8 @@ from tvmopt.tune.transfer import transfer_hints, transfer_trace
 
 # Records of one operator that are tried on a function, the fastest first.
 _MOST_TRANSFERS = 8
+# Why a record that is there does not serve.
+_LOST = "the default schedule was measured to be faster than its record"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ def apply_database(
         directory: The tuning database.
         key: What it must have been tuned for.
         target: Target that the module is compiled for.
-        losers: Whether to apply records, too, that the default schedule is as fast as.
+        losers: Whether to apply records, too, that the default schedule is faster than.
 
     Raises:
         DatabaseMismatchError: When the database is for something else.
@@ -102,9 +104,6 @@ def _apply_subgraphs(
             known = compared.get(workload_hash(_alone(func)))
             missing[name] = _LOST if known is not None else "no record of it"
     return Applied(applied, served, missing, "subgraph")
-
-
-_LOST = "the default schedule was measured to be faster than its record"
 
 
 def _apply_operators(

@@ -18,7 +18,7 @@ from typing import Any
 from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.measure.hints import HintMeasurer, weight_bytes
+from tvmopt.measure.hints import HintMeasurer
 from tvmopt.policy.reranker import Reranker
 from tvmopt.schedule import apply_hint
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
@@ -26,13 +26,12 @@ from tvmopt.tune.budget import Deadline
 from tvmopt.tune.database import (
     Comparison,
     read_comparisons,
-    workload_hash,
     write_comparisons,
 )
 from tvmopt.tune.default import default_source, schedule_task, untuned
 from tvmopt.tune.fast_search import Tuned, Workload, search
 from tvmopt.tune.metaschedule import check_request
-from tvmopt.tune.tasks import Task
+from tvmopt.tune.tasks import Task, network_bytes
 from tvmopt.tune.warm_start import begin_database
 
 
@@ -80,7 +79,7 @@ class FastStrategy(TuneStrategy):
         reranker.load(directory)
         run = _Run(tuple(tasks), target, database, directory, progress)
         deadline = Deadline(options.time_budget_s)
-        network_bytes = options.network_bytes or run.network_bytes()
+        weights = options.network_bytes or network_bytes(run.tasks)
         with (
             tempfile.TemporaryDirectory(prefix="candidates-", dir=work_dir) as scratch,
             HintMeasurer(
@@ -101,12 +100,12 @@ class FastStrategy(TuneStrategy):
                     options.topk,
                     lambda: deadline.expired,
                     run.finish,
-                    network_bytes,
+                    weights,
                 )
                 for names in options.rivals:
                     if deadline.expired:
                         break
-                    run.race(names, measurer, network_bytes)
+                    run.race(names, measurer, weights)
             finally:
                 run.write()
                 reranker.save(directory)
@@ -137,7 +136,7 @@ class _Run:
         self._database = database
         self._directory = directory
         self._progress = progress
-        self._keys = {task.name: workload_hash(task.mod) for task in tasks}
+        self._keys = {task.name: task.workload for task in tasks}
         self._compared = read_comparisons(directory)
         self._tuned: dict[str, Tuned] = {}
         self._start = time.monotonic()
@@ -149,10 +148,6 @@ class _Run:
             for task in self.tasks
             if task.is_measurable and self._keys[task.name] not in self._compared
         ]
-
-    def network_bytes(self) -> int:
-        """Bytes of the weights of all tasks, those with a record, too."""
-        return sum(t.weight * weight_bytes(t.mod["main"]) for t in self.tasks if t.is_static)
 
     def finish(self, tuned: Tuned) -> None:
         """Write down what a finished task came to."""
@@ -192,13 +187,13 @@ class _Run:
             others=tuple(m.hint.to_dict() for m in tuned.runners_up),
         )
 
-    def race(self, names: Sequence[str], measurer: HintMeasurer, network_bytes: int) -> None:
+    def race(self, names: Sequence[str], measurer: HintMeasurer, weights: int) -> None:
         """Time the best of several tasks in turns, and note those latencies instead."""
         tuned = [self._tuned[name] for name in names if name in self._tuned]
         bests = [(t, best) for t in tuned if (best := t.best) is not None and best.latency_us]
         if len(bests) < 2:
             return
-        found = measurer.race([(t.workload.func, best) for t, best in bests], network_bytes)
+        found = measurer.race([(t.workload.func, best) for t, best in bests], weights)
         for (one, best), latency_us in zip(bests, found, strict=True):
             key = self._keys[one.workload.name]
             known = self._compared.get(key)

@@ -331,7 +331,7 @@ def _initial_states(
     compared = read_comparisons(directory)
     states = []
     for task in tasks:
-        name = workload_hash(task.mod)
+        name = task.workload
         _, rule = schedule_task(task, arch)
         state = TaskState(task=task, rule=rule, key=name, tuned_us=best_us.get(name))
         known = compared.get(name)

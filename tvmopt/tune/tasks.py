@@ -8,6 +8,7 @@ operators instead: then functions that differ in their epilogue alone are one ta
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -16,6 +17,8 @@ import tvm_ffi
 from tvm.ir import IRModule
 from tvm.target import Target
 
+from tvmopt.measure.hints import weight_bytes
+from tvmopt.tune.database import workload_hash
 from tvmopt.tune.operator import anchor_block, operator_function, why_no_operator
 
 _SHORT_DTYPE = {
@@ -87,6 +90,11 @@ class Task:
         """Whether it is to be tuned, and can be."""
         return self.is_static and not self.left_out
 
+    @functools.cached_property
+    def workload(self) -> str:
+        """Hash of its module, by which databases know it."""
+        return workload_hash(self.mod)
+
     @property
     def bytes(self) -> int:
         """Bytes that one call reads and writes at least; 0 when an extent is symbolic."""
@@ -157,6 +165,11 @@ def _by_operator(tasks: Iterable[Task]) -> list[Task]:
             operators[key], weight=weight, granularity="operator"
         )
     return [*operators.values(), *others]
+
+
+def network_bytes(tasks: Iterable[Task]) -> int:
+    """Bytes of the weights that one inference reads, those of every call."""
+    return sum(task.weight * weight_bytes(task.mod["main"]) for task in tasks if task.is_static)
 
 
 def function_arguments(func: Any) -> tuple[Argument, ...]:
