@@ -1,0 +1,1 @@
+"""GPU templates: TensorIR function + hint -> kernel; one kernel shape a file."""
