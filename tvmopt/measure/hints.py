@@ -203,7 +203,7 @@ class HintMeasurer:
             "rivals": [
                 {
                     "libraries": [str(b.base), str(b.library)],
-                    "arguments": _arguments(func),
+                    "arguments": argument_types(func),
                     "constants": _constants(func),
                     "candidate": [b.index, *b.packed],
                 }
@@ -233,7 +233,7 @@ class HintMeasurer:
         libraries = list(dict.fromkeys([built[0].base, *(b.library for b in built)]))
         arguments = {
             "libraries": [str(library) for library in libraries],
-            "arguments": _arguments(group.func),
+            "arguments": argument_types(group.func),
             "constants": _constants(group.func),
             "candidates": [[libraries.index(b.library), b.index, *b.packed] for b in built],
             "seed": self._seed,
@@ -286,7 +286,7 @@ def _effort(group: Candidates) -> int:
     return sum(_LONG if hint.template == Winograd.name else 1 for hint in group.hints)
 
 
-def _arguments(func: tirx.PrimFunc) -> list[list[Any]]:
+def argument_types(func: tirx.PrimFunc) -> list[list[Any]]:
     """Shape and type of each argument."""
     return [[[int(e) for e in p.shape], str(p.dtype)] for p in func.params]
 

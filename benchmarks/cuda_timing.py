@@ -1,0 +1,147 @@
+"""One row of ``cuda_ops`` in a process of its own: check every contender, time them in turns.
+
+``python -m benchmarks.cuda_timing REQUEST.json`` prints one line of JSON. A kernel that faults ends
+this process and no other.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# How long a recorded burst lasts at most, and the calls in one.
+_BURST_S, _MOST_CALLS = 5e-3, 50
+_ROUNDS = 15
+
+
+def inputs_of(torch: Any, arguments: list[list[Any]], seed: int = 0) -> list[Any]:
+    """Random tensors on the GPU for every argument but the last, which is written."""
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    tensors = []
+    for shape, dtype in arguments[:-1]:
+        if dtype.startswith("uint32"):
+            words = torch.randint(-(2**31), 2**31, shape, device="cuda", generator=generator)
+            tensors.append(words.to(torch.int32).view(torch.uint32))
+        elif "int" in dtype:
+            low = 0 if dtype.startswith("u") else -128
+            kind = getattr(torch, dtype)
+            values = torch.randint(low, low + 256, shape, device="cuda", generator=generator)
+            tensors.append(values.to(kind))
+        else:
+            kind = getattr(torch, dtype)
+            tensors.append(torch.randn(shape, device="cuda", generator=generator).to(kind))
+    return tensors
+
+
+def error_of(torch: Any, got: Any, wanted: Any) -> float:
+    """Largest difference relative to the largest wanted value, a slice at a time."""
+    got, wanted = got.reshape(-1), wanted.reshape(-1)
+    if got.numel() != wanted.numel():
+        return float("inf")
+    worst, largest = 0.0, 1e-30
+    for one, two in zip(got.split(1 << 26), wanted.split(1 << 26), strict=True):
+        apart = (one.double() - two.double()).abs().max()
+        if not torch.isfinite(apart):
+            return float("inf")
+        worst, largest = max(worst, float(apart)), max(largest, float(two.double().abs().max()))
+    return worst / largest
+
+
+def time_in_turns(
+    torch: Any, runs: dict[str, Callable[[], Any]], stream: Any
+) -> dict[str, list[float]]:
+    """Milliseconds of one call, by contender, a value a round; each round is one CUDA graph."""
+    graphs: dict[str, tuple[Any, int]] = {}
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def seconds(launch: Callable[[], Any]) -> float:
+        start.record(stream)
+        launch()
+        stop.record(stream)
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) * 1e-3
+
+    with torch.cuda.stream(stream):
+        for name, run in runs.items():
+            run()
+            once = min(seconds(run) for _ in range(2))
+            count = max(1, min(_MOST_CALLS, round(_BURST_S / max(once, 1e-6))))
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                for _ in range(count):
+                    run()
+            graphs[name] = graph, count
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for turn in range(_ROUNDS + 1):
+            for name, (graph, count) in graphs.items():
+                spent = seconds(graph.replay) / count * 1e3
+                if turn:
+                    times[name].append(spent)
+    return times
+
+
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """Errors and median milliseconds of every contender of a row.
+
+    Args:
+        request: ``row``: its name; ``arguments``: shape and type of each; ``libraries``: by
+            contender, a library that has the kernel ``main``.
+    """
+    import torch
+    import tvm
+
+    from benchmarks.cuda_rows import row as row_of
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    row = row_of(request["row"])
+    inputs = inputs_of(torch, request["arguments"])
+    shape, dtype = request["arguments"][-1]
+    wanted = row.reference(torch, inputs)
+    device = tvm.runtime.cuda(0)
+    stream = torch.cuda.Stream()
+    ours = [tvm.runtime.from_dlpack(tensor) for tensor in inputs]
+    result: dict[str, Any] = {"errors": {}, "ms": {}, "spread": {}, "problems": {}}
+    runs: dict[str, Callable[[], Any]] = {}
+    torch.cuda.synchronize()
+    device.set_raw_stream(stream.cuda_stream)
+    for name, library in request["libraries"].items():
+        out = torch.full(shape, 77, device="cuda", dtype=getattr(torch, dtype))
+        if out.is_floating_point():
+            out.fill_(float("nan"))
+        target = tvm.runtime.from_dlpack(out)
+        torch.cuda.synchronize()
+        try:
+            kernel = tvm.runtime.load_module(library)["main"]
+            kernel(*ours, target)
+            torch.cuda.synchronize()
+        except Exception as error:
+            result["problems"][name] = str(error).strip().splitlines()[-1][:200]
+            continue
+        result["errors"][name] = error_of(torch, out, wanted)
+        runs[name] = lambda kernel=kernel, target=target: kernel(*ours, target)
+    try:
+        got = row.call(torch, inputs)
+        if not row.name.startswith("gemv_i4"):  # which multiplies numbers of its own
+            result["errors"]["torch"] = error_of(torch, got, wanted)
+        runs["torch"] = lambda: row.call(torch, inputs)
+    except Exception as error:
+        result["problems"]["torch"] = str(error).strip().splitlines()[-1][:200]
+    del wanted
+    for name, times in time_in_turns(torch, runs, stream).items():
+        result["ms"][name] = statistics.median(times)
+        result["spread"][name] = [min(times), max(times)]
+    result["versions"] = {
+        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
+        "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
+    }  # fmt: skip
+    return result
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(json.loads(Path(sys.argv[1]).read_text()))))

@@ -1,0 +1,92 @@
+"""CUDA source -> machine code of one GPU, by NVRTC or nvcc, whichever is here.
+
+NVRTC is a library and takes a fraction of a second a kernel; nvcc starts five programs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+
+from tvmopt.arch.cuda import CudaArch
+from tvmopt.errors import BuildError, EnvironmentSetupError
+
+#: Environment variable of TVM's that asks for one of the two.
+MODE = "TVM_CUDA_COMPILE_MODE"
+
+
+@functools.cache
+def compiler() -> str:
+    """``"nvrtc"`` or ``"nvcc"``: what ``TVM_CUDA_COMPILE_MODE`` asks for, or what is found first.
+
+    Raises:
+        EnvironmentSetupError: When neither is here, or not the one asked for.
+    """
+    found = {
+        "nvrtc": _has_nvrtc(),
+        "nvcc": shutil.which("nvcc") is not None,
+    }
+    wanted = os.environ.get(MODE, "").lower()
+    if wanted and wanted not in found:
+        raise EnvironmentSetupError(f"{MODE} must be nvrtc or nvcc, but got {wanted!r}")
+    usable = [name for name, here in found.items() if here and wanted in ("", name)]
+    if not usable:
+        raise EnvironmentSetupError(
+            f"{wanted or 'nvrtc or nvcc'} must be installed to build for a CUDA GPU, but is not; "
+            "install CUDA's toolkit (nvcc), or the PyPI packages cuda-bindings and "
+            "nvidia-cuda-nvrtc beside CUDA's headers"
+        )
+    return usable[0]
+
+
+def _has_nvrtc() -> bool:
+    try:
+        if importlib.util.find_spec("cuda.bindings.nvrtc") is None:
+            return False
+    except ModuleNotFoundError:
+        return False
+    try:
+        from tvm.support.nvcc import find_cuda_path
+
+        find_cuda_path()  # NVRTC has no headers of its own
+    except Exception:  # TVM raises RuntimeError here, or whatever stopped it
+        return False
+    return True
+
+
+def compile_cubin(source: str, arch: CudaArch) -> bytes:
+    """Machine code of ``source`` for one GPU.
+
+    Args:
+        source: CUDA source, as TVM generates it.
+        arch: The GPU.
+
+    Raises:
+        BuildError: With the compiler's first complaint.
+        EnvironmentSetupError: When there is no compiler.
+    """
+    from tvm.support.nvcc import compile_cuda
+
+    which = compiler()
+    suffix = arch.arch.removeprefix("sm_")
+    option = ["-gencode", f"arch=compute_{suffix},code=sm_{suffix}"]
+    try:
+        with arch.to_tvm():
+            code = compile_cuda(
+                source,
+                target_format="cubin",
+                arch=option if which == "nvcc" else arch.arch,
+                compiler=which,
+            )
+    except RuntimeError as error:
+        raise BuildError(f"{which} refused a kernel: {first_complaint(str(error))}") from error
+    return bytes(code)
+
+
+def first_complaint(log: str) -> str:
+    """The first line of a compiler's log that says what is wrong."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    wrong = [line for line in lines if "error" in line.lower() and "#" not in line[:1]]
+    return (wrong or lines or ["no message"])[0][:300]

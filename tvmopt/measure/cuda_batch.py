@@ -1,0 +1,180 @@
+"""What a worker does to a GPU task's candidates: make and build them; check and time them.
+
+Building needs no GPU. Running does, in another process: a kernel that faults spoils every later
+call of its process, which is then ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import IRModule, tirx
+
+from tvmopt.arch.cuda import CudaArch
+from tvmopt.cuda.modules import embed_cubins
+from tvmopt.link import link_options
+from tvmopt.measure.batch import ROUNDS, time_candidates
+from tvmopt.measure.cuda_check import check_equal, difference, filled
+from tvmopt.measure.cuda_graph import GraphTimer
+from tvmopt.measure.worker import one_line
+from tvmopt.schedule.gpu.apply import build_kernels, gpu_kernel
+from tvmopt.schedule.gpu.hint import GpuHint
+
+
+def build_batch(
+    func: str, hints: list[dict[str, Any]], arch: dict[str, Any], path: str, base: bool = True
+) -> dict[str, Any]:
+    """Make the kernel of each hint and build all that succeed into ``path``.
+
+    Args:
+        func: The function, as :func:`tvm.ir.save_json` writes it.
+        hints: Configurations, as :meth:`GpuHint.to_dict` gives them.
+        arch: ``CudaArch.to_dict()`` of the GPU.
+        path: Library to write.
+        base: Whether to build what candidates are checked with, too; the first library of a
+            function needs it.
+
+    Returns:
+        ``errors``: for each hint None, or why there is no candidate.
+    """
+    original, gpu = tvm.ir.load_json(func), CudaArch(**arch)
+    functions: dict[int, tirx.PrimFunc] = {}
+    errors: list[str | None] = []
+    for index, data in enumerate(hints):
+        try:
+            functions[index] = gpu_kernel(original, GpuHint.from_dict(data))
+        except Exception as error:  # whatever goes wrong is the candidate's own
+            errors.append(f"schedule: {one_line(error)}")
+        else:
+            errors.append(None)
+    common: dict[str, tirx.PrimFunc] = {}
+    if base:
+        result = original.params[-1]
+        common["reference"] = reference(original, gpu)
+        common["compare"] = difference(math.prod(map(int, result.shape)), str(result.dtype))
+    try:
+        _build(common | {f"candidate{i}": f for i, f in functions.items()}, gpu, path)
+    except Exception:
+        # Find whose fault it was, one by one.
+        good = dict(common)
+        for index, kernel in functions.items():
+            try:
+                _build({f"candidate{index}": kernel}, gpu, None)
+                good[f"candidate{index}"] = kernel
+            except Exception as error:
+                errors[index] = f"build: {one_line(error)}"
+        _build(good, gpu, path)
+    return {"errors": errors}
+
+
+def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
+    """``func`` by TVM's plainest schedule: a thread an element, sums in their order."""
+    from tvm.s_tir import dlight
+
+    with arch.to_tvm():
+        module = dlight.ApplyDefaultSchedule(
+            dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()
+        )(IRModule({"main": func.without_attr("tirx.is_scheduled")}))
+    return module["main"]
+
+
+def _build(functions: dict[str, tirx.PrimFunc], arch: CudaArch, path: str | None) -> None:
+    if not functions:
+        return
+    with embed_cubins(arch):
+        built = build_kernels(functions, arch)
+    if path is not None:
+        built.export_library(path, **link_options())
+
+
+def run_batch(
+    libraries: list[str],
+    arguments: list[list[Any]],
+    candidates: list[list[Any]],
+    seed: int,
+    rounds: int = ROUNDS,
+) -> list[dict[str, Any]]:
+    """Check candidates against the reference, then time those that are right, in turns.
+
+    Every call of a candidate reads the same arguments, so what fits is read from L2.
+
+    Args:
+        libraries: What :func:`build_batch` wrote, of one function; the first has the reference.
+        arguments: Shape and type of each argument: ``[[shape, dtype], ...]``; the last is written.
+        candidates: ``[library, index]`` of each candidate.
+        seed: Seed of the inputs.
+        rounds: Most rounds to time them in.
+
+    Returns:
+        For each candidate ``latency_us`` or None, ``rounds`` timed, and ``error`` or None.
+    """
+    modules = [tvm.runtime.load_module(library) for library in libraries]
+    shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
+    bench = _Bench(modules[0], shapes_and_types, seed)
+    with GraphTimer() as timer:
+
+        def kernel(library: int, index: int) -> Callable[[int], float]:
+            return bench.kernel(modules[library][f"candidate{index}"], timer)
+
+        return time_candidates(candidates, kernel, rounds)
+
+
+class _Bench:
+    """The arguments that all candidates of a function are run on, and the right result."""
+
+    def __init__(
+        self, module: Any, arguments: Sequence[tuple[tuple[int, ...], str]], seed: int
+    ) -> None:
+        self._device = tvm.runtime.cuda(0)
+        self._compare = module["compare"]
+        self._shape, self._dtype = arguments[-1]
+        self._count = math.prod(self._shape)
+        # Signed inputs exercise both sides of an activation, but a logarithm of them is no number,
+        # which equals any other.
+        for positive in (False, True):
+            arrays = [
+                filled(shape, dtype, seed + place, positive)
+                for place, (shape, dtype) in enumerate(arguments[:-1])
+            ]
+            self._inputs = [tvm.runtime.tensor(array, self._device) for array in arrays]
+            self._wanted = tvm.runtime.empty(self._shape, self._dtype, self._device)
+            module["reference"](*self._inputs, self._wanted)
+            self._device.sync()
+            if self._is_finite():
+                break
+        self._got = tvm.runtime.empty(self._shape, self._dtype, self._device)
+        size = np.dtype(np.uint8).itemsize * self._count * _itemsize(self._dtype)
+        # Bytes that are no number in any float type, and -1 as an integer.
+        self._blank = np.full(size, 0xFF, np.uint8)
+
+    def _is_finite(self) -> bool:
+        head = self._wanted.numpy() if self._count <= 1 << 20 else self._some()
+        return head.dtype.kind in "biu" or bool(np.isfinite(head.astype(np.float64)).all())
+
+    def _some(self) -> np.ndarray:
+        flat = self._wanted._create_view((self._count,))
+        return flat._create_view((1 << 20,)).numpy()
+
+    def kernel(self, function: Any, timer: GraphTimer) -> Callable[[int], float]:
+        """A timer of the candidate, once its result is right."""
+        raw = self._got._create_view((self._blank.size,), "uint8")
+        raw.copyfrom(self._blank)
+        with timer.launching():
+            function(*self._inputs, self._got)
+        self._device.sync()
+        flat = (self._count,)
+        check_equal(
+            self._compare, self._got._create_view(flat), self._wanted._create_view(flat),
+            self._dtype,
+        )  # fmt: skip
+        return timer.kernel(lambda: function(*self._inputs, self._got))
+
+
+def _itemsize(dtype: str) -> int:
+    from tvmopt.measure.jobs import numpy_dtype
+
+    return int(np.dtype(numpy_dtype(dtype)).itemsize)

@@ -1,0 +1,115 @@
+"""Compare two big arrays on the GPU: what comes back is a few numbers, not the arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import s_tir, te, tirx
+
+from tvmopt.measure.jobs import WrongResultError, numpy_dtype
+
+#: Partial results; each is the largest over every ``PARTS``-th element.
+PARTS = 65536
+_THREADS = 256
+# Largest difference allowed, relative to the largest reference value: reordering a sum of n terms
+# changes it by about sqrt(n) roundings of the accumulator, storing it by one of the output type.
+_TOLERANCE = {
+    "float64": 1e-9, "float32": 2e-4, "float16": 1e-2, "bfloat16": 4e-2,
+    "float8_e4m3fn": 0.13, "float8_e5m2": 0.26,
+}  # fmt: skip
+
+
+def difference(count: int, dtype: str) -> tirx.PrimFunc:
+    """``(got[count], wanted[count], worst[PARTS], largest[PARTS])``, both results in float32.
+
+    ``worst`` is the largest difference, infinite where only one of both is no number or infinite;
+    ``largest`` the largest finite magnitude of ``wanted``.
+    """
+    got = te.placeholder((count,), dtype, "got")
+    wanted = te.placeholder((count,), dtype, "wanted")
+    steps = -(-count // PARTS)
+    inner = "float64" if dtype in ("float64", "int64", "int32", "uint32", "uint64") else "float32"
+    zero, infinite = tirx.const(0, inner), tirx.max_value("float32")
+    step, again = te.reduce_axis((0, steps), "step"), te.reduce_axis((0, steps), "again")
+
+    def at(tensor: te.Tensor, place: tirx.Expr) -> tirx.Expr:
+        return tensor[place].astype(inner)
+
+    def apart(place: tirx.Expr) -> tirx.Expr:
+        a, b = at(got, place), at(wanted, place)
+        if dtype.startswith(("int", "uint", "bool")):
+            return tirx.Select(a == b, zero, tirx.abs(a - b)).astype("float32")
+        far = tirx.Select(
+            tirx.any(a == b, tirx.all(a != a, b != b)), zero, tirx.abs(a - b)
+        ).astype("float32")
+        return tirx.Select(far == far, far, infinite)
+
+    def size(place: tirx.Expr) -> tirx.Expr:
+        b = tirx.abs(at(wanted, place)).astype("float32")
+        return tirx.Select(b < infinite, b, tirx.const(0, "float32"))
+
+    def over(of: object, axis: tirx.IterVar, name: str) -> te.Tensor:
+        return te.compute(
+            (PARTS,),
+            lambda part: te.max(
+                tirx.if_then_else(
+                    axis * PARTS + part < count,
+                    of(axis * PARTS + part),  # type: ignore[operator]
+                    tirx.const(0, "float32"),
+                ),
+                axis=axis,
+            ),
+            name,
+        )
+
+    func = te.create_prim_func([got, wanted, over(apart, step, "worst"), over(size, again, "big")])
+    sch = s_tir.Schedule(func)
+    for name in ("worst", "big"):
+        block = sch.get_sblock(name)
+        part, _ = sch.get_loops(block)
+        outer, inner_loop = sch.split(part, [None, _THREADS])
+        sch.bind(outer, "blockIdx.x")
+        sch.bind(inner_loop, "threadIdx.x")
+    return sch.mod["main"]
+
+
+def check_equal(compare: object, got: object, wanted: object, dtype: str) -> None:
+    """Raise :class:`WrongResultError` unless two arrays on the GPU are equal but for rounding.
+
+    Args:
+        compare: What :func:`difference` became.
+        got: The result to check, flat.
+        wanted: What it should be, flat.
+        dtype: Their type.
+    """
+    device = tvm.runtime.cuda(0)
+    parts = [tvm.runtime.empty((PARTS,), "float32", device) for _ in range(2)]
+    compare(got, wanted, *parts)  # type: ignore[operator]
+    worst, largest = (float(part.numpy().max()) for part in parts)
+    tolerance = _TOLERANCE.get(dtype, 0.0)
+    allowed = tolerance * max(largest, 1e-6)
+    if not worst <= allowed:
+        raise WrongResultError(f"wrong result: off by {worst:.3g}, allowed {allowed:.3g}")
+
+
+def filled(shape: tuple[int, ...], dtype: str, seed: int, positive: bool) -> np.ndarray:
+    """Random numbers of ``shape``: a million of them over and over, which takes little time.
+
+    Args:
+        shape: Its shape.
+        dtype: Its type.
+        seed: Seed of the numbers.
+        positive: Whether floats are of (0.1, 1) rather than of a normal distribution.
+    """
+    from tvmopt.measure.jobs import random_array
+
+    rng = np.random.default_rng(seed)
+    count = int(np.prod(shape, dtype=np.int64))
+    some = random_array(rng, (min(count, 1_000_003),), dtype, positive)
+    whole = np.resize(some.view(_raw(dtype)), count).view(numpy_dtype(dtype))
+    return whole.reshape(shape)
+
+
+def _raw(dtype: str) -> type:
+    size = np.dtype(numpy_dtype(dtype)).itemsize
+    return {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[size]

@@ -1,0 +1,185 @@
+"""Measure GPU hints: kernels are built in worker processes on all cores, and run in one.
+
+The same steps as :mod:`.hints`; here builds run beside timing, since a GPU does not feel them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tvm
+from tvm import tirx
+
+from tvmopt import host
+from tvmopt.arch.cuda import CudaArch
+from tvmopt.measure.hints import Built, Candidates, Measured, argument_types
+from tvmopt.measure.workers import Job, Outcome, WorkerPool
+
+_MOST_BUILDERS = 16
+
+
+class CudaMeasurer:
+    """Builds and times GPU hints.
+
+    Args:
+        arch: The GPU, which must be this machine's first.
+        scratch: Directory for libraries and logs.
+        seed: Seed of the random inputs.
+        builders: Worker processes that build; 0 is one a core.
+        build_timeout_s: Seconds after which one hint's build is given up.
+        run_timeout_s: Seconds after which checking and timing one function is given up.
+    """
+
+    def __init__(
+        self,
+        arch: CudaArch,
+        scratch: Path,
+        seed: int = 0,
+        builders: int = 0,
+        build_timeout_s: float = 60.0,
+        run_timeout_s: float = 60.0,
+    ) -> None:
+        self._arch, self._scratch, self._seed = arch, scratch, seed
+        self._timeouts = build_timeout_s, run_timeout_s
+        self._names = itertools.count()
+        self._libraries: list[Path] = []
+        self._chunks = builders or min(_MOST_BUILDERS, host.usable_cores())
+        self._builders = WorkerPool(self._chunks, 1, scratch, "build")
+        self._runner = WorkerPool(1, 1, scratch, "run")
+
+    def __enter__(self) -> CudaMeasurer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._builders.close()
+        self._runner.close()
+        for library in self._libraries:
+            library.unlink(missing_ok=True)
+
+    def start(self) -> None:
+        """Start the workers, whose first second would otherwise be the first function's."""
+        self._builders.run([Job("time:time", {}, 60.0)] * self._chunks)
+        self._runner.run([Job("time:time", {}, 60.0)])
+
+    def measure(
+        self, groups: Sequence[Candidates], stop: Callable[[], bool] = lambda: False
+    ) -> list[list[Measured]]:
+        """Measure several functions' hints: build all, then time all.
+
+        Args:
+            groups: Functions with their hints.
+            stop: Asked between steps; once true, the rest is left out.
+
+        Returns:
+            For each group the results of ``again``, then one a hint, in order; empty for groups
+            left out.
+        """
+        jobs: list[Job] = []
+        parts: list[tuple[int, list[int], Path]] = []
+        for number, group in enumerate(groups):
+            for place, chunk in enumerate(_chunks(len(group.hints), self._chunks)):
+                library = self._scratch / f"candidates{next(self._names)}.so"
+                parts.append((number, chunk, library))
+                jobs.append(self._build_job(group, chunk, library, place == 0))
+        self._libraries += [library for _, _, library in parts]
+        outcomes = self._builders.run(jobs, stop)
+        built: dict[int, dict[int, Measured]] = {}
+        bases: dict[int, Path] = {}
+        for (number, chunk, library), outcome in zip(parts, outcomes, strict=False):
+            bases.setdefault(number, _base(groups[number]) or library)
+            found = built.setdefault(number, {})
+            found |= _found(groups[number], chunk, library, bases[number], outcome)
+        results: list[list[Measured]] = []
+        for number, group in enumerate(groups):
+            done = built.get(number, {})
+            if stop() or len(done) < len(group.hints):
+                break
+            new = [done[place] for place in range(len(group.hints))]
+            results.append(self._run(group, [*group.again, *new]))
+        return results + [[] for _ in range(len(groups) - len(results))]
+
+    def race(
+        self, rivals: Sequence[tuple[tirx.PrimFunc, Measured]], weight_bytes: int = 0
+    ) -> list[float | None]:
+        """Latencies of functions that may take each other's place: as they were measured.
+
+        A GPU's speed does not change with what its host does.
+        """
+        return [measured.latency_us for _, measured in rivals]
+
+    def _build_job(self, group: Candidates, chunk: list[int], library: Path, first: bool) -> Job:
+        arguments = {
+            "func": tvm.ir.save_json(group.func),
+            "hints": [group.hints[place].to_dict() for place in chunk],
+            "arch": self._arch.to_dict(),
+            "path": str(library),
+            "base": first and _base(group) is None,
+        }
+        return Job(
+            "tvmopt.measure.cuda_batch:build_batch", arguments, self._timeouts[0] * len(chunk)
+        )
+
+    def _run(self, group: Candidates, candidates: list[Measured]) -> list[Measured]:
+        good = [m for m in candidates if m.built is not None]
+        timed = self._time(group, good)
+        if len(good) > 1 and any("worker" in (m.error or "") for m in timed):
+            # The worker died of one of them; one by one, each stands for itself.
+            timed = [m for one in good for m in self._time(group, [one])]
+        of = {m.hint: m for m in timed}
+        return [of.get(m.hint, m) for m in candidates]
+
+    def _time(self, group: Candidates, which: list[Measured]) -> list[Measured]:
+        built = [m.built for m in which if m.built is not None]
+        if not built:
+            return []
+        libraries = list(dict.fromkeys([built[0].base, *(b.library for b in built)]))
+        arguments = {
+            "libraries": [str(library) for library in libraries],
+            "arguments": argument_types(group.func),
+            "candidates": [[libraries.index(b.library), b.index] for b in built],
+            "seed": self._seed,
+            "rounds": group.rounds,
+        }
+        job = Job("tvmopt.measure.cuda_batch:run_batch", arguments, self._timeouts[1])
+        [outcome] = self._runner.run([job])
+        if outcome.error is not None:
+            error = f"run: {outcome.error}"
+            return [dataclasses.replace(m, latency_us=None, rounds=0, error=error) for m in which]
+        timed = [
+            dataclasses.replace(m, **found) for m, found in zip(which, outcome.value, strict=True)
+        ]
+        if any("CUDA" in (m.error or "") for m in timed):
+            self._runner.close()  # after a fault nothing that this process says counts
+            return [
+                m
+                if m.error is not None
+                else dataclasses.replace(m, latency_us=None, rounds=0, error="run: worker spoilt")
+                for m in timed
+            ]
+        return timed
+
+
+def _chunks(count: int, parts: int) -> list[list[int]]:
+    """The numbers below ``count``, dealt to at most ``parts`` lists."""
+    return [list(range(first, count, parts)) for first in range(min(count, parts))]
+
+
+def _base(group: Candidates) -> Path | None:
+    """The first library of a function that was measured before; None when it was not."""
+    return next((m.built.base for m in group.again if m.built is not None), None)
+
+
+def _found(
+    group: Candidates, chunk: list[int], library: Path, base: Path, outcome: Outcome
+) -> dict[int, Measured]:
+    """What became of the hints of one library; not timed yet."""
+    if outcome.error is not None:
+        return {p: Measured(group.hints[p], None, f"build: {outcome.error}") for p in chunk}
+    found = {}
+    for index, (place, error) in enumerate(zip(chunk, outcome.value["errors"], strict=True)):
+        built = None if error else Built(library, index, ([], []), base)
+        found[place] = Measured(group.hints[place], None, error, built=built)
+    return found
