@@ -1,4 +1,4 @@
-"""The target a user asks for, resolved to one exact CPU, its features and its threads."""
+"""The target a user asks for, resolved to one exact CPU, its features and threads, or one GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 from tvmopt import host
 from tvmopt.arch.bandwidth import with_measured_bandwidths
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.cuda import CudaArch, probe
 from tvmopt.arch.features import required_cpu_flags, vector_registers
+from tvmopt.arch.gpus import GPUS, named_gpu
 from tvmopt.arch.llvm import llvm_cpus, llvm_features, llvm_target
 from tvmopt.arch.named import NAMED, TRIPLES, NamedCpu
 from tvmopt.errors import ConfigError
@@ -25,13 +27,14 @@ _X86_BY_CAPABILITY = (
 _CACHE_LEVELS = ("l1", "l2", "l3")
 _RULE = (
     "target must be 'host', an LLVM CPU name such as 'skylake-avx512', "
-    "another known name such as 'graviton3', or a JSON object"
+    "another known name such as 'graviton3', 'cuda' or a GPU's name such as 'nvidia-h200', "
+    "or a JSON object"
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class TargetSpec:
-    """One exact CPU target.
+    """One exact CPU, or one GPU and the CPU that launches its kernels.
 
     Attributes:
         mcpu: LLVM's name of the CPU.
@@ -40,6 +43,7 @@ class TargetSpec:
         mattr: Features added or removed, in LLVM's notation (``"+avx2"``, ``"-avx512f"``).
         cpu_flags: Features the code may use, in Linux's names; checked when a library is loaded.
         mtriple: LLVM's name of the platform; empty for that of this machine.
+        gpu: The GPU that compiled functions run on; None for the CPU.
     """
 
     mcpu: str
@@ -48,6 +52,7 @@ class TargetSpec:
     mattr: tuple[str, ...] = ()
     cpu_flags: tuple[str, ...] = ()
     mtriple: str = ""
+    gpu: CudaArch | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form; :meth:`from_dict` reverses it."""
@@ -60,7 +65,11 @@ class TargetSpec:
             "cpu_flags": list(self.cpu_flags),
         }
         # Left out when empty: digests of targets of this machine's kind stay what they were.
-        return {**data, "mtriple": self.mtriple} if self.mtriple else data
+        if self.mtriple:
+            data["mtriple"] = self.mtriple
+        if self.gpu is not None:
+            data |= {"kind": "cuda", "gpu": self.gpu.to_dict()}
+        return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TargetSpec:
@@ -72,19 +81,27 @@ class TargetSpec:
             mattr=tuple(data["mattr"]),
             cpu_flags=tuple(data["cpu_flags"]),
             mtriple=data.get("mtriple", ""),
+            gpu=CudaArch(**data["gpu"]) if data.get("gpu") else None,
         )
 
     @property
     def label(self) -> str:
-        """Short name for tags and aliases, e.g. ``"sapphirerapids-2t"``."""
-        return f"{self.mcpu}-{self.threads}t"
+        """Short name for tags and aliases, e.g. ``"sapphirerapids-2t"`` or ``"nvidia-h200"``."""
+        return f"{self.mcpu}-{self.threads}t" if self.gpu is None else self.gpu.name
+
+    @property
+    def device(self) -> str:
+        """What computes, by name, e.g. ``"sapphirerapids"`` or ``"nvidia-h200"``."""
+        return self.mcpu if self.gpu is None else self.gpu.name
 
     def to_tvm(self, opt_level: int | None = None) -> Any:
-        """The ``tvm.target.Target`` that compiles for this CPU; LLVM's level is 3 by default."""
+        """The ``tvm.target.Target`` that compiles for this; LLVM's level is 3 by default."""
+        if self.gpu is not None:
+            return self.gpu.to_tvm(self.mcpu, self.mattr)
         return llvm_target(self.mcpu, self.mattr, self.threads, opt_level, self.mtriple)
 
     def arch(self) -> CpuArch:
-        """Descriptor for scheduling.
+        """Descriptor of the CPU for scheduling.
 
         Sizes and relative bandwidths of the caches are this machine's when it can run the code,
         and usual ones when it cannot.
@@ -105,10 +122,13 @@ class TargetSpec:
         return with_measured_bandwidths(arch) if runs_here else arch
 
     def missing_on_host(self) -> tuple[str, ...]:
-        """Features that this target may use and this machine lacks; empty when it can run here."""
+        """What this target needs and this machine lacks; empty when it can run here."""
         if self.isa != host.isa():
             return (self.isa,)
-        return tuple(sorted(set(self.cpu_flags) - host.cpu_flags()))
+        lacking = sorted(set(self.cpu_flags) - host.cpu_flags())
+        if self.gpu is not None and not _has_gpu(self.gpu):
+            lacking.append(f"a GPU of compute capability {self.gpu.sm // 10}.{self.gpu.sm % 10}")
+        return tuple(lacking)
 
 
 def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:
@@ -116,8 +136,9 @@ def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:
 
     Args:
         text: ``"host"``, an LLVM CPU name of any platform, a name in
-            :data:`~tvmopt.arch.named.NAMED`, or a JSON object with ``mcpu`` (one of those names)
-            and optionally ``mattr``, ``num-cores``, ``mtriple``.
+            :data:`~tvmopt.arch.named.NAMED`, a JSON object with ``mcpu`` (one of those names)
+            and optionally ``mattr``, ``num-cores``, ``mtriple``; ``"cuda"`` for this machine's GPU,
+            or a name in :data:`~tvmopt.arch.gpus.GPUS`.
         threads: Threads to compile for; 0 means every core of what was named, or of this machine
             where the name does not tell.
 
@@ -129,8 +150,12 @@ def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:
         return _spec(_host_cpu(), (), threads)
     if text.startswith("{"):
         return _from_json(text, threads)
-    if text.split(",")[0].split("/")[0] in ("cuda", "nvidia", "rocm", "metal", "vulkan"):
-        raise ConfigError(f"{_RULE}, but got {text!r}: GPU targets are not supported yet")
+    gpu = probe() if text == "cuda" else named_gpu(text)
+    if gpu is not None:
+        return dataclasses.replace(_spec(_host_cpu(), (), threads), gpu=gpu)
+    kind = text.split(",")[0].split("/")[0].split("-")[0]
+    if kind in ("cuda", "nvidia", "rocm", "metal", "vulkan"):
+        raise ConfigError(f"{_RULE}, but got {text!r}: GPUs known here are {', '.join(GPUS)}")
     if text.startswith("llvm"):
         raise ConfigError(
             f"{_RULE}, but got {text!r}: target strings are gone from TVM; "
@@ -215,6 +240,14 @@ def _named(name: str, isas: list[str]) -> NamedCpu:
     close = difflib.get_close_matches(name, dict.fromkeys(known), n=3, cutoff=0.6)
     hint = f"; did you mean {', '.join(close)}?" if close else ""
     raise ConfigError(f"{_RULE}, but got {name!r}{hint}")
+
+
+def _has_gpu(gpu: CudaArch) -> bool:
+    """Whether this machine's first GPU runs what is compiled for ``gpu``."""
+    import tvm
+
+    device = tvm.runtime.cuda(0)
+    return bool(device.exist) and str(device.compute_version) == f"{gpu.sm // 10}.{gpu.sm % 10}"
 
 
 def _host_cpu() -> str:

@@ -71,6 +71,12 @@ def build_batch(
     return {"errors": errors}
 
 
+def warm_up(arch: dict[str, Any]) -> None:
+    """Load the compiler and build something small, so that a first build is like any other."""
+    gpu = CudaArch(**arch)
+    _build({"main": reference(difference(1, "float32"), gpu)}, gpu, None)
+
+
 def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
     """``func`` by TVM's plainest schedule: a thread an element, sums in their order."""
     from tvm.s_tir import dlight

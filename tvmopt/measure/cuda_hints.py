@@ -60,9 +60,10 @@ class CudaMeasurer:
             library.unlink(missing_ok=True)
 
     def start(self) -> None:
-        """Start the workers, whose first second would otherwise be the first function's."""
-        self._builders.run([Job("time:time", {}, 60.0)] * self._chunks)
-        self._runner.run([Job("time:time", {}, 60.0)])
+        """Start the workers, whose first seconds would otherwise be the first function's."""
+        warm = Job("tvmopt.measure.cuda_batch:warm_up", {"arch": self._arch.to_dict()}, 120.0)
+        self._builders.run([warm] * self._chunks)
+        self._runner.run([warm])
 
     def measure(
         self, groups: Sequence[Candidates], stop: Callable[[], bool] = lambda: False
