@@ -39,10 +39,8 @@ def difference(count: int, dtype: str) -> tirx.PrimFunc:
         a, b = at(got, place), at(wanted, place)
         if dtype.startswith(("int", "uint", "bool")):
             return tirx.Select(a == b, zero, tirx.abs(a - b)).astype("float32")
-        far = tirx.Select(
-            tirx.any(a == b, tirx.all(a != a, b != b)), zero, tirx.abs(a - b)
-        ).astype("float32")
-        return tirx.Select(far == far, far, infinite)
+        far = tirx.Select(tirx.any(a == b, tirx.all(_is_nan(a), _is_nan(b))), zero, tirx.abs(a - b))
+        return tirx.Select(_is_nan(far), infinite, far.astype("float32"))
 
     def size(place: tirx.Expr) -> tirx.Expr:
         b = tirx.abs(at(wanted, place)).astype("float32")
@@ -71,6 +69,12 @@ def difference(count: int, dtype: str) -> tirx.PrimFunc:
         sch.bind(outer, "blockIdx.x")
         sch.bind(inner_loop, "threadIdx.x")
     return sch.mod["main"]
+
+
+def _is_nan(value: tirx.Expr) -> tirx.Expr:
+    """Whether ``value`` is no number: by its bits, since TVM takes ``x != x`` for false."""
+    bits = tirx.reinterpret("uint32", value.astype("float32"))
+    return (bits & tirx.const(0x7FFFFFFF, "uint32")) > tirx.const(0x7F800000, "uint32")
 
 
 def check_equal(compare: object, got: object, wanted: object, dtype: str) -> None:

@@ -197,7 +197,7 @@ def random_array(
 
 def numpy_dtype(dtype: str) -> Any:
     """NumPy's type for a type name of TVM."""
-    if dtype.startswith(("bfloat", "float8", "float6", "float4")):
+    if dtype.startswith(("bfloat", "float8", "float6_", "float4")):
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, dtype))
