@@ -3,7 +3,8 @@
 1. measure the functions of every way, and the layout changes between them,
 2. choose the plan whose measured parts take least (:mod:`tvmopt.tune.alternatives`),
 3. lower the network by that plan and measure what is new: the functions at its seams,
-4. compile it, and the best plan with a single layout, and time both: the faster one is kept.
+4. compile it, the best plan with a single layout and what a model would choose, and time them: the
+   fastest is kept.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tvmopt.stages.network_timing import measured_seconds
 from tvmopt.stages.result import Progress
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation
-from tvmopt.tune.alternatives import Alternatives, Contender, find_alternatives
+from tvmopt.tune.alternatives import MODELLED, Alternatives, Contender, find_alternatives
 from tvmopt.tune.base import TaskResult, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.tasks import Task, extract_tasks
 
@@ -95,7 +96,8 @@ def tune_layers(
     timed = [best] + [
         c
         for c in contenders[1:]
-        if c.name != "combined" and c.predicted_us <= _NEAR * best.predicted_us
+        if c.name == MODELLED
+        or (c.name != "combined" and c.predicted_us <= _NEAR * best.predicted_us)
     ]
     lowered = {c.name: lower(mod, llvm, plan=c.plan) for c in timed}
     tasks_of = {name: extract_tasks(module, llvm) for name, module in lowered.items()}

@@ -106,6 +106,17 @@ def implementations(mod: tvm.IRModule) -> dict[int, list[Implementation]]:
     return {layer: ways for layer, ways in found.items() if len(ways) > 1}
 
 
+def modelled_plan(mod: tvm.IRModule) -> dict[int, Implementation]:
+    """How :func:`~tvmopt.transform.lower.lower` computes the convolutions of ``mod`` by itself."""
+    names = {tile: name for name, tile in WINOGRAD.items()}
+    own = PlanWinograd({})
+    return {
+        anchor.index: Implementation("", names.get(own.tile(anchor), DIRECT))
+        for anchor in anchors(mod)
+        if anchor.op == "nn.conv2d"
+    }
+
+
 def _layouts(anchor: Anchor) -> Iterator[str]:
     """Layouts that a convolution can have besides its own.
 

@@ -30,11 +30,13 @@ from tvmopt.transform.layer_graph import (
 )
 from tvmopt.transform.layout.form import Form
 from tvmopt.transform.lower import lower
-from tvmopt.transform.plan import Implementation, implementations
+from tvmopt.transform.plan import Implementation, implementations, modelled_plan
 from tvmopt.tune.assignment import minimise, total_cost
 from tvmopt.tune.database import workload_hash
 from tvmopt.tune.tasks import Task, extract_tasks, network_bytes, task_of
 
+#: Name of the plan that needs no measuring: the network's layout, algorithms by their model.
+MODELLED = "as modelled"
 # Times as dear as a layer's cheapest way, as modelled, that another is not worth measuring.
 _HOPELESS = 2.0
 # Shares of a task's candidates that are measured of other ways than the network's own, and of
@@ -68,7 +70,7 @@ class Contender:
     """A plan for the whole network.
 
     Attributes:
-        name: ``"uniform"`` with a layout, or ``"combined"``.
+        name: ``"uniform"`` with a layout, ``"combined"``, or :data:`MODELLED`.
         plan: Its ways, by layer.
         predicted_us: Measured kernels of the layers and of the changes between them, added up.
         exact: Whether no plan is predicted to take less; of ``"combined"`` alone.
@@ -91,6 +93,7 @@ class Alternatives:
         links: Tensors between the layers.
         forms: Of each layout; empty stands for the module's own.
         changes: Hash of the function that brings a tensor of a link into another form.
+        modelled: How the layers are computed where nothing is chosen by measuring.
     """
 
     ways: tuple[Way, ...]
@@ -99,6 +102,7 @@ class Alternatives:
     links: tuple[Link, ...]
     forms: dict[str, Form]
     changes: dict[tuple[Link, str, str], str]
+    modelled: dict[int, Implementation] = dataclasses.field(default_factory=dict)
 
     @property
     def rivals(self) -> tuple[tuple[str, ...], ...]:
@@ -114,7 +118,7 @@ class Alternatives:
         return tuple(sorted(group for group in groups if len(group) > 1))
 
     def contenders(self, latency_us: Mapping[str, float]) -> list[Contender]:
-        """The best plan of each single layout, and the best of all; cheapest first.
+        """The best plan of each single layout, the model's, and the best of all; cheapest first.
 
         Args:
             latency_us: Measured latency by hash of the function.
@@ -125,6 +129,9 @@ class Alternatives:
             Contender(f"uniform {layout or 'as converted'}", *problem.uniform(layout))
             for layout in layouts
         ]
+        modelled = problem.given(self.modelled)
+        if modelled is not None and all(modelled[0] != c.plan for c in found):
+            found.append(Contender(MODELLED, *modelled))
         starts = [c.plan for c in found]
         combined = Contender("combined", *problem.best(starts))
         same = [c for c in found if c.plan == combined.plan]
@@ -170,7 +177,9 @@ def find_alternatives(
             tasks[way.workload] = dataclasses.replace(task, effort=_OTHER_WAYS)
     links, forms, changes = _changes(mod, kept, target, tasks)
     ordered = sorted(tasks.values(), key=lambda task: (-task.weight * task.flops, task.name))
-    return Alternatives(tuple(ways), tuple(ordered), own_bytes, links, forms, changes)
+    return Alternatives(
+        tuple(ways), tuple(ordered), own_bytes, links, forms, changes, modelled_plan(mod)
+    )
 
 
 def _functions_of(mod: IRModule, layer_of: Mapping[str, int]) -> dict[int, IRModule]:
@@ -261,8 +270,10 @@ class _Problem:
 
     def __init__(self, alternatives: Alternatives, latency_us: Mapping[str, float]) -> None:
         self._best: dict[int, dict[str, tuple[float, Implementation]]] = {}
+        self._measured: dict[tuple[int, Implementation], float] = {}
         for way in alternatives.ways:
             us = math.inf if way.hopeless else latency_us.get(way.workload, math.inf)
+            self._measured[way.layer, way.implementation] = us
             layouts = self._best.setdefault(way.layer, {})
             layout = way.implementation.layout
             if math.isfinite(us) and us < layouts.get(layout, (math.inf, way.implementation))[0]:
@@ -304,6 +315,16 @@ class _Problem:
             for layouts in self._layouts
         ]
         return self._plan(choice), total_cost(choice, self._unary, self._pairwise)
+
+    def given(
+        self, plan: Mapping[int, Implementation]
+    ) -> tuple[dict[int, Implementation], float] | None:
+        """A plan in the network's own layout, and what it takes; None when not all is measured."""
+        own = {layer: plan[layer] for layer in self._layers if layer in plan}
+        costs = [self._measured.get((layer, way), math.inf) for layer, way in own.items()]
+        if len(own) < len(self._layers) or not math.isfinite(sum(costs)):
+            return None
+        return own, sum(costs)
 
     def best(
         self, starts: Sequence[Mapping[int, Implementation]]
