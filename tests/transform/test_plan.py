@@ -14,11 +14,13 @@ from tvmopt.arch.target import resolve_target
 from tvmopt.errors import ConfigError
 from tvmopt.policy import schedule_module
 from tvmopt.transform.layer_functions import lower_by_layer
+from tvmopt.transform.anchors import anchors
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import (
     Implementation,
     free_layouts,
     implementations,
+    modelled_plan,
     read_plan,
     write_plan,
 )
@@ -124,3 +126,10 @@ def test_plans_are_read_as_written(tmp_path) -> None:
 def test_an_unknown_algorithm_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"algorithm must be one of direct.*but got 'fft'"):
         Implementation("", "fft")
+
+
+def test_the_models_plan_is_what_lowering_does_by_itself(net) -> None:
+    plan = modelled_plan(net)
+    assert set(plan) == {anchor.index for anchor in anchors(net) if anchor.op == "nn.conv2d"}
+    planned, alone = lower(net, TARGET, plan=plan), lower(net, TARGET)
+    tvm.ir.assert_structural_equal(planned, alone)

@@ -120,6 +120,21 @@ def test_no_single_layout_is_predicted_to_take_less(found, data) -> None:
     assert contenders == sorted(contenders, key=lambda c: c.predicted_us)
 
 
+def test_what_the_model_would_choose_is_a_contender(found) -> None:
+    """Where measured kernels say otherwise; the network decides between both."""
+    model = found.modelled[0]
+    other = next(way for way in (DIRECT, W2, W4) if way != model)
+    latency = {w.workload: 10.0 for w in found.ways}
+    latency |= dict.fromkeys(found.changes.values(), 1000.0)
+    latency[of(found, 0, model)], latency[of(found, 0, other)] = 12.0, 5.0
+    by_name = {c.name: c for c in found.contenders(latency)}
+    assert by_name[module.MODELLED].plan == {layer: found.modelled[layer] for layer in range(4)}
+    assert by_name[module.MODELLED].predicted_us == 42.0
+    assert by_name["uniform as converted"].predicted_us == 35.0
+    latency[of(found, 0, model)] = 4.0  # then both say the same, and it is listed once
+    assert module.MODELLED not in {c.name for c in found.contenders(latency)}
+
+
 def test_a_contender_says_the_same_twice(found) -> None:
     latency = dict.fromkeys((workload_hash(task.mod) for task in found.tasks), 10.0)
     first, second = found.contenders(latency), found.contenders(latency)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from tvmopt.arch.cuda import CudaArch
@@ -69,6 +70,9 @@ _ALL = (
     _gpu("nvidia-h200", 90, 132, 1.755, 60, 141, 4800, 5700, 2048),
 )
 
+# Words of a driver's name that mostly make no difference here.
+_EXTRAS = tuple(rf"-{word}(?=-|$)" for word in (r"sxm\d?", r"hbm\d\w?", "nvl", "pcie", r"\d+gb"))
+
 #: Every GPU that has a name here.
 GPUS: dict[str, CudaArch] = {gpu.name: gpu for gpu in _ALL}
 
@@ -81,11 +85,11 @@ def named_gpu(text: str) -> CudaArch | None:
     words = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     words = re.sub(r"^(nvidia-)+", "", words)
     words = re.sub(r"^(tesla|geforce)-", "", words)
-    if f"nvidia-{words}" in GPUS:
-        return GPUS[f"nvidia-{words}"]
-    # A driver's name says the socket and the memory, too: "NVIDIA A100-SXM4-80GB".
-    for form in (r"-sxm\d?", r"-hbm\d\w?", r"-nvl", r"-\d+gb", r"-pcie"):
-        words = re.sub(form + r"(?=-|$)", "", words)
-        if f"nvidia-{words}" in GPUS:
-            return GPUS[f"nvidia-{words}"]
+    # A driver's name says the socket and the memory, too, "NVIDIA A100-SXM4-80GB": the GPU is the
+    # one that fewest of these words are left out for.
+    for count in range(len(_EXTRAS) + 1):
+        for left_out in itertools.combinations(_EXTRAS, count):
+            name = "nvidia-" + re.sub("|".join(left_out) or "$", "", words)
+            if name in GPUS:
+                return GPUS[name]
     return None

@@ -1,6 +1,6 @@
-"""CUDA source -> machine code of one GPU, by NVRTC or nvcc, whichever is here.
+"""CUDA source -> machine code of one GPU, by nvcc or NVRTC, whichever is here.
 
-NVRTC is a library and takes a fraction of a second a kernel; nvcc starts five programs.
+Both take about half a second a kernel, most of it for CUDA's headers.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ MODE = "TVM_CUDA_COMPILE_MODE"
 
 @functools.cache
 def compiler() -> str:
-    """``"nvrtc"`` or ``"nvcc"``: what ``TVM_CUDA_COMPILE_MODE`` asks for, or what is found first.
+    """``"nvcc"`` or ``"nvrtc"``: what ``TVM_CUDA_COMPILE_MODE`` asks for, or what is found first.
 
     Raises:
         EnvironmentSetupError: When neither is here, or not the one asked for.
     """
     found = {
-        "nvrtc": _has_nvrtc(),
         "nvcc": shutil.which("nvcc") is not None,
+        "nvrtc": _has_nvrtc(),
     }
     wanted = os.environ.get(MODE, "").lower()
     if wanted and wanted not in found:
-        raise EnvironmentSetupError(f"{MODE} must be nvrtc or nvcc, but got {wanted!r}")
+        raise EnvironmentSetupError(f"{MODE} must be nvcc or nvrtc, but got {wanted!r}")
     usable = [name for name, here in found.items() if here and wanted in ("", name)]
     if not usable:
         raise EnvironmentSetupError(
-            f"{wanted or 'nvrtc or nvcc'} must be installed to build for a CUDA GPU, but is not; "
+            f"{wanted or 'nvcc or nvrtc'} must be installed to build for a CUDA GPU, but is not; "
             "install CUDA's toolkit (nvcc), or the PyPI packages cuda-bindings and "
             "nvidia-cuda-nvrtc beside CUDA's headers"
         )
