@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import statistics
 import sys
 import tempfile
@@ -198,6 +199,21 @@ def _study_cells(row: Row, study: TaskStudy) -> list[str]:
     ]  # fmt: skip
 
 
+def read_rows(path: Path) -> list[Row]:
+    """The rows that ``--json`` wrote."""
+    found = []
+    for data in json.loads(path.read_text())["rows"]:
+        tuples = {key: tuple(value) for key, value in data.items() if isinstance(value, list)}
+        studies = tuple(
+            TaskStudy(**{k: tuple(v) if isinstance(v, list) else v for k, v in study.items()})
+            for study in data["studies"]
+        )
+        known = {field.name for field in dataclasses.fields(Row)}
+        values = {k: v for k, v in (data | tuples).items() if k in known}
+        found.append(Row(**(values | {"studies": studies})))
+    return found
+
+
 def log_to_mlflow(rows: Sequence[Row], facts: dict[str, Any], folder: Path) -> str:
     """Log tables, plot and figures as one run of the experiment; returns the run's id."""
     import mlflow
@@ -225,19 +241,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=5, help="interleaved runs, default 5")
     parser.add_argument("--configs", type=int, default=12, help="configurations a function")
     parser.add_argument("--tasks", type=int, default=12, help="functions studied of a model")
+    parser.add_argument("--rows", default="", help="files of --json to put together instead")
     parser.add_argument("--out", default="", help="folder for the tables and the plot")
     args = options.parse(parser, arguments)
     dtypes = [dtype for dtype in args.dtypes.split(",") if dtype]
     if not dtypes or not set(dtypes) <= set(DTYPES):
         parser.error(f"--dtypes must be of {', '.join(DTYPES)}, but got {args.dtypes!r}")
     with options.errors_in_one_line(parser):
-        todo = jobs(parser, args, MODELS)
+        todo = [] if args.rows else jobs(parser, args, MODELS)
     facts = report.environment(args.threads) | {"topk": args.topk, "strategy": "fast"}
     report.print_environment(facts)
     pairs = [(job, dtype) for job in todo for dtype in dtypes]
     rows = report.measure_all(
         pairs, lambda pair: measure(pair[0], pair[1], args), lambda row: f"{row.gain:+.1%}"
     )
+    rows += [row for file in filter(None, args.rows.split(",")) for row in read_rows(Path(file))]
     print(f"\n{table(rows)}\n\n{task_table(rows)}")
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
         folder = Path(args.out or scratch)
