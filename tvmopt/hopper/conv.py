@@ -21,7 +21,8 @@ from .config import DEPTH_BYTES, SHARED_BYTES, Config
 from .emit import tensor_map, tma_load, tma_store
 from .epilogue import Epilogue, identity
 from .mainloop import Kernel
-from .problem import BYTES, OUTPUTS, ceil_div
+from .parameters import KERNEL_ATTR, Parameters, declare, plain_signature
+from .problem import BYTES, OUTPUTS, Signature, ceil_div
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +133,7 @@ def boxes(problem: ConvProblem, rows: int) -> list[tuple[int, int, int]]:
 
 def conv(
     problem: ConvProblem, config: Config, box: tuple[int, int, int] | None = None,
-    name: str = "main",
+    name: str = "main", signature: Signature | None = None,
 ) -> tirx.PrimFunc:  # fmt: skip
     """The kernel: a function of the input, the weight, the epilogue's inputs, and the output.
 
@@ -141,20 +142,38 @@ def conv(
         config: How; ``atoms * 64`` rows are one box of pixels.
         box: Images, lines and columns of a box; the one that wastes least by default.
         name: The function's global symbol.
+        signature: The function's parameters, where they are others than those.
 
     Raises:
-        ConfigError: When there is no such kernel.
-        ValueError: When ``config`` does not fit.
+        ConfigError: When there is no such kernel, or ``config`` does not fit.
     """
     if reason := problem.why_not:
         raise ConfigError(f"no Hopper kernel for this convolution: {reason}")
     if reason := why_not(problem, config):
-        raise ValueError(f"the configuration does not fit the convolution: {reason}")
+        raise ConfigError(f"the configuration does not fit the convolution: {reason}")
     with IRBuilder() as builder:
         with build.prim_func():
             build.func_name(name)
-            ConvKernel(problem, config, box or boxes(problem, 64 * config.atoms)[0], name).emit()
+            build.func_attr(
+                {"global_symbol": name, "tirx.is_scheduled": True, KERNEL_ATTR: "hopper_conv"}
+            )
+            parameters = declare(signature or conv_signature(problem))
+            box = box or boxes(problem, 64 * config.atoms)[0]
+            ConvKernel(problem, config, box, parameters).emit()
     return builder.get()
+
+
+def conv_signature(problem: ConvProblem) -> Signature:
+    """The image, the weight, the epilogue's inputs, the output."""
+    p = problem
+    (kh, kw), (high, wide) = p.kernel, p.out_size
+    weight = {"O": p.filters, "H": kh, "W": kw, "I": p.channels}
+    return plain_signature(
+        ((p.images, p.height, p.width, p.channels), p.dtype),
+        (tuple(weight[letter] for letter in p.weight), p.dtype),
+        ((p.images, high, wide, p.filters), p.out),
+        p.ending(),
+    )
 
 
 def why_not(problem: ConvProblem, config: Config) -> str | None:
@@ -181,13 +200,14 @@ class ConvKernel(Kernel):
     """The main loop over boxes of pixels."""
 
     def __init__(
-        self, problem: ConvProblem, config: Config, box: tuple[int, int, int], name: str
-    ) -> None:
+        self, problem: ConvProblem, config: Config, box: tuple[int, int, int],
+        parameters: Parameters,
+    ) -> None:  # fmt: skip
         p = problem
         step = DEPTH_BYTES // BYTES[p.dtype]
         self.pieces = ceil_div(p.channels, step)
         steps = p.kernel[0] * p.kernel[1] * self.pieces
-        super().__init__(config, p.dtype, p.out, steps, p.ending())
+        super().__init__(config, p.dtype, p.out, steps, p.ending(), parameters)
         self.problem = problem
         self.box = box
         high, wide = p.out_size
@@ -195,31 +215,13 @@ class ConvKernel(Kernel):
             ceil_div(e, b) for e, b in zip((p.images, high, wide), box, strict=True)
         )
         self.right_major = p.weight == "OHWI"
-        build.func_attr(
-            {"global_symbol": name, "tirx.is_scheduled": True, "tvmopt.kernel": "hopper_conv"}
-        )
-        ending = self.ending
-        handles = [build.arg(f"p{i}", build.handle()) for i in range(3 + len(ending.inputs))]
-
-        def match(handle: Any, shape: Any, dtype: str) -> Any:
-            return build.match_buffer(handle, shape, dtype=dtype, align=16)
-
-        x = match(handles[0], (p.images, p.height, p.width, p.channels), p.dtype)
         kh, kw = p.kernel
-        shape = (p.filters, kh, kw, p.channels)
-        weight = match(
-            handles[1], shape if self.right_major else (kh, kw, p.channels, p.filters), p.dtype
-        )
-        self.inputs = [
-            match(h, tuple(old.shape), str(old.dtype))
-            for h, old in zip(handles[2:-1], ending.inputs, strict=True)
-        ]
-        self.out = match(handles[-1], (p.images, high, wide, p.filters), p.out)
+        self.out_shape = (p.images, high, wide, p.filters)
         size = BYTES[p.dtype]
         sh, sw = p.stride
         line = p.channels * size
         self.x_map = tensor_map(
-            x,
+            parameters.a,
             p.dtype,
             (p.channels, p.width, p.height, p.images),
             (line, p.width * line, p.height * p.width * line),
@@ -228,7 +230,7 @@ class ConvKernel(Kernel):
         )
         if self.right_major:
             self.w_map = tensor_map(
-                weight,
+                parameters.b,
                 p.dtype,
                 (p.channels, kh * kw, p.filters),
                 (line, kh * kw * line),
@@ -237,7 +239,7 @@ class ConvKernel(Kernel):
         else:
             line = p.filters * size
             self.w_map = tensor_map(
-                weight,
+                parameters.b,
                 p.dtype,
                 (p.filters, p.channels, kh * kw),
                 (line, p.channels * line),

@@ -14,10 +14,13 @@ from tvm.script import tirx as T  # noqa: N812
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.errors import ConfigError
+
 from .config import DEPTH_BYTES, Config
 from .emit import tensor_map, tma_load, tma_store
 from .mainloop import Kernel
-from .problem import BYTES, GemmProblem, ceil_div
+from .parameters import KERNEL_ATTR, Parameters, declare, plain_signature
+from .problem import BYTES, GemmProblem, Signature, ceil_div
 
 
 class _Operand:
@@ -61,13 +64,16 @@ class _Operand:
             tma_load(stage.ptr_to([slot, offset * self.step]), self.map, place, bar, mask)
 
 
-def gemm(problem: GemmProblem, config: Config, name: str = "main") -> tirx.PrimFunc:
+def gemm(
+    problem: GemmProblem, config: Config, name: str = "main", signature: Signature | None = None
+) -> tirx.PrimFunc:
     """The kernel: a function of A, B, the epilogue's inputs, and C.
 
     Args:
         problem: What to compute.
         config: How.
         name: The function's global symbol.
+        signature: The function's parameters, where they are others than those.
 
     Returns:
         A TIRx function (``tir_pipeline="tirx"``) of A of shape ``([batch,] m, k)``, B of
@@ -75,42 +81,42 @@ def gemm(problem: GemmProblem, config: Config, name: str = "main") -> tirx.PrimF
         and C of ``([batch,] m, n)``.
 
     Raises:
-        ValueError: When ``config`` does not fit.
+        ConfigError: When ``config`` does not fit.
     """
     if reason := config.why_not(problem):
-        raise ValueError(f"the configuration does not fit the product: {reason}")
+        raise ConfigError(f"the configuration does not fit the product: {reason}")
     with IRBuilder() as builder:
         with build.prim_func():
             build.func_name(name)
-            _body(problem, config, name)
+            _body(problem, config, name, signature or gemm_signature(problem))
     return builder.get()
 
 
-def _body(p: GemmProblem, c: Config, name: str) -> None:
-    build.func_attr(
-        {"global_symbol": name, "tirx.is_scheduled": True, "tvmopt.kernel": "hopper_gemm"}
-    )
+def gemm_signature(problem: GemmProblem) -> Signature:
+    """A, B, the epilogue's inputs, C."""
+    p = problem
     rows = tirx.Var("m", "int64") if p.dynamic else p.m
+    batched = (p.batch,) if p.batch > 1 else ()
     a_shape = (p.k, rows) if p.trans_a else (rows, p.k)
     b_shape = (p.n, p.k) if p.trans_b else (p.k, p.n)
-    ending = p.ending()
-    handles = [build.arg(f"p{i}", build.handle()) for i in range(3 + len(ending.inputs))]
+    return plain_signature(
+        ((batched if p.batch_a else ()) + a_shape, p.dtype),
+        ((batched if p.batch_b else ()) + b_shape, p.dtype),
+        ((*batched, rows, p.n), p.out),
+        p.ending(),
+        rows if p.dynamic else None,
+    )
 
-    def match(handle: Any, shape: Any, dtype: str) -> Any:
-        return build.match_buffer(handle, shape, dtype=dtype, align=16)
 
-    batched = (p.batch,) if p.batch > 1 else ()
-    a = match(handles[0], (batched if p.batch_a else ()) + a_shape, p.dtype)
-    b = match(handles[1], (batched if p.batch_b else ()) + b_shape, p.dtype)
-    inputs = [
-        match(h, tuple(old.shape), str(old.dtype))
-        for h, old in zip(handles[2:-1], ending.inputs, strict=True)
-    ]
-    out = match(handles[-1], (*batched, rows, p.n), p.out)
-    left_major, right_major = c.major(p)
+def _body(p: GemmProblem, c: Config, name: str, signature: Signature) -> None:
+    build.func_attr(
+        {"global_symbol": name, "tirx.is_scheduled": True, KERNEL_ATTR: "hopper_gemm"}
+    )
+    parameters = declare(signature)
+    rows = signature.rows if p.dynamic else p.m
     batch_a, batch_b = (p.batch if p.batch_a else 1), (p.batch if p.batch_b else 1)
-    first = (a, p.dtype, rows, p.k, not p.trans_a, batch_a)
-    second = (b, p.dtype, p.n, p.k, p.trans_b, batch_b)
+    first = (parameters.a, p.dtype, rows, p.k, not p.trans_a, batch_a)
+    second = (parameters.b, p.dtype, p.n, p.k, p.trans_b, batch_b)
     left = _Operand(*(second if c.swap else first), c.rows)
     right = _Operand(*(first if c.swap else second), c.columns // c.cluster)
     right.tile = c.columns
@@ -123,33 +129,31 @@ def _body(p: GemmProblem, c: Config, name: str) -> None:
             shape.append(p.batch)
             strides.append(p.m * p.n * size)
             box.append(1)
-        out_map = tensor_map(out, p.out, shape, strides, box, promotion=0)
-    steps = ceil_div(p.k * BYTES[p.dtype], DEPTH_BYTES)
-    kernel = GemmKernel(p, c, steps, left, right, out, out_map, inputs, rows)
-    kernel.emit()
-    assert left.major == left_major and right.major == right_major
+        out_map = tensor_map(parameters.out, p.out, shape, strides, box, promotion=0)
+    GemmKernel(p, c, left, right, parameters, out_map, rows).emit()
 
 
 class GemmKernel(Kernel):
     """The main loop over tiles of a product of matrices."""
 
     def __init__(
-        self, problem: GemmProblem, config: Config, steps: int, left: _Operand, right: _Operand,
-        out: Any, out_map: Any, inputs: list[Any], rows: Any,
+        self, problem: GemmProblem, config: Config, left: _Operand, right: _Operand,
+        parameters: Parameters, out_map: Any, rows: Any,
     ) -> None:  # fmt: skip
-        super().__init__(config, problem.dtype, problem.out, steps, problem.ending())
+        steps = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
+        super().__init__(
+            config, problem.dtype, problem.out, steps, problem.ending(), parameters
+        )
         self.problem = problem
-        self.left, self.right = left, right
-        self.out, self.out_map, self.inputs = out, out_map, inputs
-        self.dynamic_rows = rows if problem.dynamic else None
+        self.left, self.right, self.out_map = left, right, out_map
+        self.rows = rows
         self.left_major, self.right_major = left.major, right.major
         self.batch = problem.batch
+        self.out_shape = (*((problem.batch,) if problem.batch > 1 else ()), rows, problem.n)
 
     def extents(self) -> tuple[Any, Any]:
         """Rows and columns of the whole, as tiles count them; int32."""
-        m: Any = self.problem.m
-        if self.dynamic_rows is not None:
-            m = T.cast(self.dynamic_rows, "int32")
+        m = T.cast(self.rows, "int32") if self.problem.dynamic else self.problem.m
         return (self.problem.n, m) if self.config.swap else (m, self.problem.n)
 
     def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:

@@ -26,6 +26,7 @@ from .emit import (
     when,
 )
 from .epilogue import Epilogue
+from .parameters import Parameters
 from .problem import BYTES, ceil_div
 
 _INSTRUCTION = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "float8_e4m3fn": "e4m3"}
@@ -58,17 +59,18 @@ class Kernel(abc.ABC):
         batch: Products that are computed side by side.
         left_major: Whether the operand of the rows is contiguous along the depth.
         right_major: Whether that of the columns is.
+        out_shape: The output's extents as :meth:`place` indexes it.
     """
 
     batch = 1
     left_major = True
     right_major = True
-    out: Any = None
-    inputs: list[Any]
+    out_shape: tuple[Any, ...]
 
     def __init__(
-        self, config: Config, dtype: str, out_dtype: str, steps: int, ending: Epilogue
-    ) -> None:
+        self, config: Config, dtype: str, out_dtype: str, steps: int, ending: Epilogue,
+        parameters: Parameters,
+    ) -> None:  # fmt: skip
         self.config = config
         self.dtype = dtype
         self.out_dtype = out_dtype
@@ -76,7 +78,8 @@ class Kernel(abc.ABC):
         self.ending = ending
         self.depth = DEPTH_BYTES // BYTES[dtype]
         self.accumulator = "int32" if dtype == "int8" else "float32"
-        self.inputs = []
+        self.out = parameters.out
+        self.inputs = parameters.inputs
 
     @abc.abstractmethod
     def extents(self) -> tuple[Any, Any]:
@@ -433,7 +436,8 @@ class Kernel(abc.ABC):
         c = self.config
         height, width = (c.columns, c.rows) if c.swap else (c.rows, c.columns)
         top, begin = (tile.column, tile.row) if c.swap else (tile.row, tile.column)
-        across = int(self.out.shape[-1])
+        across = int(self.out_shape[-1])
+        out = build.decl_buffer(self.out_shape, self.out_dtype, data=self.out.data)
         pair = 2 if across % 2 == 0 and BYTES[self.out_dtype] <= 2 else 1
         threads = c.consumers * 128
         pieces = height * width // pair
@@ -457,9 +461,9 @@ class Kernel(abc.ABC):
                     )
                 if pair == 2:
                     both = [as_register(d, self.out_dtype) for d in done]
-                    store_pair(self.out.ptr_to(indices), self.out_dtype, both[0], both[1])
+                    store_pair(out.ptr_to(indices), self.out_dtype, both[0], both[1])
                 else:
-                    build.buffer_store(self.out, done[0], indices)
+                    build.buffer_store(out, done[0], indices)
 
     def _kept(self, place: Any) -> Any:
         """One sum of the staged tile, of all parts of the depth together."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tvmopt.errors import ConfigError
 
@@ -24,6 +25,27 @@ OUTPUTS = {
 def ceil_div(a: int, b: int) -> int:
     """``a / b``, rounded up."""
     return -(-a // b)
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """The parameters of a kernel that takes a function's place.
+
+    Attributes:
+        buffers: Of each parameter its shape and type.
+        a: Number of the one that holds A, or the image.
+        b: Number of the one that holds B, or the weight.
+        out: Number of the output.
+        inputs: Numbers of the epilogue's inputs.
+        rows: How many rows there are at run time; None where their number is known.
+    """
+
+    buffers: tuple[Any, ...]
+    a: int
+    b: int
+    out: int
+    inputs: tuple[int, ...] = ()
+    rows: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
