@@ -17,11 +17,11 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.errors import ConfigError
 
-from .config import DEPTH_BYTES, SHARED_BYTES, Config
+from .config import DEPTH_BYTES, INT8_COLUMNS, Config
 from .emit import tensor_map, tma_load, tma_store
 from .epilogue import Epilogue, identity
 from .mainloop import Kernel
-from .parameters import KERNEL_ATTR, Parameters, declare, plain_signature
+from .parameters import Parameters, declare, mark, plain_signature
 from .problem import BYTES, OUTPUTS, Signature, ceil_div
 
 
@@ -154,9 +154,7 @@ def conv(
     with IRBuilder() as builder:
         with build.prim_func():
             build.func_name(name)
-            build.func_attr(
-                {"global_symbol": name, "tirx.is_scheduled": True, KERNEL_ATTR: "hopper_conv"}
-            )
+            mark(name, "hopper_conv")
             parameters = declare(signature or conv_signature(problem))
             box = box or boxes(problem, 64 * config.atoms)[0]
             ConvKernel(problem, config, box, parameters).emit()
@@ -182,8 +180,19 @@ def why_not(problem: ConvProblem, config: Config) -> str | None:
         return "a convolution neither exchanges operands nor shares loads"
     if config.split > 1 and (not config.staged or config.persistent):
         return "a divided depth needs staged stores and one tile a block"
-    if config.shared_bytes > SHARED_BYTES:
-        return f"{config.shared_bytes} bytes of shared memory are more than {SHARED_BYTES}"
+    if reason := config.why_too_large():
+        return reason
+    if config.stages < 2:
+        return "a ring has at least two stages"
+    if problem.dtype == "int8" and config.columns not in INT8_COLUMNS:
+        return f"the integer instruction has no {config.columns} columns"
+    if config.atoms not in (1, 2):
+        return "a box of pixels has 64 or 128"
+    if config.split > 1:
+        steps = problem.kernel[0] * problem.kernel[1]
+        steps *= ceil_div(problem.channels * BYTES[problem.dtype], DEPTH_BYTES)
+        if config.split > 8 or steps < config.split:
+            return f"a depth of {steps} steps cannot be divided by {config.split}"
     if problem.weight == "HWIO" and config.columns % 64:
         return "columns that are not contiguous along the depth come 64 at a time"
     if not config.staged:
@@ -220,14 +229,25 @@ class ConvKernel(Kernel):
         size = BYTES[p.dtype]
         sh, sw = p.stride
         line = p.channels * size
-        self.x_map = tensor_map(
-            parameters.a,
-            p.dtype,
-            (p.channels, p.width, p.height, p.images),
-            (line, p.width * line, p.height * p.width * line),
-            (step, box[2] * sw, box[1] * sh, box[0]),
-            steps=(1, sw, sh, 1),
-        )
+        # A window of one pixel: its steps are the tensor's own; else the copy engine takes them.
+        self.steps_in_map = p.kernel == (1, 1) and not any(p.padding[:2])
+        if self.steps_in_map:
+            self.x_map = tensor_map(
+                parameters.a,
+                p.dtype,
+                (p.channels, ceil_div(p.width, sw), ceil_div(p.height, sh), p.images),
+                (sw * line, sh * p.width * line, p.height * p.width * line),
+                (step, box[2], box[1], box[0]),
+            )
+        else:
+            self.x_map = tensor_map(
+                parameters.a,
+                p.dtype,
+                (p.channels, p.width, p.height, p.images),
+                (line, p.width * line, p.height * p.width * line),
+                (step, box[2] * sw, box[1] * sh, box[0]),
+                steps=(1, sw, sh, 1),
+            )
         if self.right_major:
             self.w_map = tensor_map(
                 parameters.b,
@@ -256,6 +276,7 @@ class ConvKernel(Kernel):
                 (128 // size, box[2], box[1], box[0]),
                 promotion=0,
             )
+        self.maps = [self.x_map, self.w_map, *([] if config.staged else [self.y_map])]
 
     def extents(self) -> tuple[Any, Any]:
         """Rows (of whole boxes) and columns."""
@@ -280,15 +301,13 @@ class ConvKernel(Kernel):
         r, s = window // p.kernel[1], window % p.kernel[1]
         for group in range(c.consumers):
             image, line, column = self.corner(tile.index * c.consumers + group)
+            if not self.steps_in_map:
+                column = column * p.stride[1] + (s * p.dilation[1] - p.padding[1])
+                line = line * p.stride[0] + (r * p.dilation[0] - p.padding[0])
             tma_load(
                 self.left_ring.ptr_to([slot, group * 64 * c.atoms * self.depth]),
                 self.x_map,
-                [
-                    channel,
-                    column * p.stride[1] + (s * p.dilation[1] - p.padding[1]),
-                    line * p.stride[0] + (r * p.dilation[0] - p.padding[0]),
-                    image,
-                ],
+                [channel, column, line, image],
                 bar,
             )
         if self.right_major:

@@ -25,14 +25,38 @@ _STORE_PAIR = {
     "int32": ("int", "*(int2*)p = make_int2(a, b);"),
     "int8": ("int", "*(char2*)p = make_char2(a, b);"),
 }
-_REMOTE = """
-__forceinline__ __device__ {0} load_remote_{1}(void* p, int rank) {{
-  unsigned int local = __cvta_generic_to_shared(p);
+# How four neighbours are stored at once, given as four of the registers' type.
+_STORE_FOUR = {
+    "float16": (
+        "float",
+        "half2 lo = __floats2half2_rn(a, b), hi = __floats2half2_rn(c, d); "
+        "*(uint2*)p = make_uint2(*(unsigned*)&lo, *(unsigned*)&hi);",
+    ),
+    "bfloat16": (
+        "float",
+        "__nv_bfloat162 lo = __floats2bfloat162_rn(a, b), hi = __floats2bfloat162_rn(c, d); "
+        "*(uint2*)p = make_uint2(*(unsigned*)&lo, *(unsigned*)&hi);",
+    ),
+    "float32": ("float", "*(float4*)p = make_float4(a, b, c, d);"),
+    "int32": ("int", "*(int4*)p = make_int4(a, b, c, d);"),
+    "int8": ("int", "*(char4*)p = make_char4(a, b, c, d);"),
+}
+_FOUR = "__forceinline__ __device__ void {0}(void* p, {1} a, {1} b, {1} c, {1} d) {{ {2} }}\n"
+_TAKE = """
+__forceinline__ __device__ void take_four_{1}(void* to, void* from) {{
+  *({0}4*)to = *({0}4*)from;
+}}
+"""
+_ADD_REMOTE = """
+__forceinline__ __device__ void add_four_{1}(void* to, void* from, int rank) {{
+  unsigned int local = __cvta_generic_to_shared(from);
   unsigned int remote;
-  {0} value;
+  {0} a, b, c, d;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
-  asm volatile("ld.shared::cluster.{2} %0, [%1];" : "={3}"(value) : "r"(remote) : "memory");
-  return value;
+  asm volatile("ld.shared::cluster.v4.{1} {{%0, %1, %2, %3}}, [%4];"
+               : "={2}"(a), "={2}"(b), "={2}"(c), "={2}"(d) : "r"(remote) : "memory");
+  {0}* sum = ({0}*)to;
+  sum[0] += a; sum[1] += b; sum[2] += c; sum[3] += d;
 }}
 """
 _SYNC = """
@@ -195,13 +219,34 @@ def store_pair(pointer: Any, dtype: str, first: Any, second: Any) -> None:
     build.evaluate(T.cuda.func_call(name, pointer, first, second, source_code=source))
 
 
-def load_remote(pointer: Any, dtype: str, rank: Any) -> Any:
-    """What ``pointer``'s place in shared memory holds in block ``rank`` of the cluster."""
-    ctype, suffix, letter = ("float", "f32", "f") if dtype == "float32" else ("int", "s32", "r")
-    source = _REMOTE.format(ctype, suffix, suffix, letter)
-    return T.cuda.func_call(
-        f"load_remote_{suffix}", pointer, rank, source_code=source, return_type=dtype
-    )
+def store_four(pointer: Any, dtype: str, values: Sequence[Any]) -> None:
+    """Store four neighbours of ``dtype``, given as float32 or int32, at once."""
+    kind, body = _STORE_FOUR[dtype]
+    name = f"store_four_{dtype}"
+    source = _FOUR.format(name, kind, body)
+    build.evaluate(T.cuda.func_call(name, pointer, *values, source_code=source))
+
+
+def take_four(target: Any, pointer: Any, dtype: str) -> None:
+    """Read four neighbours of float32 or int32 at ``pointer`` into ``target``."""
+    kind, suffix = ("float", "f32") if dtype == "float32" else ("int", "s32")
+    build.evaluate(
+        T.cuda.func_call(
+            f"take_four_{suffix}", target.ptr_to([0]), pointer,
+            source_code=_TAKE.format(kind, suffix),
+        )
+    )  # fmt: skip
+
+
+def add_four(target: Any, pointer: Any, dtype: str, rank: Any) -> None:
+    """Add to ``target`` what block ``rank`` of the cluster has at ``pointer``'s place."""
+    kind, suffix, letter = ("float", "f32", "f") if dtype == "float32" else ("int", "s32", "r")
+    build.evaluate(
+        T.cuda.func_call(
+            f"add_four_{suffix}", target.ptr_to([0]), pointer, rank,
+            source_code=_ADD_REMOTE.format(kind, suffix, letter),
+        )
+    )  # fmt: skip
 
 
 def as_register(value: Any, out: str) -> Any:

@@ -19,7 +19,7 @@ from tvmopt.errors import ConfigError
 from .config import DEPTH_BYTES, Config
 from .emit import tensor_map, tma_load, tma_store
 from .mainloop import Kernel
-from .parameters import KERNEL_ATTR, Parameters, declare, plain_signature
+from .parameters import Parameters, declare, mark, plain_signature
 from .problem import BYTES, GemmProblem, Signature, ceil_div
 
 
@@ -109,9 +109,7 @@ def gemm_signature(problem: GemmProblem) -> Signature:
 
 
 def _body(p: GemmProblem, c: Config, name: str, signature: Signature) -> None:
-    build.func_attr(
-        {"global_symbol": name, "tirx.is_scheduled": True, KERNEL_ATTR: "hopper_gemm"}
-    )
+    mark(name, "hopper_gemm")
     parameters = declare(signature)
     rows = signature.rows if p.dynamic else p.m
     batch_a, batch_b = (p.batch if p.batch_a else 1), (p.batch if p.batch_b else 1)
@@ -147,6 +145,7 @@ class GemmKernel(Kernel):
         self.problem = problem
         self.left, self.right, self.out_map = left, right, out_map
         self.rows = rows
+        self.maps = [left.map, right.map, *([out_map] if out_map is not None else [])]
         self.left_major, self.right_major = left.major, right.major
         self.batch = problem.batch
         self.out_shape = (*((problem.batch,) if problem.batch > 1 else ()), rows, problem.n)

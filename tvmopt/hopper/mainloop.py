@@ -17,12 +17,14 @@ from .config import DEPTH_BYTES, Config
 from .emit import (
     Barriers,
     Scalar,
+    add_four,
     as_register,
     const,
-    load_remote,
     set_registers,
+    store_four,
     store_pair,
     sync_threads_of,
+    take_four,
     when,
 )
 from .epilogue import Epilogue
@@ -31,8 +33,6 @@ from .problem import BYTES, ceil_div
 
 _INSTRUCTION = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "float8_e4m3fn": "e4m3"}
 _PACK = {"float16": "cvt.rn.f16x2.f32", "bfloat16": "cvt.rn.bf16x2.f32"}
-# Registers of a thread that loads, and of one that multiplies (two and three warpgroups of them).
-_FEW, _MANY = {2: 40, 3: 32}, {2: 232, 3: 160}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +60,14 @@ class Kernel(abc.ABC):
         left_major: Whether the operand of the rows is contiguous along the depth.
         right_major: Whether that of the columns is.
         out_shape: The output's extents as :meth:`place` indexes it.
+        maps: Descriptors that the copy engine is to have at hand.
     """
 
     batch = 1
     left_major = True
     right_major = True
     out_shape: tuple[Any, ...]
+    maps: list[Any]
 
     def __init__(
         self, config: Config, dtype: str, out_dtype: str, steps: int, ending: Epilogue,
@@ -102,7 +104,7 @@ class Kernel(abc.ABC):
     def emit(self) -> None:
         """Emit the device side."""
         build.device_entry()
-        with build.attr({"tirx.launch_bounds_min_blocks_per_sm": 1}):
+        with build.attr({"tirx.launch_bounds_min_blocks_per_sm": self.config.resident}):
             self._device()
 
     def _device(self) -> None:
@@ -114,9 +116,9 @@ class Kernel(abc.ABC):
         total = per_batch * self.batch
         shared = max(c.cluster, c.split)
         if isinstance(total, int):
-            groups = min(total, c.sms // shared) if c.persistent else total
+            groups = min(total, c.sms * c.resident // shared) if c.persistent else total
         else:
-            groups = c.sms // shared
+            groups = c.sms * c.resident // shared
         if shared == 1:
             block, rank = T.cta_id([groups]), const(0)
         else:
@@ -149,6 +151,8 @@ class Kernel(abc.ABC):
         self.empty = Barriers(pool, c.stages)
         pool.commit()
         with when(T.cuda.thread_rank() < 1):
+            for descriptor in self.maps:
+                build.evaluate(T.ptx.prefetch.tensormap(T.address_of(descriptor)))
             self.full.init(1)
             self.empty.init(c.consumers * c.cluster)
         build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
@@ -193,11 +197,11 @@ class Kernel(abc.ABC):
                 phase.set(phase.value ^ 1)
 
         self._stage, self._phase, self._following = stage, phase, following
-        few = not c.staged and c.consumers in _MANY
+        few, many = c.registers
         with build.If(self.group < c.consumers):
             with build.Then():
-                if few:
-                    set_registers("inc", _MANY[c.consumers])
+                if many:
+                    set_registers("inc", many)
                 self._prepare()
                 for_tiles(self._consume)
                 if not c.staged:
@@ -205,7 +209,7 @@ class Kernel(abc.ABC):
                         build.evaluate(T.ptx.cp.async_.bulk.wait_group(0))
             with build.Else():
                 if few:
-                    set_registers("dec", _FEW[c.consumers])
+                    set_registers("dec", few)
                 with when(self.thread < 1):
                     for_tiles(self._produce)
         if c.split > 1:
@@ -438,43 +442,50 @@ class Kernel(abc.ABC):
         top, begin = (tile.column, tile.row) if c.swap else (tile.row, tile.column)
         across = int(self.out_shape[-1])
         out = build.decl_buffer(self.out_shape, self.out_dtype, data=self.out.data)
-        pair = 2 if across % 2 == 0 and BYTES[self.out_dtype] <= 2 else 1
+        at_once = next(v for v in (4, 2, 1) if across % v == 0)
         threads = c.consumers * 128
-        pieces = height * width // pair
+        pieces = height * width // 4
         rounds = ceil_div(pieces, threads * c.split)
         me = build.Bind(self.group * 128 + self.thread)
         with build.serial(0, rounds) as i:
             piece = build.Bind((i * c.split + self.rank) * threads + me)
-            row = build.Bind(piece // (width // pair))
-            col = build.Bind(piece % (width // pair) * pair)
-            indices, bounds = self.place(tile, top + row, begin + col)
-            conditions = [index < bound for index, bound in bounds if bound is not None]
-            if pieces % (threads * c.split):
-                conditions.append(piece < pieces)
-            with when(tirx.all(*conditions)) if conditions else nullcontext():
-                done = []
-                for e in range(pair):
-                    place = row * c.pitch + col + e
-                    value = self._kept(place)
-                    done.append(
-                        self._finish(value, tile, top + row, begin + col + e, clamp=False)
-                    )
-                if pair == 2:
-                    both = [as_register(d, self.out_dtype) for d in done]
-                    store_pair(out.ptr_to(indices), self.out_dtype, both[0], both[1])
-                else:
-                    build.buffer_store(out, done[0], indices)
+            row = build.Bind(piece // (width // 4))
+            col = build.Bind(piece % (width // 4) * 4)
+            whole = pieces % (threads * c.split) == 0
+            with nullcontext() if whole else when(piece < pieces):
+                kept = self._kept(row * c.pitch + col)
+                for first in range(0, 4, at_once):
+                    indices, bounds = self.place(tile, top + row, begin + col + first)
+                    inside = [index < bound for index, bound in bounds if bound is not None]
+                    with when(tirx.all(*inside)) if inside else nullcontext():
+                        done = [
+                            self._finish(
+                                kept[e], tile, top + row, begin + col + e, clamp=False
+                            )
+                            for e in range(first, first + at_once)
+                        ]
+                        if at_once == 1:
+                            build.buffer_store(out, done[0], indices)
+                            continue
+                        registers = [as_register(d, self.out_dtype) for d in done]
+                        if at_once == 2:
+                            store_pair(out.ptr_to(indices), self.out_dtype, *registers)
+                        else:
+                            store_four(out.ptr_to(indices), self.out_dtype, registers)
 
     def _kept(self, place: Any) -> Any:
-        """One sum of the staged tile, of all parts of the depth together."""
+        """Four sums of the staged tile, of all parts of the depth together."""
         c = self.config
+        kept = build.alloc_local([4], self.accumulator)
+        pointer = self.leaving.ptr_to([place])
         if c.split == 1:
-            return build.Bind(self.leaving[place])
-        total: Any = None
+            take_four(kept, pointer, self.accumulator)
+            return kept
+        for e in range(4):
+            build.buffer_store(kept, tirx.const(0, self.accumulator), [e])
         for rank in range(c.split):
-            part = load_remote(self.leaving.ptr_to([place]), self.accumulator, const(rank))
-            total = part if total is None else total + part
-        return build.Bind(total)
+            add_four(kept, pointer, self.accumulator, const(rank))
+        return kept
 
 
 def _less_one(bound: Any) -> Any:

@@ -15,20 +15,27 @@ from .config import DEPTH_BYTES, Config
 from .conv import ConvProblem
 from .problem import BYTES, GemmProblem, ceil_div
 
-# Cycles from the launch until the first products, and from the last ones to the end.
-_FILL = 1500.0
+# Cycles from the launch until the first products, and from the last ones to the next launch.
+_FILL = 5500.0
+# How much longer than nominally the tensor cores take, because the clock falls when they are busy.
+_POWER = 1.15
 # Share of its nominal time that reading shared memory takes.
 _SHARED = 0.8
 # Bytes a cycle of one multiprocessor from L2, when all of them read.
 _L2 = 64.0
 # How much slower L2 is where rows do not begin at its lines of 128 bytes.
 _ODD_PITCH = 1.8
-# Cycles to store a tile of 128 x 256 16-bit numbers, by the copy engine and otherwise.
-_STORE, _STORE_STAGED = 500.0, 2500.0
+# Share of the bandwidth of device memory that a stream of loads reaches.
+_STREAM = 0.875
+# Cycles to store a tile of 128 x 256 16-bit numbers, by the copy engine and otherwise; and cycles
+# between the last product of a tile and the first of the next besides.
+_STORE, _STORE_STAGED, _TURN = 500.0, 2500.0, 900.0
 # Cycles in which a load arrives, and that blocks take to wait for each other.
 _LATENCY, _CLUSTER = 900.0, 1200.0
-# Registers' worth of work to finish one element by each input that is read.
+# More work to finish one element for each input that is read.
 _PER_INPUT = 0.35
+# Multiprocessors that can form clusters together, of 132.
+_NEIGHBOURS = (18, 18, 18, 18, 16, 16, 14, 14)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,24 +116,34 @@ def _cost(
     problem: GemmProblem | ConvProblem,
 ) -> Cost:  # fmt: skip
     shared = max(c.cluster, c.split)
-    at_once = max(1, arch.sms // shared)
+    at_once = clusters(arch, shared) * c.resident
     waves = ceil_div(tiles, at_once)
     busy = min(1.0, tiles * shared / arch.sms)
     depth = ceil_div(steps, c.split)
     atoms = c.rows // 64
-    compute = 4.0 * atoms * c.columns / 2.0
+    compute = _POWER * 4.0 * atoms * c.columns / 2.0
     reads = _SHARED * 4.0 * atoms * (32.0 * c.columns + 2048.0) / arch.smem_bandwidth
     l2 = DEPTH_BYTES * (c.rows + c.columns / c.cluster) / _L2 * busy
     if odd:
         l2 *= _ODD_PITCH
-    flight = max(1, c.stages - 1)
-    step = max(compute, reads, l2, _LATENCY / flight)
+    step = max(c.resident * max(compute, reads, l2), _LATENCY / (c.stages - 1))
     area = c.rows * c.columns / 32768.0
     ending = (_STORE_STAGED if c.staged else _STORE) * area * (_written(out, problem) / 2.0)
     if problem.epilogue is not None:
         ending *= 1.0 + _PER_INPUT * len(problem.epilogue.inputs)
     if c.split > 1:
         ending = ending / c.split + _CLUSTER + ending * 0.25
-    dram = moved / arch.dram_bytes_cycle
-    total = max(waves * (depth * step + ending), dram) + _FILL
+    ending += _TURN
+    dram = moved / (arch.dram_bytes_cycle * _STREAM)
+    # Of blocks that share a multiprocessor one multiplies while another stores.
+    busiest = depth * step + (ending if c.resident == 1 else 0.0)
+    total = max(waves * max(busiest, ending), dram) + _FILL
     return Cost(total, waves * depth * compute, waves * depth * l2, dram, waves * ending)
+
+
+def clusters(arch: CudaArch, size: int) -> int:
+    """Clusters of ``size`` thread blocks that run at once, one block a multiprocessor."""
+    if size == 1:
+        return arch.sms
+    share = arch.sms / sum(_NEIGHBOURS)
+    return max(1, int(share * sum(n // size for n in _NEIGHBOURS)))

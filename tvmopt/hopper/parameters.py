@@ -33,6 +33,24 @@ class Parameters:
     inputs: list[Any]
 
 
+def mark(name: str, kernel: str) -> None:
+    """Emit the function's attributes.
+
+    Args:
+        name: Its global symbol.
+        kernel: The kernel's family.
+    """
+    opaque = 8  # relax.op.OpPatternKind.kOpaque: nothing is fused with it
+    build.func_attr(
+        {
+            "global_symbol": name,
+            "tirx.is_scheduled": True,
+            "op_pattern": opaque,
+            KERNEL_ATTR: kernel,
+        }
+    )
+
+
 def plain_signature(
     a: tuple[Sequence[Any], str], b: tuple[Sequence[Any], str], out: tuple[Sequence[Any], str],
     ending: Epilogue, rows: Any = None,
