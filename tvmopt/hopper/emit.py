@@ -44,7 +44,9 @@ _STORE_FOUR = {
 _FOUR = "__forceinline__ __device__ void {0}(void* p, {1} a, {1} b, {1} c, {1} d) {{ {2} }}\n"
 _TAKE = """
 __forceinline__ __device__ void take_four_{1}(void* to, void* from) {{
-  *({0}4*)to = *({0}4*)from;
+  {0}4 four = *({0}4*)from;
+  {0}* one = ({0}*)to;
+  one[0] = four.x; one[1] = four.y; one[2] = four.z; one[3] = four.w;
 }}
 """
 _ADD_REMOTE = """
