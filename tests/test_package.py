@@ -24,7 +24,7 @@ LEVELS = [
     {"errors", "host", "process", "versions", "compare", "digest", "random_inputs"},
     {"arch", "link"},
     {"intrin"},
-    {"frontend", "transform", "schedule", "runtime", "emulate"},
+    {"frontend", "transform", "schedule", "hopper", "runtime", "emulate"},
     {"policy", "remote"},
     {"measure"},
     {"config", "parameters"},

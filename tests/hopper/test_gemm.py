@@ -1,0 +1,123 @@
+"""Products of matrices: what is refused, and the instructions that come out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tvm import tirx
+from tvm.script import tirx as T  # noqa: N812
+
+from tests.hopper.sources import compile_with_nvcc, cuda_source
+from tvmopt.errors import ConfigError
+from tvmopt.hopper.config import Config
+from tvmopt.hopper.epilogue import elementwise
+from tvmopt.hopper.gemm import gemm
+from tvmopt.hopper.problem import GemmProblem
+
+SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
+STAGED = dataclasses.replace(SMALL, staged=True, persistent=False)
+
+
+def test_instructions_of_a_product():
+    source = cuda_source(gemm(GemmProblem(512, 512, 256), Config(columns=128)))
+    assert "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16" in source
+    assert "cp.async.bulk.tensor.2d.shared::cluster.global" in source
+    assert "cp.async.bulk.tensor.2d.global.shared::cta" in source
+    assert "stmatrix" in source and "setmaxnreg" in source
+    assert "multicast" not in source
+
+
+@pytest.mark.parametrize(
+    ("fields", "config", "words"),
+    [
+        ({"dtype": "bfloat16", "out": "bfloat16"}, SMALL, ["bf16.bf16", "cvt.rn.bf16x2.f32"]),
+        ({"dtype": "int8", "out": "int32"}, SMALL, ["s32.s8.s8", "k32"]),
+        ({"dtype": "float8_e4m3fn", "out": "bfloat16"}, SMALL, ["f32.e4m3.e4m3"]),
+        ({"out": "float32"}, SMALL, ["store_pair_float32"]),
+        ({"batch": 3}, SMALL, ["cp.async.bulk.tensor.3d.shared", "tensor.3d.global"]),
+        ({"n": 1001}, STAGED, ["take_four_f32", "bar.sync"]),
+        (
+            {"m": 16},
+            dataclasses.replace(STAGED, swap=True, columns=16, split=2),
+            ["add_four_f32", "mapa.shared::cluster", "m64n16k16"],
+        ),
+        ({}, Config(columns=128, cluster=2), ["multicast::cluster"]),
+        ({"dynamic": True}, Config(columns=128), ["cp.async.bulk.tensor.2d"]),
+    ],
+)
+def test_variants(fields, config, words):
+    problem = GemmProblem(**{"m": 256, "n": 1024, "k": 512, **fields})
+    source = cuda_source(gemm(problem, config))
+    for word in words:
+        assert word in source
+
+
+def _bias_gelu(accumulator, out):
+    def compute(acc, bias):
+        x = acc + T.cast(bias, "float32")
+        half, one = tirx.const(0.5, "float32"), tirx.const(1, "float32")
+        return half * x * (one + tirx.erf(x * tirx.const(0.70710678, "float32")))
+
+    return elementwise(accumulator, out, compute, [("float16", (500,), (1,))], rank=2)
+
+
+@pytest.mark.parametrize("config", [SMALL, dataclasses.replace(STAGED, columns=40)])
+def test_epilogue_compiles(config, tmp_path):
+    problem = GemmProblem(333, 504, 128, epilogue=_bias_gelu("float32", "float16"))
+    source = cuda_source(gemm(problem, config))
+    assert "erff" in source
+    said = compile_with_nvcc(source, tmp_path)
+    if said is None:
+        pytest.skip("nvcc is not installed")
+    assert "0 bytes spill stores" in said
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"k": 100}, r"rows of a multiple of 16 bytes, but those of A have 200"),
+        ({"n": 1001, "trans_b": False}, r"those of B have 2002"),
+        ({"dtype": "float32"}, "inputs must be of"),
+        ({"out": "int32"}, "output of float16 must be of"),
+        ({"dtype": "int8", "out": "int32", "trans_b": False}, "contiguous along the depth"),
+        ({"m": 0}, "at least 1"),
+        ({"dynamic": True, "batch": 2}, "static number of rows"),
+    ],
+)
+def test_refused_products(fields, reason):
+    problem = GemmProblem(**{"m": 64, "n": 64, "k": 64, **fields})
+    with pytest.raises(ConfigError, match=reason):
+        gemm(problem, STAGED)
+    with pytest.raises(ConfigError, match=reason):
+        problem.check()
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (Config(stages=9), "bytes of shared memory"),
+        (Config(atoms=2, columns=256), "registers"),
+        (Config(columns=20), "a multiple of 8"),
+        (Config(consumers=4), "one to three warpgroups"),
+        (dataclasses.replace(STAGED, split=9), "cannot be divided by 9"),
+        (dataclasses.replace(SMALL, split=2), "a divided depth needs staged stores"),
+        (dataclasses.replace(SMALL, swap=True), "exchanged operands need staged stores"),
+        (dataclasses.replace(SMALL, columns=72), "whole groups"),
+        (Config(columns=128, resident=2), "too few registers"),
+        (dataclasses.replace(SMALL, stages=1), "at least two stages"),
+    ],
+)
+def test_refused_configurations(config, reason):
+    with pytest.raises(ConfigError, match=reason):
+        gemm(GemmProblem(512, 512, 1024), config)
+
+
+def test_odd_output_needs_staged_stores():
+    assert "multiple of 16 bytes" in SMALL.why_not(GemmProblem(64, 33, 64))
+    assert STAGED.why_not(GemmProblem(64, 33, 64)) is None
+
+
+def test_integer_instruction_has_few_widths():
+    problem = GemmProblem(64, 128, 64, dtype="int8", out="int32")
+    assert "no 256 columns" in Config(columns=256).why_not(problem)

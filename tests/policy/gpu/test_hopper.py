@@ -1,0 +1,71 @@
+"""The ranking of Hopper kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from tvmopt.arch.gpus import GPUS
+from tvmopt.hopper.conv import ConvProblem
+from tvmopt.hopper.conv import why_not as why_not_conv
+from tvmopt.hopper.hints import box_of, config_of
+from tvmopt.hopper.problem import GemmProblem
+from tvmopt.policy.gpu.hopper import conv_hints, gemm_hints
+
+H200 = GPUS["nvidia-h200"]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(4096, 4096, 4096),
+        GemmProblem(1000, 1000, 1000),
+        GemmProblem(1, 4096, 4096),
+        GemmProblem(77, 1001, 136),
+        GemmProblem(512, 64, 512, batch=96, trans_b=False),
+        GemmProblem(4096, 4096, 4096, dtype="int8", out="int32"),
+        GemmProblem(1024, 512, 512, dynamic=True),
+        GemmProblem(8, 8, 8),
+    ],
+)
+def test_every_product_has_configurations_that_fit(problem):
+    ranked = gemm_hints(problem, H200)
+    assert ranked
+    assert [r.cycles for r in ranked] == sorted(r.cycles for r in ranked)
+    for one in ranked[:20]:
+        assert config_of(one.hint).why_not(problem) is None
+        assert len(one.facts) == 4
+    assert len({r.hint.config_id for r in ranked}) == len(ranked)
+
+
+def test_large_product_takes_large_tiles():
+    hint = gemm_hints(GemmProblem(8192, 8192, 8192), H200)[0].hint
+    assert hint.block[0] * hint.block[1] >= 128 * 192
+    assert not hint.swap and hint.split_k == 1 and not hint.option("staged")
+
+
+def test_few_rows_change_places():
+    hint = gemm_hints(GemmProblem(16, 4096, 14336), H200)[0].hint
+    assert hint.swap and hint.block[1] == 16
+
+
+def test_more_work_costs_more():
+    small, large = (
+        gemm_hints(GemmProblem(m, 4096, 4096), H200)[0].cycles for m in (1024, 4096)
+    )
+    assert 2.0 < large / small < 5.0
+
+
+def test_convolutions():
+    problem = ConvProblem(128, 14, 14, 256, 256, padding=(1, 1, 1, 1))
+    ranked = conv_hints(problem, H200)
+    assert ranked
+    for one in ranked[:20]:
+        box = box_of(one.hint)
+        assert box is not None and box[0] * box[1] * box[2] == one.hint.warp[0]
+        assert why_not_conv(problem, config_of(one.hint)) is None
+
+
+def test_only_hopper():
+    assert gemm_hints(GemmProblem(64, 64, 64), GPUS["nvidia-a100"]) == []
+    assert conv_hints(ConvProblem(1, 14, 14, 64, 64), GPUS["nvidia-a100"]) == []
+    assert gemm_hints(GemmProblem(64, 64, 63), H200) == []

@@ -1,0 +1,1 @@
+"""Kernels for Hopper's copy engine and warpgroup instructions, generated in TIRx."""

@@ -1,0 +1,157 @@
+"""How a Hopper kernel computes: tiles, pipeline, and the ways that its results leave."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from .problem import BYTES, GemmProblem, ceil_div
+
+#: Shared memory that one thread block may have, and that a multiprocessor has, in bytes.
+SHARED_BYTES, SHARED_SM = 232448, 233472
+# What the driver takes of it for each block, in bytes.
+_RESERVED = 1024
+#: 32-bit registers of a multiprocessor.
+REGISTERS = 65536
+#: Bytes of depth in one stage: one atom of the 128-byte swizzle.
+DEPTH_BYTES = 128
+#: Columns that the integer instruction has; the others take every multiple of 8 up to 256.
+INT8_COLUMNS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """One way to run the main loop.
+
+    The *rows* of a tile are the 64-row dimension of the instruction: of C, or with ``swap`` of its
+    transpose.
+
+    Attributes:
+        atoms: Groups of 64 rows that each consumer warpgroup computes.
+        consumers: Warpgroups that multiply, 1 to 3; one more feeds them.
+        columns: Columns of a tile.
+        stages: Slots of the ring in shared memory.
+        cluster: Thread blocks, one above the other, that share the loads of the columns.
+        split: Thread blocks (a cluster) that share the depth of one tile.
+        swap: Whether the columns of C are the rows of the tile.
+        raster: Tiles, one above the other, that are computed side by side.
+        persistent: Whether one thread block per multiprocessor computes many tiles in turn.
+        staged: Whether results leave through plain stores, which any width allows, in place of
+            the copy engine.
+        buffers: Chunks of 128 bytes a row that are on their way out, per warpgroup.
+        flight: Groups of instructions that are left in flight.
+        resident: Thread blocks that a multiprocessor holds at a time, so that one multiplies while
+            another stores.
+        sms: Multiprocessors.
+    """
+
+    atoms: int = 1
+    consumers: int = 2
+    columns: int = 256
+    stages: int = 4
+    cluster: int = 1
+    split: int = 1
+    swap: bool = False
+    raster: int = 8
+    persistent: bool = True
+    staged: bool = False
+    buffers: int = 2
+    flight: int = 1
+    resident: int = 1
+    sms: int = 132
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile."""
+        return 64 * self.atoms * self.consumers
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of one stage, in bytes."""
+        return (self.rows + self.columns) * DEPTH_BYTES
+
+    @property
+    def pitch(self) -> int:
+        """Elements between rows of C in the staged tile; padded against bank conflicts."""
+        return self.rows + 4 if self.swap else self.columns + 8
+
+    @property
+    def staged_bytes(self) -> int:
+        """Shared memory of the staged tile, in bytes."""
+        return (self.columns if self.swap else self.rows) * self.pitch * 4
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of the kernel, in bytes."""
+        ring = self.stages * self.stage_bytes
+        if not self.staged:
+            ring += self.consumers * self.buffers * 64 * self.atoms * 128
+        elif self.persistent:
+            ring += self.staged_bytes
+        else:
+            ring = max(ring, self.staged_bytes)
+        return ring + 16 * self.stages + 1024
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a thread that loads, and of one that multiplies; (0, 0): all the same."""
+        if self.staged:
+            return 0, 0
+        return {(2, 1): (40, 232), (3, 1): (32, 160), (1, 2): (40, 208)}.get(
+            (self.consumers, self.resident), (0, 0)
+        )
+
+    def why_too_large(self) -> str | None:
+        """Why no multiprocessor holds it; None where one does."""
+        if not (1 <= self.consumers <= 3 and self.atoms >= 1 and 1 <= self.resident <= 2):
+            return "one to three warpgroups multiply, each at least 64 rows; one or two blocks live"
+        if self.resident > 1 and self.consumers > 1:
+            return "two blocks of more than one multiplying warpgroup have too few registers"
+        most = self.registers[1] or REGISTERS // (128 * (self.consumers + 1) * self.resident)
+        if self.atoms * self.columns // 2 + 32 > min(most, 255):
+            return "the sums of a warpgroup take more registers than there are"
+        if self.shared_bytes > SHARED_BYTES:
+            return f"{self.shared_bytes} bytes of shared memory are more than {SHARED_BYTES}"
+        if (self.shared_bytes + _RESERVED) * self.resident > SHARED_SM:
+            return f"{self.resident} blocks take more shared memory than there is"
+        return None
+
+    def why_not(self, problem: GemmProblem) -> str | None:
+        """Why this cannot compute ``problem``; None where it can."""
+        if reason := problem.why_not:
+            return reason
+        if self.columns % 8 or not 8 <= self.columns <= 256:
+            return "an instruction has 8 to 256 columns, a multiple of 8"
+        if problem.dtype == "int8" and self.columns not in INT8_COLUMNS:
+            return f"the integer instruction has no {self.columns} columns"
+        if reason := self.why_too_large():
+            return reason
+        if self.stages < 2:
+            return "a ring has at least two stages"
+        left, right = self.major(problem)
+        if not right and self.columns // self.cluster % 64:
+            return "columns that are not contiguous along the depth come 64 at a time"
+        if self.cluster > 1 and (self.split > 1 or self.columns % (8 * self.cluster)):
+            return "a cluster shares either columns or depth"
+        if self.split > 1:
+            depth = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
+            if not self.staged or self.persistent:
+                return "a divided depth needs staged stores and one tile a block"
+            if self.split > 8 or depth < self.split:
+                return f"a depth of {depth} steps cannot be divided by {self.split}"
+        if problem.dynamic and not (self.persistent and self.split == 1):
+            return "a dynamic number of rows needs a persistent grid"
+        if self.swap and not self.staged:
+            return "exchanged operands need staged stores"
+        if not self.staged:
+            size = BYTES[problem.out]
+            if problem.n * size % 16:
+                return f"the copy engine stores rows of a multiple of 16 bytes, not {problem.n * size}"
+            chunk = 128 // size
+            if self.columns % chunk or self.columns // chunk % self.buffers:
+                return f"{self.columns} columns are not whole groups of {self.buffers} x {chunk}"
+        return None
+
+    def major(self, problem: GemmProblem) -> tuple[bool, bool]:
+        """Whether the operand of the rows, and that of the columns, is contiguous along k."""
+        a, b = not problem.trans_a, problem.trans_b
+        return (b, a) if self.swap else (a, b)

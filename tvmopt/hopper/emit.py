@@ -1,0 +1,259 @@
+"""Pieces of a kernel that TIRx has no word for, emitted into the function being built.
+
+Everything here writes into the innermost frame of the active ``IRBuilder``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T  # noqa: N812
+from tvm.tirx.script.builder import ir as build
+
+_TMA_LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+_TMA_STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
+
+_PAIR = "__forceinline__ __device__ void {}(void* p, {} a, {} b) {{ {} }}\n"
+# How two neighbours are stored at once, by the type of the memory.
+_STORE_PAIR = {
+    "float16": ("float", "*(half2*)p = __floats2half2_rn(a, b);"),
+    "bfloat16": ("float", "*(__nv_bfloat162*)p = __floats2bfloat162_rn(a, b);"),
+    "float32": ("float", "*(float2*)p = make_float2(a, b);"),
+    "int32": ("int", "*(int2*)p = make_int2(a, b);"),
+    "int8": ("int", "*(char2*)p = make_char2(a, b);"),
+}
+# How four neighbours are stored at once, given as four of the registers' type.
+_STORE_FOUR = {
+    "float16": (
+        "float",
+        "half2 lo = __floats2half2_rn(a, b), hi = __floats2half2_rn(c, d); "
+        "*(uint2*)p = make_uint2(*(unsigned*)&lo, *(unsigned*)&hi);",
+    ),
+    "bfloat16": (
+        "float",
+        "__nv_bfloat162 lo = __floats2bfloat162_rn(a, b), hi = __floats2bfloat162_rn(c, d); "
+        "*(uint2*)p = make_uint2(*(unsigned*)&lo, *(unsigned*)&hi);",
+    ),
+    "float32": ("float", "*(float4*)p = make_float4(a, b, c, d);"),
+    "int32": ("int", "*(int4*)p = make_int4(a, b, c, d);"),
+    "int8": ("int", "*(char4*)p = make_char4(a, b, c, d);"),
+}
+_FOUR = "__forceinline__ __device__ void {0}(void* p, {1} a, {1} b, {1} c, {1} d) {{ {2} }}\n"
+_TAKE = """
+__forceinline__ __device__ void take_four_{1}(void* to, void* from) {{
+  {0}4 four = *({0}4*)from;
+  {0}* one = ({0}*)to;
+  one[0] = four.x; one[1] = four.y; one[2] = four.z; one[3] = four.w;
+}}
+"""
+_ADD_REMOTE = """
+__forceinline__ __device__ void add_four_{1}(void* to, void* from, int rank) {{
+  unsigned int local = __cvta_generic_to_shared(from);
+  unsigned int remote;
+  {0} a, b, c, d;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.{1} {{%0, %1, %2, %3}}, [%4];"
+               : "={2}"(a), "={2}"(b), "={2}"(c), "={2}"(d) : "r"(remote) : "memory");
+  {0}* sum = ({0}*)to;
+  sum[0] += a; sum[1] += b; sum[2] += c; sum[3] += d;
+}}
+"""
+_SYNC = """
+__forceinline__ __device__ void sync_threads_of(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
+}
+"""
+
+
+def const(value: int, dtype: str = "int32") -> Any:
+    """A constant of a type."""
+    return tirx.const(value, dtype)
+
+
+class Scalar:
+    """A variable of a thread, kept in a register."""
+
+    def __init__(self, dtype: str, value: Any) -> None:
+        self._dtype = dtype
+        self._buffer = build.alloc_local([1], dtype)
+        self.value = self._buffer[0]
+        self.set(value)
+
+    def set(self, value: Any) -> None:
+        """Assign ``value``."""
+        if isinstance(value, int):
+            value = const(value, self._dtype)
+        build.buffer_store(self._buffer, value, [0])
+
+
+@contextmanager
+def when(condition: Any) -> Iterator[None]:
+    """What follows is done where ``condition`` holds."""
+    with build.If(condition), build.Then():
+        yield
+
+
+class Barriers:
+    """One barrier of shared memory for each slot of a ring."""
+
+    def __init__(self, pool: Any, count: int) -> None:
+        self._count = count
+        self._buffer = pool.alloc((count,), "uint64", align=8)
+
+    def init(self, arrivals: int) -> None:
+        """Make each complete after so many arrivals; for one thread."""
+        for slot in range(self._count):
+            build.evaluate(
+                T.ptx.mbarrier.init.shared.b64(self._buffer.ptr_to([slot]), T.uint32(arrivals))
+            )
+
+    def pointer(self, slot: Any) -> Any:
+        """Address of one of them."""
+        return self._buffer.ptr_to([slot])
+
+    def wait(self, slot: Any, phase: Any) -> None:
+        """Wait until the phase of that parity is complete."""
+        build.evaluate(T.cuda.mbarrier_wait(self.pointer(slot), phase))
+
+    def expect(self, slot: Any, count: int) -> None:
+        """Arrive, and announce so many bytes."""
+        build.evaluate(
+            T.ptx.mbarrier.arrive.expect_tx.shared.b64(self.pointer(slot), T.uint32(count))
+        )
+
+    def arrive(self, slot: Any, where: Any) -> None:
+        """Arrive, in the threads where ``where`` holds."""
+        build.evaluate(
+            T.ptx.mbarrier.arrive.shared.b64(self.pointer(slot), T.uint32(1), pred=where)
+        )
+
+    def arrive_remote(self, slot: Any, rank: Any, where: Any) -> None:
+        """Arrive at the barrier of another thread block of the cluster."""
+        mapped = build.alloc_local([1], "uint32")
+        build.evaluate(
+            T.ptx.mapa.shared__cluster.u32(
+                mapped[0], T.cuda.cvta_generic_to_shared(self.pointer(slot)), T.cast(rank, "uint32")
+            )
+        )
+        build.evaluate(T.ptx.mbarrier.arrive.shared__cluster.b64(mapped[0], pred=where))
+
+
+def tensor_map(
+    buffer: Any,
+    dtype: str,
+    shape: Sequence[Any],
+    strides: Sequence[int],
+    box: Sequence[int],
+    *,
+    steps: Sequence[int] = (),
+    swizzle: bool = True,
+    promotion: int = 2,
+) -> Any:
+    """Emit (on the host) the descriptor of a tensor for the copy engine.
+
+    Args:
+        buffer: The tensor.
+        dtype: Its type.
+        shape: Its extents, the contiguous one first.
+        strides: Bytes between neighbours along all but the first.
+        box: What one copy moves.
+        steps: Distance of what it moves along each axis; 1 by default.
+        swizzle: Whether 16-byte pieces of a 128-byte row change places in shared memory.
+        promotion: How much L2 fetches: 0 none, 1 64, 2 128, 3 256 bytes.
+    """
+    result = build.handle("tensormap")
+    build.Bind(T.tvm_stack_alloca("tensormap", 1), var=result)
+    rank = len(shape)
+    build.evaluate(
+        T.call_packed(
+            "runtime.cuTensorMapEncodeTiled",
+            result,
+            dtype,
+            rank,
+            buffer.data,
+            *shape,
+            *strides,
+            *box,
+            *(steps or (1,) * rank),
+            0,
+            3 if swizzle else 0,
+            promotion,
+            0,
+        )
+    )
+    return result
+
+
+def tma_load(target: Any, descriptor: Any, start: Sequence[Any], bar: Any, mask: int = 0) -> None:
+    """Copy a box into shared memory; ``mask`` names the blocks of the cluster that get it."""
+    name = _TMA_LOAD.format(len(start)) + (".multicast::cluster" if mask else "")
+    extra = [T.uint16(mask)] if mask else []
+    build.evaluate(T.ptx[name](target, T.address_of(descriptor), *start, bar, *extra))
+
+
+def tma_store(descriptor: Any, start: Sequence[Any], source: Any) -> None:
+    """Copy a box out of shared memory."""
+    build.evaluate(
+        T.ptx[_TMA_STORE.format(len(start))](T.address_of(descriptor), *start, source)
+    )
+
+
+def set_registers(kind: str, count: int) -> None:
+    """Take (``"inc"``) or give up (``"dec"``) registers; for a whole warpgroup."""
+    build.evaluate(T.ptx[f"setmaxnreg.{kind}.sync.aligned.u32"](count))
+
+
+def sync_threads_of(barrier: int, threads: int) -> None:
+    """Wait for so many threads at a numbered barrier."""
+    build.evaluate(
+        T.cuda.func_call("sync_threads_of", const(barrier), const(threads), source_code=_SYNC)
+    )
+
+
+def store_pair(pointer: Any, dtype: str, first: Any, second: Any) -> None:
+    """Store two neighbours of ``dtype``, given as float32 or int32, at once."""
+    kind, body = _STORE_PAIR[dtype]
+    name = f"store_pair_{dtype}"
+    source = _PAIR.format(name, kind, kind, body)
+    build.evaluate(T.cuda.func_call(name, pointer, first, second, source_code=source))
+
+
+def store_four(pointer: Any, dtype: str, values: Sequence[Any]) -> None:
+    """Store four neighbours of ``dtype``, given as float32 or int32, at once."""
+    kind, body = _STORE_FOUR[dtype]
+    name = f"store_four_{dtype}"
+    source = _FOUR.format(name, kind, body)
+    build.evaluate(T.cuda.func_call(name, pointer, *values, source_code=source))
+
+
+def take_four(target: Any, pointer: Any, dtype: str) -> None:
+    """Read four neighbours of float32 or int32 at ``pointer`` into ``target``."""
+    kind, suffix = ("float", "f32") if dtype == "float32" else ("int", "s32")
+    build.evaluate(
+        T.cuda.func_call(
+            f"take_four_{suffix}", target.ptr_to([0]), pointer,
+            source_code=_TAKE.format(kind, suffix),
+        )
+    )  # fmt: skip
+
+
+def add_four(target: Any, pointer: Any, dtype: str, rank: Any) -> None:
+    """Add to ``target`` what block ``rank`` of the cluster has at ``pointer``'s place."""
+    kind, suffix, letter = ("float", "f32", "f") if dtype == "float32" else ("int", "s32", "r")
+    build.evaluate(
+        T.cuda.func_call(
+            f"add_four_{suffix}", target.ptr_to([0]), pointer, rank,
+            source_code=_ADD_REMOTE.format(kind, suffix, letter),
+        )
+    )  # fmt: skip
+
+
+def as_register(value: Any, out: str) -> Any:
+    """``value`` of type ``out`` as what :func:`store_pair` takes: float32 or int32, unrounded."""
+    wide = "float32" if "float" in out else "int32"
+    if isinstance(value, tirx.Cast) and str(value.value.ty.dtype) == wide and "float" in out:
+        return value.value  # the store rounds
+    return value if str(value.ty.dtype) == wide else T.cast(value, wide)

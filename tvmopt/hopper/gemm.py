@@ -1,0 +1,194 @@
+"""Matrix products on Hopper: copy engine, ring in shared memory, warpgroup instructions.
+
+One warpgroup of each thread block has a single thread that fills the stages of a ring by the copy
+engine (TMA); the others multiply from it (wgmma) and store. A stage is 128 bytes of depth: one atom
+of the 128-byte swizzle. What lies out of range is read as zero and not stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T  # noqa: N812
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as build
+
+from tvmopt.errors import ConfigError
+
+from .config import DEPTH_BYTES, Config
+from .emit import tensor_map, tma_load, tma_store
+from .mainloop import Kernel
+from .parameters import Parameters, declare, mark, plain_signature
+from .problem import BYTES, GemmProblem, Signature, ceil_div
+
+
+class _Operand:
+    """A matrix that tiles of rows (or columns) by depth are loaded from.
+
+    In shared memory rows that are contiguous along the depth lie under each other, 128 bytes each;
+    others lie as blocks of 64 rows, each with one line of 128 bytes for every step of the depth.
+    """
+
+    def __init__(
+        self, buffer: Any, dtype: str, rows: Any, depth: int, major: bool, batch: int, tile: int
+    ) -> None:
+        self.major = major
+        self.batch = batch
+        self.tile = tile
+        self.step = DEPTH_BYTES // BYTES[dtype]
+        size = BYTES[dtype]
+        across, along = (depth, rows) if major else (rows, depth)
+        self.box = tile // ceil_div(tile, 256) if major else 64
+        shape = [across, along]
+        strides = [across * size]
+        box = [self.step, self.box] if major else [64, self.step]
+        if batch > 1:
+            shape.append(batch)
+            strides.append(across * along * size)
+            box.append(1)
+        self.map = tensor_map(buffer, dtype, shape, strides, box)
+
+    def load(
+        self, stage: Any, slot: Any, bar: Any, start: Any, step: Any, batch: Any,
+        part: Any = 0, parts: int = 1, mask: int = 0,
+    ) -> None:  # fmt: skip
+        """Load ``1 / parts`` of the tile that begins at row ``start``."""
+        rows = self.tile // parts
+        for i in range(rows // self.box):
+            offset = part * rows + i * self.box
+            depth = step * self.step
+            place = [depth, start + offset] if self.major else [start + offset, depth]
+            if self.batch > 1:
+                place.append(batch)
+            tma_load(stage.ptr_to([slot, offset * self.step]), self.map, place, bar, mask)
+
+
+def gemm(
+    problem: GemmProblem, config: Config, name: str = "main", signature: Signature | None = None
+) -> tirx.PrimFunc:
+    """The kernel: a function of A, B, the epilogue's inputs, and C.
+
+    Args:
+        problem: What to compute.
+        config: How.
+        name: The function's global symbol.
+        signature: The function's parameters, where they are others than those.
+
+    Returns:
+        A TIRx function (``tir_pipeline="tirx"``) of A of shape ``([batch,] m, k)``, B of
+        ``([batch,] k, n)``, the last two axes of either exchanged where it is stored transposed,
+        and C of ``([batch,] m, n)``.
+
+    Raises:
+        ConfigError: When ``config`` does not fit.
+    """
+    if reason := config.why_not(problem):
+        raise ConfigError(f"the configuration does not fit the product: {reason}")
+    with IRBuilder() as builder:
+        with build.prim_func():
+            build.func_name(name)
+            _body(problem, config, name, signature or gemm_signature(problem))
+    return builder.get()
+
+
+def gemm_signature(problem: GemmProblem) -> Signature:
+    """A, B, the epilogue's inputs, C."""
+    p = problem
+    rows = tirx.Var("m", "int64") if p.dynamic else p.m
+    batched = (p.batch,) if p.batch > 1 else ()
+    a_shape = (p.k, rows) if p.trans_a else (rows, p.k)
+    b_shape = (p.n, p.k) if p.trans_b else (p.k, p.n)
+    return plain_signature(
+        ((batched if p.batch_a else ()) + a_shape, p.dtype),
+        ((batched if p.batch_b else ()) + b_shape, p.dtype),
+        ((*batched, rows, p.n), p.out),
+        p.ending(),
+        rows if p.dynamic else None,
+    )
+
+
+def _body(p: GemmProblem, c: Config, name: str, signature: Signature) -> None:
+    mark(name, "hopper_gemm")
+    parameters = declare(signature)
+    rows = signature.rows if p.dynamic else p.m
+    batch_a, batch_b = (p.batch if p.batch_a else 1), (p.batch if p.batch_b else 1)
+    first = (parameters.a, p.dtype, rows, p.k, not p.trans_a, batch_a)
+    second = (parameters.b, p.dtype, p.n, p.k, p.trans_b, batch_b)
+    left = _Operand(*(second if c.swap else first), c.rows)
+    right = _Operand(*(first if c.swap else second), c.columns // c.cluster)
+    right.tile = c.columns
+    out_map = None
+    if not c.staged:
+        size = BYTES[p.out]
+        shape, strides = [p.n, rows], [p.n * size]
+        box = [128 // size, 64 * c.atoms]
+        if p.batch > 1:
+            shape.append(p.batch)
+            strides.append(p.m * p.n * size)
+            box.append(1)
+        out_map = tensor_map(parameters.out, p.out, shape, strides, box, promotion=0)
+    GemmKernel(p, c, left, right, parameters, out_map, rows).emit()
+
+
+class GemmKernel(Kernel):
+    """The main loop over tiles of a product of matrices."""
+
+    def __init__(
+        self, problem: GemmProblem, config: Config, left: _Operand, right: _Operand,
+        parameters: Parameters, out_map: Any, rows: Any,
+    ) -> None:  # fmt: skip
+        steps = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
+        super().__init__(
+            config, problem.dtype, problem.out, steps, problem.ending(), parameters
+        )
+        self.problem = problem
+        self.left, self.right, self.out_map = left, right, out_map
+        self.rows = rows
+        self.maps = [left.map, right.map, *([out_map] if out_map is not None else [])]
+        self.left_major, self.right_major = left.major, right.major
+        self.batch = problem.batch
+        self.out_shape = (*((problem.batch,) if problem.batch > 1 else ()), rows, problem.n)
+
+    def extents(self) -> tuple[Any, Any]:
+        """Rows and columns of the whole, as tiles count them; int32."""
+        m = T.cast(self.rows, "int32") if self.problem.dynamic else self.problem.m
+        return (self.problem.n, m) if self.config.swap else (m, self.problem.n)
+
+    def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
+        """Fill one stage."""
+        c = self.config
+        bar = self.full.pointer(slot)
+        self.left.load(self.left_ring, slot, bar, tile.row, step, tile.batch)
+        mask = (1 << c.cluster) - 1 if c.cluster > 1 else 0
+        part = rank if c.cluster > 1 else 0
+        self.right.load(
+            self.right_ring, slot, bar, tile.column, step, tile.batch, part, c.cluster, mask
+        )
+
+    def place(self, tile: Any, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
+        """Where a row and a column of C are, and the conditions under which they exist.
+
+        Returns:
+            The indices of the output, and for each the extent that it may reach, or None.
+        """
+        c, p = self.config, self.problem
+        left, right = self.extents()
+        ragged_left = left if not isinstance(left, int) or left % (c.rows * c.cluster) else None
+        ragged_right = right if not isinstance(right, int) or right % c.columns else None
+        bounds = (ragged_right, ragged_left) if c.swap else (ragged_left, ragged_right)
+        indices = list(zip((row, column), bounds, strict=True))
+        if p.batch > 1:
+            indices.insert(0, (tile.batch, None))
+        return [i for i, _ in indices], indices
+
+    def store_box(self, tile: Any, group: Any, chunk: int, source: Any) -> None:
+        """Send the rows of one warpgroup, 128 bytes of each, out."""
+        c, p = self.config, self.problem
+        start = [
+            tile.column + chunk * (128 // BYTES[p.out]),
+            tile.row + group * (64 * c.atoms),
+        ]
+        if p.batch > 1:
+            start.append(tile.batch)
+        tma_store(self.out_map, start, source)

@@ -1,0 +1,47 @@
+"""How a module is compiled that holds generated TIRx kernels beside scheduled TensorIR functions.
+
+before -> after: marked functions go through TVM's "tirx" passes, all others through its "s_tir"
+passes, and what comes out is one module again. TVM's default pipeline refuses TIRx kernels, and its
+"tirx" pipeline TensorIR blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm.s_tir  # registers the pipeline "s_tir"
+from tvm import tirx
+from tvm.tirx import compilation_pipeline
+
+from .parameters import KERNEL_ATTR
+
+#: What ``tvm.compile(..., tir_pipeline=PIPELINE)`` takes, once this module is imported.
+PIPELINE = "tvmopt_mixed"
+
+
+def is_generated(func: Any) -> bool:
+    """Whether ``func`` is a generated TIRx kernel."""
+    return isinstance(func, tirx.PrimFunc) and KERNEL_ATTR in (func.attrs or {})
+
+
+def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.Pass]:
+    """The passes over the module, over host functions, and over device functions."""
+    blocks, host, _ = compilation_pipeline.get_tir_pipeline("s_tir")
+    kernels, _, device = compilation_pipeline.get_tir_pipeline("tirx")
+
+    @tvm.transform.module_pass(opt_level=0, name="MixedPipeline")
+    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        generated = {var: f for var, f in mod.functions.items() if is_generated(f)}
+        others = {var: f for var, f in mod.functions.items() if not is_generated(f)}
+        out = tvm.IRModule({}, attrs=mod.attrs)
+        if others:
+            out.update(blocks(tvm.IRModule(others, attrs=mod.attrs)))
+        if generated:
+            out.update(kernels(tvm.IRModule(generated, attrs=mod.attrs)))
+        return out
+
+    return run, host, device
+
+
+compilation_pipeline.register_tir_pipeline(PIPELINE, mixed_pipeline)

@@ -1,0 +1,59 @@
+"""The Hopper kernels as a template: a fused function and a hint give the kernel in its place."""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from tvmopt.errors import ConfigError
+from tvmopt.schedule.gpu.base import GpuTemplate
+from tvmopt.schedule.gpu.hint import GpuHint
+
+from .conv import conv
+from .gemm import gemm
+from .hints import CONV, GEMM, box_of, config_of
+from .match import match
+from .problem import GemmProblem
+
+
+def kernel(func: tirx.PrimFunc, hint: GpuHint) -> tirx.PrimFunc:
+    """The kernel that computes ``func`` as ``hint`` says.
+
+    Args:
+        func: A function as FuseTIR leaves it.
+        hint: A configuration of ``hopper_gemm`` or ``hopper_conv``.
+
+    Returns:
+        A TIRx function of ``func``'s parameters, in their order, and of its name; it is compiled by
+        :data:`tvmopt.hopper.pipeline.PIPELINE`.
+
+    Raises:
+        ConfigError: When ``func`` is no such product, or ``hint`` does not fit it.
+    """
+    found = match(func)
+    if isinstance(found, str):
+        raise ConfigError(f"no Hopper kernel for this function: {found}")
+    config = config_of(hint)
+    if isinstance(found.problem, GemmProblem) and hint.template == GEMM:
+        return gemm(found.problem, config, found.name, found.signature)
+    if not isinstance(found.problem, GemmProblem) and hint.template == CONV:
+        return conv(found.problem, config, box_of(hint), found.name, found.signature)
+    raise ConfigError(f"{hint.template} is no template of this function's problem")
+
+
+class HopperTemplate(GpuTemplate):
+    """Matrix products and convolutions by warpgroup instructions and the copy engine."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> tirx.PrimFunc | None:
+        """The kernel, or None where the function or the hint does not fit."""
+        if hint.template != self.name or not hint.arch.has_wgmma:
+            return None
+        try:
+            return kernel(func, hint)
+        except ConfigError:
+            return None
+
+
+HOPPER_GEMM, HOPPER_CONV = HopperTemplate(GEMM), HopperTemplate(CONV)

@@ -1,0 +1,97 @@
+"""Configurations of the Hopper kernels, ranked by modelled cycles."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+from tvmopt.arch.cuda import CudaArch
+from tvmopt.hopper.config import SHARED_BYTES, SHARED_SM, Config
+from tvmopt.hopper.conv import ConvProblem, boxes
+from tvmopt.hopper.conv import why_not as why_not_conv
+from tvmopt.hopper.hints import CONV, GEMM, hint_of
+from tvmopt.hopper.model import conv_cost, gemm_cost
+from tvmopt.hopper.problem import BYTES, GemmProblem
+
+from .ranked import GpuRanked
+
+# Rows of a tile: groups of 64 of each warpgroup, and warpgroups.
+_ROWS = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 3))
+_COLUMNS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 208, 224, 256)
+# Rows up to which the operands may change places.
+_FEW = 128
+_MOST_STAGES = 12
+_SPLITS = (1, 2, 3, 4, 6, 8)
+
+
+def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
+    """Every configuration of ``hopper_gemm`` that computes ``problem``, best first.
+
+    Args:
+        problem: The product.
+        arch: The GPU; without warpgroup instructions there are none.
+    """
+    if not arch.has_wgmma or problem.why_not:
+        return []
+    found = []
+    for config in _configs(problem.out, arch, swap=problem.m <= _FEW):
+        if config.why_not(problem) is None:
+            cost = gemm_cost(problem, config, arch)
+            hint = hint_of(GEMM, config, problem.dtype, arch)
+            found.append(GpuRanked(hint, cost.cycles, cost.facts))
+    return sorted(found, key=lambda r: r.cycles)
+
+
+def conv_hints(problem: ConvProblem, arch: CudaArch) -> list[GpuRanked]:
+    """Every configuration of ``hopper_conv`` that computes ``problem``, best first."""
+    if not arch.has_wgmma or problem.why_not:
+        return []
+    found = []
+    for config in _configs(problem.out, arch, swap=False):
+        if why_not_conv(problem, config) is None:
+            box = boxes(problem, 64 * config.atoms)[0]
+            cost = conv_cost(problem, config, box, arch)
+            hint = hint_of(CONV, config, problem.dtype, arch, box)
+            found.append(GpuRanked(hint, cost.cycles, cost.facts))
+    return sorted(found, key=lambda r: r.cycles)
+
+
+def _configs(out: str, arch: CudaArch, *, swap: bool) -> Iterator[Config]:
+    """Tiles, each with as many stages as fit, and the ways in which they leave."""
+    for (atoms, consumers), columns in itertools.product(_ROWS, _COLUMNS):
+        plain = Config(atoms, consumers, columns, sms=arch.sms)
+        for cluster in (1, 2):
+            for buffers in (1, 2):
+                if columns * BYTES[out] % (128 * buffers) == 0:
+                    yield from _filled(
+                        dataclasses.replace(plain, cluster=cluster, buffers=buffers)
+                    )
+        if consumers == 1:
+            for buffers in (1, 2):
+                if columns * BYTES[out] % (128 * buffers) == 0:
+                    yield from _filled(
+                        dataclasses.replace(plain, resident=2, buffers=buffers), SHARED_SM // 2 - 1024
+                    )
+        for persistent in (True, False):
+            yield from _filled(
+                dataclasses.replace(plain, staged=True, persistent=persistent)
+            )
+        for exchange, split in itertools.product((False, True), _SPLITS):
+            if split > 1 or exchange:
+                if exchange and not swap:
+                    continue
+                yield from _filled(
+                    dataclasses.replace(
+                        plain, staged=True, persistent=False, split=split, swap=exchange
+                    )
+                )
+
+
+def _filled(config: Config, shared: int = SHARED_BYTES) -> Iterator[Config]:
+    """``config`` with the most stages that fit into ``shared`` bytes."""
+    for stages in range(_MOST_STAGES, 1, -1):
+        full = dataclasses.replace(config, stages=stages)
+        if full.shared_bytes <= shared:
+            yield full
+            return
