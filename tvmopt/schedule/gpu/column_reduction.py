@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.schedule.analysis import all_facts, block_facts
+from tvmopt.schedule.analysis import BlockFacts, all_facts, block_facts
 
 from .base import GpuTemplate
 from .hint import GpuHint
 from .steps import cache_reads, extent, fuse_all, inline_all, output_block, spatial_extent
+
+
+@dataclasses.dataclass
+class ColumnForm:
+    """A function with one reduction across contiguous memory, all inlined.
+
+    Attributes:
+        sch: Its schedule.
+        facts: Facts of the reduction.
+        columns: The axis of the columns.
+        epilogue: Name of the block that makes the result of the sums, or None.
+    """
+
+    sch: s_tir.Schedule
+    facts: BlockFacts
+    columns: int
+    epilogue: str | None
+
+
+def prepare_columns(func: tirx.PrimFunc) -> ColumnForm | None:
+    """The form of ``func``; None unless it has one reduction, of columns."""
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    inline_all(sch)
+    blocks = all_facts(sch)
+    found = [f for f in blocks if f.reduction]
+    last = output_block(sch)
+    if len(found) != 1 or last is None or len(blocks) > 2 or found[0].stores != 1:
+        return None
+    facts = found[0]
+    final = block_facts(sch, last)
+    if not final.reduction and final.work != spatial_extent(facts):
+        return None
+    if not facts.spatial or facts.reduced == 1:
+        return None
+    columns = facts.spatial[-1]
+    if facts.axes[columns].extent == 1 or facts.write.strides[columns] != 1:
+        return None
+    if not any(r.strides[columns] == 1 for r in facts.reads):
+        return None
+    return ColumnForm(sch, facts, columns, None if final.reduction else final.name)
 
 
 class GpuColumnReduction(GpuTemplate):
@@ -31,24 +72,11 @@ class GpuColumnReduction(GpuTemplate):
                 shared[y, x * 8 + v] = part[v]
                 for y in range(8): s[...] += shared[y, ...]
         """
-        sch = s_tir.Schedule(IRModule({"main": func}))
-        inline_all(sch)
-        blocks = all_facts(sch)
-        found = [f for f in blocks if f.reduction]
-        last = output_block(sch)
-        if len(found) != 1 or last is None or len(blocks) > 2 or found[0].stores != 1:
+        form = prepare_columns(func)
+        if form is None:
             return None
-        facts = found[0]
+        sch, facts, columns, epilogue = form.sch, form.facts, form.columns, form.epilogue
         block = sch.get_sblock(facts.name)
-        final = block_facts(sch, last)
-        epilogue = None if final.reduction else final.name
-        if not facts.spatial or final.work != spatial_extent(facts) and epilogue:
-            return None
-        columns = facts.spatial[-1]
-        if facts.axes[columns].extent == 1 or facts.write.strides[columns] != 1:
-            return None
-        if not any(r.strides[columns] == 1 for r in facts.reads):
-            return None
         vector = math.gcd(hint.vector, facts.axes[columns].extent)
         loops = sch.get_loops(block)
         others = [loops[i] for i in range(len(loops)) if not facts.axes[i].reduce and i != columns]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from tvm import IRModule, s_tir, tirx
@@ -13,6 +14,46 @@ from tvmopt.schedule.stage import collapse_axes
 from .base import GpuTemplate
 from .hint import GpuHint
 from .steps import extent, fuse_all, inline_all
+
+
+@dataclasses.dataclass
+class TransposeForm:
+    """One pass over the result that reads an input across, all inlined, axes made one.
+
+    Attributes:
+        sch: Its schedule.
+        facts: Facts of its block.
+        read: The read that goes across.
+        source: The axis that is contiguous in ``read``.
+        target: The axis that is contiguous in the result.
+    """
+
+    sch: s_tir.Schedule
+    facts: BlockFacts
+    read: Access
+    source: int
+    target: int
+
+
+def prepare_transpose(func: tirx.PrimFunc) -> TransposeForm | None:
+    """The form of ``func``; None unless it turns two contiguous axes around, of one input."""
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
+        return None
+    inline_all(sch)
+    blocks = leaf_blocks(sch)
+    if len(blocks) != 1:
+        return None
+    _collapse(sch, blocks[0])
+    facts = block_facts(sch, blocks[0])
+    read = None if any(facts.conditional) else turned(facts)
+    if read is None:
+        return None
+    target = max(i for i, a in enumerate(facts.axes) if a.extent > 1)
+    source = next(
+        i for i, s in enumerate(read.strides) if s == 1 and facts.axes[i].extent > 1
+    )
+    return TransposeForm(sch, facts, read, source, target)
 
 
 class GpuTranspose(GpuTemplate):
@@ -31,23 +72,12 @@ class GpuTranspose(GpuTemplate):
                 for ... in threadIdx.x: shared[j, i] = X[...]     (rows padded by 2)
                 for ... in threadIdx.x: Y[...] = shared[j, i]
         """
-        sch = s_tir.Schedule(IRModule({"main": func}))
-        if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
+        form = prepare_transpose(func)
+        if form is None or len(hint.block) != 2:
             return None
-        inline_all(sch)
-        blocks = leaf_blocks(sch)
-        if len(blocks) != 1 or len(hint.block) != 2:
-            return None
-        block = blocks[0]
-        _collapse(sch, block)
-        facts = block_facts(sch, block)
-        if any(facts.conditional):
-            return None
-        read = turned(facts)
-        if read is None:
-            return None
-        target = max(i for i, a in enumerate(facts.axes) if a.extent > 1)
-        source = read.strides.index(1)
+        sch, facts, read = form.sch, form.facts, form.read
+        source, target = form.source, form.target
+        block = sch.get_sblock(facts.name)
         loops = sch.get_loops(block)
         threads = hint.thread[0] if hint.thread else 256
         regions = sch.get(block).reads

@@ -1,0 +1,1 @@
+"""Configurations of the GPU templates, ranked by modelled time."""
