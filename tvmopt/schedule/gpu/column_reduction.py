@@ -12,7 +12,16 @@ from tvmopt.schedule.analysis import BlockFacts, all_facts, block_facts
 
 from .base import GpuTemplate
 from .hint import GpuHint
-from .steps import cache_reads, extent, fuse_all, inline_all, output_block, spatial_extent
+from .steps import (
+    cache_reads,
+    extent,
+    fuse_all,
+    inline_all,
+    load_at,
+    output_block,
+    spatial_extent,
+    unrolled,
+)
 
 
 @dataclasses.dataclass
@@ -109,121 +118,103 @@ def _columns(
     vector: int,
 ) -> None:
     threads = hint.thread[0] if hint.thread else 32
+    share = hint.reduce_threads
     pieces, lane = sch.split(column, [extent(sch, column) // vector, vector])
     grid, x = sch.split(pieces, [None, threads])
-    share = hint.reduce_threads
     if share == 1:
-        sch.reorder(*others, grid, x, reduction, lane)
-        grid = fuse_all(sch, [*others, grid])
-        sch.bind(grid, "blockIdx.x")
-        sch.bind(x, "threadIdx.x")
-        reduction = _unrolled(sch, reduction, hint)
-        if epilogue is None:
-            copy = sch.cache_write(block, 0, "local")
-            sch.reverse_compute_at(copy, x, preserve_unit_loops=True)
-            if vector > 1:
-                sch.vectorize(sch.get_loops(copy)[-1])
-        else:
-            sch.set_scope(block, 0, "local")
-            sch.reverse_compute_at(sch.get_sblock(epilogue), x, preserve_unit_loops=True)
-        _loads(sch, block, reduction, vector)
+        _alone(sch, block, [*others, grid], (x, reduction, lane), epilogue, hint)
         return
-    rest, y = sch.split(reduction, [None, share])
+    _, y = sch.split(reduction, [None, share])
     partial = sch.rfactor(y, 0)
+    copies = _loads(sch, partial, vector)
+    tile = None if hint.option("tree") else sch.cache_read(block, 0, "shared")
+    end = sch.cache_write(block, 0, "local") if epilogue is None else sch.get_sblock(epilogue)
     *others, grid, x, lane, rest, y = sch.get_loops(partial)
     sch.reorder(*others, grid, x, y, rest, lane)
     grid = fuse_all(sch, [*others, grid])
     sch.bind(grid, "blockIdx.x")
     sch.bind(x, "threadIdx.x")
     sch.bind(y, "threadIdx.y")
-    rest = _unrolled(sch, rest, hint)
     sch.set_scope(partial, 0, "local")
-    _loads(sch, partial, rest, vector)
-    sch.reverse_compute_at(block, grid, preserve_unit_loops=True)
-    _, y, *spatial = sch.get_loops(block)
-    column = fuse_all(sch, spatial)
-    if hint.option("tree"):
-        x, lane = sch.split(column, [None, vector])
-        sch.reorder(x, lane, y)
+    load_at(sch, copies, unrolled(sch, rest, hint.option("unroll", 1)))
+    sch.unroll(lane)
+    if tile is not None:
+        _share(sch, tile, grid, vector)
+    for stage in (block, end):
+        sch.reverse_compute_at(stage, grid, preserve_unit_loops=True)
+        inside = sch.get_loops(stage)[1:]
+        summed = inside[:1] if stage is block else []
+        column = fuse_all(sch, inside[len(summed) :])
+        if tile is not None:
+            _, y, x = sch.split(column, [None, share, threads])
+            sch.reorder(y, x, *summed)
+            sch.bind(y, "threadIdx.y")
+        else:
+            x, lane = sch.split(column, [None, vector])
+            sch.reorder(x, lane, *summed)
+            for loop in summed:
+                sch.bind(loop, "threadIdx.y")
         sch.bind(x, "threadIdx.x")
-        sch.bind(y, "threadIdx.y")
-    else:
-        copy = sch.cache_read(block, 0, "shared")
-        sch.compute_at(copy, grid, preserve_unit_loops=True)
-        _, y2, *inside = sch.get_loops(copy)
-        x2, lane2 = sch.split(fuse_all(sch, inside), [None, vector])
-        sch.reorder(x2, y2, lane2)
-        sch.bind(x2, "threadIdx.x")
-        sch.bind(y2, "threadIdx.y")
-        if vector > 1:
-            sch.vectorize(lane2)
-        sch.reorder(column, y)
-        _deal(sch, column, threads, share)
+    if epilogue is not None:
+        sch.set_scope(block, 0, "local")
+
+
+def _alone(
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    outer: list[LoopRV],
+    loops: tuple[LoopRV, LoopRV, LoopRV],
+    epilogue: str | None,
+    hint: GpuHint,
+) -> None:
+    """Every thread sums its columns by itself."""
+    x, reduction, lane = loops
+    vector = extent(sch, lane)
+    copies = _loads(sch, block, vector)
     if epilogue is None:
-        return
-    end = sch.get_sblock(epilogue)
-    sch.reverse_compute_at(end, grid, preserve_unit_loops=True)
-    _, *spatial = sch.get_loops(end)
-    sch.set_scope(block, 0, "local")
-    if hint.option("tree"):
-        x, _ = sch.split(fuse_all(sch, spatial), [None, vector])
-        sch.bind(x, "threadIdx.x")
+        end = sch.cache_write(block, 0, "local")
     else:
-        _deal(sch, fuse_all(sch, spatial), threads, share)
+        end = sch.get_sblock(epilogue)
+        sch.set_scope(block, 0, "local")
+    sch.reorder(*outer, x, reduction, lane)
+    sch.bind(fuse_all(sch, outer), "blockIdx.x")
+    sch.bind(x, "threadIdx.x")
+    sch.reverse_compute_at(end, x, preserve_unit_loops=True)
+    if vector > 1 and epilogue is None:
+        sch.vectorize(sch.get_loops(end)[-1])
+    load_at(sch, copies, unrolled(sch, reduction, hint.option("unroll", 1)))
+    if vector > 1:
+        sch.unroll(lane)
 
 
-def _deal(sch: s_tir.Schedule, loop: LoopRV, threads: int, share: int) -> None:
-    _, y, x = sch.split(loop, [None, share, threads])
+def _share(sch: s_tir.Schedule, tile: SBlockRV, grid: LoopRV, vector: int) -> None:
+    """Put the threads' sums into shared memory."""
+    sch.reverse_compute_at(tile, grid, preserve_unit_loops=True)
+    _, y, *inside = sch.get_loops(tile)
+    x, lane = sch.split(fuse_all(sch, inside), [None, vector])
     sch.bind(y, "threadIdx.y")
     sch.bind(x, "threadIdx.x")
+    if vector > 1:
+        sch.vectorize(lane)
 
 
-def _unrolled(sch: s_tir.Schedule, loop: LoopRV, hint: GpuHint) -> LoopRV:
-    unroll = hint.option("unroll", 1)
-    if unroll < 2:
-        return loop
-    steps = extent(sch, loop)
-    if steps <= unroll:
-        sch.unroll(loop)
-        return loop
-    if steps % unroll:
-        return loop
-    _, inside = sch.split(loop, [None, unroll])
-    sch.unroll(inside)
-    return inside
-
-
-def _loads(sch: s_tir.Schedule, block: SBlockRV, at: LoopRV, vector: int) -> None:
-    if vector == 1:
-        return
+def _loads(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> list[SBlockRV]:
     facts = block_facts(sch, block)
-    names = [i for i, a in enumerate(facts.axes) if not a.reduce and a.extent > 1]
-    inner = max((i for i in names if any(r.strides[i] == 1 for r in facts.reads)), default=-1)
-    if inner >= 0:
-        cache_reads(sch, block, at, inner, vector)
-    sch.unroll(sch.get_loops(block)[-1])
+    spatial = [i for i, a in enumerate(facts.axes) if not a.reduce and a.extent > 1]
+    inner = [i for i in spatial if any(r.strides[i] == 1 for r in facts.reads)]
+    return cache_reads(sch, block, inner[-1], vector) if inner else []
 
 
 def _in_thread_sum(sch: s_tir.Schedule, block: SBlockRV, epilogue: str | None) -> None:
     """A kernel that sums the parts, a thread an element."""
-    part, *spatial = _parts_first(sch, block)
-    flat = fuse_all(sch, spatial)
-    grid, x = sch.split(flat, [None, 128])
-    sch.reorder(grid, x, part)
+    if epilogue is None:
+        end = sch.cache_write(block, 0, "local")
+    else:
+        end = sch.get_sblock(epilogue)
+        sch.set_scope(block, 0, "local")
+    *spatial, part = sch.get_loops(block)
+    grid, x = sch.split(fuse_all(sch, spatial), [None, 128])
     sch.bind(grid, "blockIdx.x")
     sch.bind(x, "threadIdx.x")
-    if epilogue is None:
-        copy = sch.cache_write(block, 0, "local")
-        sch.reverse_compute_at(copy, x, preserve_unit_loops=True)
-    else:
-        sch.set_scope(block, 0, "local")
-        sch.reverse_compute_at(sch.get_sblock(epilogue), x, preserve_unit_loops=True)
-
-
-def _parts_first(sch: s_tir.Schedule, block: SBlockRV) -> list[LoopRV]:
-    """The loops of a sum of parts, that over the parts first."""
-    facts = block_facts(sch, block)
-    loops = sch.get_loops(block)
-    spatial = [loop for loop, a in zip(loops, facts.axes, strict=True) if not a.reduce]
-    parts = [loop for loop, a in zip(loops, facts.axes, strict=True) if a.reduce]
-    return [*parts, *spatial]
+    unrolled(sch, part, 8)
+    sch.reverse_compute_at(end, x, preserve_unit_loops=True)

@@ -9,7 +9,16 @@ from tvmopt.schedule.analysis import block_facts, leaf_blocks
 
 from .base import GpuTemplate
 from .hint import GpuHint
-from .steps import cache_reads, cache_result, extent, fuse_all, inline_all
+from .steps import (
+    cache_reads,
+    cache_result,
+    fuse_all,
+    inline_all,
+    load_at,
+    moves_by_vectors,
+    split_vector,
+    store_at,
+)
 
 
 class GpuElementwise(GpuTemplate):
@@ -42,29 +51,30 @@ class GpuElementwise(GpuTemplate):
 def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) -> None:
     """Make a kernel of one root-level block without reduction."""
     facts = block_facts(sch, block)
-    loops = sch.get_loops(block)
-    if not loops:
-        loops = [sch.add_unit_loop(block)]
-    flat = fuse_all(sch, loops)
-    total = extent(sch, flat)
-    vector = hint.vector if total % hint.vector == 0 else 1
-    inner = max((i for i, a in enumerate(facts.axes) if a.extent > 1), default=-1)
+    inner = max((i for i, a in enumerate(facts.axes) if a.extent > 1), default=0)
+    work = facts.work
+    vector = hint.vector if work % hint.vector == 0 else 1
+    exact = bool(facts.axes) and facts.axes[inner].extent % vector == 0
+    registers = exact and not hint.option("direct") and moves_by_vectors(
+        facts, facts.write, inner, vector
+    )
+    copies = cache_reads(sch, block, inner, vector) if registers else []
+    result = cache_result(sch, block, vector) if registers else None
+    loops = sch.get_loops(block) or [sch.add_unit_loop(block)]
+    if exact:
+        pieces, lane = split_vector(sch, loops, vector)
+    else:
+        pieces, lane = sch.split(fuse_all(sch, loops), [work // vector, vector])
     threads = hint.thread[0] if hint.thread else 256
-    pieces, lane = sch.split(flat, [total // vector, vector])
     unroll = max(1, hint.option("unroll", 1))
     grid, step, thread = sch.split(pieces, [None, unroll, threads])
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     if unroll > 1:
         sch.unroll(step)
-    if vector == 1:
-        return
-    if hint.option("direct"):
+    if result is not None:
+        load_at(sch, copies, thread)
+        store_at(sch, result, thread)
+        sch.unroll(lane)
+    elif vector > 1:
         sch.vectorize(lane)
-        return
-    if facts.axes[inner].extent % vector or len(facts.write.buffer.shape) - 1 != inner:
-        sch.vectorize(lane)
-        return
-    cache_reads(sch, block, thread, inner, vector)
-    cache_result(sch, block, thread, vector)
-    sch.unroll(sch.get_loops(block)[-1])

@@ -6,13 +6,21 @@ import dataclasses
 import math
 
 from tvm import IRModule, ir, s_tir, tirx
-from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.schedule.analysis import Access, BlockFacts, all_facts, block_facts, constant_run
 
 from .base import GpuTemplate
 from .hint import GpuHint
-from .steps import cache_reads, extent, fuse_all, inline_all, output_block, spatial_extent
+from .steps import (
+    cache_reads,
+    fuse_all,
+    inline_all,
+    load_at,
+    output_block,
+    spatial_extent,
+    unrolled,
+)
 
 # Rows of the vector from which on the product is a matrix product.
 MAX_ROWS = 8
@@ -131,10 +139,10 @@ class GpuGemv(GpuTemplate):
         sch.bind(place, "threadIdx.y")
         sch.bind(thread, "threadIdx.x")
         sch.set_scope(partial, 0, "local")
-        first = step
-        step = _unrolled(sch, step, hint)
+        copies = _loads(sch, partial, form, vector)
+        step = unrolled(sch, step, hint.option("unroll", 1))
+        load_at(sch, copies, step)
         first = sch.get_loops(partial)[3]
-        self._load(sch, partial, step, form, vector)
         for loop in sch.get_loops(partial)[-(2 + len(batch) + len(last)) :]:
             sch.unroll(loop)
         init = sch.decompose_reduction(partial, first)
@@ -143,33 +151,22 @@ class GpuGemv(GpuTemplate):
         _finish(sch, block, form.epilogue)
         return sch
 
-    def _load(
-        self, sch: s_tir.Schedule, block: SBlockRV, step: LoopRV, form: GemvForm, vector: int
-    ) -> None:
-        facts = block_facts(sch, block)
-        weight = next(r for r in facts.reads if r.buffer.same_as(form.weight.buffer))
-        inner = max(i for i, s in enumerate(weight.strides) if s == 1)
-        if vector > 1:
-            cache_reads(sch, block, step, inner, vector)
-        if form.packed > 1:
-            facts = block_facts(sch, block)
-            inner = len(facts.axes) - 1
-            cache_reads(sch, block, step, inner, math.gcd(form.packed, 8))
 
-
-def _unrolled(sch: s_tir.Schedule, step: LoopRV, hint: GpuHint) -> LoopRV:
-    unroll = hint.option("unroll", 1)
-    steps = extent(sch, step)
-    if unroll < 2 or steps % unroll or steps == unroll:
-        return step
-    _, inside = sch.split(step, [None, unroll])
-    sch.unroll(inside)
-    return inside
+def _loads(
+    sch: s_tir.Schedule, block: SBlockRV, form: GemvForm, vector: int
+) -> list[SBlockRV]:
+    """Have the product read registers: weights by vectors, and the few rows too."""
+    facts = block_facts(sch, block)
+    weight = next(r for r in facts.reads if r.buffer.same_as(form.weight.buffer))
+    copies = cache_reads(sch, block, max(i for i, s in enumerate(weight.strides) if s == 1), vector)
+    if form.packed > 1:
+        copies += cache_reads(sch, block, len(facts.axes) - 1, math.gcd(form.packed, 8))
+    return copies
 
 
 def _finish(sch: s_tir.Schedule, block: SBlockRV, epilogue: str | None) -> None:
     """Sum the threads' parts, and do what follows."""
-    grid, place = _outer(sch, block)
+    _, place = sch.get_loops(sch.get_producers(block)[0])[:2]
     sch.reverse_compute_at(block, place, preserve_unit_loops=True)
     _, _, thread, *spatial = sch.get_loops(block)
     if spatial:
@@ -179,9 +176,3 @@ def _finish(sch: s_tir.Schedule, block: SBlockRV, epilogue: str | None) -> None:
         end = sch.get_sblock(epilogue)
         sch.reverse_compute_at(end, place, preserve_unit_loops=True)
         sch.set_scope(block, 0, "local")
-
-
-def _outer(sch: s_tir.Schedule, block: SBlockRV) -> tuple[LoopRV, LoopRV]:
-    producer = sch.get_producers(block)[0]
-    grid, place = sch.get_loops(producer)[:2]
-    return grid, place

@@ -8,7 +8,7 @@ import math
 from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.schedule.analysis import all_facts, block_facts, leaf_blocks
+from tvmopt.schedule.analysis import all_facts, block_facts
 
 from .base import GpuTemplate
 from .hint import GpuHint
@@ -18,8 +18,13 @@ from .steps import (
     extent,
     fuse_all,
     inline_all,
+    load_at,
     output_block,
     spatial_extent,
+    split_prefix,
+    split_vector,
+    store_at,
+    unrolled,
 )
 
 
@@ -109,26 +114,32 @@ class GpuRowReduction(GpuTemplate):
         sch = form.sch
         vector = math.gcd(form.vector, hint.vector)
         last = sch.get_sblock(form.last)
+        others = [sch.get_sblock(n) for n in form.reductions if n != form.last]
+        staged = _stage(sch, form) if hint.option("stage") else None
+        loads = {
+            sch.get(b).name_hint: cache_reads(sch, b, len(sch.get(b).iter_vars) - 1, vector)
+            for b in [*others, *([last] if form.wide or form.last in form.reductions else [])]
+        }
+        result = cache_result(sch, last, vector) if form.wide and vector > 1 else None
         facts = block_facts(sch, last)
         loops = sch.get_loops(last)
-        column: LoopRV | None = None
+        columns: list[LoopRV] = []
         if facts.reduction:
-            spatial = [loops[i] for i in range(len(loops)) if not facts.axes[i].reduce]
-            if not spatial:
-                spatial = [sch.add_unit_loop(loops[0])]
-            column = fuse_all(sch, [loops[i] for i in facts.reduction])
-            row = fuse_all(sch, spatial)
-        elif form.wide:
-            row, column = sch.split(fuse_all(sch, loops), [form.rows, form.columns])
+            rows = [loops[i] for i in range(len(loops)) if not facts.axes[i].reduce]
+            columns = [loops[i] for i in facts.reduction]
+            rows = rows or [sch.add_unit_loop(loops[0])]
+            sch.reorder(*rows, *columns)
         else:
-            row = fuse_all(sch, loops) if loops else sch.add_unit_loop(last)
-        threads = hint.thread[0] if hint.thread else 1
-        grid, place = sch.split(row, [None, threads])
+            divided = split_prefix(sch, loops, form.rows)
+            if divided is None:
+                return None
+            rows, columns = divided
+            rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
+        grid, place = sch.split(fuse_all(sch, rows), [None, hint.thread[0] if hint.thread else 1])
         sch.bind(grid, "blockIdx.x")
         sch.bind(place, "threadIdx.y")
-        work: list[tuple[SBlockRV, LoopRV]] = []
-        for name in reversed([n for n in form.reductions if n != form.last]):
-            block = sch.get_sblock(name)
+        work = [(last, columns)] if form.wide or facts.reduction else []
+        for block in reversed(others):
             for n in range(len(sch.get(block).writes)):
                 sch.set_scope(block, n, "local")
             sch.compute_at(block, place, preserve_unit_loops=True)
@@ -136,65 +147,56 @@ class GpuRowReduction(GpuTemplate):
             inside = sch.get_loops(block)[2:]
             if math.prod(extent(sch, loop) for loop in inside[:-count]) > 1:
                 return None
-            work.append((block, fuse_all(sch, inside[-count:])))
-        if hint.option("stage") and form.wide:
-            _stage(sch, form, place, hint, vector)
-        if column is not None:
-            work.append((last, column))
-        for block, loop in work:
-            _schedule_columns(sch, block, loop, hint, vector)
+            work.append((block, inside[-count:]))
+        for block, inside in work:
+            at = _deal_columns(sch, block, inside, hint, vector)
+            load_at(sch, loads[sch.get(block).name_hint], at)
+            if result is not None and sch.get(block).name_hint == form.last:
+                store_at(sch, result, at)
+        if staged is not None:
+            _place_stage(sch, staged, place, hint, vector)
         return sch
 
 
-def _schedule_columns(
-    sch: s_tir.Schedule, block: SBlockRV, column: LoopRV, hint: GpuHint, vector: int
-) -> None:
-    """Deal the elements of a row to the threads, ``vector`` at a time."""
-    facts = block_facts(sch, block)
-    total = extent(sch, column)
-    pieces, lane = sch.split(column, [total // vector, vector])
+def _deal_columns(
+    sch: s_tir.Schedule, block: SBlockRV, loops: list[LoopRV], hint: GpuHint, vector: int
+) -> LoopRV:
+    """Deal the elements of a row to the threads, ``vector`` at a time.
+
+    Returns:
+        The loop around a vector.
+    """
+    pieces, lane = split_vector(sch, loops, vector)
     step, thread = sch.split(pieces, [None, hint.reduce_threads])
     sch.reorder(thread, step, lane)
     sch.bind(thread, "threadIdx.x")
-    unroll = hint.option("unroll", 1)
-    at = step
-    if unroll > 1:
-        steps = extent(sch, step)
-        if steps <= unroll:
-            sch.unroll(step)
-        elif steps % unroll == 0:
-            _, at = sch.split(step, [None, unroll])
-            sch.unroll(at)
     if vector > 1:
-        inner = len(facts.axes) - 1
-        cache_reads(sch, block, at, inner, vector)
-        if not facts.reduction:
-            cache_result(sch, block, at, vector)
-        sch.unroll(sch.get_loops(block)[-1])
+        sch.unroll(lane)
+    return unrolled(sch, step, hint.option("unroll", 1))
 
 
-def _stage(
-    sch: s_tir.Schedule, form: RowForm, place: LoopRV, hint: GpuHint, vector: int
-) -> None:
-    """Copy what every block reads of a row into shared memory, once."""
+def _stage(sch: s_tir.Schedule, form: RowForm) -> SBlockRV | None:
+    """Have all blocks read from shared memory what the first of them reads along the rows."""
     blocks = [sch.get_sblock(n) for n in dict.fromkeys([*form.reductions, form.last])]
     first = block_facts(sch, blocks[0])
     reads = [r for r in first.reads if r.strides[len(first.axes) - 1] == 1]
     if len(blocks) < 2 or not reads:
-        return
+        return None
     buffer = reads[0].buffer
+    users = [b for b in blocks if any(r.source.same_as(buffer) for r in sch.get(b).reads)]
     regions = sch.get(blocks[0]).reads
     index = next(n for n, r in enumerate(regions) if r.source.same_as(buffer))
-    copy = sch.cache_read(blocks[0], index, "shared", consumer_blocks=blocks)
+    return sch.cache_read(blocks[0], index, "shared", consumer_blocks=users)
+
+
+def _place_stage(
+    sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV, hint: GpuHint, vector: int
+) -> None:
+    """Copy a row into shared memory before it is used."""
     sch.compute_at(copy, place, preserve_unit_loops=True)
-    inside = fuse_all(sch, sch.get_loops(copy)[2:])
-    pieces, lane = sch.split(inside, [extent(sch, inside) // vector, vector])
-    _, thread = sch.split(pieces, [None, hint.reduce_threads])
+    pieces, lane = split_vector(sch, sch.get_loops(copy)[2:], vector)
+    step, thread = sch.split(pieces, [None, hint.reduce_threads])
     sch.bind(thread, "threadIdx.x")
     if vector > 1:
         sch.vectorize(lane)
-
-
-def is_leaf(sch: s_tir.Schedule) -> int:
-    """Blocks left."""
-    return len(leaf_blocks(sch))
+    unrolled(sch, step, hint.option("unroll", 1))

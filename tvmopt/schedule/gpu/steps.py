@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.schedule.analysis import (
     Access,
     BlockFacts,
-    all_facts,
     block_facts,
     leaf_blocks,
     substitute,
@@ -38,7 +37,8 @@ def inline_all(sch: s_tir.Schedule) -> None:
         if facts.reduction or not consumers:
             continue
         uses = sum(r.buffer.same_as(facts.write.buffer) for c in consumers for r in c.reads)
-        if uses > 1 and max(c.size for c in consumers) + uses * facts.size > _MAX_INLINED_SIZE:
+        moves = len(facts.reads) == 1 and not any(facts.conditional) and not facts.calls
+        if uses > 1 and not moves and max(c.size for c in consumers) + uses * facts.size > _MAX_INLINED_SIZE:
             continue
         try:
             sch.compute_inline(block)
@@ -83,10 +83,47 @@ def moves_by_vectors(facts: BlockFacts, access: Access, inner: int, vector: int)
         if i != inner and axis.extent > 1 and (stride is None or stride % vector):
             return False
     start = substitute(access.offset, {a.var: tirx.IntImm(a.var.ty.dtype, 0) for a in facts.axes})
-    from tvm import sym
-
     start = sym.Analyzer().simplify(start)
     return isinstance(start, tirx.IntImm) and int(start) % vector == 0
+
+
+def split_prefix(
+    sch: s_tir.Schedule, loops: Sequence[LoopRV], count: int
+) -> tuple[list[LoopRV], list[LoopRV]] | None:
+    """Divide nested loops into outer ones of ``count`` steps together and the rest.
+
+    A loop across the boundary is split where that goes up; None where it does not.
+    """
+    outer: list[LoopRV] = []
+    have = 1
+    for n, loop in enumerate(loops):
+        if have == count:
+            return outer, list(loops[n:])
+        steps = extent(sch, loop)
+        if count % have == 0 and (count // have) % steps == 0:
+            outer.append(loop)
+            have *= steps
+            continue
+        part = count // have
+        if count % have or steps % part:
+            return None
+        first, second = sch.split(loop, [part, steps // part])
+        return [*outer, first], [second, *loops[n + 1 :]]
+    return (outer, []) if have == count else None
+
+
+def split_vector(
+    sch: s_tir.Schedule, loops: Sequence[LoopRV], vector: int
+) -> tuple[LoopRV, LoopRV]:
+    """One loop over vectors, and one of ``vector`` steps within it.
+
+    The last loop of more than one step is split, so that a vector stays within its axis; its steps
+    must be a multiple of ``vector``.
+    """
+    place = max((n for n, loop in enumerate(loops) if extent(sch, loop) > 1), default=0)
+    inner = fuse_all(sch, loops[place:])
+    pieces, lane = sch.split(inner, [extent(sch, inner) // vector, vector])
+    return fuse_all(sch, [*loops[:place], pieces]), lane
 
 
 def _split_last(rank: int, vector: int) -> tirx.IndexMap:
@@ -97,20 +134,24 @@ def _split_last(rank: int, vector: int) -> tirx.IndexMap:
 
 
 def cache_reads(
-    sch: s_tir.Schedule, block: SBlockRV, loop: LoopRV, inner: int, vector: int
-) -> list[str]:
-    """Load what ``block`` reads in pieces of ``vector`` elements into registers, within ``loop``.
+    sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int
+) -> list[SBlockRV]:
+    """Have ``block`` read registers that are loaded in pieces of ``vector`` elements.
+
+    Call this while the block and those who write what it reads still have nests of their own;
+    :func:`load_at` then puts the loads to their place.
 
     Args:
         sch: The schedule.
-        block: A block whose loops within ``loop`` walk ``vector`` steps of its axis ``inner``.
-        loop: Where the loads go.
-        inner: Index of the axis.
+        block: The block.
+        inner: Index of the axis that the pieces lie along.
         vector: Elements of a load.
 
     Returns:
-        Names of the buffers now in registers.
+        The blocks that load.
     """
+    if vector == 1:
+        return []
     facts = block_facts(sch, block)
     if any(facts.conditional):
         return []
@@ -119,61 +160,70 @@ def cache_reads(
         if read.buffer.scope() == "local" or not moves_by_vectors(facts, read, inner, vector):
             continue
         same = [other for other in facts.reads if other.buffer.same_as(read.buffer)]
-        if any(other.strides != read.strides for other in same):
-            continue
         if any(not _equal(other.offset, read.offset) for other in same):
             continue
         if not any(read.buffer.same_as(other.buffer) for other in wanted):
             wanted.append(read)
-    names = []
+    copies = []
     for read in wanted:
         regions = sch.get(block).reads
         index = next(n for n, r in enumerate(regions) if r.source.same_as(read.buffer))
-        copy = sch.cache_read(block, index, "local")
-        _load_by_vectors(sch, copy, loop, vector)
-        names.append(str(read.buffer.name))
-    return names
+        copy = sch.cache_read(block, index, "local", consumer_blocks=[block])
+        index_map = _split_last(len(sch.get(copy).iter_vars), vector)
+        sch.transform_block_layout(copy, index_map)
+        sch.transform_layout(copy, ("write", 0), index_map)
+        copies.append(copy)
+    return copies
+
+
+def load_at(sch: s_tir.Schedule, copies: Sequence[SBlockRV], loop: LoopRV) -> None:
+    """Load within ``loop`` what :func:`cache_reads` made, by vectors."""
+    for copy in copies:
+        sch.compute_at(copy, loop, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(copy)[-1])
+
+
+def cache_result(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> SBlockRV:
+    """Have ``block`` write registers, which are stored in pieces of ``vector`` elements.
+
+    Call this while the block has a nest of its own; :func:`store_at` puts the stores to their
+    place.
+
+    Returns:
+        The block that stores.
+    """
+    copy = sch.cache_write(block, 0, "local")
+    index_map = _split_last(len(sch.get(copy).iter_vars), vector)
+    sch.transform_block_layout(copy, index_map)
+    sch.transform_layout(block, ("write", 0), index_map)
+    return copy
+
+
+def store_at(sch: s_tir.Schedule, copy: SBlockRV, loop: LoopRV) -> None:
+    """Store within ``loop`` what :func:`cache_result` made, by vectors."""
+    sch.reverse_compute_at(copy, loop, preserve_unit_loops=True)
+    sch.vectorize(sch.get_loops(copy)[-1])
 
 
 def _equal(a: ir.Expr, b: ir.Expr) -> bool:
     return bool(tvm_ffi.structural_equal(a, b))
 
 
-def _load_by_vectors(sch: s_tir.Schedule, copy: SBlockRV, loop: LoopRV, vector: int) -> None:
-    rank = len(sch.get(copy).iter_vars)
-    index_map = _split_last(rank, vector)
-    sch.transform_block_layout(copy, index_map)
-    sch.transform_layout(copy, ("write", 0), index_map)
-    sch.compute_at(copy, loop, preserve_unit_loops=True)
-    sch.vectorize(sch.get_loops(copy)[-1])
-
-
-def cache_result(sch: s_tir.Schedule, block: SBlockRV, loop: LoopRV, vector: int) -> SBlockRV:
-    """Collect what ``block`` writes within ``loop`` in registers and store it by vectors.
-
-    Returns:
-        The block that stores.
-    """
-    copy = sch.cache_write(block, 0, "local")
-    rank = len(sch.get(copy).iter_vars)
-    index_map = _split_last(rank, vector)
-    sch.transform_block_layout(copy, index_map)
-    sch.transform_layout(block, ("write", 0), index_map)
-    sch.reverse_compute_at(copy, loop, preserve_unit_loops=True)
-    sch.vectorize(sch.get_loops(copy)[-1])
-    return copy
-
-
-def single_kernel(sch: s_tir.Schedule) -> bool:
-    """Whether all that is left to run is one nest."""
-    return len(leaf_blocks(sch)) == 1
-
-
-def reductions(sch: s_tir.Schedule) -> list[str]:
-    """Names of the reduction blocks, in order."""
-    return [facts.name for facts in all_facts(sch) if facts.reduction]
-
-
 def spatial_extent(facts: BlockFacts) -> int:
     """Elements of the result."""
     return math.prod(a.extent for a in facts.axes if not a.reduce)
+
+
+def unrolled(sch: s_tir.Schedule, loop: LoopRV, count: int) -> LoopRV:
+    """Unroll ``loop`` by ``count``, where that divides its steps, or wholly where it has fewer.
+
+    Returns:
+        The loop that is unrolled; ``loop`` itself where none is.
+    """
+    steps = extent(sch, loop)
+    if count < 2 or steps == 1 or (steps > count and steps % count):
+        return loop
+    if steps > count:
+        _, loop = sch.split(loop, [None, count])
+    sch.unroll(loop)
+    return loop

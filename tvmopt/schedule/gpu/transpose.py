@@ -87,7 +87,8 @@ class GpuTranspose(GpuTemplate):
         def layout(*indices: tirx.Var) -> list[tirx.Var]:
             return [*(indices[i] for i in used), indices[target], indices[source]]
 
-        copy = sch.reindex_cache_read(block, index, "shared", layout)
+        index_map = tirx.IndexMap.from_func(layout, ndim=len(facts.axes))
+        copy = sch.reindex_cache_read(block, index, "shared", index_map)
         sources, s = sch.split(loops[source], [None, hint.block[0]])
         targets, t = sch.split(loops[target], [None, hint.block[1]])
         others = [loop for i, loop in enumerate(loops) if i not in (source, target)]
@@ -102,7 +103,9 @@ class GpuTranspose(GpuTemplate):
         sch.compute_at(copy, grid, preserve_unit_loops=True)
         inside = sch.get_loops(copy)[1:]
         order = block_facts(sch, copy)
-        last = order.reads[0].strides.index(1)
+        last = next(
+            i for i, s in enumerate(order.reads[0].strides) if s == 1 and order.axes[i].extent > 1
+        )
         inside = [*(lp for i, lp in enumerate(inside) if i != last), inside[last]]
         sch.reorder(*inside)
         width = math.gcd(hint.vector, math.gcd(facts.axes[source].extent, hint.block[0]))

@@ -13,7 +13,7 @@ from tvmopt.schedule.analysis import BlockFacts, all_facts, block_facts, leaf_bl
 from .base import GpuTemplate
 from .elementwise import schedule_elementwise
 from .hint import GpuHint
-from .steps import extent, fuse_all, inline_all, moves_by_vectors, output_block, spatial_extent
+from .steps import extent, fuse_all, inline_all, moves_by_vectors, output_block, spatial_extent, split_vector
 
 
 class GpuWindow(GpuTemplate):
@@ -50,9 +50,8 @@ class GpuWindow(GpuTemplate):
         else:
             end = last
             sch.set_scope(block, 0, "local")
-        loops = sch.get_loops(end)
-        flat = fuse_all(sch, loops) if loops else sch.add_unit_loop(end)
-        pieces, lane = sch.split(flat, [extent(sch, flat) // vector, vector])
+        loops = sch.get_loops(end) or [sch.add_unit_loop(end)]
+        pieces, lane = split_vector(sch, loops, vector)
         grid, x = sch.split(pieces, [None, threads])
         sch.bind(grid, "blockIdx.x")
         sch.bind(x, "threadIdx.x")
