@@ -6,13 +6,14 @@ from tvm import s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
-from tvmopt.schedule.apply import NotApplicable
+from tvmopt.schedule.apply import SCHEDULED_ATTR, NotApplicable
 
 from .base import GpuTemplate
 from .column_reduction import GpuColumnReduction
 from .elementwise import GpuElementwise
 from .gemv import GpuGemv
 from .hint import GpuHint
+from .int4 import rewrite_int4
 from .row_reduction import GpuRowReduction
 from .transpose import GpuTranspose
 from .window import GpuFallback, GpuWindow
@@ -30,6 +31,19 @@ GPU_TEMPLATES: dict[str, GpuTemplate] = {
         GpuFallback(),
     )
 }
+
+
+def finish_gpu(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A scheduled function ready to be compiled, its attributes kept.
+
+    Args:
+        scheduled: ``func`` under a schedule.
+        func: The function before, whose attributes are kept.
+    """
+    result = rewrite_int4(scheduled)
+    for key, value in (func.attrs or {}).items():
+        result = result.with_attr(key, value)
+    return result.with_attr(SCHEDULED_ATTR, True)
 
 
 def apply_gpu_hint(func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | tirx.PrimFunc:

@@ -15,6 +15,7 @@ from .hint import GpuHint
 from .steps import (
     cache_reads,
     fuse_all,
+    index_map,
     inline_all,
     load_at,
     output_block,
@@ -80,7 +81,7 @@ def prepare_gemv(func: tirx.PrimFunc) -> GemvForm | None:
         def unpack(*indices: tirx.Var) -> list[ir.Expr]:
             return [*indices[:k], indices[k] // packed, *indices[k + 1 :], indices[k] % packed]
 
-        sch.transform_block_layout(block, tirx.IndexMap.from_func(unpack, ndim=len(facts.axes)))
+        sch.transform_block_layout(block, index_map(sch, block, unpack))
         facts = block_facts(sch, block)
         weight = max(
             (r for r in facts.reads if r.buffer.same_as(weight.buffer)), key=lambda r: len(r.strides)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
@@ -82,7 +82,7 @@ def moves_by_vectors(facts: BlockFacts, access: Access, inner: int, vector: int)
     for i, (axis, stride) in enumerate(zip(facts.axes, access.strides, strict=True)):
         if i != inner and axis.extent > 1 and (stride is None or stride % vector):
             return False
-    start = substitute(access.offset, {a.var: tirx.IntImm(a.var.ty.dtype, 0) for a in facts.axes})
+    start = substitute(access.offset, {a.var: tirx.IntImm(str(a.var.ty.dtype), 0) for a in facts.axes})
     start = sym.Analyzer().simplify(start)
     return isinstance(start, tirx.IntImm) and int(start) % vector == 0
 
@@ -126,11 +126,21 @@ def split_vector(
     return fuse_all(sch, [*loops[:place], pieces]), lane
 
 
-def _split_last(rank: int, vector: int) -> tirx.IndexMap:
+def index_map(
+    sch: s_tir.Schedule, block: SBlockRV, how: Callable[..., Sequence[ir.Expr]]
+) -> tirx.IndexMap:
+    """The map ``how`` of the axes of ``block``, of the type that its indices have."""
+    axes = sch.get(block).iter_vars
+    return tirx.IndexMap.from_func(
+        how, ndim=len(axes), index_dtype=str(axes[0].var.ty.dtype) if len(axes) else "int64"
+    )
+
+
+def _split_last(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> tirx.IndexMap:
     def split(*indices: tirx.Var) -> list[ir.Expr]:
         return [*indices[:-1], indices[-1] // vector, indices[-1] % vector]
 
-    return tirx.IndexMap.from_func(split, ndim=rank)
+    return index_map(sch, block, split)
 
 
 def cache_reads(
@@ -169,9 +179,9 @@ def cache_reads(
         regions = sch.get(block).reads
         index = next(n for n, r in enumerate(regions) if r.source.same_as(read.buffer))
         copy = sch.cache_read(block, index, "local", consumer_blocks=[block])
-        index_map = _split_last(len(sch.get(copy).iter_vars), vector)
-        sch.transform_block_layout(copy, index_map)
-        sch.transform_layout(copy, ("write", 0), index_map)
+        divided = _split_last(sch, copy, vector)
+        sch.transform_block_layout(copy, divided)
+        sch.transform_layout(copy, ("write", 0), divided)
         copies.append(copy)
     return copies
 
@@ -193,9 +203,9 @@ def cache_result(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> SBlockRV:
         The block that stores.
     """
     copy = sch.cache_write(block, 0, "local")
-    index_map = _split_last(len(sch.get(copy).iter_vars), vector)
-    sch.transform_block_layout(copy, index_map)
-    sch.transform_layout(block, ("write", 0), index_map)
+    divided = _split_last(sch, copy, vector)
+    sch.transform_block_layout(copy, divided)
+    sch.transform_layout(block, ("write", 0), divided)
     return copy
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
-from tvm import IRModule, s_tir, tirx
+from tvm import IRModule, ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.schedule.analysis import Access, BlockFacts, block_facts, leaf_blocks
-from tvmopt.schedule.stage import collapse_axes
 
 from .base import GpuTemplate
 from .hint import GpuHint
-from .steps import extent, fuse_all, inline_all
+from .steps import extent, fuse_all, index_map, inline_all
 
 
 @dataclasses.dataclass
@@ -87,8 +87,7 @@ class GpuTranspose(GpuTemplate):
         def layout(*indices: tirx.Var) -> list[tirx.Var]:
             return [*(indices[i] for i in used), indices[target], indices[source]]
 
-        index_map = tirx.IndexMap.from_func(layout, ndim=len(facts.axes))
-        copy = sch.reindex_cache_read(block, index, "shared", index_map)
+        copy = sch.reindex_cache_read(block, index, "shared", index_map(sch, block, layout))
         sources, s = sch.split(loops[source], [None, hint.block[0]])
         targets, t = sch.split(loops[target], [None, hint.block[1]])
         others = [loop for i, loop in enumerate(loops) if i not in (source, target)]
@@ -152,6 +151,15 @@ def _collapse(sch: s_tir.Schedule, block: SBlockRV) -> None:
                 and (a.strides[i] == a.strides[i + 1] * size or facts.axes[i].extent == 1)
                 for a in accesses
             ):
-                collapse_axes(sch, block, [i, i + 1])
+                sch.transform_block_layout(block, index_map(sch, block, _joined(i, size)))
                 again = True
                 break
+
+
+def _joined(place: int, size: int) -> Callable[..., list[ir.Expr]]:
+    """Axes with those at ``place`` and after it, of ``size`` steps, made one."""
+
+    def join(*axes: tirx.Var) -> list[ir.Expr]:
+        return [*axes[:place], axes[place] * size + axes[place + 1], *axes[place + 2 :]]
+
+    return join
