@@ -1,0 +1,81 @@
+"""SimtPolicy: a memory-bound function and a GPU -> configurations, the most promising first."""
+
+from __future__ import annotations
+
+import functools
+
+from tvm import IRModule, s_tir, tirx
+from tvm.error import InternalError
+from tvm.s_tir import ScheduleError
+
+from tvmopt.arch.cuda import CudaArch
+from tvmopt.policy.ranked import spread
+from tvmopt.schedule.analysis import all_facts, why_not_schedulable
+from tvmopt.schedule.gpu.column_reduction import prepare_columns
+from tvmopt.schedule.gpu.gemv import prepare_gemv
+from tvmopt.schedule.gpu.hint import GpuHint
+from tvmopt.schedule.gpu.row_reduction import prepare_rows
+from tvmopt.schedule.gpu.steps import inline_all, output_block, spatial_extent
+
+from .elementwise import elementwise_hints, transpose_hints
+from .gemv import gemv_hints
+from .ranked import GpuRanked
+from .reductions import column_reduction_hints, row_reduction_hints
+from .window import fallback_hints, window_hints
+
+
+class SimtPolicy:
+    """Ranks the configurations of one function that is bound by memory.
+
+    Args:
+        func: A TensorIR function, as FuseTIR leaves it.
+        arch: The GPU to schedule for.
+
+    Attributes:
+        reason: Why no template takes the function; None when one does.
+    """
+
+    def __init__(self, func: tirx.PrimFunc, arch: CudaArch) -> None:
+        self.func = func
+        self.arch = arch
+        self.reason = why_not_schedulable(func)
+
+    def emit_config(self, topk: int) -> list[GpuHint]:
+        """``topk`` configurations to measure; none when no template takes the function.
+
+        The first is the most promising, which a build without measuring uses.
+        """
+        return [ranked.hint for ranked in spread(self.ranked, topk)]  # type: ignore[misc]
+
+    @functools.cached_property
+    def ranked(self) -> list[GpuRanked]:
+        """Every configuration with its modelled cycles, the cheapest first."""
+        if self.reason is not None:
+            return []
+        func, arch = self.func, self.arch
+        found = [*elementwise_hints(func, arch), *transpose_hints(func, arch)]
+        if not found:
+            found = self._reductions()
+        return sorted(found, key=lambda r: r.cycles)
+
+    def _reductions(self) -> list[GpuRanked]:
+        func, arch = self.func, self.arch
+        found: list[GpuRanked] = []
+        try:
+            if (gemv := prepare_gemv(func)) is not None:
+                found += gemv_hints(gemv, arch)
+            elif (rows := prepare_rows(func)) is not None:
+                found += row_reduction_hints(rows, arch)
+            if (columns := prepare_columns(func)) is not None:
+                found += column_reduction_hints(columns, arch)
+        except (ScheduleError, InternalError):
+            pass  # another template may take it
+        sch = s_tir.Schedule(IRModule({"main": func}))
+        inline_all(sch)
+        blocks = all_facts(sch)
+        reductions = [f for f in blocks if f.reduction]
+        last = output_block(sch)
+        if len(reductions) == 1 and len(blocks) <= 2 and last is not None:
+            if blocks[-1].work in (spatial_extent(reductions[0]), reductions[0].work):
+                found += window_hints(reductions[0], arch)
+        return [*found, *fallback_hints(blocks, arch)]

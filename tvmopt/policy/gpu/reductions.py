@@ -1,0 +1,153 @@
+"""Configurations of the templates that reduce rows or columns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from tvmopt.arch.cuda import CudaArch
+from tvmopt.schedule.analysis import BlockFacts, all_facts
+from tvmopt.schedule.gpu.column_reduction import ColumnForm
+from tvmopt.schedule.gpu.hint import GpuHint
+from tvmopt.schedule.gpu.row_reduction import RowForm
+
+from .elementwise import traffic
+from .ranked import GpuRanked
+from .stream import Stream
+
+# Instructions of a thread besides those of its elements.
+_PROLOGUE = 30.0
+# Instructions of one step of an exchange in a warp, and cycles of it.
+_SHUFFLE = 6.0
+_SHUFFLE_WAIT = 30.0
+# Cycles of a reduction over several warps: two barriers and shared memory.
+_BARRIERS = 150.0
+
+
+def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
+    """Configurations of ``gpu_row_reduction`` for ``form``, best first."""
+    blocks = all_facts(form.sch)
+    vectors = {form.vector, max(1, form.vector // 2), 1 if form.vector < 4 else form.vector}
+    ranked = []
+    for vector, share, place, unroll, stage in itertools.product(
+        sorted(vectors),
+        (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+        (1, 2, 4, 8, 16, 32, 64),
+        (1, 2, 4),
+        (0, 1),
+    ):
+        threads = share * place
+        pieces = form.columns // vector
+        if not 32 <= threads <= 512 and not (place == 1 and threads == 1024):
+            continue
+        if share > 2 * pieces or place > 2 * form.rows or (share < 32 and pieces > 64 * share):
+            continue
+        steps = math.ceil(pieces / share)
+        if unroll > steps or (unroll > 1 and steps > unroll and steps % unroll):
+            continue
+        if stage and not (form.wide and len(blocks) > 1):
+            continue
+        hint = GpuHint(
+            "gpu_row_reduction", arch, thread=(place,), reduce_threads=share, vector=vector,
+            options=(("stage", stage), ("unroll", unroll)),
+        )  # fmt: skip
+        stream = _rows(form, blocks, hint)
+        ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)
+
+
+def _rows(form: RowForm, blocks: list[BlockFacts], hint: GpuHint) -> Stream:
+    (place,), share, vector = hint.thread, hint.reduce_threads, hint.vector
+    stage, unroll = hint.option("stage"), hint.option("unroll", 1)
+    passes = [f for f in blocks if f.reduction or form.wide]
+    steps = math.ceil(form.columns / vector / share)
+    size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
+    row = form.columns * size
+    exchanges = math.log2(share) * sum(f.stores for f in blocks if f.reduction)
+    each = sum(2.0 + f.size * 0.5 for f in passes)
+    loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
+    many = max(0, len(passes) - 1)
+    return Stream(
+        blocks=math.ceil(form.rows / place),
+        threads=share * place,
+        moved=max(traffic(f) for f in passes) + (0 if form.wide else form.rows * 2.0),
+        again=float(many * form.rows * row),
+        flight=float(vector * size * min(unroll, steps)),
+        instructions=_PROLOGUE
+        + steps * (vector * each + loads)
+        + exchanges * _SHUFFLE
+        + stage * steps * 8.0,
+        chain=exchanges * _SHUFFLE_WAIT
+        + (_BARRIERS * len(form.reductions) if share > 32 else 0.0)
+        + many * 250.0
+        + stage * 60.0,
+        rounds=math.ceil(steps / unroll) * 1.0,
+        registers=32 + vector * size // 4 * min(unroll, steps),
+        smem=place * row if stage else 0,
+    )
+
+
+def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
+    """Configurations of ``gpu_column_reduction`` for ``form``, best first."""
+    facts = form.facts
+    columns = facts.axes[form.columns].extent
+    others = facts.work // columns // facts.reduced
+    most = math.gcd(columns, 8)
+    ranked = []
+    for vector, x, y, split, unroll, tree in itertools.product(
+        sorted({most, max(1, most // 2), 1}),
+        (4, 8, 16, 32, 64, 128),
+        (1, 4, 8, 16, 32, 64),
+        (1, 2, 4, 8, 16, 32, 64, 128),
+        (1, 4, 8),
+        (0, 1),
+    ):
+        if not 64 <= x * y <= 1024 or x > 2 * max(1, columns // vector) or split * y > facts.reduced:
+            continue
+        if tree and (y == 1 or vector > 2):
+            continue
+        grid = others * math.ceil(columns / vector / x) * split
+        if split > 1 and grid > 4 * arch.sms * (1024 // (x * y)):
+            continue
+        steps = math.ceil(facts.reduced / split / y)
+        if unroll > 1 and (unroll > steps or steps % unroll):
+            continue
+        hint = GpuHint(
+            "gpu_column_reduction", arch, thread=(x,), reduce_threads=y, vector=vector,
+            split_k=split, options=(("tree", tree), ("unroll", unroll)),
+        )  # fmt: skip
+        stream = _columns(form, hint, grid, steps)
+        cycles = stream.cycles(arch)
+        if split > 1:
+            second = Stream(
+                blocks=math.ceil(columns * others / 128),
+                threads=128,
+                moved=4.0 * columns * others * (split + 1),
+                flight=4.0 * min(8, split),
+                instructions=30.0 + 4.0 * split,
+                rounds=math.ceil(split / 8),
+            )
+            cycles += second.cycles(arch)
+        ranked.append(GpuRanked(hint, cycles, stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)
+
+
+def _columns(form: ColumnForm, hint: GpuHint, grid: int, steps: int) -> Stream:
+    (x,), y, vector = hint.thread, hint.reduce_threads, hint.vector
+    size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
+    unroll = hint.option("unroll", 1)
+    line = min(1.0, x * vector * size / 64.0)
+    tree = hint.option("tree")
+    return Stream(
+        blocks=grid,
+        threads=x * y,
+        moved=traffic(form.facts) / line,
+        flight=float(vector * size * unroll),
+        instructions=_PROLOGUE
+        + steps * (vector * form.facts.size * 0.5 + 6.0)
+        + (vector * 10.0 * math.log2(max(2, y)) if tree else vector * 2.0 + 4.0 * vector),
+        chain=0.0 if y == 1 else (vector * 40.0 * math.log2(y) if tree else 60.0 + 8.0 * y),
+        rounds=math.ceil(steps / unroll) * 0.7,
+        registers=32 + vector + vector * size // 4 * unroll,
+        smem=0 if y == 1 else 4 * x * vector * y,
+    )

@@ -1,0 +1,220 @@
+"""Reductions across contiguous memory: threads along the columns, the reduction divided over more."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from tvm import IRModule, s_tir, tirx
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmopt.schedule.analysis import BlockFacts, all_facts, block_facts
+
+from .base import GpuTemplate
+from .hint import GpuHint
+from .steps import (
+    cache_reads,
+    extent,
+    fuse_all,
+    inline_all,
+    load_at,
+    output_block,
+    spatial_extent,
+    unrolled,
+)
+
+
+@dataclasses.dataclass
+class ColumnForm:
+    """A function with one reduction across contiguous memory, all inlined.
+
+    Attributes:
+        sch: Its schedule.
+        facts: Facts of the reduction.
+        columns: The axis of the columns.
+        epilogue: Name of the block that makes the result of the sums, or None.
+    """
+
+    sch: s_tir.Schedule
+    facts: BlockFacts
+    columns: int
+    epilogue: str | None
+
+
+def prepare_columns(func: tirx.PrimFunc) -> ColumnForm | None:
+    """The form of ``func``; None unless it has one reduction, of columns."""
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    inline_all(sch)
+    blocks = all_facts(sch)
+    found = [f for f in blocks if f.reduction]
+    last = output_block(sch)
+    if len(found) != 1 or last is None or len(blocks) > 2 or found[0].stores != 1:
+        return None
+    facts = found[0]
+    final = block_facts(sch, last)
+    if not final.reduction and final.work != spatial_extent(facts):
+        return None
+    if not facts.spatial or facts.reduced == 1:
+        return None
+    columns = facts.spatial[-1]
+    if facts.axes[columns].extent == 1 or facts.write.strides[columns] != 1:
+        return None
+    if not any(r.strides[columns] == 1 for r in facts.reads):
+        return None
+    return ColumnForm(sch, facts, columns, None if final.reduction else final.name)
+
+
+class GpuColumnReduction(GpuTemplate):
+    """Columns to the x threads by vectors, the reduction to the y threads and to blocks."""
+
+    name = "gpu_column_reduction"
+
+    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+        """Schedule ``func``, or None unless it has one reduction, of columns.
+
+        Before -> after, with 32 x 8 threads and vectors of 8::
+
+            for j: for i: s[j] += X[i, j]
+
+            for b in blockIdx.x, x in threadIdx.x, y in threadIdx.y:
+                for io: for v: part[v] += X[io * 8 + y, (b * 32 + x) * 8 + v]
+                shared[y, x * 8 + v] = part[v]
+                for y in range(8): s[...] += shared[y, ...]
+        """
+        form = prepare_columns(func)
+        if form is None:
+            return None
+        sch, facts, columns, epilogue = form.sch, form.facts, form.columns, form.epilogue
+        block = sch.get_sblock(facts.name)
+        vector = math.gcd(hint.vector, facts.axes[columns].extent)
+        loops = sch.get_loops(block)
+        others = [loops[i] for i in range(len(loops)) if not facts.axes[i].reduce and i != columns]
+        reduced = [loops[i] for i in facts.reduction]
+        sch.reorder(*others, loops[columns], *reduced)
+        reduction = fuse_all(sch, reduced)
+        if hint.split_k > 1:
+            part, _ = sch.split(reduction, [hint.split_k, None])
+            first = sch.rfactor(part, 0)
+            _in_thread_sum(sch, block, epilogue)
+            block, epilogue = first, None
+            loops = sch.get_loops(block)
+            *others, column, part, reduction = loops
+            sch.reorder(part, *others, column, reduction)
+            others = [part, *others]
+        else:
+            column = loops[columns]
+        _columns(sch, block, others, column, reduction, epilogue, hint, vector)
+        return sch
+
+
+def _columns(
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    others: list[LoopRV],
+    column: LoopRV,
+    reduction: LoopRV,
+    epilogue: str | None,
+    hint: GpuHint,
+    vector: int,
+) -> None:
+    threads = hint.thread[0] if hint.thread else 32
+    share = hint.reduce_threads
+    pieces, lane = sch.split(column, [extent(sch, column) // vector, vector])
+    grid, x = sch.split(pieces, [None, threads])
+    if share == 1:
+        _alone(sch, block, [*others, grid], (x, reduction, lane), epilogue, hint)
+        return
+    _, y = sch.split(reduction, [None, share])
+    partial = sch.rfactor(y, 0)
+    copies = _loads(sch, partial, vector)
+    tile = None if hint.option("tree") else sch.cache_read(block, 0, "shared")
+    end = sch.cache_write(block, 0, "local") if epilogue is None else sch.get_sblock(epilogue)
+    *others, grid, x, lane, rest, y = sch.get_loops(partial)
+    sch.reorder(*others, grid, x, y, rest, lane)
+    grid = fuse_all(sch, [*others, grid])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(x, "threadIdx.x")
+    sch.bind(y, "threadIdx.y")
+    sch.set_scope(partial, 0, "local")
+    load_at(sch, copies, unrolled(sch, rest, hint.option("unroll", 1)))
+    sch.unroll(lane)
+    if tile is not None:
+        _share(sch, tile, grid, vector)
+    for stage in (block, end):
+        sch.reverse_compute_at(stage, grid, preserve_unit_loops=True)
+        inside = sch.get_loops(stage)[1:]
+        summed = inside[:1] if stage is block else []
+        column = fuse_all(sch, inside[len(summed) :])
+        if tile is not None:
+            _, y, x = sch.split(column, [None, share, threads])
+            sch.reorder(y, x, *summed)
+            sch.bind(y, "threadIdx.y")
+        else:
+            x, lane = sch.split(column, [None, vector])
+            sch.reorder(x, lane, *summed)
+            for loop in summed:
+                sch.bind(loop, "threadIdx.y")
+        sch.bind(x, "threadIdx.x")
+    if epilogue is not None:
+        sch.set_scope(block, 0, "local")
+
+
+def _alone(
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    outer: list[LoopRV],
+    loops: tuple[LoopRV, LoopRV, LoopRV],
+    epilogue: str | None,
+    hint: GpuHint,
+) -> None:
+    """Every thread sums its columns by itself."""
+    x, reduction, lane = loops
+    vector = extent(sch, lane)
+    copies = _loads(sch, block, vector)
+    if epilogue is None:
+        end = sch.cache_write(block, 0, "local")
+    else:
+        end = sch.get_sblock(epilogue)
+        sch.set_scope(block, 0, "local")
+    sch.reorder(*outer, x, reduction, lane)
+    sch.bind(fuse_all(sch, outer), "blockIdx.x")
+    sch.bind(x, "threadIdx.x")
+    sch.reverse_compute_at(end, x, preserve_unit_loops=True)
+    if vector > 1 and epilogue is None:
+        sch.vectorize(sch.get_loops(end)[-1])
+    load_at(sch, copies, unrolled(sch, reduction, hint.option("unroll", 1)))
+    if vector > 1:
+        sch.unroll(lane)
+
+
+def _share(sch: s_tir.Schedule, tile: SBlockRV, grid: LoopRV, vector: int) -> None:
+    """Put the threads' sums into shared memory."""
+    sch.reverse_compute_at(tile, grid, preserve_unit_loops=True)
+    _, y, *inside = sch.get_loops(tile)
+    x, lane = sch.split(fuse_all(sch, inside), [None, vector])
+    sch.bind(y, "threadIdx.y")
+    sch.bind(x, "threadIdx.x")
+    if vector > 1:
+        sch.vectorize(lane)
+
+
+def _loads(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> list[SBlockRV]:
+    facts = block_facts(sch, block)
+    spatial = [i for i, a in enumerate(facts.axes) if not a.reduce and a.extent > 1]
+    inner = [i for i in spatial if any(r.strides[i] == 1 for r in facts.reads)]
+    return cache_reads(sch, block, inner[-1], vector) if inner else []
+
+
+def _in_thread_sum(sch: s_tir.Schedule, block: SBlockRV, epilogue: str | None) -> None:
+    """A kernel that sums the parts, a thread an element."""
+    if epilogue is None:
+        end = sch.cache_write(block, 0, "local")
+    else:
+        end = sch.get_sblock(epilogue)
+        sch.set_scope(block, 0, "local")
+    *spatial, part = sch.get_loops(block)
+    grid, x = sch.split(fuse_all(sch, spatial), [None, 128])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(x, "threadIdx.x")
+    unrolled(sch, part, 8)
+    sch.reverse_compute_at(end, x, preserve_unit_loops=True)

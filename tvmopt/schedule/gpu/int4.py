@@ -1,0 +1,141 @@
+"""Values of four bits become floats by bit operations, two at a time.
+
+A conversion of an integer costs several instructions a value. A float whose exponent is chosen so
+that the last places of its mantissa count ones holds the bits as they are, and one subtraction
+takes what is too much off again; with float16, two values of one word go together. All is exact:
+the results are those of the conversion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.backend.cuda.op import cuda_func_call
+
+from tvmopt.intrin.calls import called
+
+_WORDS = ("uint32", "int32")
+# From here on a float16 does not hold the sum of an offset and what the exponent adds.
+_MOST_OFFSET = 64
+
+_FLOAT16 = """
+__device__ __forceinline__ half tvmopt_int4_f16_{c}(unsigned int word, int shift, half scale) {{
+  // Values i and i + 4 of a word lie 16 bits apart: the two halves of one register.
+  const int place = (shift >> 2) & 3;
+  const unsigned int part = (place & 2) ? (word >> 8) : word;
+  unsigned int bits;
+  half2 value;
+  if (place & 1) {{
+    bits = (part & 0x00f000f0u) | 0x64006400u;  // 1024 + 16 v
+    value = *reinterpret_cast<half2*>(&bits);
+    value = __hfma2(value, __float2half2_rn(0.0625f), __float2half2_rn(-(64.0f + {c}.0f)));
+  }} else {{
+    bits = (part & 0x000f000fu) | 0x64006400u;  // 1024 + v
+    value = *reinterpret_cast<half2*>(&bits);
+    value = __hsub2(value, __float2half2_rn(1024.0f + {c}.0f));
+  }}
+  value = __hmul2(value, __half2half2(scale));
+  return (shift & 16) ? __high2half(value) : __low2half(value);
+}}
+"""
+
+_FLOAT32 = """
+__device__ __forceinline__ float tvmopt_int4_f32_{c}(unsigned int word, int shift, float scale) {{
+  // The bits stay where the mantissa's are, 12 or 16 from its end: 2048 + v, or 128 + v.
+  const int place = shift >> 2;
+  const int by = place < 2 ? 12 : place < 3 ? 4 : place < 5 ? 0 : place < 7 ? -8 : -12;
+  const unsigned int part = by > 0 ? (word << by) : (word >> -by);
+  const int at = shift + by;
+  const float value = __uint_as_float((part & (15u << at)) | ((150u - at) << 23));
+  const float base = static_cast<float>(1 << (23 - at)) + {c}.0f;
+  return __fmaf_rn(value, scale, -base * scale);
+}}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Nibble:
+    """``((word >> shift) & 15) - offset``, as a float of type ``dtype``."""
+
+    word: ir.Expr
+    shift: ir.Expr
+    offset: int
+    dtype: str
+
+
+def rewrite_int4(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Replace products of a scale and a value of four bits in ``func``; attributes are kept.
+
+    Before -> after::
+
+        W[k] = (Cast("float16", (w[k // 8] >> (k % 8 * 4)) & 15) - 8.0) * s[k // 128]
+        W[k] = tvmopt_int4_f16_8(w[k // 8], k % 8 * 4, s[k // 128])
+
+    A float32 product is replaced where its scale is a narrower float, which makes it exact.
+    """
+    body = tvm_ffi.structural_map(func.body, (tirx.Mul, _on_product), order="post")
+    return func.with_body(body)
+
+
+def _on_product(product: tirx.Mul) -> ir.Expr:
+    for value, scale in ((product.a, product.b), (product.b, product.a)):
+        nibble = _nibble(value)
+        if nibble is None or not 0 <= nibble.offset <= _MOST_OFFSET:
+            continue
+        source = {"float16": _FLOAT16, "float32": _FLOAT32}.get(nibble.dtype)
+        if source is None or (nibble.dtype == "float32" and not _is_narrow(scale)):
+            continue
+        word = nibble.word
+        if str(word.ty.dtype) == "int32":
+            word = tirx.reinterpret("uint32", word)
+        return cuda_func_call(
+            f"tvmopt_int4_f{nibble.dtype[-2:]}_{nibble.offset}",
+            word,
+            nibble.shift.astype("int32"),
+            scale,
+            source_code=source.format(c=nibble.offset),
+            return_type=nibble.dtype,
+        )
+    return product
+
+
+def _nibble(value: ir.Expr) -> _Nibble | None:
+    """The four bits that ``value`` is, less an offset; None when it is something else."""
+    offset = 0
+    dtype = str(value.ty.dtype)
+    while True:
+        if isinstance(value, tirx.Sub | tirx.Add):
+            number = _whole(value.b)
+            if number is None:
+                return None
+            offset += number if isinstance(value, tirx.Sub) else -number
+            value = value.a
+        elif isinstance(value, tirx.Cast):
+            if offset and "uint" in str(value.ty.dtype):
+                return None  # what is below zero wraps around
+            value = value.value
+        elif called(value) == "bitwise_and":
+            mask = _whole(value.args[1])
+            shifted = value.args[0]
+            if mask != 15 or called(shifted) != "shift_right":
+                return None
+            word, shift = shifted.args
+            if str(word.ty.dtype) not in _WORDS:
+                return None
+            return _Nibble(word, shift, offset, dtype)
+        else:
+            return None
+
+
+def _whole(expr: ir.Expr) -> int | None:
+    if not isinstance(expr, tirx.FloatImm | tirx.IntImm):
+        return None
+    number = float(expr.value)
+    return int(number) if number.is_integer() else None
+
+
+def _is_narrow(scale: ir.Expr) -> bool:
+    """Whether ``scale`` is a float32 that was a float16 or bfloat16."""
+    return isinstance(scale, tirx.Cast) and str(scale.value.ty.dtype) in ("float16", "bfloat16")

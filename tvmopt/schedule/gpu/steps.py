@@ -1,0 +1,239 @@
+"""Steps that several GPU templates share: inline, move data by vectors, deal loops to threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir import ScheduleError
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmopt.schedule.analysis import (
+    Access,
+    BlockFacts,
+    block_facts,
+    leaf_blocks,
+    substitute,
+)
+
+# Expressions in a block from which on nothing that is read twice is inlined into it.
+_MAX_INLINED_SIZE = 300
+
+
+def inline_all(sch: s_tir.Schedule) -> None:
+    """Inline every block without reduction that is no output into its consumers.
+
+    What is read several times is computed several times: registers and arithmetic cost less than
+    memory here. A block stays where TVM refuses, or where the expression would grow without bound.
+    """
+    outputs = {sch.get(b).name_hint for b in sch.get_output_blocks("root")}
+    for block in leaf_blocks(sch):
+        if sch.get(block).name_hint in outputs:
+            continue
+        facts = block_facts(sch, block)
+        consumers = [block_facts(sch, c) for c in sch.get_consumers(block)]
+        if facts.reduction or not consumers:
+            continue
+        uses = sum(r.buffer.same_as(facts.write.buffer) for c in consumers for r in c.reads)
+        moves = len(facts.reads) == 1 and not any(facts.conditional) and not facts.calls
+        if uses > 1 and not moves and max(c.size for c in consumers) + uses * facts.size > _MAX_INLINED_SIZE:
+            continue
+        try:
+            sch.compute_inline(block)
+        except ScheduleError:
+            continue
+
+
+def output_block(sch: s_tir.Schedule) -> SBlockRV | None:
+    """The block that writes the only result; None when there are several."""
+    blocks = sch.get_output_blocks("root")
+    return blocks[0] if len(blocks) == 1 else None
+
+
+def extent(sch: s_tir.Schedule, loop: LoopRV) -> int:
+    """Steps of ``loop``."""
+    return int(sch.get(loop).extent)
+
+
+def fuse_all(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> LoopRV:
+    """One loop of several adjacent ones."""
+    return sch.fuse(*loops) if len(loops) > 1 else loops[0]
+
+
+def power_of_two(number: int) -> int:
+    """The largest power of two that divides ``number``."""
+    return number & -number
+
+
+def widest(facts: BlockFacts) -> int:
+    """Bytes of the widest element that the block reads or writes."""
+    buffers = [facts.write.buffer, *(r.buffer for r in facts.reads)]
+    return max(int(b.dtype.itemsize) for b in buffers)
+
+
+def moves_by_vectors(facts: BlockFacts, access: Access, inner: int, vector: int) -> bool:
+    """Whether ``vector`` steps of axis ``inner`` are one aligned piece of a buffer's last axis."""
+    if vector == 1 or access.strides[inner] != 1 or not len(access.buffer.shape):
+        return False
+    if int(access.buffer.shape[-1]) % vector or facts.axes[inner].extent % vector:
+        return False
+    for i, (axis, stride) in enumerate(zip(facts.axes, access.strides, strict=True)):
+        if i != inner and axis.extent > 1 and (stride is None or stride % vector):
+            return False
+    start = substitute(access.offset, {a.var: tirx.IntImm(str(a.var.ty.dtype), 0) for a in facts.axes})
+    start = sym.Analyzer().simplify(start)
+    return isinstance(start, tirx.IntImm) and int(start) % vector == 0
+
+
+def split_prefix(
+    sch: s_tir.Schedule, loops: Sequence[LoopRV], count: int
+) -> tuple[list[LoopRV], list[LoopRV]] | None:
+    """Divide nested loops into outer ones of ``count`` steps together and the rest.
+
+    A loop across the boundary is split where that goes up; None where it does not.
+    """
+    outer: list[LoopRV] = []
+    have = 1
+    for n, loop in enumerate(loops):
+        if have == count:
+            return outer, list(loops[n:])
+        steps = extent(sch, loop)
+        if count % have == 0 and (count // have) % steps == 0:
+            outer.append(loop)
+            have *= steps
+            continue
+        part = count // have
+        if count % have or steps % part:
+            return None
+        first, second = sch.split(loop, [part, steps // part])
+        return [*outer, first], [second, *loops[n + 1 :]]
+    return (outer, []) if have == count else None
+
+
+def split_vector(
+    sch: s_tir.Schedule, loops: Sequence[LoopRV], vector: int
+) -> tuple[LoopRV, LoopRV]:
+    """One loop over vectors, and one of ``vector`` steps within it.
+
+    The last loop of more than one step is split, so that a vector stays within its axis; its steps
+    must be a multiple of ``vector``.
+    """
+    place = max((n for n, loop in enumerate(loops) if extent(sch, loop) > 1), default=0)
+    inner = fuse_all(sch, loops[place:])
+    pieces, lane = sch.split(inner, [extent(sch, inner) // vector, vector])
+    return fuse_all(sch, [*loops[:place], pieces]), lane
+
+
+def index_map(
+    sch: s_tir.Schedule, block: SBlockRV, how: Callable[..., Sequence[ir.Expr]]
+) -> tirx.IndexMap:
+    """The map ``how`` of the axes of ``block``, of the type that its indices have."""
+    axes = sch.get(block).iter_vars
+    return tirx.IndexMap.from_func(
+        how, ndim=len(axes), index_dtype=str(axes[0].var.ty.dtype) if len(axes) else "int64"
+    )
+
+
+def _split_last(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> tirx.IndexMap:
+    def split(*indices: tirx.Var) -> list[ir.Expr]:
+        return [*indices[:-1], indices[-1] // vector, indices[-1] % vector]
+
+    return index_map(sch, block, split)
+
+
+def cache_reads(
+    sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int
+) -> list[SBlockRV]:
+    """Have ``block`` read registers that are loaded in pieces of ``vector`` elements.
+
+    Call this while the block and those who write what it reads still have nests of their own;
+    :func:`load_at` then puts the loads to their place.
+
+    Args:
+        sch: The schedule.
+        block: The block.
+        inner: Index of the axis that the pieces lie along.
+        vector: Elements of a load.
+
+    Returns:
+        The blocks that load.
+    """
+    if vector == 1:
+        return []
+    facts = block_facts(sch, block)
+    if any(facts.conditional):
+        return []
+    wanted: list[Access] = []
+    for read in facts.reads:
+        if read.buffer.scope() == "local" or not moves_by_vectors(facts, read, inner, vector):
+            continue
+        same = [other for other in facts.reads if other.buffer.same_as(read.buffer)]
+        if any(not _equal(other.offset, read.offset) for other in same):
+            continue
+        if not any(read.buffer.same_as(other.buffer) for other in wanted):
+            wanted.append(read)
+    copies = []
+    for read in wanted:
+        regions = sch.get(block).reads
+        index = next(n for n, r in enumerate(regions) if r.source.same_as(read.buffer))
+        copy = sch.cache_read(block, index, "local", consumer_blocks=[block])
+        divided = _split_last(sch, copy, vector)
+        sch.transform_block_layout(copy, divided)
+        sch.transform_layout(copy, ("write", 0), divided)
+        copies.append(copy)
+    return copies
+
+
+def load_at(sch: s_tir.Schedule, copies: Sequence[SBlockRV], loop: LoopRV) -> None:
+    """Load within ``loop`` what :func:`cache_reads` made, by vectors."""
+    for copy in copies:
+        sch.compute_at(copy, loop, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(copy)[-1])
+
+
+def cache_result(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> SBlockRV:
+    """Have ``block`` write registers, which are stored in pieces of ``vector`` elements.
+
+    Call this while the block has a nest of its own; :func:`store_at` puts the stores to their
+    place.
+
+    Returns:
+        The block that stores.
+    """
+    copy = sch.cache_write(block, 0, "local")
+    divided = _split_last(sch, copy, vector)
+    sch.transform_block_layout(copy, divided)
+    sch.transform_layout(block, ("write", 0), divided)
+    return copy
+
+
+def store_at(sch: s_tir.Schedule, copy: SBlockRV, loop: LoopRV) -> None:
+    """Store within ``loop`` what :func:`cache_result` made, by vectors."""
+    sch.reverse_compute_at(copy, loop, preserve_unit_loops=True)
+    sch.vectorize(sch.get_loops(copy)[-1])
+
+
+def _equal(a: ir.Expr, b: ir.Expr) -> bool:
+    return bool(tvm_ffi.structural_equal(a, b))
+
+
+def spatial_extent(facts: BlockFacts) -> int:
+    """Elements of the result."""
+    return math.prod(a.extent for a in facts.axes if not a.reduce)
+
+
+def unrolled(sch: s_tir.Schedule, loop: LoopRV, count: int) -> LoopRV:
+    """Unroll ``loop`` by ``count``, where that divides its steps, or wholly where it has fewer.
+
+    Returns:
+        The loop that is unrolled; ``loop`` itself where none is.
+    """
+    steps = extent(sch, loop)
+    if count < 2 or steps == 1 or (steps > count and steps % count):
+        return loop
+    if steps > count:
+        _, loop = sch.split(loop, [None, count])
+    sch.unroll(loop)
+    return loop

@@ -1,0 +1,165 @@
+"""Transposes: tiles go through shared memory, so that both sides see whole lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+from tvm import IRModule, ir, s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
+
+from tvmopt.schedule.analysis import Access, BlockFacts, block_facts, leaf_blocks
+
+from .base import GpuTemplate
+from .hint import GpuHint
+from .steps import extent, fuse_all, index_map, inline_all
+
+
+@dataclasses.dataclass
+class TransposeForm:
+    """One pass over the result that reads an input across, all inlined, axes made one.
+
+    Attributes:
+        sch: Its schedule.
+        facts: Facts of its block.
+        read: The read that goes across.
+        source: The axis that is contiguous in ``read``.
+        target: The axis that is contiguous in the result.
+    """
+
+    sch: s_tir.Schedule
+    facts: BlockFacts
+    read: Access
+    source: int
+    target: int
+
+
+def prepare_transpose(func: tirx.PrimFunc) -> TransposeForm | None:
+    """The form of ``func``; None unless it turns two contiguous axes around, of one input."""
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
+        return None
+    inline_all(sch)
+    blocks = leaf_blocks(sch)
+    if len(blocks) != 1:
+        return None
+    _collapse(sch, blocks[0])
+    facts = block_facts(sch, blocks[0])
+    read = None if any(facts.conditional) else turned(facts)
+    if read is None:
+        return None
+    target = max(i for i, a in enumerate(facts.axes) if a.extent > 1)
+    source = next(
+        i for i, s in enumerate(read.strides) if s == 1 and facts.axes[i].extent > 1
+    )
+    return TransposeForm(sch, facts, read, source, target)
+
+
+class GpuTranspose(GpuTemplate):
+    """Reads lines of the input into shared memory and writes lines of the result from it."""
+
+    name = "gpu_transpose"
+
+    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+        """Schedule ``func``, or None unless it is one pass that turns contiguous axes around.
+
+        Before -> after, with tiles of 64 x 64::
+
+            for i, j: Y[i, j] = X[j, i]
+
+            for b in blockIdx.x:
+                for ... in threadIdx.x: shared[j, i] = X[...]     (rows padded by 2)
+                for ... in threadIdx.x: Y[...] = shared[j, i]
+        """
+        form = prepare_transpose(func)
+        if form is None or len(hint.block) != 2:
+            return None
+        sch, facts, read = form.sch, form.facts, form.read
+        source, target = form.source, form.target
+        block = sch.get_sblock(facts.name)
+        loops = sch.get_loops(block)
+        threads = hint.thread[0] if hint.thread else 256
+        regions = sch.get(block).reads
+        index = next(n for n, r in enumerate(regions) if r.source.same_as(read.buffer))
+        used = [i for i, s in enumerate(read.strides) if s != 0 and i not in (source, target)]
+
+        def layout(*indices: tirx.Var) -> list[tirx.Var]:
+            return [*(indices[i] for i in used), indices[target], indices[source]]
+
+        copy = sch.reindex_cache_read(block, index, "shared", index_map(sch, block, layout))
+        sources, s = sch.split(loops[source], [None, hint.block[0]])
+        targets, t = sch.split(loops[target], [None, hint.block[1]])
+        others = [loop for i, loop in enumerate(loops) if i not in (source, target)]
+        sch.reorder(*others, targets, sources, s, t)
+        grid = fuse_all(sch, [*others, targets, sources])
+        sch.bind(grid, "blockIdx.x")
+        vector = math.gcd(hint.vector, math.gcd(facts.axes[target].extent, hint.block[1]))
+        tile = sch.fuse(s, t)
+        pieces, lane = sch.split(tile, [extent(sch, tile) // vector, vector])
+        _, x = sch.split(pieces, [None, threads])
+        sch.bind(x, "threadIdx.x")
+        sch.compute_at(copy, grid, preserve_unit_loops=True)
+        inside = sch.get_loops(copy)[1:]
+        order = block_facts(sch, copy)
+        last = next(
+            i for i, s in enumerate(order.reads[0].strides) if s == 1 and order.axes[i].extent > 1
+        )
+        inside = [*(lp for i, lp in enumerate(inside) if i != last), inside[last]]
+        sch.reorder(*inside)
+        width = math.gcd(hint.vector, math.gcd(facts.axes[source].extent, hint.block[0]))
+        flat = fuse_all(sch, inside)
+        pieces, wide = sch.split(flat, [extent(sch, flat) // width, width])
+        _, x = sch.split(pieces, [None, threads])
+        sch.bind(x, "threadIdx.x")
+        if width > 1:
+            sch.vectorize(wide)
+        if vector > 1:
+            sch.vectorize(lane)
+        size = int(read.buffer.dtype.itemsize)
+        sch.storage_align(copy, 0, len(used), 32, hint.option("pad", max(1, 4 // size)))
+        return sch
+
+
+def turned(facts: BlockFacts) -> Access | None:
+    """The read that walks another axis than the write does; None unless there is just one."""
+    target = max((i for i, a in enumerate(facts.axes) if a.extent > 1), default=-1)
+    if target < 0 or facts.write.strides[target] != 1:
+        return None
+    found = []
+    for read in facts.reads:
+        if any(s is None for s in read.strides):
+            return None
+        sources = [i for i, s in enumerate(read.strides) if s == 1 and facts.axes[i].extent > 1]
+        if sources and sources[0] != target and read.strides[target] != 0:
+            found.append(read)
+    return found[0] if len(found) == 1 else None
+
+
+def _collapse(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Make one axis of adjacent ones that are one in every access."""
+    again = True
+    while again:
+        again = False
+        facts = block_facts(sch, block)
+        accesses = [facts.write, *facts.reads]
+        for i in range(len(facts.axes) - 1):
+            size = facts.axes[i + 1].extent
+            if all(
+                a.strides[i] is not None
+                and a.strides[i + 1] is not None
+                and (a.strides[i] == a.strides[i + 1] * size or facts.axes[i].extent == 1)
+                for a in accesses
+            ):
+                sch.transform_block_layout(block, index_map(sch, block, _joined(i, size)))
+                again = True
+                break
+
+
+def _joined(place: int, size: int) -> Callable[..., list[ir.Expr]]:
+    """Axes with those at ``place`` and after it, of ``size`` steps, made one."""
+
+    def join(*axes: tirx.Var) -> list[ir.Expr]:
+        return [*axes[:place], axes[place] * size + axes[place + 1], *axes[place + 2 :]]
+
+    return join

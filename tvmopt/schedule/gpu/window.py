@@ -1,0 +1,129 @@
+"""Reductions over a small window in every thread: pooling, depthwise convolution, and the rest."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import IRModule, s_tir, tirx
+from tvm.s_tir import ScheduleError
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmopt.schedule.analysis import BlockFacts, all_facts, block_facts, leaf_blocks
+
+from .base import GpuTemplate
+from .elementwise import schedule_elementwise
+from .hint import GpuHint
+from .steps import extent, fuse_all, inline_all, moves_by_vectors, output_block, spatial_extent, split_vector
+
+
+class GpuWindow(GpuTemplate):
+    """Every thread computes a vector of results, the window unrolled."""
+
+    name = "gpu_window"
+
+    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+        """Schedule ``func``, or None unless it holds one reduction.
+
+        Before -> after, for a pooling of 3 x 3 with vectors of 8 channels::
+
+            for n, h, w, c: for y, x: P[n, h, w, c] = max(P[...], X[n, 2 * h + y, 2 * w + x, c])
+
+            for nhw in blockIdx.x, t in threadIdx.x:
+                for y, x: for v in vectorized(8): p[v] = max(p[v], X[...])
+                for v in vectorized(8): P[...] = p[v]
+        """
+        sch = s_tir.Schedule(IRModule({"main": func}))
+        inline_all(sch)
+        blocks = all_facts(sch)
+        found = [f for f in blocks if f.reduction]
+        last = output_block(sch)
+        if len(found) != 1 or last is None or len(blocks) > 2:
+            return None
+        final = block_facts(sch, last)
+        if not final.reduction and final.work != spatial_extent(found[0]):
+            return None
+        block = sch.get_sblock(found[0].name)
+        vector = _vector(found[0], hint.vector)
+        threads = hint.thread[0] if hint.thread else 128
+        if final.reduction:
+            end = sch.cache_write(block, 0, "local")
+        else:
+            end = last
+            sch.set_scope(block, 0, "local")
+        loops = sch.get_loops(end) or [sch.add_unit_loop(end)]
+        pieces, lane = split_vector(sch, loops, vector)
+        grid, x = sch.split(pieces, [None, threads])
+        sch.bind(grid, "blockIdx.x")
+        sch.bind(x, "threadIdx.x")
+        sch.compute_at(block, x, preserve_unit_loops=True)
+        inside = sch.get_loops(block)[2:]
+        facts = block_facts(sch, block)
+        spatial = [lp for lp, a in zip(inside, facts.axes, strict=True) if not a.reduce]
+        reduced = [lp for lp, a in zip(inside, facts.axes, strict=True) if a.reduce]
+        if math.prod(extent(sch, lp) for lp in spatial) != vector:
+            return None
+        sch.reorder(*reduced, *spatial)
+        if math.prod(extent(sch, lp) for lp in reduced) <= hint.option("unroll", 64):
+            for lp in reduced:
+                sch.unroll(lp)
+        if vector > 1:
+            init = sch.decompose_reduction(block, reduced[0])
+            if hint.option("direct"):
+                sch.vectorize(sch.get_loops(block)[-1])
+                sch.vectorize(sch.get_loops(init)[-1])
+            else:
+                sch.unroll(sch.get_loops(block)[-1])
+                sch.unroll(sch.get_loops(init)[-1])
+            sch.vectorize(lane)
+        return sch
+
+
+def _vector(facts: BlockFacts, wanted: int) -> int:
+    """The longest vector, up to ``wanted``, along the last axis of the result."""
+    inner = max((i for i in facts.spatial if facts.axes[i].extent > 1), default=-1)
+    if inner < 0 or facts.write.strides[inner] != 1:
+        return 1
+    if not any(r.strides[inner] == 1 for r in facts.reads):
+        return 1
+    vector = math.gcd(wanted, facts.axes[inner].extent)
+    accesses = [facts.write, *(r for r in facts.reads if r.strides[inner] == 1)]
+    while vector > 1 and not all(moves_by_vectors(facts, a, inner, vector) for a in accesses):
+        vector //= 2
+    return vector
+
+
+class GpuFallback(GpuTemplate):
+    """A kernel for every block, a thread for every element of its result."""
+
+    name = "gpu_fallback"
+
+    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+        """Schedule any function of leaf blocks."""
+        sch = s_tir.Schedule(IRModule({"main": func}))
+        inline_all(sch)
+        for block in leaf_blocks(sch):
+            if block_facts(sch, block).reduction:
+                _serial(sch, block, hint)
+            else:
+                schedule_elementwise(sch, block, hint)
+        return sch
+
+
+def _serial(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) -> None:
+    facts = block_facts(sch, block)
+    loops = sch.get_loops(block)
+    spatial: list[LoopRV] = [loops[i] for i, a in enumerate(facts.axes) if not a.reduce]
+    reduced = [loops[i] for i in facts.reduction]
+    if not spatial:
+        spatial = [sch.add_unit_loop(loops[0])]
+    sch.reorder(*spatial, *reduced)
+    flat = fuse_all(sch, spatial)
+    grid, x = sch.split(flat, [None, hint.thread[0] if hint.thread else 128])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(x, "threadIdx.x")
+    if facts.stores == 1:
+        try:
+            copy = sch.cache_write(block, 0, "local")
+            sch.reverse_compute_at(copy, x, preserve_unit_loops=True)
+        except ScheduleError:
+            return
