@@ -84,7 +84,8 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
         return None
     (anchor,) = reductions
     facts = _in_block_order(sch, anchor)
-    kinds = _kinds(facts)
+    used = _used(sch, anchor)
+    kinds = _kinds(facts, used)
     if kinds is None or not is_product(sch, anchor):
         return None
     output = block_facts(sch, sch.get_output_blocks("root")[0])
@@ -93,7 +94,6 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
         math.prod(x.extent for x, kind in zip(facts.axes, kinds, strict=True) if kind == wanted)
         for wanted in "sijk"
     )
-    used = [variables(access.offset) for access in (*facts.reads, facts.write)]
     copies = [sch.reindex(anchor, where) for where in (("read", 0), ("read", 1), ("write", 0))]
     shapes = [*sch.get(anchor).iter_vars]
     for n, order in enumerate(("sik", "sjk", "sij")):
@@ -126,13 +126,20 @@ def _in_block_order(sch: s_tir.Schedule, block: SBlockRV) -> BlockFacts:
     return dataclasses.replace(facts, reads=tuple(reads))
 
 
-def _kinds(facts: BlockFacts) -> list[str] | None:
+def _used(sch: s_tir.Schedule, block: SBlockRV) -> list[set[tirx.Var]]:
+    """Variables that index the reads and the write of ``block``, those of a single step too."""
+    found = sch.get(block)
+    regions = [*found.reads, *found.writes]
+    return [set().union(*(variables(r.min) for r in region.region)) for region in regions]
+
+
+def _kinds(facts: BlockFacts, used: Sequence[set[tirx.Var]]) -> list[str] | None:
     """For each axis which of ``s, i, j, k`` it belongs to; None when one belongs to none."""
-    if len(facts.reads) != 2 or facts.stores != 1 or any(facts.conditional):
+    if len(facts.reads) != 2 or len(used) != 3 or facts.stores != 1 or any(facts.conditional):
         return None
     if facts.reads[0].buffer.same_as(facts.reads[1].buffer):
         return None
-    in_a, in_b, in_c = (variables(x.offset) for x in (*facts.reads, facts.write))
+    in_a, in_b, in_c = used
     kinds = []
     for axis in facts.axes:
         member = axis.var in in_a, axis.var in in_b, axis.var in in_c
