@@ -31,6 +31,7 @@ class MmaIntrinsic:
         sums: Type of the sums: ``"float32"``, ``"float16"`` (of float16) or ``"int32"``.
         a_along_k: Whether ``a`` lies in shared memory as ``[i][k]``, else as ``[k][i]``.
         b_along_k: Whether ``b`` lies as ``[j][k]``, else as ``[k][j]``; the latter only of 16 bits.
+        swapped: Whether the product is written ``b * a``, which TVM tells apart.
         scope: Scope of the shared memory.
     """
 
@@ -38,6 +39,7 @@ class MmaIntrinsic:
     sums: str
     a_along_k: bool = True
     b_along_k: bool = True
+    swapped: bool = False
     scope: str = "shared.dyn"
 
     def __post_init__(self) -> None:
@@ -94,7 +96,8 @@ class MmaIntrinsic:
 
     def multiply(self) -> str:
         """Name of the intrinsic that multiplies."""
-        return _register(f"tvmopt.mma_{self.dtype}_{self.sums}", lambda: _multiply(self))
+        name = f"tvmopt.mma_{self.dtype}_{self.sums}{'_swapped' if self.swapped else ''}"
+        return _register(name, lambda: _multiply(self))
 
     def zero(self) -> str:
         """Name of the intrinsic that zeroes sums."""
@@ -205,37 +208,46 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Fragments multiplied into sums: definition and implementation."""
     dtype, sums, row, depth, local = mma.dtype, mma.sums, mma.row, mma.depth, mma.local
-    place_a, place_b, place_c = mma.place_a, mma.place_b, mma.place_c
+    swapped, place_c = mma.swapped, mma.place_c
+
+    def place_a(i: Any, _j: Any, k: Any) -> tuple[Any, Any]:
+        return mma.place_a(i, k)
+
+    def place_b(_i: Any, j: Any, k: Any) -> tuple[Any, Any]:
+        return mma.place_b(j, k)
+
+    place_x, place_y = (place_b, place_a) if swapped else (place_a, place_b)
     shape, short, short_sums = f"m16n8k{depth}", _SHORT[dtype], _SHORT[sums]
     local_c = ROWS * COLUMNS // LANES
 
     @T.prim_func(s_tir=True)
-    def definition(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
-        B = T.match_buffer(b, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
+    def definition(first: T.handle, second: T.handle, c: T.handle) -> None:
+        X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
+        Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
         C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
         with T.sblock("root"):
-            T.reads(C[0:LANES, 0:local_c], A[0:LANES, 0:local], B[0:LANES, 0:local])
+            T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
             T.writes(C[0:LANES, 0:local_c])
             for i, j, k in T.grid(ROWS, COLUMNS, depth):
                 with T.sblock("mma"):
                     vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                    lane_a, at_a = T.meta_var(place_a(vi, vk))
-                    lane_b, at_b = T.meta_var(place_b(vj, vk))
+                    lane_x, at_x = T.meta_var(place_x(vi, vj, vk))
+                    lane_y, at_y = T.meta_var(place_y(vi, vj, vk))
                     lane_c, at_c = T.meta_var(place_c(vi, vj))
-                    T.reads(C[lane_c, at_c], A[lane_a, at_a], B[lane_b, at_b])
+                    T.reads(C[lane_c, at_c], X[lane_x, at_x], Y[lane_y, at_y])
                     T.writes(C[lane_c, at_c])
-                    C[lane_c, at_c] = C[lane_c, at_c] + T.cast(A[lane_a, at_a], sums) * T.cast(
-                        B[lane_b, at_b], sums
+                    C[lane_c, at_c] = C[lane_c, at_c] + T.cast(X[lane_x, at_x], sums) * T.cast(
+                        Y[lane_y, at_y], sums
                     )
 
     @T.prim_func(s_tir=True)
-    def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
-        B = T.match_buffer(b, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
+    def implementation(first: T.handle, second: T.handle, c: T.handle) -> None:
+        X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
+        Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
         C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        A, B = T.meta_var((Y, X) if swapped else (X, Y))  # noqa: N806
         with T.sblock("root"):
-            T.reads(C[0:LANES, 0:local_c], A[0:LANES, 0:local], B[0:LANES, 0:local])
+            T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
             T.writes(C[0:LANES, 0:local_c])
             for tx in T.thread_binding(0, LANES, "threadIdx.x"):
                 T.evaluate(
@@ -362,5 +374,8 @@ _ALL = (
         for a in (True, False)
         for b in (True, False)
     ),
+    *(MmaIntrinsic(d, "float32", swapped=True) for d in ("float16", "bfloat16")),
+    MmaIntrinsic("float16", "float16", swapped=True),
     MmaIntrinsic("int8", "int32"),
+    MmaIntrinsic("int8", "int32", swapped=True),
 )

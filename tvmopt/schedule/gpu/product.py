@@ -11,12 +11,20 @@ import math
 from collections.abc import Sequence
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 from tvm.ir import IRModule
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.schedule.analysis import Access, BlockFacts, block_facts, leaf_blocks, variables
+from tvmopt.schedule.analysis import (
+    Access,
+    Axis,
+    BlockFacts,
+    block_facts,
+    leaf_blocks,
+    substitute,
+    variables,
+)
 
 #: Elements of the longest vector that a thread moves at once, by their bytes: 16 bytes.
 VECTOR_BYTES = 16
@@ -27,14 +35,18 @@ class Operand:
     """One factor of the product.
 
     Attributes:
-        dtype: Type of its elements in memory, before what a prologue makes of them.
-        contiguous: The axis along which its elements lie side by side: ``"k"``, ``"i"`` (of A),
-            ``"j"`` (of B), or ``""`` when there is none.
-        run: Elements along it that start at a multiple of themselves: a power of two.
+        index: Which of the anchor's reads it is.
+        dtype: Type of its elements as they are multiplied.
+        size: Bytes of the widest element in memory that it is made of.
+        contiguous: The axis along which its elements lie side by side: ``"k"``, or ``"x"``, its
+            data-parallel one; ``""`` when there is none.
+        run: Elements along it of which each aligned group lies aligned in memory: a power of two.
         plain: Whether it is read as it is, or zero where it is padded: no arithmetic.
     """
 
+    index: int
     dtype: str
+    size: float
     contiguous: str
     run: int
     plain: bool
@@ -48,11 +60,14 @@ class Product:
         sch: Its schedule; the operands go through copies of the normal form.
         anchor: The product; its loops are those of ``s, i, j, k``.
         extents: Of ``s, i, j, k``.
-        a: The first factor.
-        b: The second factor.
+        a: The factor that has the axis ``i``.
+        b: The factor that has the axis ``j``, along which results lie side by side.
         sums: Type of the sums.
-        out: Bytes of an element of the result.
-        out_run: Elements of the result side by side along ``j``, a power of two.
+        out: Type of the result.
+        out_run: Elements of the result along ``j`` of which each aligned group lies aligned in
+            memory: a power of two.
+        read: Bytes of everything that the epilogue reads besides the sums.
+        unique: Bytes of each factor in memory; a convolution reads its image many times.
     """
 
     sch: s_tir.Schedule
@@ -63,6 +78,13 @@ class Product:
     sums: str
     out: str
     out_run: int
+    read: int
+    unique: tuple[int, int]
+
+    @property
+    def copies(self) -> tuple[Operand, Operand]:
+        """Both factors."""
+        return self.a, self.b
 
 
 def normalise(func: tirx.PrimFunc) -> Product | None:
@@ -78,44 +100,88 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
         for y, x, o: Y[y, x, o] = S[0, y * W + x, o]
     """
     sch = s_tir.Schedule(IRModule({"main": func}))
+    outputs = sch.get_output_blocks("root")
     blocks = leaf_blocks(sch)
-    reductions = [block for block in blocks if block_facts(sch, block).reduction]
-    if len(reductions) != 1 or len(sch.get_output_blocks("root")) != 1:
+    reductions = [block for block in blocks if _reduces(sch, block)]
+    if len(reductions) != 1 or len(outputs) != 1:
         return None
     (anchor,) = reductions
+    _inline_views(sch, anchor)
     facts = _in_block_order(sch, anchor)
     used = _used(sch, anchor)
     kinds = _kinds(facts, used)
     if kinds is None or not is_product(sch, anchor):
         return None
-    output = block_facts(sch, sch.get_output_blocks("root")[0])
-    a, b = (_operand(sch, anchor, facts, kinds, n) for n in range(2))
-    extents = tuple(
+    innermost = [kind for axis, kind in zip(facts.axes, kinds, strict=True) if _last(facts, axis)]
+    swapped = innermost == ["i"]
+    if swapped:
+        kinds = [{"i": "j", "j": "i"}.get(kind, kind) for kind in kinds]
+    iters = list(sch.get(anchor).iter_vars)
+    extents = [
         math.prod(x.extent for x, kind in zip(facts.axes, kinds, strict=True) if kind == wanted)
         for wanted in "sijk"
-    )
+    ]
     copies = [sch.reindex(anchor, where) for where in (("read", 0), ("read", 1), ("write", 0))]
-    shapes = [*sch.get(anchor).iter_vars]
-    for n, order in enumerate(("sik", "sjk", "sij")):
-        axes = [
-            (kind, iv.dom.extent)
-            for axis, kind, iv in zip(facts.axes, kinds, shapes, strict=True)
-            if axis.var in used[n]
-        ]
-        side = "read" if n == 2 else "write"
-        sch.transform_layout(copies[n], (side, 0), _fuse(axes, order))
-    whole = [(kind, iv.dom.extent) for kind, iv in zip(kinds, shapes, strict=True)]
+    members = [
+        [n for n, axis in enumerate(facts.axes) if axis.var in variables_used]
+        for variables_used in used
+    ]
+    first, second = ("sjk", "sik") if swapped else ("sik", "sjk")
+    operands = []
+    for n, order in enumerate((first, second)):
+        own = [kinds[m] for m in members[n]]
+        operands.append(_operand(sch, copies[n], n, own, order[1]))
+    output = block_facts(sch, sch.get_output_blocks("root")[0])
+    last = len(output.axes) - 1
+    read = _epilogue_bytes(sch, copies[2])
+    for n, order in enumerate((first, second, "sij")):
+        axes = [(kinds[m], iters[m].dom.extent) for m in members[n]]
+        sch.transform_layout(copies[n], ("read" if n == 2 else "write", 0), _fuse(axes, order))
+    whole = [(kind, iv.dom.extent) for kind, iv in zip(kinds, iters, strict=True)]
     sch.transform_block_layout(anchor, _fuse(whole, "sijk"))
+    a, b = reversed(operands) if swapped else operands
+    sizes = [_size(access.buffer) for access in facts.reads]
     return Product(
         sch=sch,
         anchor=anchor,
-        extents=extents,
+        extents=(extents[0], extents[1], extents[2], extents[3]),
         a=a,
         b=b,
         sums=str(facts.write.buffer.dtype),
         out=str(output.write.buffer.dtype),
-        out_run=_run(output.write, [x.extent for x in output.axes], len(output.axes) - 1),
+        out_run=_run(output.write, [x.extent for x in output.axes], last) if last >= 0 else 1,
+        read=read,
+        unique=(sizes[a.index], sizes[b.index]),
     )
+
+
+def _reduces(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+    return any(iv.iter_type == tirx.IterVar.CommReduce for iv in sch.get(block).iter_vars)
+
+
+def _inline_views(sch: s_tir.Schedule, anchor: SBlockRV) -> None:
+    """Inline what only renumbers the elements of an operand: a reshape, a transposition."""
+    changed = True
+    while changed:
+        changed = False
+        for producer in sch.get_producers(anchor):
+            stores = _stores(sch, producer)
+            if len(stores) == 1 and isinstance(stores[0].value, ir.TensorLoad):
+                try:
+                    sch.compute_inline(producer)
+                    changed = True
+                except ScheduleError:
+                    continue
+
+
+def _last(facts: BlockFacts, axis: Axis) -> bool:
+    """Whether results lie side by side along ``axis``."""
+    place = facts.axes.index(axis)
+    return not axis.reduce and axis.extent > 1 and facts.write.strides[place] == 1
+
+
+def _size(buffer: tirx.Buffer) -> int:
+    return math.prod(int(e) for e in buffer.shape) * int(buffer.dtype.itemsize)
 
 
 def _in_block_order(sch: s_tir.Schedule, block: SBlockRV) -> BlockFacts:
@@ -158,15 +224,20 @@ def _kinds(facts: BlockFacts, used: Sequence[set[tirx.Var]]) -> list[str] | None
     return kinds if "k" in kinds else None
 
 
-def is_product(sch: s_tir.Schedule, block: SBlockRV) -> bool:
-    """Whether ``block`` adds the product of its two reads, cast or not, to what it writes."""
+def _stores(sch: s_tir.Schedule, block: SBlockRV) -> list[tirx.BufferStore]:
     stores: list[tirx.BufferStore] = []
     tvm_ffi.structural_walk(sch.get(block).body, (tirx.BufferStore, stores.append), order="post")
-    value = stores[0].value
+    return stores
+
+
+def is_product(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+    """Whether ``block`` adds the product of its two reads, cast or not, to what it writes."""
+    (store,) = _stores(sch, block)
+    value = store.value
     if not isinstance(value, tirx.Add):
         return False
     for total, product in ((value.a, value.b), (value.b, value.a)):
-        if isinstance(total, ir.TensorLoad) and total.source.same_as(stores[0].buffer):
+        if isinstance(total, ir.TensorLoad) and total.source.same_as(store.buffer):
             product = _uncast(product)
             if isinstance(product, tirx.Mul):
                 return all(isinstance(_uncast(x), ir.TensorLoad) for x in (product.a, product.b))
@@ -180,31 +251,91 @@ def _uncast(value: ir.Expr) -> ir.Expr:
 
 
 def _operand(
-    sch: s_tir.Schedule, anchor: SBlockRV, facts: BlockFacts, kinds: Sequence[str], n: int
+    sch: s_tir.Schedule, copy: SBlockRV, index: int, kinds: Sequence[str], own: str
 ) -> Operand:
-    access = facts.reads[n]
-    extents = [axis.extent for axis in facts.axes]
-    steps = [i for i, s in enumerate(access.strides) if s == 1 and extents[i] > 1]
-    contiguous, run = "", 1
-    if len(steps) == 1 and kinds[steps[0]] in ("i", "j", "k"):
+    """What the copy of an operand reads, through everything that makes it.
+
+    Args:
+        sch: The schedule.
+        copy: The copy, as ``reindex`` leaves it.
+        index: Which of the anchor's reads it makes.
+        kinds: Kind of each of the copy's axes.
+        own: The kind of its data-parallel axis, ``"i"`` or ``"j"``.
+    """
+    trial = sch.copy()
+    block = trial.get_sblock(sch.get(copy).name_hint)
+    inline_producers(trial, block)
+    facts = block_facts(trial, block)
+    dtype = str(facts.write.buffer.dtype)
+    rank = len(facts.axes)
+    reads = [r for r in facts.reads if sum(s != 0 for s in r.strides) * 2 > rank]
+    best, run = "", 1
+    for kind in ("k", own):
         # Fused with others of its kind it must be the last of them: vectors run along it.
-        last = max(i for i, kind in enumerate(kinds) if kind == kinds[steps[0]] and extents[i] > 1)
-        if last == steps[0]:
-            contiguous, run = kinds[last], _run(access, extents, last)
-    producers = [
-        block
-        for block in sch.get_producers(anchor)
-        if any(r.source.same_as(access.buffer) for r in sch.get(block).writes)
-    ]
-    dtype, plain = str(access.buffer.dtype), True
-    for block in producers:
-        made = block_facts(sch, block)
-        plain = len(made.reads) == 1 and made.calls <= {"tirx.if_then_else", "prim.if_then_else"}
-        plain = plain and str(made.reads[0].buffer.dtype) == dtype and made.size < 64
-        plain = plain and not sch.get_producers(block)
-        if made.reads:
-            dtype = str(made.reads[0].buffer.dtype)
-    return Operand(dtype, contiguous, run, plain)
+        axes = [n for n, k in enumerate(kinds) if k == kind and facts.axes[n].extent > 1]
+        if axes and reads:
+            found = min(aligned_run(r, facts.axes, axes[-1]) for r in reads)
+            if found > run:
+                best, run = ("k" if kind == "k" else "x"), found
+    if not best:
+        steps = [n for n, a in enumerate(facts.axes) if a.extent > 1]
+        near = [n for n in steps if reads and reads[0].strides[n] == 1]
+        best = {"k": "k", own: "x"}.get(kinds[near[-1]], "") if near else ""
+    value = _stores(trial, block)[0].value
+    plain = _is_plain(value) and all(str(r.buffer.dtype) == dtype for r in facts.reads)
+    size = max([float(r.buffer.dtype.itemsize) for r in facts.reads] or [1.0])
+    return Operand(index, dtype, size, best, run, plain)
+
+
+def _is_plain(value: ir.Expr) -> bool:
+    """Whether ``value`` is a load, or one or zero as a condition says."""
+    if isinstance(value, ir.Call) and str(getattr(value.op, "name", "")).endswith("if_then_else"):
+        _, then, other = value.args
+        return _is_plain(then) and isinstance(other, tirx.IntImm | tirx.FloatImm) and (
+            float(other.value) == 0.0
+        )
+    return isinstance(value, ir.TensorLoad)
+
+
+def aligned_run(access: Access, axes: Sequence[Axis], index: int, most: int = 16) -> int:
+    """Elements that an aligned group of steps of an axis reads aligned and side by side.
+
+    Args:
+        access: Where it reads.
+        axes: The block's axes.
+        index: The axis.
+        most: The longest group asked for, a power of two.
+
+    Returns:
+        A power of two; 1 when the elements are apart.
+    """
+    axis = axes[index]
+    dtype = str(axis.var.ty.dtype)
+    run = most
+    while run > 1:
+        if axis.extent % run == 0 and _is_aligned(access, axes, axis, run, dtype):
+            return run
+        run //= 2
+    return 1
+
+
+def _is_aligned(
+    access: Access, axes: Sequence[Axis], axis: Axis, run: int, dtype: str
+) -> bool:
+    part, place = tirx.Var("part", dtype), tirx.Var("place", dtype)
+    analyzer = sym.Analyzer()
+    for other in axes:
+        analyzer.bind(other.var, ir.Range(0, other.extent))
+    analyzer.bind(part, ir.Range(0, axis.extent // run))
+    analyzer.bind(place, ir.Range(0, run))
+    moved = substitute(access.offset, {axis.var: part * run + place})
+    start = substitute(access.offset, {axis.var: part * run})
+    aligned = analyzer.simplify(start % run)
+    return (
+        isinstance(aligned, tirx.IntImm)
+        and int(aligned) == 0
+        and analyzer.can_prove_equal(moved, start + place)
+    )
 
 
 def _run(access: Access, extents: Sequence[int], axis: int) -> int:
@@ -216,6 +347,21 @@ def _run(access: Access, extents: Sequence[int], axis: int) -> int:
         return 1
     step = math.gcd(extents[axis], *(s for s in others if s))
     return step & -step
+
+
+def _epilogue_bytes(sch: s_tir.Schedule, copy: SBlockRV) -> int:
+    """Bytes that what follows ``copy``, the product's result, reads besides it."""
+    total, waiting = 0, [copy]
+    made = [sch.get(copy).writes[0].source]
+    while waiting:
+        for block in sch.get_consumers(waiting.pop()):
+            found = sch.get(block)
+            made.append(found.writes[0].source)
+            waiting.append(block)
+            for region in found.reads:
+                if not any(region.source.same_as(m) for m in made):
+                    total += _size(region.source)
+    return total
 
 
 def _fuse(axes: Sequence[tuple[str, ir.Expr]], order: str) -> tirx.IndexMap:
@@ -250,7 +396,6 @@ def inline_consumers(sch: s_tir.Schedule, block: SBlockRV) -> None:
         ScheduleError: When something remains.
     """
     while consumers := sch.get_consumers(block):
-        done = 0
         for consumer in consumers:
             for producer in sch.get_producers(consumer):
                 if not sch.get(producer).same_as(sch.get(block)):
@@ -258,9 +403,77 @@ def inline_consumers(sch: s_tir.Schedule, block: SBlockRV) -> None:
                     sch.compute_inline(producer)
             try:
                 sch.compute_inline(consumer)
-                done += 1
             except ScheduleError:
                 sch.reverse_compute_inline(consumer)
-                done += 1
-        if not done:
-            return
+
+
+def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, parts: int) -> tuple[SBlockRV, SBlockRV]:
+    """Divide the reduction into ``parts`` products of their own, and a sum of them.
+
+    Before -> after::
+
+        for s, i, j: for k: C[s, i, j] += A[s, i, k] * B[s, j, k]
+
+        for p, s, i, j: for k: P[p, s, i, j] += A[s, i, p * K / 4 + k] * B[s, j, p * K / 4 + k]
+        for s, i, j: for p: C[s, i, j] += P[p, s, i, j]
+
+    Args:
+        sch: The schedule.
+        anchor: The product, of loops ``s, i, j, k``; ``parts`` divides the extent of ``k``.
+        parts: How many, at least 2.
+
+    Returns:
+        The block of the parts, of loops ``p, s, i, j, k``, and that of their sum.
+    """
+    *others, k = sch.get_loops(anchor)
+    part, rest = sch.split(k, [parts, None])
+    sch.reorder(part, *others, rest)
+    return sch.rfactor(part, 0), anchor
+
+
+def finish_parts(sch: s_tir.Schedule, total: SBlockRV, vector: int, threads: int = 256) -> None:
+    """Schedule the sum of the parts, with everything that follows it, as a kernel of its own.
+
+    Args:
+        sch: The schedule.
+        total: The block that sums them.
+        vector: Elements that a thread finishes at once.
+        threads: Threads of a block.
+    """
+    while True:
+        consumers = sch.get_consumers(total)
+        after = [c for block in consumers for c in sch.get_consumers(block)]
+        if not after:
+            break
+        for consumer in consumers:
+            sch.compute_inline(consumer)
+    (output,) = sch.get_consumers(total)
+    inline_other_producers(sch, output, total)
+    fused = sch.fuse(*sch.get_loops(output))
+    extent = int(sch.get(fused).extent)
+    while vector > 1 and extent % vector:
+        vector //= 2
+    block, thread, inner = sch.split(fused, [None, threads, vector])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    sch.set_scope(total, 0, "local")
+    sch.compute_at(total, thread, preserve_unit_loops=True)
+    iters = sch.get(total).iter_vars
+    loops = sch.get_loops(total)[-len(iters) :]
+    reduced = [iv.iter_type == tirx.IterVar.CommReduce for iv in iters]
+    part = loops[reduced.index(True)]
+    last = [loop for loop, is_reduced in zip(loops, reduced, strict=True) if not is_reduced][-1]
+    sch.reorder(part, last)
+    init = sch.decompose_reduction(total, part)
+    if vector > 1:
+        sch.vectorize(inner)
+        sch.vectorize(last)
+        sch.vectorize(sch.get_loops(init)[-1])
+
+
+def inline_other_producers(sch: s_tir.Schedule, block: SBlockRV, kept: SBlockRV) -> None:
+    """Draw what makes the other things that ``block`` reads, besides ``kept``, into it."""
+    for producer in sch.get_producers(block):
+        if not sch.get(producer).same_as(sch.get(kept)):
+            inline_producers(sch, producer)
+            sch.compute_inline(producer)
