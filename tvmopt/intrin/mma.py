@@ -216,6 +216,9 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     def place_b(_i: Any, j: Any, k: Any) -> tuple[Any, Any]:
         return mma.place_b(j, k)
 
+    def by_role(first: Any, second: Any) -> tuple[Any, Any]:
+        return (second, first) if swapped else (first, second)
+
     place_x, place_y = (place_b, place_a) if swapped else (place_a, place_b)
     shape, short, short_sums = f"m16n8k{depth}", _SHORT[dtype], _SHORT[sums]
     local_c = ROWS * COLUMNS // LANES
@@ -245,10 +248,10 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
         X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
         Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
         C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
-        A, B = T.meta_var((Y, X) if swapped else (X, Y))  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
             T.writes(C[0:LANES, 0:local_c])
+            A, B = T.meta_var(by_role(X, Y))  # noqa: N806
             for tx in T.thread_binding(0, LANES, "threadIdx.x"):
                 T.evaluate(
                     T.ptx_legacy.mma(
