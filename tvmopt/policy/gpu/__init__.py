@@ -1,1 +1,1 @@
-"""What GPUs do best: configurations of each template, ranked by a model of the machine."""
+"""Configurations of the GPU templates, ranked by modelled time."""

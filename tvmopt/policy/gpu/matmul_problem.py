@@ -9,7 +9,7 @@ from tvmopt.arch.cuda import CudaArch, itemsize
 from tvmopt.schedule.gpu.product import Product
 
 #: Cycles from a launch to the first instruction and from the last one to the end.
-LAUNCH = 3000.0
+LAUNCH = 2500.0
 # Bytes that L2 gives to all at once are counted twice from this share of it on: half is far away.
 _NEAR_L2 = 0.5
 

@@ -17,7 +17,7 @@ from tvmopt.policy.gpu.matmul_problem import (
     memory_cycles,
     resident_blocks,
 )
-from tvmopt.policy.ranked import Ranked
+from tvmopt.policy.gpu.ranked import GpuRanked
 from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.schedule.gpu.product import Product, normalise
 from tvmopt.schedule.gpu.simt_matmul import why_not_simt
@@ -37,7 +37,7 @@ _BARRIER, _FILL = 30.0, 1500.0
 _ALONE = 0.30
 
 
-def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[Ranked]:
+def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[GpuRanked]:
     """Every configuration that may pay, ranked; none when the template does not fit.
 
     Args:
@@ -80,7 +80,7 @@ def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[GpuHint]:
                 yield hint
 
 
-def simt_matmul_cost(problem: MatmulProblem, hint: GpuHint) -> Ranked | None:
+def simt_matmul_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     """What ``hint`` is expected to cost; None when it does not fit the GPU."""
     arch = hint.arch
     (bm, bn), (tm, tn), step = hint.block, hint.thread, hint.rstep
@@ -122,7 +122,7 @@ def simt_matmul_cost(problem: MatmulProblem, hint: GpuHint) -> Ranked | None:
     second = LAUNCH if hint.split_k > 1 else 0.0
     total = max(compute, dram, l2) + 0.1 * min(compute, max(dram, l2)) + LAUNCH + second
     facts = (compute, dram, l2, multiply * steps * tiles.turns, concurrent, float(tiles.turns))
-    return Ranked(hint, total, facts)  # type: ignore[arg-type]
+    return GpuRanked(hint, total, facts)
 
 
 def _moves(problem: MatmulProblem, hint: GpuHint, n: int) -> float:
