@@ -84,6 +84,12 @@ class MmaIntrinsic:
         """Lane and place in it of ``sums[i, j]``."""
         return 4 * (i % 8) + (j % 8) // 2, 4 * (j // 8) + 2 * (i // 8) + j % 2
 
+    @staticmethod
+    def at_c(lane: Any, element: Any) -> tuple[Any, Any]:
+        """Row and column of what a lane holds: the inverse of :meth:`place_c`."""
+        row = 8 * (element // 2 % 2) + lane // 4
+        return row, 8 * (element // 4) + lane % 4 * 2 + element % 2
+
     def load_a(self) -> str:
         """Name of the intrinsic that loads a fragment of ``a``."""
         name = f"tvmopt.ldmatrix_a_{self.dtype}_{'k' if self.a_along_k else 'i'}_{self.scope}"
@@ -319,15 +325,15 @@ def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
             T.reads()
             T.writes(C[0:LANES, 0:local_c])
             for tx in T.thread_binding(0, LANES, "threadIdx.x"):
-                for n in T.unroll(local_c):
+                for n in T.serial(local_c):
                     C[tx, n] = T.cast(0, sums)
 
     return definition, implementation
 
 
 def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """Sums to shared memory, two at a time: definition and implementation."""
-    sums, scope, place_c = mma.sums, mma.scope, mma.place_c
+    """Sums to shared memory: definition and implementation."""
+    sums, scope, place_c, at_c = mma.sums, mma.scope, mma.place_c, mma.at_c
     local_c = ROWS * COLUMNS // LANES
 
     @T.prim_func(s_tir=True)
@@ -363,9 +369,10 @@ def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
             T.reads(C[0:LANES, 0:local_c])
             T.writes(D[0:ROWS, 0:COLUMNS])
             for tx in T.thread_binding(0, LANES, "threadIdx.x"):
-                for h in T.unroll(local_c // 2):
-                    for v in T.vectorized(2):
-                        D[8 * (h % 2) + tx // 4, 8 * (h // 2) + (tx % 4) * 2 + v] = C[tx, h * 2 + v]
+                # TVM finds a lane's part of a fragment only by a loop over it that it keeps.
+                for n in T.serial(local_c):
+                    row, column = T.meta_var(at_c(tx, n))
+                    D[row, column] = C[tx, n]
 
     return definition, implementation
 

@@ -185,11 +185,13 @@ def _fragment_map(place: Any, depth: int, along: bool) -> Any:
 def _sums_map(mma: MmaIntrinsic, batch: int) -> Any:
     """Where a sum lies, ``batch`` axes before those of rows and columns."""
 
-    def index(*at: Any) -> Any:
-        *s, i, j = at
-        return (*s, i // ROWS, j // COLUMNS, *mma.place_c(i % ROWS, j % COLUMNS))
+    def index(s: Any, i: Any, j: Any) -> Any:
+        return (s, i // ROWS, j // COLUMNS, *mma.place_c(i % ROWS, j % COLUMNS))
 
-    return tirx.IndexMap.from_func(index, ndim=batch + 2)
+    def of_part(p: Any, s: Any, i: Any, j: Any) -> Any:
+        return (p, *index(s, i, j))
+
+    return index if batch == 1 else of_part
 
 
 def _copy(

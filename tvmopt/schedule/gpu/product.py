@@ -116,16 +116,13 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
     swapped = innermost == ["i"]
     if swapped:
         kinds = [{"i": "j", "j": "i"}.get(kind, kind) for kind in kinds]
-    iters = list(sch.get(anchor).iter_vars)
     extents = [
         math.prod(x.extent for x, kind in zip(facts.axes, kinds, strict=True) if kind == wanted)
         for wanted in "sijk"
     ]
     copies = [sch.reindex(anchor, where) for where in (("read", 0), ("read", 1), ("write", 0))]
-    members = [
-        [n for n, axis in enumerate(facts.axes) if axis.var in variables_used]
-        for variables_used in used
-    ]
+    iters = list(sch.get(anchor).iter_vars)
+    members = _members(sch, anchor)
     first, second = ("sjk", "sik") if swapped else ("sik", "sjk")
     operands = []
     for n, order in enumerate((first, second)):
@@ -222,6 +219,14 @@ def _kinds(facts: BlockFacts, used: Sequence[set[tirx.Var]]) -> list[str] | None
         kinds.append(kind)
     # An axis of one step that some access leaves out belongs nowhere; what is missing has extent 1.
     return kinds if "k" in kinds else None
+
+
+def _members(sch: s_tir.Schedule, anchor: SBlockRV) -> list[list[int]]:
+    """For each reindexed access the axes that number it: not all of a single step do."""
+    found = sch.get(anchor)
+    places = {iv.var: n for n, iv in enumerate(found.iter_vars)}
+    regions = [*found.reads, *found.writes]
+    return [[places[r.min] for r in region.region] for region in regions]
 
 
 def _stores(sch: s_tir.Schedule, block: SBlockRV) -> list[tirx.BufferStore]:
@@ -449,12 +454,19 @@ def finish_parts(sch: s_tir.Schedule, total: SBlockRV, vector: int, threads: int
             sch.compute_inline(consumer)
     (output,) = sch.get_consumers(total)
     inline_other_producers(sch, output, total)
-    fused = sch.fuse(*sch.get_loops(output))
-    extent = int(sch.get(fused).extent)
-    while vector > 1 and extent % vector:
-        vector //= 2
-    block, thread, inner = sch.split(fused, [None, threads, vector])
-    sch.bind(block, "blockIdx.x")
+    *rows, columns = sch.get_loops(output)
+    width = int(sch.get(columns).extent)
+    vector = math.gcd(width, vector)
+    across = _share(width // vector, threads)
+    outer, lane, inner = sch.split(columns, [None, across, vector])
+    lanes = [lane]
+    if rows:
+        down = _divisor(int(sch.get(rows[-1]).extent), threads // across)
+        rows[-1], row = sch.split(rows[-1], [None, down])
+        lanes.insert(0, row)
+        sch.reorder(*rows, outer, row, lane, inner)
+    sch.bind(sch.fuse(*rows, outer), "blockIdx.x")
+    thread = sch.fuse(*lanes)
     sch.bind(thread, "threadIdx.x")
     sch.set_scope(total, 0, "local")
     sch.compute_at(total, thread, preserve_unit_loops=True)
@@ -464,11 +476,27 @@ def finish_parts(sch: s_tir.Schedule, total: SBlockRV, vector: int, threads: int
     part = loops[reduced.index(True)]
     last = [loop for loop, is_reduced in zip(loops, reduced, strict=True) if not is_reduced][-1]
     sch.reorder(part, last)
-    init = sch.decompose_reduction(total, part)
     if vector > 1:
+        # Before the sums are set to zero apart: after that TVM proves no loop of them parallel.
         sch.vectorize(inner)
         sch.vectorize(last)
+    init = sch.decompose_reduction(total, part)
+    if vector > 1:
         sch.vectorize(sch.get_loops(init)[-1])
+
+
+def _divisor(number: int, most: int) -> int:
+    """The largest divisor of ``number`` that is at most ``most``."""
+    return max(d for d in range(1, max(1, most) + 1) if number % d == 0)
+
+
+def _share(number: int, most: int) -> int:
+    """Of ``number`` elements those that the threads of a block take, ``most`` of them at most.
+
+    A divisor where there is one of some size: what does not divide must be guarded.
+    """
+    divisor = _divisor(number, most)
+    return divisor if divisor * 4 >= min(number, most) else min(number, most)
 
 
 def inline_other_producers(sch: s_tir.Schedule, block: SBlockRV, kept: SBlockRV) -> None:
