@@ -1,0 +1,391 @@
+"""CUDA tensor cores by warp (mma.sync): fragments loaded by ldmatrix, 16 x 16 sums a step.
+
+A warp multiplies 16 rows by 16 columns over 32 bytes of depth: two instructions of 8 columns. The
+operands' fragments and the sums lie in registers, buffers of scope ``"warp"`` of the shape
+``(32 lanes, elements)``; the maps of this module say which lane holds which element.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.script import tirx as T  # noqa: N812
+
+ROWS = COLUMNS = 16
+LANES = 32
+_ROW_BYTES = 16  # what one lane names to ldmatrix: a row of an 8 x 8 matrix of 16 bits
+_SIZES = {"float16": 2, "bfloat16": 2, "int8": 1}
+_SHORT = {
+    "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "float32": "fp32", "int32": "int32",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class MmaIntrinsic:
+    """``sums[i, j] += sum over k of a[i, k] * b[j, k]`` on 16 x 16 sums, by a warp.
+
+    Attributes:
+        dtype: Type of both operands: ``"float16"``, ``"bfloat16"`` or ``"int8"``.
+        sums: Type of the sums: ``"float32"``, ``"float16"`` (of float16) or ``"int32"``.
+        a_along_k: Whether ``a`` lies in shared memory as ``[i][k]``, else as ``[k][i]``.
+        b_along_k: Whether ``b`` lies as ``[j][k]``, else as ``[k][j]``; the latter only of 16 bits.
+        swapped: Whether the product is written ``b * a``, which TVM tells apart.
+        scope: Scope of the shared memory.
+    """
+
+    dtype: str
+    sums: str
+    a_along_k: bool = True
+    b_along_k: bool = True
+    swapped: bool = False
+    scope: str = "shared.dyn"
+
+    def __post_init__(self) -> None:
+        allowed = {"float16": ("float32", "float16"), "bfloat16": ("float32",), "int8": ("int32",)}
+        if self.sums not in allowed.get(self.dtype, ()):
+            raise ValueError(
+                f"sums must be one of {allowed.get(self.dtype, ())} for {self.dtype}, but got "
+                f"{self.sums}"
+            )
+        if self.dtype == "int8" and not (self.a_along_k and self.b_along_k):
+            raise ValueError("int8 operands must lie along k: ldmatrix transposes 16 bits only")
+
+    @property
+    def row(self) -> int:
+        """Elements of the 16 bytes that one lane names to ldmatrix."""
+        return _ROW_BYTES // _SIZES[self.dtype]
+
+    @property
+    def depth(self) -> int:
+        """Elements of k that a step takes."""
+        return 2 * self.row
+
+    @property
+    def local(self) -> int:
+        """Elements of an operand that a lane holds."""
+        return ROWS * self.depth // LANES
+
+    def place_a(self, i: Any, k: Any) -> tuple[Any, Any]:
+        """Lane and place in it of ``a[i, k]``."""
+        row, part = self.row, self.row // 4
+        lane = 4 * (i % 8) + (k % row) // part
+        return lane, (row // 2) * (k // row) + part * (i // 8) + k % part
+
+    def place_b(self, j: Any, k: Any) -> tuple[Any, Any]:
+        """Lane and place in it of ``b[j, k]``."""
+        row, part = self.row, self.row // 4
+        lane = 4 * (j % 8) + (k % row) // part
+        return lane, (row // 2) * (j // 8) + part * (k // row) + k % part
+
+    @staticmethod
+    def place_c(i: Any, j: Any) -> tuple[Any, Any]:
+        """Lane and place in it of ``sums[i, j]``."""
+        return 4 * (i % 8) + (j % 8) // 2, 4 * (j // 8) + 2 * (i // 8) + j % 2
+
+    @staticmethod
+    def at_c(lane: Any, element: Any) -> tuple[Any, Any]:
+        """Row and column of what a lane holds: the inverse of :meth:`place_c`."""
+        row = 8 * (element // 2 % 2) + lane // 4
+        return row, 8 * (element // 4) + lane % 4 * 2 + element % 2
+
+    def load_a(self) -> str:
+        """Name of the intrinsic that loads a fragment of ``a``."""
+        name = f"tvmopt.ldmatrix_a_{self.dtype}_{'k' if self.a_along_k else 'i'}_{self.scope}"
+        return _register(name, lambda: _load(self, True))
+
+    def load_b(self) -> str:
+        """Name of the intrinsic that loads a fragment of ``b``."""
+        name = f"tvmopt.ldmatrix_b_{self.dtype}_{'k' if self.b_along_k else 'j'}_{self.scope}"
+        return _register(name, lambda: _load(self, False))
+
+    def multiply(self) -> str:
+        """Name of the intrinsic that multiplies."""
+        name = f"tvmopt.mma_{self.dtype}_{self.sums}{'_swapped' if self.swapped else ''}"
+        return _register(name, lambda: _multiply(self))
+
+    def zero(self) -> str:
+        """Name of the intrinsic that zeroes sums."""
+        return _register(f"tvmopt.mma_zero_{self.sums}", lambda: _zero(self))
+
+    def store(self) -> str:
+        """Name of the intrinsic that stores sums to shared memory."""
+        return _register(f"tvmopt.mma_store_{self.sums}_{self.scope}", lambda: _store(self))
+
+
+def mma_named(name: str) -> bool:
+    """Register the intrinsics of every kind, so that a trace that names one replays.
+
+    Args:
+        name: Name that a trace gives.
+
+    Returns:
+        Whether it is now known.
+    """
+    if not name.startswith(("tvmopt.mma", "tvmopt.ldmatrix")):
+        return False
+    for mma in _ALL:
+        for make in (mma.load_a, mma.load_b, mma.multiply, mma.zero, mma.store):
+            make()
+    return s_tir.TensorIntrin.get(name, allow_missing=True) is not None
+
+
+def _register(name: str, make: Any) -> str:
+    if s_tir.TensorIntrin.get(name, allow_missing=True) is None:
+        s_tir.TensorIntrin.register(name, *make())
+    return name
+
+
+def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    """Shared memory to a fragment: definition and implementation."""
+    dtype, scope, row, depth, local = mma.dtype, mma.scope, mma.row, mma.depth, mma.local
+    along_k = mma.a_along_k if is_a else mma.b_along_k
+    place = mma.place_a if is_a else mma.place_b
+    height, width = (ROWS, depth) if along_k else (depth, ROWS)
+    # The four 8 x 8 matrices: of a, the second lies below the first; of b, beside it along k.
+    low_first = is_a == along_k
+
+    def placed(r: Any, c: Any) -> tuple[Any, Any]:
+        return place(r, c) if along_k else place(c, r)
+
+    def offset(lane: Any, stride: Any) -> Any:
+        if low_first:
+            return stride * (lane % 16) + row * (lane // 16)
+        return stride * (lane % 8 + 8 * (lane // 16)) + row * (lane // 8 % 2)
+
+    transposed = not along_k
+
+    @T.prim_func(s_tir=True)
+    def definition(warp_handle: T.handle, shared_handle: T.handle) -> None:
+        shared = T.match_buffer(
+            shared_handle, (height, width), dtype, align=64, offset_factor=row, scope=scope
+        )
+        warp = T.match_buffer(
+            warp_handle, (LANES, local), dtype, align=64, offset_factor=row, scope="warp"
+        )
+        with T.sblock("root"):
+            T.reads(shared[0:height, 0:width])
+            T.writes(warp[0:LANES, 0:local])
+            for ax0, ax1 in T.grid(height, width):
+                with T.sblock("load"):
+                    v0, v1 = T.axis.remap("SS", [ax0, ax1])
+                    T.reads(shared[v0, v1])
+                    lane, element = T.meta_var(placed(v0, v1))
+                    T.writes(warp[lane, element])
+                    warp[lane, element] = shared[v0, v1]
+
+    @T.prim_func(s_tir=True)
+    def implementation(warp_handle: T.handle, shared_handle: T.handle) -> None:
+        s0 = T.int32()
+        s1 = T.int32()
+        shared = T.match_buffer(
+            shared_handle,
+            (height, width),
+            dtype,
+            align=64,
+            offset_factor=row,
+            scope=scope,
+            strides=[s0, s1],
+        )
+        warp = T.match_buffer(
+            warp_handle, (LANES, local), dtype, align=64, offset_factor=row, scope="warp"
+        )
+        with T.sblock("root"):
+            T.reads(shared[0:height, 0:width])
+            T.writes(warp[0:LANES, 0:local])
+            for tx in T.thread_binding(0, LANES, "threadIdx.x"):
+                T.evaluate(
+                    T.ptx_legacy.ldmatrix(
+                        transposed,
+                        4,
+                        ".b16",
+                        warp.data,
+                        warp.elem_offset + local * tx,
+                        shared.access_ptr("r"),
+                        offset(tx, s0),
+                        dtype=dtype,
+                    )
+                )
+
+    return definition, implementation
+
+
+def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    """Fragments multiplied into sums: definition and implementation."""
+    dtype, sums, row, depth, local = mma.dtype, mma.sums, mma.row, mma.depth, mma.local
+    swapped, place_c = mma.swapped, mma.place_c
+
+    def place_a(i: Any, _j: Any, k: Any) -> tuple[Any, Any]:
+        return mma.place_a(i, k)
+
+    def place_b(_i: Any, j: Any, k: Any) -> tuple[Any, Any]:
+        return mma.place_b(j, k)
+
+    def by_role(first: Any, second: Any) -> tuple[Any, Any]:
+        return (second, first) if swapped else (first, second)
+
+    place_x, place_y = (place_b, place_a) if swapped else (place_a, place_b)
+    shape, short, short_sums = f"m16n8k{depth}", _SHORT[dtype], _SHORT[sums]
+    local_c = ROWS * COLUMNS // LANES
+
+    @T.prim_func(s_tir=True)
+    def definition(first: T.handle, second: T.handle, c: T.handle) -> None:
+        X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
+        Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        with T.sblock("root"):
+            T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
+            T.writes(C[0:LANES, 0:local_c])
+            for i, j, k in T.grid(ROWS, COLUMNS, depth):
+                with T.sblock("mma"):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                    lane_x, at_x = T.meta_var(place_x(vi, vj, vk))
+                    lane_y, at_y = T.meta_var(place_y(vi, vj, vk))
+                    lane_c, at_c = T.meta_var(place_c(vi, vj))
+                    T.reads(C[lane_c, at_c], X[lane_x, at_x], Y[lane_y, at_y])
+                    T.writes(C[lane_c, at_c])
+                    C[lane_c, at_c] = C[lane_c, at_c] + T.cast(X[lane_x, at_x], sums) * T.cast(
+                        Y[lane_y, at_y], sums
+                    )
+
+    @T.prim_func(s_tir=True)
+    def implementation(first: T.handle, second: T.handle, c: T.handle) -> None:
+        X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
+        Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        with T.sblock("root"):
+            T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
+            T.writes(C[0:LANES, 0:local_c])
+            A, B = T.meta_var(by_role(X, Y))  # noqa: N806
+            for tx in T.thread_binding(0, LANES, "threadIdx.x"):
+                T.evaluate(
+                    T.ptx_legacy.mma(
+                        shape,
+                        "row",
+                        "col",
+                        short,
+                        short,
+                        short_sums,
+                        A.data,
+                        A.elem_offset + tx * local,
+                        B.data,
+                        B.elem_offset + tx * local,
+                        C.data,
+                        C.elem_offset + tx * local_c,
+                        False,
+                        dtype=sums,
+                    )
+                )
+                T.evaluate(
+                    T.ptx_legacy.mma(
+                        shape,
+                        "row",
+                        "col",
+                        short,
+                        short,
+                        short_sums,
+                        A.data,
+                        A.elem_offset + tx * local,
+                        B.data,
+                        B.elem_offset + tx * local + local // 2,
+                        C.data,
+                        C.elem_offset + tx * local_c + local_c // 2,
+                        False,
+                        dtype=sums,
+                    )
+                )
+
+    return definition, implementation
+
+
+def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    """Sums set to zero: definition and implementation."""
+    sums, place_c = mma.sums, mma.place_c
+    local_c = ROWS * COLUMNS // LANES
+
+    @T.prim_func(s_tir=True)
+    def definition(c: T.handle) -> None:
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        with T.sblock("root"):
+            T.reads()
+            T.writes(C[0:LANES, 0:local_c])
+            for i, j in T.grid(ROWS, COLUMNS):
+                with T.sblock("zero"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    lane_c, at_c = T.meta_var(place_c(vi, vj))
+                    T.reads()
+                    T.writes(C[lane_c, at_c])
+                    C[lane_c, at_c] = T.cast(0, sums)
+
+    @T.prim_func(s_tir=True)
+    def implementation(c: T.handle) -> None:
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        with T.sblock("root"):
+            T.reads()
+            T.writes(C[0:LANES, 0:local_c])
+            for tx in T.thread_binding(0, LANES, "threadIdx.x"):
+                for n in T.serial(local_c):
+                    C[tx, n] = T.cast(0, sums)
+
+    return definition, implementation
+
+
+def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    """Sums to shared memory: definition and implementation."""
+    sums, scope, place_c, at_c = mma.sums, mma.scope, mma.place_c, mma.at_c
+    local_c = ROWS * COLUMNS // LANES
+
+    @T.prim_func(s_tir=True)
+    def definition(c: T.handle, d: T.handle) -> None:
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        D = T.match_buffer(d, (ROWS, COLUMNS), sums, align=64, offset_factor=2, scope=scope)  # noqa: N806
+        with T.sblock("root"):
+            T.reads(C[0:LANES, 0:local_c])
+            T.writes(D[0:ROWS, 0:COLUMNS])
+            for i, j in T.grid(ROWS, COLUMNS):
+                with T.sblock("store"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    lane_c, at_c = T.meta_var(place_c(vi, vj))
+                    T.reads(C[lane_c, at_c])
+                    T.writes(D[vi, vj])
+                    D[vi, vj] = C[lane_c, at_c]
+
+    @T.prim_func(s_tir=True)
+    def implementation(c: T.handle, d: T.handle) -> None:
+        s0 = T.int32()
+        s1 = T.int32()
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        D = T.match_buffer(  # noqa: N806
+            d,
+            (ROWS, COLUMNS),
+            sums,
+            align=64,
+            offset_factor=2,
+            scope=scope,
+            strides=[s0, s1],
+        )
+        with T.sblock("root"):
+            T.reads(C[0:LANES, 0:local_c])
+            T.writes(D[0:ROWS, 0:COLUMNS])
+            for tx in T.thread_binding(0, LANES, "threadIdx.x"):
+                # TVM finds a lane's part of a fragment only by a loop over it that it keeps.
+                for n in T.serial(local_c):
+                    row, column = T.meta_var(at_c(tx, n))
+                    D[row, column] = C[tx, n]
+
+    return definition, implementation
+
+
+_ALL = (
+    *(
+        MmaIntrinsic(dtype, sums, a, b)
+        for dtype, sums in (("float16", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
+        for a in (True, False)
+        for b in (True, False)
+    ),
+    *(MmaIntrinsic(d, "float32", swapped=True) for d in ("float16", "bfloat16")),
+    MmaIntrinsic("float16", "float16", swapped=True),
+    MmaIntrinsic("int8", "int32"),
+    MmaIntrinsic("int8", "int32", swapped=True),
+)

@@ -1,0 +1,139 @@
+"""Configurations of the product of matrices without tensor cores, the most promising first."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from tvm import tirx
+
+from tvmopt.arch.cuda import CudaArch, itemsize
+from tvmopt.policy.gpu.matmul_problem import (
+    LAUNCH,
+    MatmulProblem,
+    grid,
+    matmul_problem,
+    memory_cycles,
+    resident_blocks,
+)
+from tvmopt.policy.gpu.ranked import GpuRanked
+from tvmopt.schedule.gpu.hint import GpuHint
+from tvmopt.schedule.gpu.product import Product, normalise
+from tvmopt.schedule.gpu.simt_matmul import why_not_simt
+
+_ROWS = (16, 32, 64, 96, 128, 256)
+_TILES = ((4, 4), (4, 8), (8, 4), (8, 8), (8, 16), (16, 8))
+_STEPS = (8, 16, 32)
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_MOST_REGISTERS = 255
+# Registers beyond sums, fragments and staging: addresses, counters.
+_OTHER_REGISTERS = 30
+# Instructions of a step besides multiplications and moves: addresses, the loop, the barrier.
+_STEP_INSTRUCTIONS = 28.0
+# Cycles of a barrier, and of the first copy, which nothing hides.
+_BARRIER, _FILL = 30.0, 1500.0
+# What a warp waits, as a share of its work, when it is alone on its scheduler.
+_ALONE = 0.30
+
+
+def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[GpuRanked]:
+    """Every configuration that may pay, ranked; none when the template does not fit.
+
+    Args:
+        func: A function, or its product in the normal form.
+        arch: The GPU.
+    """
+    product = func if isinstance(func, Product) else normalise(func)
+    if product is None:
+        return []
+    problem = matmul_problem(product)
+    found = [simt_matmul_cost(problem, hint) for hint in _hints(problem, arch)]
+    return sorted((one for one in found if one is not None), key=lambda one: one.cycles)
+
+
+def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[GpuHint]:
+    for bm, bn in itertools.product(_ROWS, _ROWS):
+        # A tile far longer than the result wastes what a shorter one does not.
+        if bm >= 2 * max(16, problem.rows) or bn >= 2 * max(16, problem.columns):
+            continue
+        tiles = problem.batch * math.ceil(problem.rows / bm) * math.ceil(problem.columns / bn)
+        for (rows, columns), step, split in itertools.product(_TILES, _STEPS, _SPLITS):
+            if bm % rows or bn % columns:
+                continue
+            if split > 1 and (tiles > arch.sms or problem.depth < 4 * split * step):
+                continue
+            tm, tn = bm // rows, bn // columns
+            lanes = 8 if rows > columns and tm % 8 == 0 and tn % 4 == 0 else 4
+            hint = GpuHint(
+                template="simt_matmul",
+                arch=arch,
+                block=(bm, bn),
+                thread=(tm, tn),
+                rstep=step,
+                stages=2 if problem.depth > step * split else 1,
+                raster=8,
+                split_k=split,
+                options=(("lanes_m", lanes),) if lanes != 4 else (),
+            )
+            if tm * tn >= 2 * arch.warp and tm * tn <= 512 and not why_not_simt(hint):
+                yield hint
+
+
+def simt_matmul_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
+    """What ``hint`` is expected to cost; None when it does not fit the GPU."""
+    arch = hint.arch
+    (bm, bn), (tm, tn), step = hint.block, hint.thread, hint.rstep
+    threads, rows, columns = tm * tn, bm // tm, bn // tn
+    words = max(1.0, itemsize(problem.dtype) / 4)
+    staged = (bm + bn) * step / threads * words
+    registers = int(
+        rows * columns * max(1.0, itemsize(problem.sums) / 4)
+        + 2 * (rows + columns) * words
+        + staged
+        + _OTHER_REGISTERS
+    )
+    size = itemsize(problem.dtype)
+    smem = int(hint.stages * step * (bm + bn + 8) * size)
+    spilled = max(0, registers - _MOST_REGISTERS)
+    resident = resident_blocks(arch, threads, min(registers, _MOST_REGISTERS), smem)
+    if resident == 0 or spilled > 16:
+        return None
+    tiles = grid(problem, arch, hint.block, hint.split_k, resident)
+    warps = threads / arch.warp
+    steps = math.ceil(problem.depth / (step * hint.split_k))
+    # Cycles of one step of one tile that has the multiprocessor's units to itself.
+    rate = arch.fp32_fma / arch.fma(problem.dtype) if problem.dtype == "float64" else 1.0
+    lanes = arch.warp * arch.partitions / arch.fp32_fma
+    multiply = warps * rows * columns * step * rate * lanes / arch.partitions
+    moved = sum(_moves(problem, hint, n) for n in range(2))
+    fetches = (rows + columns) * step * size / 16
+    issue = warps * (
+        rows * columns * step * rate * lanes + fetches + moved + _STEP_INSTRUCTIONS
+    ) / arch.partitions
+    # 16 bytes a lane come back from shared memory in four cycles, broadcast or not.
+    shared = warps * (fetches * 4 + moved * 2)
+    busy = (issue**4 + shared**4) ** 0.25
+    concurrent = warps / arch.partitions * tiles.together
+    one = busy * (1.0 + _ALONE / max(0.25, concurrent)) + _BARRIER / tiles.together
+    finish = warps * rows * columns * 4.0 * lanes
+    compute = tiles.turns * (steps * one + finish) + _FILL
+    dram, l2 = memory_cycles(problem, arch, hint.block, hint.split_k, hint.raster)
+    second = LAUNCH if hint.split_k > 1 else 0.0
+    total = max(compute, dram, l2) + 0.1 * min(compute, max(dram, l2)) + LAUNCH + second
+    facts = (compute, dram, l2, multiply * steps * tiles.turns, concurrent, float(tiles.turns))
+    return GpuRanked(hint, total, facts)
+
+
+def _moves(problem: MatmulProblem, hint: GpuHint, n: int) -> float:
+    """Instructions of a thread in a step to bring operand ``n`` to shared memory."""
+    count = hint.rstep * hint.block[n] / math.prod(hint.thread)
+    inner = hint.rstep if problem.along_k[n] else hint.block[n]
+    vector = math.gcd(
+        min(problem.runs[n], int(16 / max(problem.sizes[n], itemsize(problem.dtype)))),
+        max(1, int(count)),
+        inner,
+    )
+    stores = count if problem.along_k[n] else count / vector
+    ragged = 1.0 if problem.runs[n] > 1 else 2.0
+    return ragged * count / vector + stores
