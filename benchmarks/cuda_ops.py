@@ -13,7 +13,6 @@ import dataclasses
 import datetime
 import json
 import math
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,13 +20,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cuda_rows import SEED_ROWS
+from benchmarks.cuda_rows import row as row_of
 from benchmarks.report import markdown
+from tvmopt import host
+from tvmopt.arch.cuda import CudaArch, probe
+from tvmopt.errors import TvmoptError
+from tvmopt.measure.cuda_hints import CudaMeasurer
+from tvmopt.measure.hints import Candidates, argument_types, best_of
+from tvmopt.measure.workers import Job, WorkerPool
+from tvmopt.policy.gpu.cuda import CudaPolicy
 from tvmopt.versions import TVM_VERSION
 
 # Largest error allowed, relative to the largest value of the result.
 _TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "int32": 0.0}
 _CONTENDERS = ("dlight", "first", "best", "torch")
-_ROW_S = 300.0
+_ROW_S, _BUILD_S = 120.0, 120.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +54,7 @@ class OpRow:
         config: The best configuration.
         problems: Contenders that failed, and why.
         problem: Why there is no row; empty when there is one.
+        versions: Of the GPU and PyTorch.
     """
 
     name: str
@@ -59,6 +68,7 @@ class OpRow:
     config: str = ""
     problems: dict[str, str] = dataclasses.field(default_factory=dict)
     problem: str = ""
+    versions: dict[str, object] = dataclasses.field(default_factory=dict)
 
     def ratio(self, contender: str, of: str = "best") -> float | None:
         """How many times as fast ``of`` is as ``contender``; None where one has no time."""
@@ -78,75 +88,86 @@ def _out_dtype(name: str) -> str:
     return "int32" if dtype == "int8" else dtype
 
 
-def measure(name: str, topk: int, measurer: Any, arch: Any) -> OpRow:
-    """Tune one row and time its contenders; what goes wrong is told in the row."""
-    from benchmarks.cuda_rows import row as row_of
+class Bench:
+    """The workers that all rows share: one builds and tunes, one times beside PyTorch.
 
-    row = row_of(name)
-    try:
-        with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-            return _measure(row, topk, measurer, arch, Path(scratch))
-    except Exception as error:  # one row must not cost the others theirs
-        text = str(error).strip().splitlines() or [type(error).__name__]
-        return OpRow(name, row.group, problem=text[-1][:300])
+    Args:
+        arch: The GPU.
+        topk: Configurations of a row.
+        scratch: Directory for libraries and logs.
+    """
 
+    def __init__(self, arch: CudaArch, topk: int, scratch: Path) -> None:
+        self._arch, self._topk, self._scratch = arch, topk, scratch
+        self._measurer = CudaMeasurer(arch, scratch)
+        self._builders = WorkerPool(host.usable_cores(), 1, scratch, "default")
+        self._timer = WorkerPool(1, 1, scratch, "time")
+        self._defaults: dict[str, tuple[Path, str]] = {}
 
-def _measure(row: Any, topk: int, measurer: Any, arch: Any, scratch: Path) -> OpRow:
-    from benchmarks.cuda_rows import default_dlight
-    from tvmopt.cuda.modules import embed_cubins
-    from tvmopt.link import link_options
-    from tvmopt.measure.hints import Candidates, argument_types, best_of
-    from tvmopt.policy import DefaultPolicy
-    from tvmopt.schedule.gpu.apply import build_kernels, gpu_kernel
+    def __enter__(self) -> Bench:
+        return self
 
-    start = time.perf_counter()
-    policy = DefaultPolicy(row.func, arch)
-    configs = policy.emit_config(topk)
-    if not configs:
-        return OpRow(row.name, row.group, problem=f"no configuration: {policy.reason}")
-    [tried] = measurer.measure([Candidates(row.func, configs)])
-    seconds = time.perf_counter() - start
-    best = best_of(tried)
-    if best is None:
-        reasons = sorted({m.error or "" for m in tried})
-        return OpRow(row.name, row.group, problem=f"all {len(tried)} failed: {reasons[0]}")
+    def __exit__(self, *exc_info: object) -> None:
+        self._measurer.__exit__(*exc_info)
+        self._builders.close()
+        self._timer.close()
 
-    libraries, problems = {}, {}
-    kernels = {
-        "dlight": lambda: default_dlight(row.func, arch.to_tvm()),
-        "first": lambda: gpu_kernel(row.func, configs[0]),
-        "best": lambda: gpu_kernel(row.func, best.hint),
-    }
-    for contender, make in kernels.items():
-        path = scratch / f"{contender}.so"
-        try:
-            with embed_cubins(arch):
-                build_kernels({"main": make()}, arch).export_library(str(path), **link_options())
-            libraries[contender] = str(path)
-        except Exception as error:
-            problems[contender] = str(error).strip().splitlines()[-1][:200]
-    request = {
-        "row": row.name, "arguments": argument_types(row.func), "libraries": libraries,
-    }  # fmt: skip
-    found = _in_child(request, scratch)
-    right = sum(m.latency_us is not None for m in tried)
-    return OpRow(
-        row.name, row.group, found["ms"], found["spread"], found["errors"], seconds, row.seconds,
-        f"{right} of {len(tried)}", str(best.hint), problems | found["problems"],
-    )  # fmt: skip
+    def build_defaults(self, names: Sequence[str]) -> None:
+        """Build TVM's own schedule of every row, and start the workers of tuning."""
+        arch = self._arch.to_dict()
+        paths = [self._scratch / f"default{number}.so" for number in range(len(names))]
+        jobs = [
+            Job(
+                "benchmarks.cuda_timing:build_default",
+                {"row": name, "arch": arch, "path": str(path)}, _BUILD_S,
+            )
+            for name, path in zip(names, paths, strict=True)
+        ]  # fmt: skip
+        outcomes = self._builders.run(jobs)
+        self._builders.close()
+        for name, path, outcome in zip(names, paths, outcomes, strict=True):
+            self._defaults[name] = path, outcome.error or ""
+        self._measurer.start()
 
-
-def _in_child(request: dict[str, Any], scratch: Path) -> dict[str, Any]:
-    file = scratch / "request.json"
-    file.write_text(json.dumps(request))
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.cuda_timing", str(file)],
-        capture_output=True, text=True, timeout=_ROW_S, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-        raise RuntimeError(f"timing ended with {done.returncode}: {lines[-1][:250]}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    def measure(self, name: str) -> OpRow:
+        """Tune one row and time its contenders; what goes wrong is told in the row."""
+        row = row_of(name)
+        start = time.perf_counter()
+        policy = CudaPolicy(row.func, self._arch)
+        configs: Any = policy.emit_config(self._topk)
+        if not configs:
+            return OpRow(name, row.group, problem=f"no configuration: {policy.reason}")
+        [tried] = self._measurer.measure([Candidates(row.func, configs)])
+        seconds = time.perf_counter() - start
+        best, first = best_of(tried), tried[0]
+        if best is None or best.built is None:
+            reasons = sorted({m.error or "" for m in tried})
+            return OpRow(name, row.group, problem=f"all {len(tried)} failed: {reasons[0]}")
+        path, problem = self._defaults[name]
+        problems = {"dlight": problem} if problem else {}
+        kernels = {} if problem else {"dlight": (str(path), "main")}
+        for who, m in (("first", first), ("best", best)):
+            if m.built is None or m.latency_us is None:
+                problems[who] = m.error or "not built"
+            else:
+                kernels[who] = str(m.built.library), f"candidate{m.built.index}"
+        job = Job(
+            "benchmarks.cuda_timing:measure",
+            {"row": name, "arguments": argument_types(row.func), "kernels": kernels}, _ROW_S,
+        )  # fmt: skip
+        [outcome] = self._timer.run([job])
+        if outcome.error is not None:
+            return OpRow(name, row.group, problem=f"timing: {outcome.error}")
+        found = outcome.value
+        right = sum(m.latency_us is not None for m in tried)
+        for m in tried:
+            if m.error:
+                problems.setdefault("configurations", m.error)
+        return OpRow(
+            name, row.group, found["ms"], found["spread"], found["errors"], seconds, row.seconds,
+            f"{right} of {len(tried)}", str(best.hint), problems | found["problems"],
+            versions=found["versions"],
+        )  # fmt: skip
 
 
 def table(rows: Sequence[OpRow]) -> str:
@@ -211,12 +232,6 @@ def _mean(ratios: Iterable[float | None]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    from benchmarks.cuda_rows import SEED_ROWS
-    from benchmarks.cuda_rows import row as row_of
-    from tvmopt.arch.cuda import probe
-    from tvmopt.errors import TvmoptError
-    from tvmopt.measure.cuda_hints import CudaMeasurer
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_ops")
     parser.add_argument("--only", default="", help="rows by name, separated by commas")
     parser.add_argument("--topk", type=int, default=20, help="configurations measured a row")
@@ -234,19 +249,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "date": str(datetime.date.today()), "gpu": arch.name, "topk": args.topk,
         "apache-tvm": TVM_VERSION, "L2": "warm: every call reads the same arguments",
     }  # fmt: skip
-    print(", ".join(f"{key} {value}" for key, value in facts.items()))
-    rows = []
+    rows: list[OpRow] = []
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
-        CudaMeasurer(arch, Path(scratch)) as measurer,
+        Bench(arch, args.topk, Path(scratch)) as bench,
     ):
-        measurer.start()
+        bench.build_defaults(names)
         for number, name in enumerate(names, start=1):
-            row = measure(name, args.topk, measurer, arch)
+            row = bench.measure(name)
             rows.append(row)
             said = row.problem or f"{_number(row.ratio('torch'))} of PyTorch"
             print(f"{number}/{len(names)} {name}: {said}", file=sys.stderr, flush=True)
-    text = "\n".join([table(rows), "", *summary(rows)])
+    facts |= next((row.versions for row in rows if row.versions), {})
+    told = ", ".join(f"{key} {value}" for key, value in facts.items())
+    text = "\n".join([told, "", table(rows), "", *summary(rows)])
     print(f"\n{text}")
     if args.out:
         Path(args.out).write_text(text + "\n")

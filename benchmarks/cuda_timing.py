@@ -1,16 +1,13 @@
-"""One row of ``cuda_ops`` in a process of its own: check every contender, time them in turns.
+"""What the workers of ``cuda_ops`` do: build TVM's default, check and time all contenders of a row.
 
-``python -m benchmarks.cuda_timing REQUEST.json`` prints one line of JSON. A kernel that faults ends
-this process and no other.
+A kernel that faults ends its worker and nothing else.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import statistics
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 # How long a recorded burst lasts at most, and the calls in one.
@@ -84,12 +81,30 @@ def time_in_turns(
     return times
 
 
-def measure(request: dict[str, Any]) -> dict[str, Any]:
+def build_default(row: str, arch: dict[str, Any], path: str) -> None:
+    """Build a row's function under dlight's default rules, as ``main`` of the library ``path``."""
+    from benchmarks.cuda_rows import default_dlight
+    from benchmarks.cuda_rows import row as row_of
+    from tvmopt.arch.cuda import CudaArch
+    from tvmopt.cuda.modules import embed_cubins
+    from tvmopt.link import link_options
+    from tvmopt.schedule.gpu.apply import build_kernels
+
+    gpu = CudaArch(**arch)
+    kernel = default_dlight(row_of(row).func, gpu.to_tvm())
+    with embed_cubins(gpu):
+        build_kernels({"main": kernel}, gpu).export_library(path, **link_options())
+
+
+def measure(
+    row: str, arguments: list[list[Any]], kernels: dict[str, tuple[str, str]]
+) -> dict[str, Any]:
     """Errors and median milliseconds of every contender of a row.
 
     Args:
-        request: ``row``: its name; ``arguments``: shape and type of each; ``libraries``: by
-            contender, a library that has the kernel ``main``.
+        row: Its name.
+        arguments: Shape and type of each argument.
+        kernels: By contender, a library and the name of the kernel in it.
     """
     import torch
     import tvm
@@ -99,10 +114,11 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    row = row_of(request["row"])
-    inputs = inputs_of(torch, request["arguments"])
-    shape, dtype = request["arguments"][-1]
-    wanted = row.reference(torch, inputs)
+    torch.cuda.empty_cache()
+    of = row_of(row)
+    inputs = inputs_of(torch, arguments)
+    shape, dtype = arguments[-1]
+    wanted = of.reference(torch, inputs)
     device = tvm.runtime.cuda(0)
     stream = torch.cuda.Stream()
     ours = [tvm.runtime.from_dlpack(tensor) for tensor in inputs]
@@ -110,26 +126,26 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     runs: dict[str, Callable[[], Any]] = {}
     torch.cuda.synchronize()
     device.set_raw_stream(stream.cuda_stream)
-    for name, library in request["libraries"].items():
+    for name, (library, symbol) in kernels.items():
         out = torch.full(shape, 77, device="cuda", dtype=getattr(torch, dtype))
         if out.is_floating_point():
             out.fill_(float("nan"))
         target = tvm.runtime.from_dlpack(out)
         torch.cuda.synchronize()
         try:
-            kernel = tvm.runtime.load_module(library)["main"]
+            kernel = tvm.runtime.load_module(library)[symbol]
             kernel(*ours, target)
             torch.cuda.synchronize()
         except Exception as error:
             result["problems"][name] = str(error).strip().splitlines()[-1][:200]
             continue
         result["errors"][name] = error_of(torch, out, wanted)
-        runs[name] = lambda kernel=kernel, target=target: kernel(*ours, target)
+        runs[name] = functools.partial(kernel, *ours, target)
     try:
-        got = row.call(torch, inputs)
-        if not row.name.startswith("gemv_i4"):  # which multiplies numbers of its own
+        got = of.call(torch, inputs)
+        if not row.startswith("gemv_i4"):  # which multiplies numbers of its own
             result["errors"]["torch"] = error_of(torch, got, wanted)
-        runs["torch"] = lambda: row.call(torch, inputs)
+        runs["torch"] = lambda: of.call(torch, inputs)
     except Exception as error:
         result["problems"]["torch"] = str(error).strip().splitlines()[-1][:200]
     del wanted
@@ -142,6 +158,3 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     return result
 
-
-if __name__ == "__main__":
-    print(json.dumps(measure(json.loads(Path(sys.argv[1]).read_text()))))

@@ -199,15 +199,20 @@ def _study_cells(row: Row, study: TaskStudy) -> list[str]:
     ]  # fmt: skip
 
 
+def _study(data: dict[str, Any]) -> TaskStudy:
+    values: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
+    }
+    return TaskStudy(**values)
+
+
 def read_rows(path: Path) -> list[Row]:
     """The rows that ``--json`` wrote."""
     found = []
+    data: dict[str, Any]
     for data in json.loads(path.read_text())["rows"]:
         tuples = {key: tuple(value) for key, value in data.items() if isinstance(value, list)}
-        studies = tuple(
-            TaskStudy(**{k: tuple(v) if isinstance(v, list) else v for k, v in study.items()})
-            for study in data["studies"]
-        )
+        studies = tuple(_study(study) for study in data["studies"])
         known = {field.name for field in dataclasses.fields(Row)}
         values = {k: v for k, v in (data | tuples).items() if k in known}
         found.append(Row(**(values | {"studies": studies})))

@@ -77,7 +77,7 @@ class TensorCorePolicy:
     @functools.cached_property
     def ranked(self) -> list[GpuRanked]:
         """Every configuration with its modelled cycles, the cheapest first."""
-        product = _product(self.func)
+        product = product_of(self.func)
         if product is None:
             return []
         return mma_hints(product, self.arch, self._stages, self._async)
@@ -97,7 +97,7 @@ def get_tensorized_func_and_tags(
         is and None when it has no product that tensor cores take.
     """
     sm = target.sm if isinstance(target, CudaArch) else _compute_capability(target)
-    product = _product(func) if sm >= 80 else None
+    product = product_of(func) if sm >= 80 else None
     if product is None or (product.a.dtype, product.sums) not in _TYPES:
         return func, None
     if product.a.dtype != product.b.dtype:
@@ -106,7 +106,7 @@ def get_tensorized_func_and_tags(
     return product.sch.mod["main"], tags
 
 
-def _product(func: tirx.PrimFunc) -> Product | None:
+def product_of(func: tirx.PrimFunc) -> Product | None:
     """The product of ``func``; None also where TVM refuses a step."""
     if why_not_schedulable(func) is not None:
         return None

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
 from tvm import s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
+from tvmopt.arch.cuda import CudaArch
+from tvmopt.hopper.pipeline import PIPELINE
+from tvmopt.hopper.template import HOPPER_CONV, HOPPER_GEMM
 from tvmopt.schedule.apply import SCHEDULED_ATTR, NotApplicable
 
 from .base import GpuTemplate
@@ -14,7 +21,10 @@ from .elementwise import GpuElementwise
 from .gemv import GpuGemv
 from .hint import GpuHint
 from .int4 import rewrite_int4
+from .mma_matmul import MmaMatmul
+from .passes import PASS_CONFIG
 from .row_reduction import GpuRowReduction
+from .simt_matmul import SimtMatmul
 from .transpose import GpuTranspose
 from .window import GpuFallback, GpuWindow
 
@@ -29,6 +39,10 @@ GPU_TEMPLATES: dict[str, GpuTemplate] = {
         GpuGemv(),
         GpuWindow(),
         GpuFallback(),
+        SimtMatmul(),
+        MmaMatmul(),
+        HOPPER_GEMM,
+        HOPPER_CONV,
     )
 }
 
@@ -61,3 +75,30 @@ def apply_gpu_hint(func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | tirx.
     if result is None:
         raise NotApplicable(f"{hint.template} does not fit")
     return result
+
+
+def gpu_kernel(func: tirx.PrimFunc, hint: GpuHint) -> tirx.PrimFunc:
+    """The kernel of ``func`` that ``hint`` says, ready for :func:`build_kernels`.
+
+    Raises:
+        NotApplicable: As :func:`apply_gpu_hint`.
+    """
+    made = apply_gpu_hint(func, hint)
+    if isinstance(made, s_tir.Schedule):
+        return finish_gpu(made.mod["main"], func)
+    return made.with_attr(SCHEDULED_ATTR, True)
+
+
+def build_kernels(functions: Mapping[str, tirx.PrimFunc], arch: CudaArch) -> Any:
+    """Compile kernels, scheduled or generated.
+
+    Args:
+        functions: The kernels, by the names that they get.
+        arch: The GPU.
+
+    Returns:
+        A ``tvm.runtime.Module``.
+    """
+    named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
+    with tvm.transform.PassContext(config=PASS_CONFIG):
+        return tvm.tirx.build(tvm.IRModule(named), target=arch.to_tvm(), pipeline=PIPELINE)

@@ -67,7 +67,9 @@ class GpuHint:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> GpuHint:
         """Rebuild a hint from :meth:`to_dict`, or from its JSON."""
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
+        }
         values["options"] = tuple((str(k), int(v)) for k, v in values.get("options", ()))
         return cls(**(values | {"arch": CudaArch(**values["arch"])}))
 

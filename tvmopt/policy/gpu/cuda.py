@@ -1,0 +1,87 @@
+"""CudaPolicy: any function and a GPU -> configurations of every template, the most promising first.
+
+Products are tried by warpgroups, by warps and by plain threads; all else is bound by memory.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from tvm import tirx
+
+from tvmopt.arch.cuda import CudaArch
+from tvmopt.hopper.match import match
+from tvmopt.hopper.problem import GemmProblem
+from tvmopt.policy.ranked import spread
+from tvmopt.schedule.analysis import why_not_schedulable
+from tvmopt.schedule.gpu.hint import GpuHint
+
+from .default import SimtPolicy
+from .hopper import conv_hints, gemm_hints
+from .mma_matmul import mma_hints
+from .ranked import GpuRanked
+from .simt_matmul import simt_matmul_hints
+from .tensor_core import product_of
+
+# Rows of a product up to which it may be one of a matrix and some vectors, bound by memory.
+_FEW_ROWS = 8
+
+
+class CudaPolicy:
+    """Ranks the configurations of one function over all templates.
+
+    Args:
+        func: A TensorIR function, as FuseTIR leaves it.
+        arch: The GPU.
+
+    Attributes:
+        reason: Why no template takes the function; None when one does.
+    """
+
+    def __init__(self, func: tirx.PrimFunc, arch: CudaArch) -> None:
+        self.func = func
+        self.arch = arch
+        self.reason = None if self.ranked else (why_not_schedulable(func) or "no template fits")
+
+    def emit_config(self, topk: int) -> list[GpuHint]:
+        """``topk`` configurations to measure; none when no template takes the function.
+
+        The first is the most promising, which a build without measuring uses.
+        """
+        return [ranked.hint for ranked in spread(self.ranked, topk)]  # type: ignore[misc]
+
+    @property
+    def cycles(self) -> float:
+        """Modelled cycles of the first choice; 0 where there is none."""
+        return self.ranked[0].cycles if self.ranked else 0.0
+
+    @property
+    def signature(self) -> str:
+        """Functions that want the same configurations are not told apart yet."""
+        return ""
+
+    @functools.cached_property
+    def ranked(self) -> list[GpuRanked]:
+        """Every configuration with its modelled cycles, the cheapest first."""
+        found = self._hopper()
+        if why_not_schedulable(self.func) is not None:
+            return found
+        product = product_of(self.func)
+        if product is None:
+            return found or SimtPolicy(self.func, self.arch).ranked
+        found += mma_hints(product, self.arch)
+        _, rows, columns, _ = product.extents
+        if not found or product.a.dtype == "float32":
+            found += simt_matmul_hints(product, self.arch)
+        if min(rows, columns) <= _FEW_ROWS or not found:
+            found += SimtPolicy(self.func, self.arch).ranked
+        return sorted(found, key=lambda r: r.cycles)
+
+    def _hopper(self) -> list[GpuRanked]:
+        if not self.arch.has_wgmma:
+            return []
+        found = match(self.func)
+        if isinstance(found, str):
+            return []
+        hints = gemm_hints if isinstance(found.problem, GemmProblem) else conv_hints
+        return list(hints(found.problem, self.arch))  # type: ignore[arg-type]
