@@ -130,8 +130,8 @@ def _softmax(dtype: str, m: int, n: int) -> _Made:
 
 
 def _matmul(layout: str) -> Callable[..., _Made]:
-    a_of = {"n": lambda i, k: (i, k), "t": lambda i, k: (k, i)}[layout[0]]
-    b_of = {"n": lambda k, j: (k, j), "t": lambda k, j: (j, k)}[layout[1]]
+    a_of: Any = {"n": lambda i, k: (i, k), "t": lambda i, k: (k, i)}[layout[0]]
+    b_of: Any = {"n": lambda k, j: (k, j), "t": lambda k, j: (j, k)}[layout[1]]
 
     def make(dtype: str, m: int, n: int, k: int) -> _Made:
         accumulate = _ACCUMULATE[dtype]

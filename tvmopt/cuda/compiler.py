@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 import shutil
 
 from tvmopt.arch.cuda import CudaArch
@@ -88,5 +89,6 @@ def compile_cubin(source: str, arch: CudaArch) -> bytes:
 def first_complaint(log: str) -> str:
     """The first line of a compiler's log that says what is wrong."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    wrong = [line for line in lines if "error" in line.lower() and "#" not in line[:1]]
-    return (wrong or lines or ["no message"])[0][:300]
+    wrong = [line for line in lines if re.search(r"(\berror\b.*:|\bfatal\b).*\S", line)]
+    wrong = [line for line in wrong if not line.endswith("error:")]
+    return (wrong or lines or ["no message"])[0][-300:]

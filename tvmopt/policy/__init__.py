@@ -1,6 +1,64 @@
-"""Which configurations are worth trying: facts about a function and a CPU -> ranked hints."""
+"""Which configurations are worth trying: facts about a function and a device -> ranked hints."""
 
-from .default import DefaultPolicy, Scheduled
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.cuda import CudaArch
+
+from .default import CpuPolicy, Scheduled
 from .first_choice import schedule_function, schedule_module
 
-__all__ = ["DefaultPolicy", "Scheduled", "schedule_function", "schedule_module"]
+if TYPE_CHECKING:
+    from .gpu.cuda import CudaPolicy
+    from .gpu.default import SimtPolicy
+
+__all__ = ["DefaultPolicy", "Scheduled", "policy_of", "schedule_function", "schedule_module"]
+
+
+@overload
+def DefaultPolicy(func: Any, arch: CpuArch) -> CpuPolicy: ...
+
+
+@overload
+def DefaultPolicy(func: Any, arch: CudaArch) -> SimtPolicy: ...
+
+
+def DefaultPolicy(func: Any, arch: CpuArch | CudaArch) -> CpuPolicy | SimtPolicy:  # noqa: N802
+    """Ranks the configurations of one function; on a GPU those of plain threads.
+
+    The name is the fast dlight proposal's (TVM community forum, 2024), where
+    :class:`~tvmopt.policy.gpu.tensor_core.TensorCorePolicy` stands beside it.
+
+    Args:
+        func: A TensorIR function, as FuseTIR leaves it.
+        arch: What to schedule for.
+    """
+    if isinstance(arch, CpuArch):
+        return CpuPolicy(func, arch)
+    from .gpu.default import SimtPolicy
+
+    return SimtPolicy(func, arch)
+
+
+@overload
+def policy_of(func: Any, arch: CpuArch) -> CpuPolicy: ...
+
+
+@overload
+def policy_of(func: Any, arch: CudaArch) -> CudaPolicy: ...
+
+
+def policy_of(func: Any, arch: CpuArch | CudaArch) -> CpuPolicy | CudaPolicy:
+    """Ranks the configurations of one function over every template that the device has.
+
+    Args:
+        func: A TensorIR function, as FuseTIR leaves it.
+        arch: What to schedule for.
+    """
+    if isinstance(arch, CpuArch):
+        return CpuPolicy(func, arch)
+    from .gpu.cuda import CudaPolicy
+
+    return CudaPolicy(func, arch)

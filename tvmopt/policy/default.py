@@ -1,4 +1,4 @@
-"""DefaultPolicy: a function and a CPU -> configurations, the most promising first.
+"""CpuPolicy: a function and a CPU -> configurations, the most promising first.
 
 The idea is the fast tuner's: a good schedule uses the memory system well, so rank configurations
 by modelled cycles from facts about the hardware, and measure only the best few.
@@ -37,7 +37,7 @@ _F = TypeVar("_F")
 _VARIATIONS = ((8, 4), (1, 4), (8, 1), (2, 4), (0, 4), (0, 1), (4, 2), (1, 1))
 
 
-class DefaultPolicy:
+class CpuPolicy:
     """Ranks the configurations of one function.
 
     Args:

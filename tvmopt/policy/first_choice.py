@@ -8,7 +8,7 @@ from tvm import IRModule, tirx
 from tvm.ir import GlobalVar
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy.default import DefaultPolicy, Scheduled
+from tvmopt.policy.default import CpuPolicy, Scheduled
 from tvmopt.schedule.apply import SCHEDULED_ATTR, NotApplicable, apply_hint, finish
 
 # Configurations of one template that are tried before the next template is.
@@ -27,7 +27,7 @@ def schedule_function(func: tirx.PrimFunc, arch: CpuArch) -> Scheduled:
         sigmoid in vector form. A function that no template takes comes back as it was, with the
         reason.
     """
-    policy = DefaultPolicy(func, arch)
+    policy = CpuPolicy(func, arch)
     if policy.reason is not None:
         return Scheduled(func, f"unscheduled: {policy.reason}")
     refusals: collections.Counter[str] = collections.Counter()

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy.default import DefaultPolicy
+from tvmopt.policy.default import CpuPolicy
 
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 
@@ -32,5 +32,5 @@ def modelled_cycles(lowered: tvm.IRModule, arch: CpuArch) -> float:
     total = 0.0
     for var, func in lowered.functions_items():
         if isinstance(func, tirx.PrimFunc) and calls[var.name_hint]:
-            total += calls[var.name_hint] * DefaultPolicy(func, arch).cycles
+            total += calls[var.name_hint] * CpuPolicy(func, arch).cycles
     return total
