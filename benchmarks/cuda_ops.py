@@ -15,6 +15,7 @@ import json
 import math
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -116,6 +117,8 @@ class Bench:
         """Build TVM's own schedule of every row, and start the workers of tuning."""
         arch = self._arch.to_dict()
         paths = [self._scratch / f"default{number}.so" for number in range(len(names))]
+        starting = threading.Thread(target=self._measurer.start)
+        starting.start()
         jobs = [
             Job(
                 "benchmarks.cuda_timing:build_default",
@@ -127,7 +130,8 @@ class Bench:
         self._builders.close()
         for name, path, outcome in zip(names, paths, outcomes, strict=True):
             self._defaults[name] = path, outcome.error or ""
-        self._measurer.start()
+        self._timer.run([Job("benchmarks.cuda_timing:start", {}, _BUILD_S)])
+        starting.join()
 
     def measure(self, name: str) -> OpRow:
         """Tune one row and time its contenders; what goes wrong is told in the row."""
@@ -230,6 +234,19 @@ def _mean(ratios: Iterable[float | None]) -> str:
     return f"{mean:.3g} (geometric mean of {len(found)}, {min(found):.3g} to {max(found):.3g})"
 
 
+def write(rows: Sequence[OpRow], facts: dict[str, Any], args: argparse.Namespace) -> str:
+    """The table so far, also where it was asked to be written."""
+    known = facts | next((row.versions for row in rows if row.versions), {})
+    told = ", ".join(f"{key} {value}" for key, value in known.items())
+    text = "\n".join([told, "", table(rows), "", *summary(rows)])
+    if args.out:
+        Path(args.out).write_text(text + "\n")
+    if args.json:
+        data = {"facts": known, "rows": [dataclasses.asdict(row) for row in rows]}
+        Path(args.json).write_text(json.dumps(data, indent=1))
+    return text
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_ops")
@@ -254,21 +271,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
         Bench(arch, args.topk, Path(scratch)) as bench,
     ):
+        begun = time.perf_counter()
         bench.build_defaults(names)
+        print(f"ready after {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
         for number, name in enumerate(names, start=1):
             row = bench.measure(name)
             rows.append(row)
-            said = row.problem or f"{_number(row.ratio('torch'))} of PyTorch"
-            print(f"{number}/{len(names)} {name}: {said}", file=sys.stderr, flush=True)
-    facts |= next((row.versions for row in rows if row.versions), {})
-    told = ", ".join(f"{key} {value}" for key, value in facts.items())
-    text = "\n".join([told, "", table(rows), "", *summary(rows)])
-    print(f"\n{text}")
-    if args.out:
-        Path(args.out).write_text(text + "\n")
-    if args.json:
-        data = {"facts": facts, "rows": [dataclasses.asdict(row) for row in rows]}
-        Path(args.json).write_text(json.dumps(data, indent=1))
+            said = row.problem or f"{_number(row.ratio('torch'))} of PyTorch in {row.seconds:.1f} s"
+            at = time.perf_counter() - begun
+            print(f"{at:.0f} s {number}/{len(names)} {name}: {said}", file=sys.stderr, flush=True)
+            write(rows, facts, args)
+    print(f"\n{write(rows, facts, args)}")
     return 0 if all(row.right for row in rows) else 1
 
 

@@ -145,7 +145,9 @@ def _matmul(layout: str) -> Callable[..., _Made]:
             ),
             "acc",
         )
-        c = acc if out == accumulate else te.compute((m, n), lambda i, j: acc[i, j].astype(out), "C")
+        c = acc
+        if out != accumulate:
+            c = te.compute((m, n), lambda i, j: acc[i, j].astype(out), "C")
 
         def operands(x: list[Any]) -> tuple[Any, Any]:
             return (

@@ -81,6 +81,15 @@ def time_in_turns(
     return times
 
 
+def start() -> None:
+    """Load what :func:`measure` needs."""
+    import torch
+
+    import benchmarks.cuda_rows  # noqa: F401
+
+    torch.zeros(1, device="cuda")
+
+
 def build_default(row: str, arch: dict[str, Any], path: str) -> None:
     """Build a row's function under dlight's default rules, as ``main`` of the library ``path``."""
     from benchmarks.cuda_rows import default_dlight
