@@ -96,7 +96,9 @@ def _driver_stand_in() -> ctypes.CDLL:
 
     with contextlib.suppress(OSError):
         return ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
-    source = "".join(f'extern "C" int {f}() {{ return {_NO_DEVICE}; }}\n' for f in _DRIVER_FUNCTIONS)
+    source = "".join(
+        f'extern "C" int {name}() {{ return {_NO_DEVICE}; }}\n' for name in _DRIVER_FUNCTIONS
+    )
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         library, text = Path(folder) / "libcuda.so.1", Path(folder) / "driver.cc"
         text.write_text(source)

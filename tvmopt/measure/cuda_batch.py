@@ -21,8 +21,13 @@ from tvmopt.measure.batch import ROUNDS, time_candidates
 from tvmopt.measure.cuda_check import check_equal, difference, filled
 from tvmopt.measure.cuda_graph import GraphTimer
 from tvmopt.measure.worker import one_line
+from tvmopt.policy.gpu.simt_matmul import simt_matmul_hints
+from tvmopt.policy.gpu.tensor_core import product_of
 from tvmopt.schedule.gpu.apply import build_kernels, gpu_kernel
 from tvmopt.schedule.gpu.hint import GpuHint
+
+# Multiplications from which a product is large.
+_LARGE = 2**33
 
 
 def build_batch(
@@ -78,14 +83,36 @@ def warm_up(arch: dict[str, Any]) -> None:
 
 
 def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
-    """``func`` by TVM's plainest schedule: a thread an element, sums in their order."""
+    """``func`` by TVM's plainest schedule: a thread an element, sums in their order.
+
+    Products so large that this would take seconds go by the plainest tiles of plain threads.
+    """
     from tvm.s_tir import dlight
+
+    if (tiles := _tiled(func, arch)) is not None:
+        return tiles
 
     with arch.to_tvm():
         module = dlight.ApplyDefaultSchedule(
             dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()
         )(IRModule({"main": func.without_attr("tirx.is_scheduled")}))
     return module["main"]
+
+
+def _tiled(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc | None:
+    """A large product by small tiles; None where ``func`` is none."""
+    product = product_of(func)
+    if product is None or math.prod(product.extents) < _LARGE:
+        return None
+    plain = [r for r in simt_matmul_hints(product, arch) if r.hint.split_k == 1]
+    if not plain:
+        return None
+    return gpu_kernel(func, min(plain, key=lambda r: (_unrolled(r.hint), r.cycles)).hint)
+
+
+def _unrolled(hint: GpuHint) -> float:
+    """Multiplications in the text of a kernel of plain threads."""
+    return hint.rstep * math.prod(hint.block) / math.prod(hint.thread)
 
 
 def _build(functions: dict[str, tirx.PrimFunc], arch: CudaArch, path: str | None) -> None:

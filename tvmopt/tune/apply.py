@@ -17,6 +17,7 @@ from tvmopt.tune.database import (
     Comparison,
     DatabaseKey,
     canonical_target,
+    check_key,
     open_database,
     read_comparisons,
     workload_hash,
@@ -79,6 +80,9 @@ def apply_database(
             "open the database with the target that is compiled for"
         )
     compared = read_comparisons(directory)
+    if target.kind.name == "cuda":
+        check_key(directory, key)
+        return _apply_configs(mod, compared, losers)
     database = open_database(directory, key)
     if key.granularity == "operator":
         return _apply_operators(mod, database, compared, target, losers)
@@ -147,6 +151,31 @@ def _apply_operators(
     out = mod.clone()
     out.update(IRModule(updates))
     return Applied(out, {var.name_hint for var in updates}, missing, "operator")
+
+
+def _apply_configs(mod: IRModule, compared: dict[str, Comparison], losers: bool) -> Applied:
+    """Make the kernel of each configuration anew: generated ones have no trace to replay."""
+    from tvmopt.schedule.gpu.apply import gpu_kernel
+    from tvmopt.schedule.gpu.hint import GpuHint
+
+    updates, missing = {}, {}
+    variables = {var.name_hint: var for var, _ in mod.functions_items()}
+    for name, func in _open_functions(mod):
+        known = compared.get(workload_hash(_alone(func)))
+        if known is None or known.config is None:
+            missing[name] = "no record of it"
+        elif not known.record_wins and not losers:
+            missing[name] = _LOST
+        else:
+            try:
+                kernel = gpu_kernel(func, GpuHint.from_dict(known.config))
+            except NotApplicable as error:
+                missing[name] = f"its record does not fit: {error}"
+                continue
+            updates[variables[name]] = kernel.with_attr("global_symbol", name)
+    out = mod.clone()
+    out.update(IRModule(updates))
+    return Applied(out, {var.name_hint for var in updates}, missing, "subgraph")
 
 
 def _transfer_first(func: tirx.PrimFunc, records: list[Any], target: Target) -> tirx.PrimFunc:

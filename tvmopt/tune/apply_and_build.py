@@ -15,15 +15,19 @@ import dataclasses
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import tvm
 from tvm import s_tir, tirx
 
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.cuda import CudaArch
 from tvmopt.arch.target import TargetSpec
 from tvmopt.errors import ConfigError
-from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of
+from tvmopt.measure.device import measurer_of
+from tvmopt.measure.hints import Candidates, Measured, best_of
 from tvmopt.schedule import Hint, apply_hint
+from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.tune.apply import apply_database
 from tvmopt.tune.base import TuneOptions
 from tvmopt.tune.fast import FastStrategy
@@ -42,20 +46,25 @@ class CompileResult:
     """
 
     func: tirx.PrimFunc
-    config: Hint
+    config: Hint | GpuHint
     latency: float | None
     error: str | None
 
     @property
-    def sch(self) -> s_tir.Schedule:
-        """The function under this configuration, with its trace."""
-        return apply_hint(self.func, self.config)
+    def sch(self) -> s_tir.Schedule | None:
+        """The function under this configuration, with its trace; None of a generated kernel."""
+        if isinstance(self.config, Hint):
+            return apply_hint(self.func, self.config)
+        from tvmopt.schedule.gpu.apply import apply_gpu_hint
+
+        made = apply_gpu_hint(self.func, self.config)
+        return made if isinstance(made, s_tir.Schedule) else None
 
 
 def apply_and_build(
     func: tirx.PrimFunc,
-    configs: Sequence[Hint],
-    arch: CpuArch,
+    configs: Sequence[Hint] | Sequence[GpuHint],
+    arch: CpuArch | CudaArch,
     parallel_build: bool = True,
 ) -> tuple[list[CompileResult], CompileResult | None]:
     """Build configurations of one function, check them against a plain schedule, and time them.
@@ -66,7 +75,7 @@ def apply_and_build(
     Args:
         func: A TensorIR function of static shape. It is not changed.
         configs: What to try, as ``policy.emit_config`` gives it.
-        arch: The CPU, which must be this machine's.
+        arch: The CPU or GPU, which must be this machine's.
         parallel_build: Whether to build on all cores.
 
     Returns:
@@ -82,11 +91,9 @@ def apply_and_build(
         )
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
-        HintMeasurer(
-            arch.to_tvm(), arch.cores, Path(scratch), builders=0 if parallel_build else 1
-        ) as measurer,
+        measurer_of(arch, Path(scratch), builders=0 if parallel_build else 1) as measurer,
     ):
-        [measured] = measurer.measure([Candidates(func, configs)])
+        [measured] = measurer.measure([Candidates(func, cast(Sequence[Hint], configs))])
     results = [_result(func, m) for m in measured]
     best = best_of(measured)
     return results, None if best is None else _result(func, best)
@@ -102,12 +109,12 @@ class ApplyFastTuning:
     """Tune every function of a lowered module and put the fastest schedules in place.
 
     Before -> after: functions that no schedule has touched -> scheduled ones, marked
-    ``tirx.is_scheduled``; weights still are packed at every call until
+    ``tirx.is_scheduled``; on a CPU weights still are packed at every call until
     :func:`tvmopt.transform.prepack.prepack` has run.
 
     Args:
         topk: Most configurations of one function that are measured.
-        target: The CPU, its features and its threads.
+        target: The CPU, its features and its threads, or the GPU.
         parallel_build: Whether to build on all cores.
         meta_database_dir: Directory of the tuning database, a MetaSchedule JSONDatabase. What it
             holds already is not measured again. By default it is thrown away.
@@ -136,9 +143,9 @@ class ApplyFastTuning:
         with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
             work_dir = Path(scratch)
             strategy = FastStrategy(database_dir=self._directory, builders=self._builders)
+            arch = self._target.gpu or self._target.arch()
             result = strategy.tune(
-                extract_tasks(mod, llvm), llvm, self._target.arch(), options, work_dir,
-                lambda *_: None,
+                extract_tasks(mod, llvm), llvm, arch, options, work_dir, lambda *_: None
             )  # fmt: skip
             assert result.database_dir is not None, "the strategy keeps a database"
             return apply_database(

@@ -15,12 +15,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tvm import s_tir, tirx
 from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.cuda import CudaArch, probe
+from tvmopt.errors import ConfigError
+from tvmopt.measure.cuda_hints import CudaMeasurer
+from tvmopt.measure.device import measurer_of
 from tvmopt.measure.hints import HintMeasurer
+from tvmopt.policy import policy_of
 from tvmopt.policy.reranker import Reranker
-from tvmopt.schedule import apply_hint
+from tvmopt.schedule import Hint, apply_hint
+from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.budget import Deadline
 from tvmopt.tune.database import (
@@ -53,7 +60,7 @@ class FastStrategy(TuneStrategy):
         self,
         tasks: Sequence[Task],
         target: Target,
-        arch: CpuArch,
+        arch: CpuArch | CudaArch,
         options: TuneOptions,
         work_dir: Path,
         progress: Progress,
@@ -68,7 +75,7 @@ class FastStrategy(TuneStrategy):
             DatabaseMismatchError: When the warm start is for something else.
             EnvironmentSetupError: When a package or the C++ compiler is missing.
         """
-        check_request(target, options, self.name)
+        _check(target, options, self.name)
         start = time.perf_counter()
         work_dir = work_dir.resolve()
         work_dir.mkdir(parents=True, exist_ok=True)
@@ -82,13 +89,8 @@ class FastStrategy(TuneStrategy):
         weights = options.network_bytes or network_bytes(run.tasks)
         with (
             tempfile.TemporaryDirectory(prefix="candidates-", dir=work_dir) as scratch,
-            HintMeasurer(
-                target,
-                options.threads,
-                Path(scratch),
-                options.seed,
-                self._builders,
-                board=options.board,
+            measurer_of(
+                arch, Path(scratch), options.threads, options.seed, self._builders, options.board
             ) as measurer,
         ):
             try:
@@ -169,16 +171,17 @@ class _Run:
 
         best, first = tuned.best, tuned.first
         assert best is not None and best.latency_us is not None
-        schedule = apply_hint(task.mod["main"], best.hint)
-        self._database.commit_tuning_record(
-            ms.database.TuningRecord(
-                schedule.trace,
-                self._database.commit_workload(task.mod),
-                [best.latency_us * 1e-6],
-                self._target,
-                ms.arg_info.ArgInfo.from_prim_func(task.mod["main"]),
+        schedule = _schedule(task.mod["main"], best.hint)
+        if schedule is not None:
+            self._database.commit_tuning_record(
+                ms.database.TuningRecord(
+                    schedule.trace,
+                    self._database.commit_workload(task.mod),
+                    [best.latency_us * 1e-6],
+                    self._target,
+                    ms.arg_info.ArgInfo.from_prim_func(task.mod["main"]),
+                )
             )
-        )
         self._compared[self._keys[task.name]] = Comparison(
             rule=tuned.ranked[0].hint.template,
             default_us=first.latency_us if first else None,
@@ -187,7 +190,9 @@ class _Run:
             others=tuple(m.hint.to_dict() for m in tuned.runners_up),
         )
 
-    def race(self, names: Sequence[str], measurer: HintMeasurer, weights: int) -> None:
+    def race(
+        self, names: Sequence[str], measurer: HintMeasurer | CudaMeasurer, weights: int
+    ) -> None:
         """Time the best of several tasks in turns, and note those latencies instead."""
         tuned = [self._tuned[name] for name in names if name in self._tuned]
         bests = [(t, best) for t in tuned if (best := t.best) is not None and best.latency_us]
@@ -211,14 +216,14 @@ class _Run:
         """Write the comparisons beside the records."""
         write_comparisons(self._directory, read_comparisons(self._directory) | self._compared)
 
-    def row(self, task: Task, arch: CpuArch) -> TaskResult:
+    def row(self, task: Task, arch: CpuArch | CudaArch) -> TaskResult:
         """Row of the per-task table."""
         known = self._compared.get(self._keys[task.name])
         tuned = self._tuned.get(task.name)
         measured = tuned.measured if tuned else []
         failures = sum(m.latency_us is None for m in measured)
         if known is None or known.tuned_us is None:
-            _, rule = schedule_task(task, arch)
+            rule = _rule(task, arch)
             row = untuned(task, default_source(rule))
             return TaskResult(**{**vars(row), "trials": len(measured), "failures": failures})
         latency_us = known.tuned_us
@@ -272,3 +277,35 @@ class _Run:
             event["best_total_us"] = (
                 sum(weights[n] * us for n, us in best.items()) if whole else None
             )
+
+
+def _check(target: Target, options: TuneOptions, strategy: str) -> None:
+    """Raise unless this machine can measure what the target runs."""
+    if target.kind.name != "cuda":
+        return check_request(target, options, strategy)
+    if options.topk < 1:
+        raise ConfigError(f"topk must be at least 1, but got {options.topk}")
+    wanted = probe()  # says so when there is no GPU
+    if wanted.arch != str(target.attrs["arch"]):
+        raise ConfigError(
+            f"strategy {strategy!r} measures on this machine's GPU, {wanted.name} ({wanted.arch}), "
+            f"but the target is {target.attrs['arch']}; use target=cuda, or strategy=default"
+        )
+
+
+def _rule(task: Task, arch: CpuArch | CudaArch) -> str:
+    """Name of the template that serves a task without a record."""
+    if isinstance(arch, CpuArch):
+        return schedule_task(task, arch)[1]
+    policy = policy_of(task.mod["main"], arch)
+    return policy.ranked[0].hint.template if policy.ranked else f"unscheduled: {policy.reason}"
+
+
+def _schedule(func: tirx.PrimFunc, hint: Hint | GpuHint) -> s_tir.Schedule | None:
+    """``func`` under ``hint``; None of a generated kernel, which has no trace to keep."""
+    if isinstance(hint, Hint):
+        return apply_hint(func, hint)
+    from tvmopt.schedule.gpu.apply import apply_gpu_hint
+
+    made = apply_gpu_hint(func, hint)
+    return made if isinstance(made, s_tir.Schedule) else None

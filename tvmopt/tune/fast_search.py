@@ -18,9 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from tvm import tirx
 
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.cuda import CudaArch
 from tvmopt.measure.batch import ROUNDS
+from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of, weight_bytes
-from tvmopt.policy import DefaultPolicy
+from tvmopt.policy import policy_of
 from tvmopt.policy.ranked import Ranked, spread
 from tvmopt.policy.reranker import Reranker
 from tvmopt.schedule import Hint
@@ -116,8 +118,8 @@ class Tuned:
 
 def search(
     workloads: Sequence[Workload],
-    arch: CpuArch,
-    measurer: HintMeasurer,
+    arch: CpuArch | CudaArch,
+    measurer: HintMeasurer | CudaMeasurer,
     reranker: Reranker,
     topk: int,
     stop: Callable[[], bool] = lambda: False,
@@ -128,7 +130,7 @@ def search(
 
     Args:
         workloads: Functions to tune.
-        arch: The CPU.
+        arch: What to tune for.
         measurer: Builds, checks and times.
         reranker: Learns on the way.
         topk: Most configurations of one function; light ones, and those that take long to build,
@@ -143,8 +145,8 @@ def search(
     network_bytes = network_bytes or sum(w.weight * weight_bytes(w.func) for w in workloads)
     states = []
     for workload in workloads:
-        policy = DefaultPolicy(workload.func, arch)
-        states.append(Tuned(workload, policy.ranked, policy.signature))
+        policy = policy_of(workload.func, arch)
+        states.append(Tuned(workload, list(policy.ranked), policy.signature))
     budget = dict(zip(map(id, states), _budgets(states, topk), strict=True))
     heavy = sorted((s for s in states if s.ranked), key=lambda s: -_modelled(s))
     leaders: dict[str, Tuned] = {}
@@ -190,7 +192,7 @@ def search(
 def _twin(state: Tuned) -> list[Ranked]:
     """The best so far without its prefetches: they cost a little where the weight is at hand."""
     best = best_of(state.measured)
-    if best is None or not best.hint.prefetch:
+    if best is None or not getattr(best.hint, "prefetch", 0):  # hints of a GPU have none
         return []
     like = next(r for r in state.ranked if r.hint == best.hint)
     twin = dataclasses.replace(like, hint=dataclasses.replace(best.hint, prefetch=0))
@@ -223,7 +225,7 @@ class _Try:
 
 def _measure(
     batch: Sequence[_Try],
-    measurer: HintMeasurer,
+    measurer: HintMeasurer | CudaMeasurer,
     reranker: Reranker,
     stop: Callable[[], bool],
     network_bytes: int,
