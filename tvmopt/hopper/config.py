@@ -145,7 +145,8 @@ class Config:
         if not self.staged:
             size = BYTES[problem.out]
             if problem.n * size % 16:
-                return f"the copy engine stores rows of a multiple of 16 bytes, not {problem.n * size}"
+                row = problem.n * size
+                return f"the copy engine stores rows of a multiple of 16 bytes, not {row}"
             chunk = 128 // size
             if self.columns % chunk or self.columns // chunk % self.buffers:
                 return f"{self.columns} columns are not whole groups of {self.buffers} x {chunk}"

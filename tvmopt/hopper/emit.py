@@ -73,6 +73,20 @@ def const(value: int, dtype: str = "int32") -> Any:
     return tirx.const(value, dtype)
 
 
+def quotient(a: Any, b: Any) -> Any:
+    """``a / b`` of numbers that are not negative; TVM's own floor division minds the sign."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    return tirx.truncdiv(a, b)
+
+
+def remainder(a: Any, b: Any) -> Any:
+    """What :func:`quotient` leaves."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    return tirx.truncmod(a, b)
+
+
 class Scalar:
     """A variable of a thread, kept in a register."""
 

@@ -20,6 +20,8 @@ from .emit import (
     add_four,
     as_register,
     const,
+    quotient,
+    remainder,
     set_registers,
     store_four,
     store_pair,
@@ -170,8 +172,8 @@ class Kernel(abc.ABC):
         phase = Scalar("int32", 0)
 
         def tile_of(number: Any) -> Tile:
-            inner = number % per_batch if self.batch > 1 else number
-            batch = number // per_batch if self.batch > 1 else const(0)
+            inner = remainder(number, per_batch) if self.batch > 1 else number
+            batch = quotient(number, per_batch) if self.batch > 1 else const(0)
             i, j = _raster(inner, down, across, c.raster)
             if c.cluster > 1:
                 i = i * c.cluster + self.rank
@@ -228,8 +230,8 @@ class Kernel(abc.ABC):
         split = self.config.split
         if split == 1:
             return const(0), const(self.steps)
-        first = build.Bind(self.rank * self.steps // split)
-        return first, build.Bind((self.rank + 1) * self.steps // split - first)
+        first = build.Bind(quotient(self.rank * self.steps, split))
+        return first, build.Bind(quotient((self.rank + 1) * self.steps, split) - first)
 
     def _produce(self, tile: Tile) -> None:
         c = self.config
@@ -377,13 +379,13 @@ class Kernel(abc.ABC):
         for q in range(4):
             packed = build.alloc_local([4], "uint32")
             for i in range(4):
-                row = m * 64 + self.warp * 16 + lane // 4 + 8 * (i % 2)
-                col = column + q * 16 + 8 * (i // 2) + lane % 4 * 2
+                row = m * 64 + self.warp * 16 + quotient(lane, 4) + 8 * (i % 2)
+                col = column + q * 16 + 8 * (i // 2) + remainder(lane, 4) * 2
                 index = base + q * 8 + 2 * i
                 high, low = value(index + 1, row, col + 1), value(index, row, col)
                 build.evaluate(T.ptx[_PACK[self.out_dtype]](packed[i], high, low))
-            line = m * 64 + self.warp * 16 + lane % 16
-            piece = (q * 2 + lane // 16) ^ (lane % 8)
+            line = m * 64 + self.warp * 16 + remainder(lane, 16)
+            piece = (q * 2 + quotient(lane, 16)) ^ remainder(lane, 8)
             build.evaluate(
                 T.ptx["stmatrix.sync.aligned.m8n8.x4.shared.b16"](
                     self.leaving.ptr_to([buffer, line * 64 + piece * 8]),
@@ -398,11 +400,11 @@ class Kernel(abc.ABC):
         lane = self.lane
         for j in range(width // 8):
             for h in range(2):
-                row = m * 64 + self.warp * 16 + lane // 4 + 8 * h
-                col = j * 8 + lane % 4 * 2
+                row = m * 64 + self.warp * 16 + quotient(lane, 4) + 8 * h
+                col = j * 8 + remainder(lane, 4) * 2
                 index = base + j * 4 + 2 * h
-                piece = (col * size // 16) ^ (row % 8)
-                place = row * width + piece * (16 // size) + col % (16 // size)
+                piece = quotient(col * size, 16) ^ remainder(row, 8)
+                place = row * width + piece * (16 // size) + remainder(col, 16 // size)
                 store_pair(
                     self.leaving.ptr_to([buffer, place]),
                     self.out_dtype,
@@ -415,11 +417,11 @@ class Kernel(abc.ABC):
         c = self.config
         per = c.columns // 2
         for m in range(c.atoms):
-            row = self.group * (64 * c.atoms) + m * 64 + self.warp * 16 + self.lane // 4
+            row = self.group * (64 * c.atoms) + m * 64 + self.warp * 16 + quotient(self.lane, 4)
             for j in range(c.columns // 8):
                 for h in range(2):
                     index = m * per + j * 4 + 2 * h
-                    col = j * 8 + self.lane % 4 * 2
+                    col = j * 8 + remainder(self.lane, 4) * 2
                     if c.swap:
                         for e in range(2):
                             build.buffer_store(
@@ -449,8 +451,8 @@ class Kernel(abc.ABC):
         me = build.Bind(self.group * 128 + self.thread)
         with build.serial(0, rounds) as i:
             piece = build.Bind((i * c.split + self.rank) * threads + me)
-            row = build.Bind(piece // (width // 4))
-            col = build.Bind(piece % (width // 4) * 4)
+            row = build.Bind(quotient(piece, width // 4))
+            col = build.Bind(remainder(piece, width // 4) * 4)
             whole = pieces % (threads * c.split) == 0
             with nullcontext() if whole else when(piece < pieces):
                 kept = self._kept(row * c.pitch + col)
@@ -495,7 +497,7 @@ def _less_one(bound: Any) -> Any:
 def _tiles(extent: Any, tile: int) -> Any:
     if isinstance(extent, int):
         return ceil_div(extent, tile)
-    return (extent + (tile - 1)) // tile
+    return quotient(extent + (tile - 1), tile)
 
 
 def _raster(number: Any, down: Any, across: Any, group: int) -> tuple[Any, Any]:
@@ -503,9 +505,10 @@ def _raster(number: Any, down: Any, across: Any, group: int) -> tuple[Any, Any]:
     if isinstance(down, int):
         group = min(group, down)
     if group <= 1:
-        return number // across, number % across
+        return quotient(number, across), remainder(number, across)
     span = across * group
+    first, inner = quotient(number, span) * group, remainder(number, span)
     rows: Any = group
     if not isinstance(down, int) or down % group:
-        rows = T.min(T.int32(group), down - number // span * group)
-    return number // span * group + number % span % rows, number % span // rows
+        rows = T.min(T.int32(group), down - first)
+    return first + remainder(inner, rows), quotient(inner, rows)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import TypeAlias
 
 from tvmopt.arch.cuda import CudaArch
 
 from .config import DEPTH_BYTES, Config
 from .conv import ConvProblem
+from .lines import LineProblem
 from .problem import BYTES, GemmProblem, ceil_div
 
 # Cycles from the launch until the first products, and from the last ones to the next launch.
@@ -34,8 +36,13 @@ _STORE, _STORE_STAGED, _TURN = 500.0, 2500.0, 900.0
 _LATENCY, _CLUSTER = 900.0, 1200.0
 # More work to finish one element for each input that is read.
 _PER_INPUT = 0.35
+# Share of the lesser of computing and reading device memory that the other does not hide.
+_OVERLAP = 0.15
 # Multiprocessors that can form clusters together, of 132.
 _NEIGHBOURS = (18, 18, 18, 18, 16, 16, 14, 14)
+
+
+_Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +86,10 @@ def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
 
 
 def conv_cost(
-    problem: ConvProblem, config: Config, box: tuple[int, int, int], arch: CudaArch
+    problem: ConvProblem | LineProblem,
+    config: Config,
+    box: tuple[int, int, int],
+    arch: CudaArch,
 ) -> Cost:
     """The cost of a convolution whose tiles are boxes of pixels."""
     p = problem
@@ -88,20 +98,22 @@ def conv_cost(
     count = math.prod(
         ceil_div(e, b) for e, b in zip((p.images, high, wide), box, strict=True)
     )
-    pieces = ceil_div(p.channels * size, DEPTH_BYTES)
-    steps = p.kernel[0] * p.kernel[1] * pieces
     down = ceil_div(count, config.consumers)
     across = ceil_div(p.filters, config.columns)
-    read = p.images * p.height * p.width * p.channels * size
-    if p.kernel == (1, 1):
-        read //= p.stride[0] * p.stride[1]
-    read += p.kernel[0] * p.kernel[1] * p.channels * p.filters * size
+    if isinstance(p, ConvProblem):
+        read = p.images * p.height * p.width * p.channels * size
+        if p.kernel == (1, 1):
+            read //= p.stride[0] * p.stride[1]
+        read += p.kernel[0] * p.kernel[1] * p.channels * p.filters * size
+        odd = bool(p.channels * size % 128)
+    else:
+        read = p.images * p.height * p.width * size
+        odd = False
     moved = read + p.images * high * wide * p.filters * _written(p.out, problem)
-    odd = bool(p.channels * size % 128)
-    return _cost(config, arch, down * across, steps, odd, moved, p.out, problem)
+    return _cost(config, arch, down * across, p.steps, odd, moved, p.out, problem)
 
 
-def _written(out: str, problem: GemmProblem | ConvProblem) -> float:
+def _written(out: str, problem: _Problem) -> float:
     """Bytes of the output, and of inputs as large as it, for each element."""
     total = float(BYTES[out])
     if problem.epilogue is not None:
@@ -113,7 +125,7 @@ def _written(out: str, problem: GemmProblem | ConvProblem) -> float:
 
 def _cost(
     c: Config, arch: CudaArch, tiles: int, steps: int, odd: bool, moved: float, out: str,
-    problem: GemmProblem | ConvProblem,
+    problem: _Problem,
 ) -> Cost:  # fmt: skip
     shared = max(c.cluster, c.split)
     at_once = clusters(arch, shared) * c.resident
@@ -137,7 +149,8 @@ def _cost(
     dram = moved / (arch.dram_bytes_cycle * _STREAM)
     # Of blocks that share a multiprocessor one multiplies while another stores.
     busiest = depth * step + (ending if c.resident == 1 else 0.0)
-    total = max(waves * max(busiest, ending), dram) + _FILL
+    work = waves * max(busiest, ending)
+    total = max(work, dram) + _OVERLAP * min(work, dram) + _FILL
     return Cost(total, waves * depth * compute, waves * depth * l2, dram, waves * ending)
 
 
