@@ -61,6 +61,13 @@ __forceinline__ __device__ void add_four_{1}(void* to, void* from, int rank) {{
   sum[0] += a; sum[1] += b; sum[2] += c; sum[3] += d;
 }}
 """
+_COPY = """
+__forceinline__ __device__ void copy_{1}(void* to, const void* from) {{
+  {0} value = *(const {0}*)from;
+  __builtin_memcpy(to, &value, {1});
+}}
+"""
+_VECTOR = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
 _SYNC = """
 __forceinline__ __device__ void sync_threads_of(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
@@ -241,6 +248,14 @@ def store_four(pointer: Any, dtype: str, values: Sequence[Any]) -> None:
     name = f"store_four_{dtype}"
     source = _FOUR.format(name, kind, body)
     build.evaluate(T.cuda.func_call(name, pointer, *values, source_code=source))
+
+
+def copy(target: Any, pointer: Any, size: int) -> None:
+    """Read ``size`` bytes (2, 4, 8 or 16, aligned) at ``pointer`` into the array ``target``."""
+    source = _COPY.format(_VECTOR[size], size)
+    build.evaluate(
+        T.cuda.func_call(f"copy_{size}", target.ptr_to([0]), pointer, source_code=source)
+    )
 
 
 def take_four(target: Any, pointer: Any, dtype: str) -> None:

@@ -20,6 +20,7 @@ from .emit import (
     add_four,
     as_register,
     const,
+    copy,
     quotient,
     remainder,
     set_registers,
@@ -29,7 +30,7 @@ from .emit import (
     take_four,
     when,
 )
-from .epilogue import Epilogue
+from .epilogue import Epilogue, split_runs
 from .parameters import Parameters
 from .problem import BYTES, ceil_div
 
@@ -84,6 +85,7 @@ class Kernel(abc.ABC):
         self.accumulator = "int32" if dtype == "int8" else "float32"
         self.out = parameters.out
         self.inputs = parameters.inputs
+        self._splits: dict[int, tuple[Epilogue, tuple[tuple[Any, Any], ...]]] = {}
 
     @abc.abstractmethod
     def extents(self) -> tuple[Any, Any]:
@@ -106,7 +108,7 @@ class Kernel(abc.ABC):
     def emit(self) -> None:
         """Emit the device side."""
         build.device_entry()
-        with build.attr({"tirx.launch_bounds_min_blocks_per_sm": self.config.resident}):
+        with build.attr({"tirx.launch_bounds_min_blocks_per_sm": 1}):
             self._device()
 
     def _device(self) -> None:
@@ -118,9 +120,9 @@ class Kernel(abc.ABC):
         total = per_batch * self.batch
         shared = max(c.cluster, c.split)
         if isinstance(total, int):
-            groups = min(total, c.sms * c.resident // shared) if c.persistent else total
+            groups = min(total, c.sms // shared) if c.persistent else total
         else:
-            groups = c.sms * c.resident // shared
+            groups = c.sms // shared
         if shared == 1:
             block, rank = T.cta_id([groups]), const(0)
         else:
@@ -335,15 +337,59 @@ class Kernel(abc.ABC):
         value = self._sums[index]
         return T.cast(value, "int32") if self.accumulator == "int32" else value
 
-    def _finish(self, value: Any, tile: Tile, row: Any, column: Any, clamp: bool) -> Any:
-        """The epilogue of one element."""
+    def _finish(
+        self, values: list[Any], tile: Tile, row: Any, column: Any, clamp: bool
+    ) -> list[Any]:
+        """The epilogue of neighbours in one row.
+
+        Args:
+            values: Their sums.
+            tile: The tile.
+            row: Their row of C (with exchanged operands, too).
+            column: The column of the first, a multiple of their number.
+            clamp: Whether places may be out of range, in which case others are read.
+        """
         if not self.ending.has_place:
-            return self.ending.at(value, ())
+            return [self.ending.at(value, ()) for value in values]
+        count = len(values)
+        ending, runs = self._split(count)
         indices, bounds = self.place(tile, row, column)
+        last = bounds[-1][1]
+        together = not clamp or last is None or (isinstance(last, int) and last % count == 0)
         if clamp:
-            indices = [i if b is None else T.min(i, _less_one(b)) for i, b in bounds]
-        pairs = list(zip(self.ending.inputs, self.inputs, strict=True))
-        return self.ending.at(value, indices, pairs)
+            indices = [i if b is None else T.min(i, _less(b, 1)) for i, b in bounds]
+            if last is not None and together:
+                indices[-1] = T.min(column, _less(last, count))
+        buffers = list(zip(self.ending.inputs, self.inputs, strict=True))
+        if not together:
+            ending, runs = self.ending, ()
+        read = [
+            (var, self._read(dataclasses.replace(ending, expr=load), indices, buffers, count))
+            for var, load in runs
+        ]
+        done = []
+        for e, value in enumerate(values):
+            here = [*indices[:-1], indices[-1] + e if e else indices[-1]]
+            if not together and e:
+                here[-1] = T.min(column + e, _less(last, 1))
+            done.append(ending.at(value, here, buffers, [(var, buf[e]) for var, buf in read]))
+        return done
+
+    def _read(self, load: Epilogue, indices: list[Any], buffers: Any, count: int) -> Any:
+        """Neighbours of an input, read at once."""
+        first = load.at(tirx.const(0, self.accumulator), indices, buffers)
+        dtype = str(first.source.dtype)
+        found = build.alloc_local([count], dtype)
+        size = count * int(first.source.dtype.itemsize)
+        copy(found, T.address_of(first), size)
+        return found
+
+    def _split(self, count: int) -> tuple[Epilogue, tuple[tuple[Any, Any], ...]]:
+        if count == 1:
+            return self.ending, ()
+        if count not in self._splits:
+            self._splits[count] = split_runs(self.ending, count)
+        return self._splits[count]
 
     def _send(self, tile: Tile) -> None:
         """Round the sums into shared memory, and let the copy engine store them."""
@@ -352,9 +398,10 @@ class Kernel(abc.ABC):
         per = c.columns // 2
         first_row = build.Bind(tile.row + self.group * (64 * c.atoms))
 
-        def value(index: int, row: Any, column: Any) -> Any:
-            done = self._finish(self._sum(index), tile, first_row + row, tile.column + column, True)
-            return as_register(done, self.out_dtype)
+        def pair(index: int, row: Any, column: Any) -> list[Any]:
+            sums = [self._sum(index), self._sum(index + 1)]
+            done = self._finish(sums, tile, first_row + row, tile.column + column, clamp=True)
+            return [as_register(d, self.out_dtype) for d in done]
 
         for chunk in range(c.columns // width):
             buffer = self.group * c.buffers + chunk % c.buffers
@@ -364,16 +411,16 @@ class Kernel(abc.ABC):
             for m in range(c.atoms):
                 base = m * per + chunk * width // 2
                 if self.out_dtype in _PACK:
-                    self._matrices(buffer, m, base, chunk * width, value)
+                    self._matrices(buffer, m, base, chunk * width, pair)
                 else:
-                    self._pairs(buffer, m, base, chunk * width, value)
+                    self._pairs(buffer, m, base, chunk * width, pair)
             build.evaluate(T.ptx.fence.proxy.async_.shared__cta())
             build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
             with when(self.thread < 1):
                 self.store_box(tile, self.group, chunk, self.leaving.ptr_to([buffer, 0]))
                 build.evaluate(T.ptx.cp.async_.bulk.commit_group())
 
-    def _matrices(self, buffer: Any, m: int, base: int, column: int, value: Any) -> None:
+    def _matrices(self, buffer: Any, m: int, base: int, column: int, pair: Any) -> None:
         """16-bit results, four 8 x 8 matrices at a time."""
         lane = self.lane
         for q in range(4):
@@ -382,7 +429,7 @@ class Kernel(abc.ABC):
                 row = m * 64 + self.warp * 16 + quotient(lane, 4) + 8 * (i % 2)
                 col = column + q * 16 + 8 * (i // 2) + remainder(lane, 4) * 2
                 index = base + q * 8 + 2 * i
-                high, low = value(index + 1, row, col + 1), value(index, row, col)
+                low, high = pair(index, row, col)
                 build.evaluate(T.ptx[_PACK[self.out_dtype]](packed[i], high, low))
             line = m * 64 + self.warp * 16 + remainder(lane, 16)
             piece = (q * 2 + quotient(lane, 16)) ^ remainder(lane, 8)
@@ -393,7 +440,7 @@ class Kernel(abc.ABC):
                 )
             )  # fmt: skip
 
-    def _pairs(self, buffer: Any, m: int, base: int, column: int, value: Any) -> None:
+    def _pairs(self, buffer: Any, m: int, base: int, column: int, pair: Any) -> None:
         """Results of other widths, two neighbours at a time."""
         size = BYTES[self.out_dtype]
         width = 128 // size
@@ -408,8 +455,7 @@ class Kernel(abc.ABC):
                 store_pair(
                     self.leaving.ptr_to([buffer, place]),
                     self.out_dtype,
-                    value(index, row, column + col),
-                    value(index + 1, row, column + col + 1),
+                    *pair(index, row, column + col),
                 )
 
     def _keep(self) -> None:
@@ -460,12 +506,10 @@ class Kernel(abc.ABC):
                     indices, bounds = self.place(tile, top + row, begin + col + first)
                     inside = [index < bound for index, bound in bounds if bound is not None]
                     with when(tirx.all(*inside)) if inside else nullcontext():
-                        done = [
-                            self._finish(
-                                kept[e], tile, top + row, begin + col + e, clamp=False
-                            )
-                            for e in range(first, first + at_once)
-                        ]
+                        sums = [kept[e] for e in range(first, first + at_once)]
+                        done = self._finish(
+                            sums, tile, top + row, begin + col + first, clamp=False
+                        )
                         if at_once == 1:
                             build.buffer_store(out, done[0], indices)
                             continue
@@ -490,8 +534,8 @@ class Kernel(abc.ABC):
         return kept
 
 
-def _less_one(bound: Any) -> Any:
-    return const(bound - 1) if isinstance(bound, int) else bound - 1
+def _less(bound: Any, count: int) -> Any:
+    return const(bound - count) if isinstance(bound, int) else bound - count
 
 
 def _tiles(extent: Any, tile: int) -> Any:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 
 from tvmopt.arch.cuda import CudaArch
-from tvmopt.hopper.config import SHARED_BYTES, SHARED_SM, Config
+from tvmopt.hopper.config import SHARED_BYTES, Config
 from tvmopt.hopper.conv import ConvProblem
 from tvmopt.hopper.hints import CONV, GEMM, hint_of
 from tvmopt.hopper.lines import LineProblem
@@ -69,11 +69,6 @@ def _configs(out: str, arch: CudaArch, *, swap: bool) -> Iterator[Config]:
                     yield from _filled(
                         dataclasses.replace(plain, cluster=cluster, buffers=buffers)
                     )
-        if consumers == 1:
-            for buffers in (1, 2):
-                if columns * BYTES[out] % (128 * buffers) == 0:
-                    double = dataclasses.replace(plain, resident=2, buffers=buffers)
-                    yield from _filled(double, SHARED_SM // 2 - 1024)
         for persistent in (True, False):
             yield from _filled(
                 dataclasses.replace(plain, staged=True, persistent=persistent)
@@ -89,10 +84,10 @@ def _configs(out: str, arch: CudaArch, *, swap: bool) -> Iterator[Config]:
                 )
 
 
-def _filled(config: Config, shared: int = SHARED_BYTES) -> Iterator[Config]:
-    """``config`` with the most stages that fit into ``shared`` bytes."""
+def _filled(config: Config) -> Iterator[Config]:
+    """``config`` with the most stages that fit."""
     for stages in range(_MOST_STAGES, 1, -1):
         full = dataclasses.replace(config, stages=stages)
-        if full.shared_bytes <= shared:
+        if full.shared_bytes <= SHARED_BYTES:
             yield full
             return
