@@ -170,7 +170,7 @@ def tensor_map(
     box: Sequence[int],
     *,
     steps: Sequence[int] = (),
-    swizzle: bool = True,
+    swizzle: int = 3,
     promotion: int = 2,
 ) -> Any:
     """Emit (on the host) the descriptor of a tensor for the copy engine.
@@ -182,7 +182,8 @@ def tensor_map(
         strides: Bytes between neighbours along all but the first.
         box: What one copy moves.
         steps: Distance of what it moves along each axis; 1 by default.
-        swizzle: Whether 16-byte pieces of a 128-byte row change places in shared memory.
+        swizzle: The pattern in which 16-byte pieces change places in shared memory: 1, 2, 3 for
+            rows of 32, 64 and 128 bytes.
         promotion: How much L2 fetches: 0 none, 1 64, 2 128, 3 256 bytes.
     """
     result = build.handle("tensormap")
@@ -200,7 +201,7 @@ def tensor_map(
             *box,
             *(steps or (1,) * rank),
             0,
-            3 if swizzle else 0,
+            swizzle,
             promotion,
             0,
         )

@@ -47,7 +47,7 @@ def line_problem(
     wide = (width + left + right - kw) // sw + 1
     step = DEPTH_BYTES // 2
     filled = next(c for c in (1, 2, 4, 8) if c >= channels and sw * c % 8 == 0)
-    window = next((e for e in (8, 16, 32, 64) if e >= kw * filled and step % e == 0), None)
+    window = next((e for e in (16, 32, 64) if e >= kw * filled), None)
     if window is None or min(high, wide) < 1:
         return None
     fold = step // window

@@ -1,8 +1,8 @@
 """Convolutions of images of few channels, such as a network's first: whole lines of the window.
 
 The pixels under one line of the window lie side by side, so that the copy engine can read them as
-one row; rows of neighbouring outputs overlap. Several lines of the window make one step of the
-depth. The image must be padded before (:mod:`tvmopt.hopper.few_channels`).
+one row; rows of neighbouring outputs overlap. Several lines of the window, loaded together, make
+one step of the depth. The image must be padded before (:mod:`tvmopt.hopper.few_channels`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from tvmopt.errors import ConfigError
 from .config import DEPTH_BYTES, Config
 from .emit import const, tensor_map, tma_load
 from .epilogue import Epilogue, identity
+from .mainloop import Lines
 from .parameters import Parameters, declare, mark, plain_signature
 from .pixels import PixelKernel, boxes, why_not
 from .problem import BYTES, OUTPUTS, Signature
+
+# The copy engine's pattern for a line of the window, by its elements.
+_SWIZZLE = {16: 1, 32: 2, 64: 3}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +40,8 @@ class LineProblem:
         out_size: Lines and columns of the output.
         groups: Steps of the depth: groups of lines of the window (extent of ``p``).
         fold: Lines of a group (extent of ``f``).
-        window: Elements of a line of the window (extent of ``e``); ``fold * window`` elements are
-            128 bytes.
+        window: Elements of a line of the window (extent of ``e``), 16, 32 or 64;
+            ``fold * window`` elements are 128 bytes.
         step: Lines between neighbouring lines of the output (``s``).
         pixel: Elements between neighbouring columns of the output.
         dtype: Type of input and weight, of 16 bits.
@@ -88,7 +92,9 @@ class LineProblem:
             return f"{self.dtype} to {self.out} is no pair of types of 16-bit factors"
         if self.fold * self.window * 2 != DEPTH_BYTES:
             return f"a step of the depth must be 128 bytes, not {self.fold * self.window * 2}"
-        if self.width * 2 % 16 or self.pixel * 2 % 16 or self.window * 2 % 16:
+        if self.window not in _SWIZZLE:
+            return f"a line of the window must be 16, 32 or 64 elements, not {self.window}"
+        if self.width * 2 % 16 or self.pixel * 2 % 16:
             return "the copy engine needs lines, and steps of the window, of multiples of 16 bytes"
         high, wide = self.out_size
         if (high - 1) * self.step + self.groups * self.fold > self.height:
@@ -153,16 +159,26 @@ class LineKernel(PixelKernel):
         self.x_map = tensor_map(
             parameters.a,
             p.dtype,
-            (p.window, p.fold, wide, p.height - p.fold + 1, p.images),
-            (line, p.pixel * 2, line, p.height * line),
-            (p.window, p.fold, box[2], box[1] * p.step, box[0]),
-            steps=(1, 1, 1, p.step, 1),
+            (p.window, wide, p.height - p.fold + 1, p.images, p.fold),
+            (p.pixel * 2, line, p.height * line, line),
+            (p.window, box[2], box[1] * p.step, box[0], p.fold),
+            steps=(1, 1, p.step, 1, 1),
+            swizzle=_SWIZZLE[p.window],
         )
         depth = p.groups * p.fold * p.window
         self.w_map = tensor_map(
             parameters.b, p.dtype, (depth, p.filters), (depth * 2,), (64, config.columns)
         )
         self.maps += [self.x_map, self.w_map]
+
+    def left_lines(self) -> Lines:
+        """Each of the lines of the window is a block of its own, with a short line a pixel."""
+        p = self.problem
+        size = p.window * 2 // 16
+        block = 64 * self.config.atoms * size
+        each = p.window // 16
+        steps = tuple(k // each * block + k % each * 2 for k in range(4))
+        return Lines(1, 8 * size, _SWIZZLE[p.window], 64 * size, steps)
 
     def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
         """Fill one stage: the lines under each warpgroup's box, and the weight's columns."""
@@ -173,7 +189,7 @@ class LineKernel(PixelKernel):
             tma_load(
                 self.left_ring.ptr_to([slot, group * 64 * c.atoms * self.depth]),
                 self.x_map,
-                [const(0), const(0), column, line * p.step + step * p.fold, image],
+                [const(0), column, line * p.step + step * p.fold, image, const(0)],
                 bar,
             )
         tma_load(self.right_ring.ptr_to([slot, 0]), self.w_map, [step * 64, tile.column], bar)

@@ -39,6 +39,39 @@ _PACK = {"float16": "cvt.rn.f16x2.f32", "bfloat16": "cvt.rn.bf16x2.f32"}
 
 
 @dataclasses.dataclass(frozen=True)
+class Lines:
+    """How an operand lies in one stage, in units of 16 bytes.
+
+    Attributes:
+        leading: Distance of blocks of 64 rows, where rows are contiguous.
+        stride: Distance of groups of 8 lines.
+        swizzle: The pattern in which 16-byte pieces change places: 1, 2, 3 for lines of 32, 64 and
+            128 bytes.
+        atom: Distance of groups of 64 rows.
+        steps: Where each of the four steps of the depth begins.
+    """
+
+    leading: int
+    stride: int
+    swizzle: int
+    atom: int
+    steps: tuple[int, ...]
+
+
+def lines_of(major: bool, depth: int) -> Lines:
+    """The usual form: lines of 128 bytes, along the depth or (``major`` false) along the rows.
+
+    Args:
+        major: Whether the operand is contiguous along the depth.
+        depth: Elements of the depth in one stage.
+    """
+    atom = 64 * DEPTH_BYTES // 16
+    if major:
+        return Lines(1, 64, 3, atom, (0, 2, 4, 6))
+    return Lines(depth * 8, 64, 3, atom, (0, 128, 256, 384))
+
+
+@dataclasses.dataclass(frozen=True)
 class Tile:
     """Where a tile begins.
 
@@ -252,17 +285,23 @@ class Kernel(abc.ABC):
         self._sums = build.alloc_local(
             [c.atoms * c.columns // 2], "uint32" if self.accumulator == "int32" else "float32"
         )
-        self._left = self._descriptor(self.left_ring, self.left_major)
-        self._right = self._descriptor(self.right_ring, self.right_major)
+        self._left = self._descriptor(self.left_ring, self.left_lines())
+        self._right = self._descriptor(self.right_ring, lines_of(self.right_major, self.depth))
         self._before = Scalar("int32", 0)
 
-    def _descriptor(self, ring: Any, major: bool) -> Any:
+    def left_lines(self) -> Lines:
+        """How the operand of the rows lies in a stage."""
+        return lines_of(self.left_major, self.depth)
+
+    def _descriptor(self, ring: Any, lines: Lines) -> Any:
         result = build.alloc_local([1], "uint64")
-        # Distances in 16 bytes: of 64-row blocks (where rows are contiguous), of 8-line groups.
-        leading = 1 if major else self.depth * 8
         build.evaluate(
             T.cuda.wgmma.encode_matrix_descriptor(
-                T.address_of(result[0]), ring.ptr_to([0, 0]), leading, 64, 3
+                T.address_of(result[0]),
+                ring.ptr_to([0, 0]),
+                lines.leading,
+                lines.stride,
+                lines.swizzle,
             )
         )
         return result
@@ -274,16 +313,17 @@ class Kernel(abc.ABC):
         kind = _INSTRUCTION[self.dtype]
         types = f"s32.{kind}.{kind}" if self.dtype == "int8" else f"f32.{kind}.{kind}"
         name = f"wgmma.mma_async.sync.aligned.m64n{c.columns}k{32 // size}.{types}"
-        atom = 64 * DEPTH_BYTES // 16
+        group = c.atoms * 64 * DEPTH_BYTES // 16
         left = advance(
-            self._left[0], slot * (c.rows * DEPTH_BYTES // 16) + self.group * (c.atoms * atom)
+            self._left[0], slot * (c.rows * DEPTH_BYTES // 16) + self.group * group
         )
         right = advance(self._right[0], slot * (c.columns * DEPTH_BYTES // 16))
-        left_step, right_step = (2 if m else 128 for m in (self.left_major, self.right_major))
+        rows, columns = self.left_lines(), lines_of(self.right_major, self.depth)
         for k in range(DEPTH_BYTES // 32):
             for m in range(c.atoms):
                 args = [self._sums[m * per + i] for i in range(per)]
-                args += [advance(left, k * left_step + m * atom), advance(right, k * right_step)]
+                args.append(advance(left, rows.steps[k] + m * rows.atom))
+                args.append(advance(right, columns.steps[k]))
                 args.append(T.ptx.pred(first) if k == 0 else T.ptx.pred(1))
                 if self.dtype != "int8":
                     args += [1, 1]
