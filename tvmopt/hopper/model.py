@@ -19,30 +19,29 @@ from .problem import BYTES, GemmProblem, ceil_div
 
 # Cycles from the launch until the first products, and from the last ones to the next launch; and
 # those that thread blocks of a cluster need more, to begin and end together.
-_FILL, _CLUSTER = 3775.0, 2895.0
+_FILL, _CLUSTER = 3643.0, 3774.0
 # How much longer than nominally the tensor cores take, because the clock falls when they are busy.
-_POWER = 1.217
+_POWER = 1.12
 # Share of its nominal time that reading shared memory takes.
 _SHARED = 0.8
 # Bytes a cycle of one multiprocessor from L2, when all of them read.
-_L2 = 54.0
-# Cycles in which the copy engine loads 128 bytes of a box of pixels.
-_PIXEL = 3.74
+_L2 = 74.4
+# Cycles in which the copy engine loads 128 bytes of a box of pixels; more where a line begins.
+_PIXEL, _LINE = 3.214, 0.739
 # How much slower L2 is where rows do not begin at its lines of 128 bytes.
-_ODD_PITCH = 1.66
-# Share of the bandwidth of device memory that a stream of loads reaches.
-_STREAM = 0.973
+_ODD_PITCH = 1.809
+# Share of the bandwidth of device memory, and how sharply the longer of computing and reading it
+# decides (1: they add up). Fitted together: neither means much alone.
+_STREAM, _NORM = 1.322, 1.205
 # Cycles in which a warpgroup stores 64 x 256 16-bit numbers, by the copy engine and otherwise; and
 # cycles between the last product of a tile and the first of the next besides.
-_STORE, _STORE_STAGED, _TURN = 551.0, 4472.0, 655.0
+_STORE, _STORE_STAGED, _TURN = 1044.0, 5815.0, 499.0
 # Cycles in which a warp's instruction is issued, where all four schedulers are busy.
 _ISSUE = 1.0 / 128.0
 # Cycles in which a load arrives; and to add up a tile of 128 x 256 numbers of several blocks.
-_LATENCY, _ADD_UP = 1650.0, 5640.0
-# How sharply the longer of computing and reading device memory decides.
-_NORM = 1.85
+_LATENCY, _ADD_UP = 1066.0, 7556.0
 # Clusters that run at once, by their size, on 132 multiprocessors.
-_AT_ONCE = {1: 132, 2: 64, 3: 36, 4: 30, 6: 16, 8: 13}
+_AT_ONCE = {1: 132, 2: 66, 3: 38, 4: 30, 6: 16, 8: 14}
 
 
 _Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
@@ -113,7 +112,8 @@ def conv_cost(
         read = p.images * p.height * p.width * size
         odd = False
     moved = read + p.images * high * wide * p.filters * _written(p.out, problem)
-    return _cost(config, arch, down * across, p.steps, odd, moved, p.out, problem)
+    pixel = _PIXEL + _LINE / box[2]
+    return _cost(config, arch, down * across, p.steps, odd, moved, p.out, problem, pixel)
 
 
 def _written(out: str, problem: _Problem) -> float:
@@ -128,7 +128,7 @@ def _written(out: str, problem: _Problem) -> float:
 
 def _cost(
     c: Config, arch: CudaArch, tiles: int, steps: int, odd: bool, moved: float, out: str,
-    problem: _Problem,
+    problem: _Problem, pixel: float = 0.0,
 ) -> Cost:  # fmt: skip
     shared = max(c.cluster, c.split)
     waves = ceil_div(tiles, clusters(arch, shared))
@@ -140,8 +140,7 @@ def _cost(
     l2 = DEPTH_BYTES * (c.rows + c.columns / c.cluster) / _L2 * busy
     if odd:
         l2 *= _ODD_PITCH
-    pixels = 0.0 if isinstance(problem, GemmProblem) else _PIXEL * c.rows
-    step = max(compute, reads, l2, pixels, _LATENCY / (c.stages - 1))
+    step = max(compute, reads, l2, pixel * c.rows, _LATENCY / (c.stages - 1))
     area = c.rows * c.columns
     mine = 64.0 * c.atoms * c.columns / 16384.0
     ending = (_STORE_STAGED if c.staged else _STORE) * mine * BYTES[out] / 2.0
