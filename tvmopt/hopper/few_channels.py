@@ -133,7 +133,7 @@ def legalize_few_channels(builder: relax.BlockBuilder, call: relax.Call) -> rela
     layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
     if layouts != ("NHWC", "HWIO", "NHWC") or int(attrs.groups) != 1:
         return None
-    sizes = [*data.ty.shape, *weight.ty.shape]
+    sizes = [*(data.ty.shape or [None]), *(weight.ty.shape or [None])]
     if not all(isinstance(d, tirx.IntImm) for d in sizes):
         return None
     if any(int(d) != 1 for d in attrs.dilation):
