@@ -104,7 +104,7 @@ def test_refused_products(fields, reason):
         (dataclasses.replace(SMALL, split=2), "a divided depth needs staged stores"),
         (dataclasses.replace(SMALL, swap=True), "exchanged operands need staged stores"),
         (dataclasses.replace(SMALL, columns=72), "whole groups"),
-        (Config(columns=128, resident=2), "too few registers"),
+        (Config(consumers=3, columns=256, stages=2), "registers"),
         (dataclasses.replace(SMALL, stages=1), "at least two stages"),
     ],
 )

@@ -18,7 +18,7 @@ from tvmopt.schedule.gpu.hint import GpuHint
         Config(),
         Config(atoms=2, consumers=1, columns=64, stages=6, cluster=2, raster=4, flight=0),
         Config(staged=True, persistent=False, split=4, swap=True, columns=16, consumers=3),
-        Config(consumers=1, resident=2, buffers=1, columns=128),
+        Config(consumers=1, buffers=1, columns=128),
     ],
 )
 def test_round_trip(config):

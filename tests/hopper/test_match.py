@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tvm import relax
+from tvm import relax, te
 
 from tests.hopper.sources import functions, lowered, only_function
 from tvmopt.hopper.conv import ConvProblem
@@ -84,10 +84,18 @@ def test_single_row():
     assert (p.m, p.n, p.k) == (1, 256, 512)
 
 
+def _transposed(x, w):
+    k = te.reduce_axis((0, x.shape[1]), "k")
+    return te.compute(
+        (x.shape[0], w.shape[0]),
+        lambda i, j: te.sum(x[i, k].astype("int32") * w[j, k].astype("int32"), axis=k),
+    )
+
+
 def test_sums_of_integers():
     p = _found(
         [("x", (64, 512), "int8"), ("w", (256, 512), "int8")],
-        lambda emit, x, w: emit(OP.matmul(x, emit(OP.permute_dims(w)), out_dtype="int32")),
+        lambda emit, x, w: emit(relax.BlockBuilder.current().call_te(_transposed, x, w)),
     ).problem
     assert (p.dtype, p.out, p.trans_b) == ("int8", "int32", True)
 

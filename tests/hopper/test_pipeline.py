@@ -29,7 +29,7 @@ def test_mixed_module(rows):
         assert HOPPER_CONV.apply(func, hint) is None
         if made is not None:
             assert isinstance(made, tirx.PrimFunc)
-            assert made.attrs["global_symbol"] == func.attrs["global_symbol"]
+            assert ("global_symbol" in made.attrs) == ("global_symbol" in func.attrs)
             mod[name] = made
     assert sum(map(is_generated, functions(mod).values())) == 1
     target = H200.to_tvm()
@@ -37,8 +37,14 @@ def test_mixed_module(rows):
         rules = dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()
         mod = dlight.ApplyDefaultSchedule(*rules)(mod)
     built = tvm.compile(mod, target=target, tir_pipeline=PIPELINE)
-    source = "".join(m.inspect_source() for m in built.mod.imports if m.kind == "cuda")
-    assert "wgmma" in source
+    assert any("wgmma" in source for source in _sources(built.mod))
+
+
+def _sources(mod):
+    if mod.kind == "cuda":
+        yield mod.inspect_source()
+    for child in mod.imports:
+        yield from _sources(child)
 
 
 def test_kernel_says_why_not():

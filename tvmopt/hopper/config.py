@@ -6,12 +6,11 @@ import dataclasses
 
 from .problem import BYTES, GemmProblem, ceil_div
 
-#: Shared memory that one thread block may have, and that a multiprocessor has, in bytes.
-SHARED_BYTES, SHARED_SM = 232448, 233472
-# What the driver takes of it for each block, in bytes.
-_RESERVED = 1024
-#: 32-bit registers of a multiprocessor.
+#: Shared memory that one thread block may have, in bytes.
+SHARED_BYTES = 232448
+#: 32-bit registers of a multiprocessor, and how many a thread needs besides its sums.
 REGISTERS = 65536
+_OTHERS = 32
 #: Bytes of depth in one stage: one atom of the 128-byte swizzle.
 DEPTH_BYTES = 128
 #: Columns that the integer instruction has; the others take every multiple of 8 up to 256.
@@ -39,8 +38,6 @@ class Config:
             the copy engine.
         buffers: Chunks of 128 bytes a row that are on their way out, per warpgroup.
         flight: Groups of instructions that are left in flight.
-        resident: Thread blocks that a multiprocessor holds at a time, so that one multiplies while
-            another stores.
         sms: Multiprocessors.
     """
 
@@ -56,7 +53,6 @@ class Config:
     staged: bool = False
     buffers: int = 2
     flight: int = 1
-    resident: int = 1
     sms: int = 132
 
     @property
@@ -96,23 +92,18 @@ class Config:
         """Registers of a thread that loads, and of one that multiplies; (0, 0): all the same."""
         if self.staged:
             return 0, 0
-        return {(2, 1): (40, 232), (3, 1): (32, 160), (1, 2): (40, 208)}.get(
-            (self.consumers, self.resident), (0, 0)
-        )
+        return {2: (40, 232), 3: (32, 160)}.get(self.consumers, (0, 0))
 
     def why_too_large(self) -> str | None:
         """Why no multiprocessor holds it; None where one does."""
-        if not (1 <= self.consumers <= 3 and self.atoms >= 1 and 1 <= self.resident <= 2):
-            return "one to three warpgroups multiply, each at least 64 rows; one or two blocks live"
-        if self.resident > 1 and self.consumers > 1:
-            return "two blocks of more than one multiplying warpgroup have too few registers"
-        most = self.registers[1] or REGISTERS // (128 * (self.consumers + 1) * self.resident)
-        if self.atoms * self.columns // 2 + 32 > min(most, 255):
+        if not (1 <= self.consumers <= 3 and self.atoms >= 1):
+            return "one to three warpgroups multiply, each at least 64 rows"
+        # Of the registers that each thread begins with; the assembler gives up beyond.
+        most = min(255, REGISTERS // (128 * (self.consumers + 1)))
+        if self.atoms * self.columns // 2 + _OTHERS > most:
             return "the sums of a warpgroup take more registers than there are"
         if self.shared_bytes > SHARED_BYTES:
             return f"{self.shared_bytes} bytes of shared memory are more than {SHARED_BYTES}"
-        if (self.shared_bytes + _RESERVED) * self.resident > SHARED_SM:
-            return f"{self.resident} blocks take more shared memory than there is"
         return None
 
     def why_not(self, problem: GemmProblem) -> str | None:
@@ -127,7 +118,7 @@ class Config:
             return reason
         if self.stages < 2:
             return "a ring has at least two stages"
-        left, right = self.major(problem)
+        _, right = self.major(problem)
         if not right and self.columns // self.cluster % 64:
             return "columns that are not contiguous along the depth come 64 at a time"
         if self.cluster > 1 and (self.split > 1 or self.columns % (8 * self.cluster)):
@@ -145,7 +136,8 @@ class Config:
         if not self.staged:
             size = BYTES[problem.out]
             if problem.n * size % 16:
-                return f"the copy engine stores rows of a multiple of 16 bytes, not {problem.n * size}"
+                row = problem.n * size
+                return f"the copy engine stores rows of a multiple of 16 bytes, not {row}"
             chunk = 128 // size
             if self.columns % chunk or self.columns // chunk % self.buffers:
                 return f"{self.columns} columns are not whole groups of {self.buffers} x {chunk}"

@@ -11,17 +11,16 @@ import dataclasses
 from typing import Any
 
 from tvm import tirx
-from tvm.script import tirx as T  # noqa: N812
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.errors import ConfigError
 
-from .config import DEPTH_BYTES, INT8_COLUMNS, Config
-from .emit import tensor_map, tma_load, tma_store
+from .config import DEPTH_BYTES, Config
+from .emit import const, quotient, remainder, tensor_map, tma_load
 from .epilogue import Epilogue, identity
-from .mainloop import Kernel
 from .parameters import Parameters, declare, mark, plain_signature
+from .pixels import PixelKernel, boxes, why_not
 from .problem import BYTES, OUTPUTS, Signature, ceil_div
 
 
@@ -79,6 +78,17 @@ class ConvProblem:
         return self.epilogue or identity(self.accumulator, self.out, rank=4)
 
     @property
+    def steps(self) -> int:
+        """Steps of the depth: of the window, and of the channels."""
+        pieces = ceil_div(self.channels * BYTES[self.dtype], DEPTH_BYTES)
+        return self.kernel[0] * self.kernel[1] * pieces
+
+    @property
+    def right_major(self) -> bool:
+        """Whether the weight is contiguous along the depth."""
+        return self.weight == "OHWI"
+
+    @property
     def why_not(self) -> str | None:
         """Why no kernel of this family computes it; None where one does."""
         if self.dtype not in OUTPUTS or self.out not in OUTPUTS[self.dtype]:
@@ -104,36 +114,9 @@ class ConvProblem:
         return None
 
 
-def boxes(problem: ConvProblem, rows: int) -> list[tuple[int, int, int]]:
-    """Ways to cut the output into boxes of ``rows`` pixels, those that waste least first.
-
-    Returns:
-        Images, lines and columns of a box.
-    """
-    high, wide = problem.out_size
-    sh, sw = problem.stride
-    found = []
-    size = 1
-    while size <= rows:
-        inner = 1
-        while size * inner <= rows:
-            box = (rows // (size * inner), inner, size)
-            if box[1] * sh <= 256 and box[2] * sw <= 256 and box[0] <= 256:
-                used = (
-                    ceil_div(problem.images, box[0])
-                    * ceil_div(high, box[1])
-                    * ceil_div(wide, box[2])
-                )
-                # Of those that waste alike, the squarest: neighbours share most of what they read.
-                found.append((used, abs(box[1] - box[2]) + 4 * box[0], box))
-            inner *= 2
-        size *= 2
-    return [box for _, _, box in sorted(found)]
-
-
 def conv(
     problem: ConvProblem, config: Config, box: tuple[int, int, int] | None = None,
-    name: str = "main", signature: Signature | None = None,
+    name: str | None = "main", signature: Signature | None = None,
 ) -> tirx.PrimFunc:  # fmt: skip
     """The kernel: a function of the input, the weight, the epilogue's inputs, and the output.
 
@@ -141,7 +124,7 @@ def conv(
         problem: What to compute.
         config: How; ``atoms * 64`` rows are one box of pixels.
         box: Images, lines and columns of a box; the one that wastes least by default.
-        name: The function's global symbol.
+        name: The function's global symbol; None for a private one.
         signature: The function's parameters, where they are others than those.
 
     Raises:
@@ -151,13 +134,12 @@ def conv(
         raise ConfigError(f"no Hopper kernel for this convolution: {reason}")
     if reason := why_not(problem, config):
         raise ConfigError(f"the configuration does not fit the convolution: {reason}")
-    with IRBuilder() as builder:
-        with build.prim_func():
-            build.func_name(name)
-            mark(name, "hopper_conv")
-            parameters = declare(signature or conv_signature(problem))
-            box = box or boxes(problem, 64 * config.atoms)[0]
-            ConvKernel(problem, config, box, parameters).emit()
+    with IRBuilder() as builder, build.prim_func(is_private=name is None):
+        build.func_name(name or "main")
+        mark(name, "hopper_conv")
+        parameters = declare(signature or conv_signature(problem))
+        box = box or boxes(problem, 64 * config.atoms)[0]
+        ConvKernel(problem, config, box, parameters).emit()
     return builder.get()
 
 
@@ -174,58 +156,19 @@ def conv_signature(problem: ConvProblem) -> Signature:
     )
 
 
-def why_not(problem: ConvProblem, config: Config) -> str | None:
-    """Why ``config`` cannot compute ``problem``; None where it can."""
-    if config.swap or config.cluster > 1:
-        return "a convolution neither exchanges operands nor shares loads"
-    if config.split > 1 and (not config.staged or config.persistent):
-        return "a divided depth needs staged stores and one tile a block"
-    if reason := config.why_too_large():
-        return reason
-    if config.stages < 2:
-        return "a ring has at least two stages"
-    if problem.dtype == "int8" and config.columns not in INT8_COLUMNS:
-        return f"the integer instruction has no {config.columns} columns"
-    if config.atoms not in (1, 2):
-        return "a box of pixels has 64 or 128"
-    if config.split > 1:
-        steps = problem.kernel[0] * problem.kernel[1]
-        steps *= ceil_div(problem.channels * BYTES[problem.dtype], DEPTH_BYTES)
-        if config.split > 8 or steps < config.split:
-            return f"a depth of {steps} steps cannot be divided by {config.split}"
-    if problem.weight == "HWIO" and config.columns % 64:
-        return "columns that are not contiguous along the depth come 64 at a time"
-    if not config.staged:
-        size = BYTES[problem.out]
-        chunk = 128 // size
-        if problem.filters * size % 16:
-            return "the copy engine stores pixels of a multiple of 16 bytes"
-        if config.columns % chunk or config.columns // chunk % config.buffers:
-            return f"{config.columns} columns are not whole groups of {config.buffers} x {chunk}"
-    return None
 
-
-class ConvKernel(Kernel):
-    """The main loop over boxes of pixels."""
+class ConvKernel(PixelKernel):
+    """A convolution: the window's elements one after the other, and pieces of the channels."""
 
     def __init__(
         self, problem: ConvProblem, config: Config, box: tuple[int, int, int],
         parameters: Parameters,
     ) -> None:  # fmt: skip
-        p = problem
+        super().__init__(problem, config, box, parameters)
+        p = self.problem = problem
         step = DEPTH_BYTES // BYTES[p.dtype]
         self.pieces = ceil_div(p.channels, step)
-        steps = p.kernel[0] * p.kernel[1] * self.pieces
-        super().__init__(config, p.dtype, p.out, steps, p.ending(), parameters)
-        self.problem = problem
-        self.box = box
-        high, wide = p.out_size
-        self.counts = tuple(
-            ceil_div(e, b) for e, b in zip((p.images, high, wide), box, strict=True)
-        )
-        self.right_major = p.weight == "OHWI"
         kh, kw = p.kernel
-        self.out_shape = (p.images, high, wide, p.filters)
         size = BYTES[p.dtype]
         sh, sw = p.stride
         line = p.channels * size
@@ -265,40 +208,17 @@ class ConvKernel(Kernel):
                 (line, p.channels * line),
                 (64, step, 1),
             )
-        if not config.staged:
-            size = BYTES[p.out]
-            line = p.filters * size
-            self.y_map = tensor_map(
-                self.out,
-                p.out,
-                (p.filters, wide, high, p.images),
-                (line, wide * line, high * wide * line),
-                (128 // size, box[2], box[1], box[0]),
-                promotion=0,
-            )
-        self.maps = [self.x_map, self.w_map, *([] if config.staged else [self.y_map])]
-
-    def extents(self) -> tuple[Any, Any]:
-        """Rows (of whole boxes) and columns."""
-        a, b, c = self.counts
-        return a * b * c * 64 * self.config.atoms, self.problem.filters
-
-    def corner(self, index: Any) -> tuple[Any, Any, Any]:
-        """First image, line and column of box ``index``."""
-        _, down, across = self.counts
-        n, h, w = self.box
-        column = index % across * w
-        line = index // across % down * h
-        image = index // (across * down) * n
-        return image, line, column
+        self.maps += [self.x_map, self.w_map]
 
     def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
         """Fill one stage: a box of pixels for each warpgroup, and the weight's columns."""
         c, p = self.config, self.problem
         bar = self.full.pointer(slot)
-        window = build.Bind(step // self.pieces) if self.pieces > 1 else step
-        channel = build.Bind(step % self.pieces * self.depth) if self.pieces > 1 else T.int32(0)
-        r, s = window // p.kernel[1], window % p.kernel[1]
+        window, channel = step, const(0)
+        if self.pieces > 1:
+            window = build.Bind(quotient(step, self.pieces))
+            channel = build.Bind(remainder(step, self.pieces) * self.depth)
+        r, s = quotient(window, p.kernel[1]), remainder(window, p.kernel[1])
         for group in range(c.consumers):
             image, line, column = self.corner(tile.index * c.consumers + group)
             if not self.steps_in_map:
@@ -322,26 +242,3 @@ class ConvKernel(Kernel):
                 [tile.column + i * 64, channel, window],
                 bar,
             )
-
-    def place(self, tile: Any, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """Image, line, column and channel of a row and a column of the tile."""
-        p = self.problem
-        n, h, w = self.box
-        rows = 64 * self.config.atoms
-        corner = self.corner(row // rows)
-        inside = row % rows
-        offsets = (inside // (h * w), inside // w % h, inside % w)
-        extents = (p.images, *p.out_size)
-        bounds: list[tuple[Any, Any]] = []
-        for start, offset, extent, box in zip(corner, offsets, extents, self.box, strict=True):
-            # Whole tiles may hold boxes beyond the last, whose image is out of range.
-            ragged = extent % box or extent is p.images
-            bounds.append((start + offset, extent if ragged else None))
-        bounds.append((column, p.filters if p.filters % self.config.columns else None))
-        return [i for i, _ in bounds], bounds
-
-    def store_box(self, tile: Any, group: Any, chunk: int, source: Any) -> None:
-        """Send the box of one warpgroup, 128 bytes of each pixel, out."""
-        image, line, column = self.corner(tile.index * self.config.consumers + group)
-        first = tile.column + chunk * (128 // BYTES[self.problem.out])
-        tma_store(self.y_map, [first, column, line, image], source)

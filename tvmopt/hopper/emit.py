@@ -61,6 +61,13 @@ __forceinline__ __device__ void add_four_{1}(void* to, void* from, int rank) {{
   sum[0] += a; sum[1] += b; sum[2] += c; sum[3] += d;
 }}
 """
+_COPY = """
+__forceinline__ __device__ void copy_{1}(void* to, const void* from) {{
+  {0} value = *(const {0}*)from;
+  __builtin_memcpy(to, &value, {1});
+}}
+"""
+_VECTOR = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
 _SYNC = """
 __forceinline__ __device__ void sync_threads_of(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
@@ -71,6 +78,20 @@ __forceinline__ __device__ void sync_threads_of(int barrier, int threads) {
 def const(value: int, dtype: str = "int32") -> Any:
     """A constant of a type."""
     return tirx.const(value, dtype)
+
+
+def quotient(a: Any, b: Any) -> Any:
+    """``a / b`` of numbers that are not negative; TVM's own floor division minds the sign."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    return tirx.truncdiv(a, b)
+
+
+def remainder(a: Any, b: Any) -> Any:
+    """What :func:`quotient` leaves."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    return tirx.truncmod(a, b)
 
 
 class Scalar:
@@ -149,7 +170,7 @@ def tensor_map(
     box: Sequence[int],
     *,
     steps: Sequence[int] = (),
-    swizzle: bool = True,
+    swizzle: int = 3,
     promotion: int = 2,
 ) -> Any:
     """Emit (on the host) the descriptor of a tensor for the copy engine.
@@ -161,7 +182,8 @@ def tensor_map(
         strides: Bytes between neighbours along all but the first.
         box: What one copy moves.
         steps: Distance of what it moves along each axis; 1 by default.
-        swizzle: Whether 16-byte pieces of a 128-byte row change places in shared memory.
+        swizzle: The pattern in which 16-byte pieces change places in shared memory: 1, 2, 3 for
+            rows of 32, 64 and 128 bytes.
         promotion: How much L2 fetches: 0 none, 1 64, 2 128, 3 256 bytes.
     """
     result = build.handle("tensormap")
@@ -179,7 +201,7 @@ def tensor_map(
             *box,
             *(steps or (1,) * rank),
             0,
-            3 if swizzle else 0,
+            swizzle,
             promotion,
             0,
         )
@@ -227,6 +249,14 @@ def store_four(pointer: Any, dtype: str, values: Sequence[Any]) -> None:
     name = f"store_four_{dtype}"
     source = _FOUR.format(name, kind, body)
     build.evaluate(T.cuda.func_call(name, pointer, *values, source_code=source))
+
+
+def copy(target: Any, pointer: Any, size: int) -> None:
+    """Read ``size`` bytes (2, 4, 8 or 16, aligned) at ``pointer`` into the array ``target``."""
+    source = _COPY.format(_VECTOR[size], size)
+    build.evaluate(
+        T.cuda.func_call(f"copy_{size}", target.ptr_to([0]), pointer, source_code=source)
+    )
 
 
 def take_four(target: Any, pointer: Any, dtype: str) -> None:

@@ -65,14 +65,17 @@ class _Operand:
 
 
 def gemm(
-    problem: GemmProblem, config: Config, name: str = "main", signature: Signature | None = None
+    problem: GemmProblem,
+    config: Config,
+    name: str | None = "main",
+    signature: Signature | None = None,
 ) -> tirx.PrimFunc:
     """The kernel: a function of A, B, the epilogue's inputs, and C.
 
     Args:
         problem: What to compute.
         config: How.
-        name: The function's global symbol.
+        name: The function's global symbol; None for a private one.
         signature: The function's parameters, where they are others than those.
 
     Returns:
@@ -85,10 +88,9 @@ def gemm(
     """
     if reason := config.why_not(problem):
         raise ConfigError(f"the configuration does not fit the product: {reason}")
-    with IRBuilder() as builder:
-        with build.prim_func():
-            build.func_name(name)
-            _body(problem, config, name, signature or gemm_signature(problem))
+    with IRBuilder() as builder, build.prim_func(is_private=name is None):
+        build.func_name(name or "main")
+        _body(problem, config, name, signature or gemm_signature(problem))
     return builder.get()
 
 
@@ -108,7 +110,7 @@ def gemm_signature(problem: GemmProblem) -> Signature:
     )
 
 
-def _body(p: GemmProblem, c: Config, name: str, signature: Signature) -> None:
+def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> None:
     mark(name, "hopper_gemm")
     parameters = declare(signature)
     rows = signature.rows if p.dynamic else p.m

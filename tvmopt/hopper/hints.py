@@ -31,7 +31,6 @@ def hint_of(
         "staged": int(config.staged),
         "buffers": config.buffers,
         "flight": config.flight,
-        "resident": config.resident,
     }
     if box is not None:
         options |= dict(zip(_BOX, box, strict=True))
@@ -67,7 +66,6 @@ def config_of(hint: GpuHint) -> Config:
         staged=bool(hint.option("staged")),
         buffers=hint.option("buffers", 2),
         flight=hint.option("flight", 1),
-        resident=hint.option("resident", 1),
         sms=hint.arch.sms,
     )
 

@@ -20,6 +20,9 @@ from .emit import (
     add_four,
     as_register,
     const,
+    copy,
+    quotient,
+    remainder,
     set_registers,
     store_four,
     store_pair,
@@ -27,12 +30,45 @@ from .emit import (
     take_four,
     when,
 )
-from .epilogue import Epilogue
+from .epilogue import Epilogue, split_runs
 from .parameters import Parameters
 from .problem import BYTES, ceil_div
 
 _INSTRUCTION = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "float8_e4m3fn": "e4m3"}
 _PACK = {"float16": "cvt.rn.f16x2.f32", "bfloat16": "cvt.rn.bf16x2.f32"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """How an operand lies in one stage, in units of 16 bytes.
+
+    Attributes:
+        leading: Distance of blocks of 64 rows, where rows are contiguous.
+        stride: Distance of groups of 8 lines.
+        swizzle: The pattern in which 16-byte pieces change places: 1, 2, 3 for lines of 32, 64 and
+            128 bytes.
+        atom: Distance of groups of 64 rows.
+        steps: Where each of the four steps of the depth begins.
+    """
+
+    leading: int
+    stride: int
+    swizzle: int
+    atom: int
+    steps: tuple[int, ...]
+
+
+def lines_of(major: bool, depth: int) -> Lines:
+    """The usual form: lines of 128 bytes, along the depth or (``major`` false) along the rows.
+
+    Args:
+        major: Whether the operand is contiguous along the depth.
+        depth: Elements of the depth in one stage.
+    """
+    atom = 64 * DEPTH_BYTES // 16
+    if major:
+        return Lines(1, 64, 3, atom, (0, 2, 4, 6))
+    return Lines(depth * 8, 64, 3, atom, (0, 128, 256, 384))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +118,7 @@ class Kernel(abc.ABC):
         self.accumulator = "int32" if dtype == "int8" else "float32"
         self.out = parameters.out
         self.inputs = parameters.inputs
+        self._splits: dict[int, tuple[Epilogue, tuple[tuple[Any, Any], ...]]] = {}
 
     @abc.abstractmethod
     def extents(self) -> tuple[Any, Any]:
@@ -104,7 +141,7 @@ class Kernel(abc.ABC):
     def emit(self) -> None:
         """Emit the device side."""
         build.device_entry()
-        with build.attr({"tirx.launch_bounds_min_blocks_per_sm": self.config.resident}):
+        with build.attr({"tirx.launch_bounds_min_blocks_per_sm": 1}):
             self._device()
 
     def _device(self) -> None:
@@ -116,9 +153,9 @@ class Kernel(abc.ABC):
         total = per_batch * self.batch
         shared = max(c.cluster, c.split)
         if isinstance(total, int):
-            groups = min(total, c.sms * c.resident // shared) if c.persistent else total
+            groups = min(total, c.sms // shared) if c.persistent else total
         else:
-            groups = c.sms * c.resident // shared
+            groups = c.sms // shared
         if shared == 1:
             block, rank = T.cta_id([groups]), const(0)
         else:
@@ -170,8 +207,8 @@ class Kernel(abc.ABC):
         phase = Scalar("int32", 0)
 
         def tile_of(number: Any) -> Tile:
-            inner = number % per_batch if self.batch > 1 else number
-            batch = number // per_batch if self.batch > 1 else const(0)
+            inner = remainder(number, per_batch) if self.batch > 1 else number
+            batch = quotient(number, per_batch) if self.batch > 1 else const(0)
             i, j = _raster(inner, down, across, c.raster)
             if c.cluster > 1:
                 i = i * c.cluster + self.rank
@@ -228,8 +265,8 @@ class Kernel(abc.ABC):
         split = self.config.split
         if split == 1:
             return const(0), const(self.steps)
-        first = build.Bind(self.rank * self.steps // split)
-        return first, build.Bind((self.rank + 1) * self.steps // split - first)
+        first = build.Bind(quotient(self.rank * self.steps, split))
+        return first, build.Bind(quotient((self.rank + 1) * self.steps, split) - first)
 
     def _produce(self, tile: Tile) -> None:
         c = self.config
@@ -248,17 +285,23 @@ class Kernel(abc.ABC):
         self._sums = build.alloc_local(
             [c.atoms * c.columns // 2], "uint32" if self.accumulator == "int32" else "float32"
         )
-        self._left = self._descriptor(self.left_ring, self.left_major)
-        self._right = self._descriptor(self.right_ring, self.right_major)
+        self._left = self._descriptor(self.left_ring, self.left_lines())
+        self._right = self._descriptor(self.right_ring, lines_of(self.right_major, self.depth))
         self._before = Scalar("int32", 0)
 
-    def _descriptor(self, ring: Any, major: bool) -> Any:
+    def left_lines(self) -> Lines:
+        """How the operand of the rows lies in a stage."""
+        return lines_of(self.left_major, self.depth)
+
+    def _descriptor(self, ring: Any, lines: Lines) -> Any:
         result = build.alloc_local([1], "uint64")
-        # Distances in 16 bytes: of 64-row blocks (where rows are contiguous), of 8-line groups.
-        leading = 1 if major else self.depth * 8
         build.evaluate(
             T.cuda.wgmma.encode_matrix_descriptor(
-                T.address_of(result[0]), ring.ptr_to([0, 0]), leading, 64, 3
+                T.address_of(result[0]),
+                ring.ptr_to([0, 0]),
+                lines.leading,
+                lines.stride,
+                lines.swizzle,
             )
         )
         return result
@@ -270,16 +313,17 @@ class Kernel(abc.ABC):
         kind = _INSTRUCTION[self.dtype]
         types = f"s32.{kind}.{kind}" if self.dtype == "int8" else f"f32.{kind}.{kind}"
         name = f"wgmma.mma_async.sync.aligned.m64n{c.columns}k{32 // size}.{types}"
-        atom = 64 * DEPTH_BYTES // 16
+        group = c.atoms * 64 * DEPTH_BYTES // 16
         left = advance(
-            self._left[0], slot * (c.rows * DEPTH_BYTES // 16) + self.group * (c.atoms * atom)
+            self._left[0], slot * (c.rows * DEPTH_BYTES // 16) + self.group * group
         )
         right = advance(self._right[0], slot * (c.columns * DEPTH_BYTES // 16))
-        left_step, right_step = (2 if m else 128 for m in (self.left_major, self.right_major))
+        rows, columns = self.left_lines(), lines_of(self.right_major, self.depth)
         for k in range(DEPTH_BYTES // 32):
             for m in range(c.atoms):
                 args = [self._sums[m * per + i] for i in range(per)]
-                args += [advance(left, k * left_step + m * atom), advance(right, k * right_step)]
+                args.append(advance(left, rows.steps[k] + m * rows.atom))
+                args.append(advance(right, columns.steps[k]))
                 args.append(T.ptx.pred(first) if k == 0 else T.ptx.pred(1))
                 if self.dtype != "int8":
                     args += [1, 1]
@@ -333,15 +377,59 @@ class Kernel(abc.ABC):
         value = self._sums[index]
         return T.cast(value, "int32") if self.accumulator == "int32" else value
 
-    def _finish(self, value: Any, tile: Tile, row: Any, column: Any, clamp: bool) -> Any:
-        """The epilogue of one element."""
+    def _finish(
+        self, values: list[Any], tile: Tile, row: Any, column: Any, clamp: bool
+    ) -> list[Any]:
+        """The epilogue of neighbours in one row.
+
+        Args:
+            values: Their sums.
+            tile: The tile.
+            row: Their row of C (with exchanged operands, too).
+            column: The column of the first, a multiple of their number.
+            clamp: Whether places may be out of range, in which case others are read.
+        """
         if not self.ending.has_place:
-            return self.ending.at(value, ())
+            return [self.ending.at(value, ()) for value in values]
+        count = len(values)
+        ending, runs = self._split(count)
         indices, bounds = self.place(tile, row, column)
+        last = bounds[-1][1]
+        together = not clamp or last is None or (isinstance(last, int) and last % count == 0)
         if clamp:
-            indices = [i if b is None else T.min(i, _less_one(b)) for i, b in bounds]
-        pairs = list(zip(self.ending.inputs, self.inputs, strict=True))
-        return self.ending.at(value, indices, pairs)
+            indices = [i if b is None else T.min(i, _less(b, 1)) for i, b in bounds]
+            if last is not None and together:
+                indices[-1] = T.min(column, _less(last, count))
+        buffers = list(zip(self.ending.inputs, self.inputs, strict=True))
+        if not together:
+            ending, runs = self.ending, ()
+        read = [
+            (var, self._read(dataclasses.replace(ending, expr=load), indices, buffers, count))
+            for var, load in runs
+        ]
+        done = []
+        for e, value in enumerate(values):
+            here = [*indices[:-1], indices[-1] + e if e else indices[-1]]
+            if not together and e:
+                here[-1] = T.min(column + e, _less(last, 1))
+            done.append(ending.at(value, here, buffers, [(var, buf[e]) for var, buf in read]))
+        return done
+
+    def _read(self, load: Epilogue, indices: list[Any], buffers: Any, count: int) -> Any:
+        """Neighbours of an input, read at once."""
+        first = load.at(tirx.const(0, self.accumulator), indices, buffers)
+        dtype = str(first.source.dtype)
+        found = build.alloc_local([count], dtype)
+        size = count * int(first.source.dtype.itemsize)
+        copy(found, T.address_of(first), size)
+        return found
+
+    def _split(self, count: int) -> tuple[Epilogue, tuple[tuple[Any, Any], ...]]:
+        if count == 1:
+            return self.ending, ()
+        if count not in self._splits:
+            self._splits[count] = split_runs(self.ending, count)
+        return self._splits[count]
 
     def _send(self, tile: Tile) -> None:
         """Round the sums into shared memory, and let the copy engine store them."""
@@ -350,9 +438,10 @@ class Kernel(abc.ABC):
         per = c.columns // 2
         first_row = build.Bind(tile.row + self.group * (64 * c.atoms))
 
-        def value(index: int, row: Any, column: Any) -> Any:
-            done = self._finish(self._sum(index), tile, first_row + row, tile.column + column, True)
-            return as_register(done, self.out_dtype)
+        def pair(index: int, row: Any, column: Any) -> list[Any]:
+            sums = [self._sum(index), self._sum(index + 1)]
+            done = self._finish(sums, tile, first_row + row, tile.column + column, clamp=True)
+            return [as_register(d, self.out_dtype) for d in done]
 
         for chunk in range(c.columns // width):
             buffer = self.group * c.buffers + chunk % c.buffers
@@ -362,28 +451,28 @@ class Kernel(abc.ABC):
             for m in range(c.atoms):
                 base = m * per + chunk * width // 2
                 if self.out_dtype in _PACK:
-                    self._matrices(buffer, m, base, chunk * width, value)
+                    self._matrices(buffer, m, base, chunk * width, pair)
                 else:
-                    self._pairs(buffer, m, base, chunk * width, value)
+                    self._pairs(buffer, m, base, chunk * width, pair)
             build.evaluate(T.ptx.fence.proxy.async_.shared__cta())
             build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
             with when(self.thread < 1):
                 self.store_box(tile, self.group, chunk, self.leaving.ptr_to([buffer, 0]))
                 build.evaluate(T.ptx.cp.async_.bulk.commit_group())
 
-    def _matrices(self, buffer: Any, m: int, base: int, column: int, value: Any) -> None:
+    def _matrices(self, buffer: Any, m: int, base: int, column: int, pair: Any) -> None:
         """16-bit results, four 8 x 8 matrices at a time."""
         lane = self.lane
         for q in range(4):
             packed = build.alloc_local([4], "uint32")
             for i in range(4):
-                row = m * 64 + self.warp * 16 + lane // 4 + 8 * (i % 2)
-                col = column + q * 16 + 8 * (i // 2) + lane % 4 * 2
+                row = m * 64 + self.warp * 16 + quotient(lane, 4) + 8 * (i % 2)
+                col = column + q * 16 + 8 * (i // 2) + remainder(lane, 4) * 2
                 index = base + q * 8 + 2 * i
-                high, low = value(index + 1, row, col + 1), value(index, row, col)
+                low, high = pair(index, row, col)
                 build.evaluate(T.ptx[_PACK[self.out_dtype]](packed[i], high, low))
-            line = m * 64 + self.warp * 16 + lane % 16
-            piece = (q * 2 + lane // 16) ^ (lane % 8)
+            line = m * 64 + self.warp * 16 + remainder(lane, 16)
+            piece = (q * 2 + quotient(lane, 16)) ^ remainder(lane, 8)
             build.evaluate(
                 T.ptx["stmatrix.sync.aligned.m8n8.x4.shared.b16"](
                     self.leaving.ptr_to([buffer, line * 64 + piece * 8]),
@@ -391,23 +480,22 @@ class Kernel(abc.ABC):
                 )
             )  # fmt: skip
 
-    def _pairs(self, buffer: Any, m: int, base: int, column: int, value: Any) -> None:
+    def _pairs(self, buffer: Any, m: int, base: int, column: int, pair: Any) -> None:
         """Results of other widths, two neighbours at a time."""
         size = BYTES[self.out_dtype]
         width = 128 // size
         lane = self.lane
         for j in range(width // 8):
             for h in range(2):
-                row = m * 64 + self.warp * 16 + lane // 4 + 8 * h
-                col = j * 8 + lane % 4 * 2
+                row = m * 64 + self.warp * 16 + quotient(lane, 4) + 8 * h
+                col = j * 8 + remainder(lane, 4) * 2
                 index = base + j * 4 + 2 * h
-                piece = (col * size // 16) ^ (row % 8)
-                place = row * width + piece * (16 // size) + col % (16 // size)
+                piece = quotient(col * size, 16) ^ remainder(row, 8)
+                place = row * width + piece * (16 // size) + remainder(col, 16 // size)
                 store_pair(
                     self.leaving.ptr_to([buffer, place]),
                     self.out_dtype,
-                    value(index, row, column + col),
-                    value(index + 1, row, column + col + 1),
+                    *pair(index, row, column + col),
                 )
 
     def _keep(self) -> None:
@@ -415,11 +503,11 @@ class Kernel(abc.ABC):
         c = self.config
         per = c.columns // 2
         for m in range(c.atoms):
-            row = self.group * (64 * c.atoms) + m * 64 + self.warp * 16 + self.lane // 4
+            row = self.group * (64 * c.atoms) + m * 64 + self.warp * 16 + quotient(self.lane, 4)
             for j in range(c.columns // 8):
                 for h in range(2):
                     index = m * per + j * 4 + 2 * h
-                    col = j * 8 + self.lane % 4 * 2
+                    col = j * 8 + remainder(self.lane, 4) * 2
                     if c.swap:
                         for e in range(2):
                             build.buffer_store(
@@ -449,8 +537,8 @@ class Kernel(abc.ABC):
         me = build.Bind(self.group * 128 + self.thread)
         with build.serial(0, rounds) as i:
             piece = build.Bind((i * c.split + self.rank) * threads + me)
-            row = build.Bind(piece // (width // 4))
-            col = build.Bind(piece % (width // 4) * 4)
+            row = build.Bind(quotient(piece, width // 4))
+            col = build.Bind(remainder(piece, width // 4) * 4)
             whole = pieces % (threads * c.split) == 0
             with nullcontext() if whole else when(piece < pieces):
                 kept = self._kept(row * c.pitch + col)
@@ -458,12 +546,10 @@ class Kernel(abc.ABC):
                     indices, bounds = self.place(tile, top + row, begin + col + first)
                     inside = [index < bound for index, bound in bounds if bound is not None]
                     with when(tirx.all(*inside)) if inside else nullcontext():
-                        done = [
-                            self._finish(
-                                kept[e], tile, top + row, begin + col + e, clamp=False
-                            )
-                            for e in range(first, first + at_once)
-                        ]
+                        sums = [kept[e] for e in range(first, first + at_once)]
+                        done = self._finish(
+                            sums, tile, top + row, begin + col + first, clamp=False
+                        )
                         if at_once == 1:
                             build.buffer_store(out, done[0], indices)
                             continue
@@ -488,14 +574,14 @@ class Kernel(abc.ABC):
         return kept
 
 
-def _less_one(bound: Any) -> Any:
-    return const(bound - 1) if isinstance(bound, int) else bound - 1
+def _less(bound: Any, count: int) -> Any:
+    return const(bound - count) if isinstance(bound, int) else bound - count
 
 
 def _tiles(extent: Any, tile: int) -> Any:
     if isinstance(extent, int):
         return ceil_div(extent, tile)
-    return (extent + (tile - 1)) // tile
+    return quotient(extent + (tile - 1), tile)
 
 
 def _raster(number: Any, down: Any, across: Any, group: int) -> tuple[Any, Any]:
@@ -503,9 +589,10 @@ def _raster(number: Any, down: Any, across: Any, group: int) -> tuple[Any, Any]:
     if isinstance(down, int):
         group = min(group, down)
     if group <= 1:
-        return number // across, number % across
+        return quotient(number, across), remainder(number, across)
     span = across * group
+    first, inner = quotient(number, span) * group, remainder(number, span)
     rows: Any = group
     if not isinstance(down, int) or down % group:
-        rows = T.min(T.int32(group), down - number // span * group)
-    return number // span * group + number % span % rows, number % span // rows
+        rows = T.min(T.int32(group), down - first)
+    return first + remainder(inner, rows), quotient(inner, rows)

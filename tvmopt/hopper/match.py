@@ -11,7 +11,18 @@ from tvm import ir, sym, tirx
 
 from .conv import ConvProblem
 from .epilogue import Epilogue
-from .expressions import Inliner, NotThisForm, Stage, is_zero, linear, loads, number, replace, stages
+from .expressions import (
+    Inliner,
+    NotThisForm,
+    Stage,
+    is_zero,
+    linear,
+    loads,
+    number,
+    replace,
+    stages,
+)
+from .lines import LineProblem
 from .problem import GemmProblem, Signature
 
 #: Rows that a dynamic dimension is taken to have when kernels are chosen.
@@ -25,12 +36,12 @@ class Match:
     Attributes:
         problem: What it computes.
         signature: Which of its parameters is what.
-        name: Its global symbol.
+        name: Its global symbol; None of a private function.
     """
 
-    problem: GemmProblem | ConvProblem
+    problem: GemmProblem | ConvProblem | LineProblem
     signature: Signature
-    name: str
+    name: str | None
 
 
 def match(func: tirx.PrimFunc) -> Match | str:
@@ -43,8 +54,12 @@ def match(func: tirx.PrimFunc) -> Match | str:
     """
     try:
         return _Matcher(func).run()
-    except NotThisForm as error:
+    except (NotThisForm, _RefusedError) as error:
         return str(error)
+
+
+class _RefusedError(Exception):
+    """Why there is no kernel for a function of a form that is known."""
 
 
 class _Matcher:
@@ -64,15 +79,14 @@ class _Matcher:
         left, right = self._operands(anchor)
         ending, out = self._ending(anchor)
         dtype = self._dtype(left, right)
-        for a, b in ((left, right), (right, left)):
-            reason, found = self._gemm(anchor, a, b, ending, dtype, out)
-            if found is not None:
-                return found
-        for a, b in ((left, right), (right, left)):
-            reason, found = self._conv(anchor, a, b, ending, dtype, out)
-            if found is not None:
-                return found
-        raise NotThisForm(reason)
+        reasons = []
+        for attempt in (self._gemm, self._conv, self._lines):
+            for a, b in ((left, right), (right, left)):
+                try:
+                    return attempt(anchor, a, b, ending, dtype, out)
+                except NotThisForm as error:
+                    reasons.append(str(error))
+        raise NotThisForm(reasons[2] if len(left[0].indices) == 4 else reasons[0])
 
     # -- operands ----------------------------------------------------------------------------
 
@@ -172,22 +186,19 @@ class _Matcher:
             rows,
         )
 
-    def _name(self) -> str:
+    def _name(self) -> str | None:
         attrs = self.func.attrs or {}
-        return str(attrs["global_symbol"]) if "global_symbol" in attrs else "main"
+        return str(attrs["global_symbol"]) if "global_symbol" in attrs else None
 
     # -- matrix products ---------------------------------------------------------------------
 
     def _gemm(
         self, anchor: Stage, left: Any, right: Any, ending: Epilogue, dtype: str, out: Any
-    ) -> tuple[str, Match | None]:
+    ) -> Match:
         """As a matrix product whose rows ``left`` holds."""
         if left[1] is not None or right[1] is not None:
-            return "padding", None
-        try:
-            roles = _Roles(anchor, left[0], right[0])
-        except NotThisForm as error:
-            return str(error), None
+            raise NotThisForm("an operand that is padded")
+        roles = _Roles(anchor, left[0], right[0])
         rows: Any = 1
         for extent in roles.rows:
             rows = rows * extent
@@ -206,29 +217,39 @@ class _Matcher:
             dynamic=dynamic,
         )
         if reason := problem.why_not:
-            return reason, None
+            raise _RefusedError(reason)
         groups = (roles.batch, roles.rows, [roles.columns])
         adapted = _regroup(ending, groups if problem.batch > 1 else groups[1:], out.shape)
         problem = dataclasses.replace(problem, epilogue=adapted)
         signature = self._signature(
             left[0].source, right[0].source, out, ending, rows if dynamic else None
         )
-        return "", Match(problem, signature, self._name())
+        return Match(problem, signature, self._name())
 
     # -- convolutions ------------------------------------------------------------------------
 
     def _conv(
         self, anchor: Stage, left: Any, right: Any, ending: Epilogue, dtype: str, out: Any
-    ) -> tuple[str, Match | None]:
+    ) -> Match:
         """As a convolution of ``left`` with the weight ``right``."""
-        try:
-            problem = _convolution(anchor, left, right, dtype, str(out.dtype))
-        except NotThisForm as error:
-            return str(error), None
+        problem = _convolution(anchor, left, right, dtype, str(out.dtype))
         if reason := problem.why_not:
-            return reason, None
+            raise _RefusedError(reason)
         signature = self._signature(left[0].source, right[0].source, out, ending, None)
-        return "", Match(dataclasses.replace(problem, epilogue=ending), signature, self._name())
+        return Match(dataclasses.replace(problem, epilogue=ending), signature, self._name())
+
+
+    # -- lines of pixels ---------------------------------------------------------------------
+
+    def _lines(
+        self, anchor: Stage, left: Any, right: Any, ending: Epilogue, dtype: str, out: Any
+    ) -> Match:
+        """As the lines of few channels that :mod:`.few_channels` makes."""
+        problem = _line_problem(anchor, left, right, dtype, str(out.dtype))
+        if reason := problem.why_not:
+            raise _RefusedError(reason)
+        signature = self._signature(left[0].source, right[0].source, out, ending, None)
+        return Match(dataclasses.replace(problem, epilogue=ending), signature, self._name())
 
 
 class _Roles:
@@ -340,9 +361,9 @@ def _regroup(ending: Epilogue, groups: Any, shape: Any) -> Epilogue:
         mine, wide = wide[: len(group)], wide[len(group) :]
         rest: Any = name
         for axis, extent in reversed(list(zip(mine[1:], group[1:], strict=True))):
-            extent = extent if isinstance(extent, int) else tirx.Cast("int32", extent)
-            values[axis] = rest % extent
-            rest = rest // extent
+            extent = tirx.Cast("int32", extent) if not isinstance(extent, int) else extent
+            values[axis] = tirx.truncmod(rest, extent)
+            rest = tirx.truncdiv(rest, extent)
         if mine:
             values[mine[0]] = rest
     return dataclasses.replace(
@@ -406,8 +427,9 @@ def _convolution(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> 
     kw = anchor.extent(rx) if rx is not None else 1
     dh = fh[ry] if ry is not None else 1
     dw = fw[rx] if rx is not None else 1
-    deep = [v for v in places[3][0]]
-    if channels > 1 and (len(deep) != 1 or deep[0] not in reduced or places[3] != ({deep[0]: 1}, 0)):
+    deep = list(places[3][0])
+    alone = len(deep) == 1 and deep[0] in reduced and places[3] == ({deep[0]: 1}, 0)
+    if channels > 1 and not alone:
         raise NotThisForm("the channels of a convolution are in groups")
     rc = deep[0] if deep else None
     others = {v for v, e in zip(anchor.axes, anchor.extents, strict=True) if v in reduced and e > 1}
@@ -436,6 +458,39 @@ def _convolution(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> 
     return ConvProblem(
         images, height, width, channels, filters, (kh, kw), (sh, sw),
         (top, left_side, bottom, right_side), (dh, dw), dtype, out, layout,
+    )  # fmt: skip
+
+
+def _line_problem(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> LineProblem:
+    (x, condition), (weight, masked) = left, right
+    reduced = [v for v, r in zip(anchor.axes, anchor.reduce, strict=True) if r]
+    parallel = anchor.parallel
+    if condition is not None or masked is not None:
+        raise NotThisForm("an operand that is padded")
+    if len(x.indices) != 3 or len(weight.indices) != 4 or len(parallel) != 4 or len(reduced) != 3:
+        raise NotThisForm("not the lines of an image")
+    sizes = [number(e) for e in (*x.source.shape, *weight.source.shape, *anchor.buffer.shape)]
+    if not all(isinstance(e, int) for e in sizes):
+        raise NotThisForm("a convolution of dynamic size")
+    images, height, width, filters, groups, fold, window = sizes[:7]
+    n, y, w, o = parallel
+    g, f, e = reduced
+
+    def place(load: Any) -> list[tuple[dict[Any, int], int]]:
+        return [linear(i, anchor.axes, anchor.extents) for i in load.indices]
+
+    def only(axes: dict[Any, int]) -> tuple[dict[Any, int], int]:
+        return {v: s for v, s in axes.items() if anchor.extent(v) != 1}, 0
+
+    at_x = place(x)
+    step, pixel = at_x[1][0].get(y, 1), at_x[2][0].get(w, 1)
+    wanted_x = [only({n: 1}), only({y: step, g: fold, f: 1}), only({w: pixel, e: 1})]
+    wanted_w = [only({o: 1}), only({g: 1}), only({f: 1}), only({e: 1})]
+    if at_x != wanted_x or place(weight) != wanted_w or sizes[7] != images:
+        raise NotThisForm("not the lines of an image")
+    return LineProblem(
+        images, height, width, filters, (sizes[8], sizes[9]), groups, fold, window, step, pixel,
+        dtype, out,
     )  # fmt: skip
 
 

@@ -8,34 +8,43 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import TypeAlias
 
 from tvmopt.arch.cuda import CudaArch
 
 from .config import DEPTH_BYTES, Config
 from .conv import ConvProblem
+from .lines import LineProblem
 from .problem import BYTES, GemmProblem, ceil_div
 
-# Cycles from the launch until the first products, and from the last ones to the next launch.
-_FILL = 5500.0
+# Cycles from the launch until the first products, and from the last ones to the next launch; and
+# those that thread blocks of a cluster need more, to begin and end together.
+_FILL, _CLUSTER = 3643.0, 3774.0
 # How much longer than nominally the tensor cores take, because the clock falls when they are busy.
-_POWER = 1.15
+_POWER = 1.12
 # Share of its nominal time that reading shared memory takes.
 _SHARED = 0.8
 # Bytes a cycle of one multiprocessor from L2, when all of them read.
-_L2 = 64.0
+_L2 = 74.4
+# Cycles in which the copy engine loads 128 bytes of a box of pixels; more where a line begins.
+_PIXEL, _LINE = 3.214, 0.739
 # How much slower L2 is where rows do not begin at its lines of 128 bytes.
-_ODD_PITCH = 1.8
-# Share of the bandwidth of device memory that a stream of loads reaches.
-_STREAM = 0.875
-# Cycles to store a tile of 128 x 256 16-bit numbers, by the copy engine and otherwise; and cycles
-# between the last product of a tile and the first of the next besides.
-_STORE, _STORE_STAGED, _TURN = 500.0, 2500.0, 900.0
-# Cycles in which a load arrives, and that blocks take to wait for each other.
-_LATENCY, _CLUSTER = 900.0, 1200.0
-# More work to finish one element for each input that is read.
-_PER_INPUT = 0.35
-# Multiprocessors that can form clusters together, of 132.
-_NEIGHBOURS = (18, 18, 18, 18, 16, 16, 14, 14)
+_ODD_PITCH = 1.809
+# Share of the bandwidth of device memory, and how sharply the longer of computing and reading it
+# decides (1: they add up). Fitted together: neither means much alone.
+_STREAM, _NORM = 1.322, 1.205
+# Cycles in which a warpgroup stores 64 x 256 16-bit numbers, by the copy engine and otherwise; and
+# cycles between the last product of a tile and the first of the next besides.
+_STORE, _STORE_STAGED, _TURN = 1044.0, 5815.0, 499.0
+# Cycles in which a warp's instruction is issued, where all four schedulers are busy.
+_ISSUE = 1.0 / 128.0
+# Cycles in which a load arrives; and to add up a tile of 128 x 256 numbers of several blocks.
+_LATENCY, _ADD_UP = 1066.0, 7556.0
+# Clusters that run at once, by their size, on 132 multiprocessors.
+_AT_ONCE = {1: 132, 2: 66, 3: 38, 4: 30, 6: 16, 8: 14}
+
+
+_Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +88,10 @@ def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
 
 
 def conv_cost(
-    problem: ConvProblem, config: Config, box: tuple[int, int, int], arch: CudaArch
+    problem: ConvProblem | LineProblem,
+    config: Config,
+    box: tuple[int, int, int],
+    arch: CudaArch,
 ) -> Cost:
     """The cost of a convolution whose tiles are boxes of pixels."""
     p = problem
@@ -88,20 +100,23 @@ def conv_cost(
     count = math.prod(
         ceil_div(e, b) for e, b in zip((p.images, high, wide), box, strict=True)
     )
-    pieces = ceil_div(p.channels * size, DEPTH_BYTES)
-    steps = p.kernel[0] * p.kernel[1] * pieces
     down = ceil_div(count, config.consumers)
     across = ceil_div(p.filters, config.columns)
-    read = p.images * p.height * p.width * p.channels * size
-    if p.kernel == (1, 1):
-        read //= p.stride[0] * p.stride[1]
-    read += p.kernel[0] * p.kernel[1] * p.channels * p.filters * size
+    if isinstance(p, ConvProblem):
+        read = p.images * p.height * p.width * p.channels * size
+        if p.kernel == (1, 1):
+            read //= p.stride[0] * p.stride[1]
+        read += p.kernel[0] * p.kernel[1] * p.channels * p.filters * size
+        odd = bool(p.channels * size % 128)
+    else:
+        read = p.images * p.height * p.width * size
+        odd = False
     moved = read + p.images * high * wide * p.filters * _written(p.out, problem)
-    odd = bool(p.channels * size % 128)
-    return _cost(config, arch, down * across, steps, odd, moved, p.out, problem)
+    pixel = _PIXEL + _LINE / box[2]
+    return _cost(config, arch, down * across, p.steps, odd, moved, p.out, problem, pixel)
 
 
-def _written(out: str, problem: GemmProblem | ConvProblem) -> float:
+def _written(out: str, problem: _Problem) -> float:
     """Bytes of the output, and of inputs as large as it, for each element."""
     total = float(BYTES[out])
     if problem.epilogue is not None:
@@ -113,11 +128,10 @@ def _written(out: str, problem: GemmProblem | ConvProblem) -> float:
 
 def _cost(
     c: Config, arch: CudaArch, tiles: int, steps: int, odd: bool, moved: float, out: str,
-    problem: GemmProblem | ConvProblem,
+    problem: _Problem, pixel: float = 0.0,
 ) -> Cost:  # fmt: skip
     shared = max(c.cluster, c.split)
-    at_once = clusters(arch, shared) * c.resident
-    waves = ceil_div(tiles, at_once)
+    waves = ceil_div(tiles, clusters(arch, shared))
     busy = min(1.0, tiles * shared / arch.sms)
     depth = ceil_div(steps, c.split)
     atoms = c.rows // 64
@@ -126,18 +140,18 @@ def _cost(
     l2 = DEPTH_BYTES * (c.rows + c.columns / c.cluster) / _L2 * busy
     if odd:
         l2 *= _ODD_PITCH
-    step = max(c.resident * max(compute, reads, l2), _LATENCY / (c.stages - 1))
-    area = c.rows * c.columns / 32768.0
-    ending = (_STORE_STAGED if c.staged else _STORE) * area * (_written(out, problem) / 2.0)
+    step = max(compute, reads, l2, pixel * c.rows, _LATENCY / (c.stages - 1))
+    area = c.rows * c.columns
+    mine = 64.0 * c.atoms * c.columns / 16384.0
+    ending = (_STORE_STAGED if c.staged else _STORE) * mine * BYTES[out] / 2.0
     if problem.epilogue is not None:
-        ending *= 1.0 + _PER_INPUT * len(problem.epilogue.inputs)
+        ending += _ISSUE * area * problem.epilogue.work
     if c.split > 1:
-        ending = ending / c.split + _CLUSTER + ending * 0.25
+        ending = ending / c.split + _ADD_UP * area / 32768.0
     ending += _TURN
     dram = moved / (arch.dram_bytes_cycle * _STREAM)
-    # Of blocks that share a multiprocessor one multiplies while another stores.
-    busiest = depth * step + (ending if c.resident == 1 else 0.0)
-    total = max(waves * max(busiest, ending), dram) + _FILL
+    work = waves * (depth * step + ending) + (_CLUSTER if shared > 1 else 0.0)
+    total = (work**_NORM + dram**_NORM) ** (1.0 / _NORM) + _FILL
     return Cost(total, waves * depth * compute, waves * depth * l2, dram, waves * ending)
 
 
@@ -145,5 +159,5 @@ def clusters(arch: CudaArch, size: int) -> int:
     """Clusters of ``size`` thread blocks that run at once, one block a multiprocessor."""
     if size == 1:
         return arch.sms
-    share = arch.sms / sum(_NEIGHBOURS)
-    return max(1, int(share * sum(n // size for n in _NEIGHBOURS)))
+    known = _AT_ONCE.get(size, 132 // (size + 1))
+    return max(1, known * arch.sms // 132)

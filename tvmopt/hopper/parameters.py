@@ -33,17 +33,18 @@ class Parameters:
     inputs: list[Any]
 
 
-def mark(name: str, kernel: str) -> None:
+def mark(name: str | None, kernel: str) -> None:
     """Emit the function's attributes.
 
     Args:
-        name: Its global symbol.
+        name: Its global symbol; None for a private function.
         kernel: The kernel's family.
     """
     opaque = 8  # relax.op.OpPatternKind.kOpaque: nothing is fused with it
+    symbol = {} if name is None else {"global_symbol": name}
     build.func_attr(
-        {
-            "global_symbol": name,
+        symbol
+        | {
             "tirx.is_scheduled": True,
             "op_pattern": opaque,
             KERNEL_ATTR: kernel,

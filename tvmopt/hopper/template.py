@@ -8,9 +8,10 @@ from tvmopt.errors import ConfigError
 from tvmopt.schedule.gpu.base import GpuTemplate
 from tvmopt.schedule.gpu.hint import GpuHint
 
-from .conv import conv
+from .conv import ConvProblem, conv
 from .gemm import gemm
 from .hints import CONV, GEMM, box_of, config_of
+from .lines import LineProblem, line_conv
 from .match import match
 from .problem import GemmProblem
 
@@ -35,7 +36,9 @@ def kernel(func: tirx.PrimFunc, hint: GpuHint) -> tirx.PrimFunc:
     config = config_of(hint)
     if isinstance(found.problem, GemmProblem) and hint.template == GEMM:
         return gemm(found.problem, config, found.name, found.signature)
-    if not isinstance(found.problem, GemmProblem) and hint.template == CONV:
+    if isinstance(found.problem, LineProblem) and hint.template == CONV:
+        return line_conv(found.problem, config, box_of(hint), found.name, found.signature)
+    if isinstance(found.problem, ConvProblem) and hint.template == CONV:
         return conv(found.problem, config, box_of(hint), found.name, found.signature)
     raise ConfigError(f"{hint.template} is no template of this function's problem")
 

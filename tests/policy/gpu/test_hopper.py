@@ -6,8 +6,8 @@ import pytest
 
 from tvmopt.arch.gpus import GPUS
 from tvmopt.hopper.conv import ConvProblem
-from tvmopt.hopper.conv import why_not as why_not_conv
 from tvmopt.hopper.hints import box_of, config_of
+from tvmopt.hopper.pixels import why_not as why_not_conv
 from tvmopt.hopper.problem import GemmProblem
 from tvmopt.policy.gpu.hopper import conv_hints, gemm_hints
 

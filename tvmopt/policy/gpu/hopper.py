@@ -7,11 +7,13 @@ import itertools
 from collections.abc import Iterator
 
 from tvmopt.arch.cuda import CudaArch
-from tvmopt.hopper.config import SHARED_BYTES, SHARED_SM, Config
-from tvmopt.hopper.conv import ConvProblem, boxes
-from tvmopt.hopper.conv import why_not as why_not_conv
+from tvmopt.hopper.config import SHARED_BYTES, Config
+from tvmopt.hopper.conv import ConvProblem
 from tvmopt.hopper.hints import CONV, GEMM, hint_of
+from tvmopt.hopper.lines import LineProblem
 from tvmopt.hopper.model import conv_cost, gemm_cost
+from tvmopt.hopper.pixels import boxes
+from tvmopt.hopper.pixels import why_not as why_not_conv
 from tvmopt.hopper.problem import BYTES, GemmProblem
 
 from .ranked import GpuRanked
@@ -43,7 +45,7 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
     return sorted(found, key=lambda r: r.cycles)
 
 
-def conv_hints(problem: ConvProblem, arch: CudaArch) -> list[GpuRanked]:
+def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRanked]:
     """Every configuration of ``hopper_conv`` that computes ``problem``, best first."""
     if not arch.has_wgmma or problem.why_not:
         return []
@@ -67,12 +69,6 @@ def _configs(out: str, arch: CudaArch, *, swap: bool) -> Iterator[Config]:
                     yield from _filled(
                         dataclasses.replace(plain, cluster=cluster, buffers=buffers)
                     )
-        if consumers == 1:
-            for buffers in (1, 2):
-                if columns * BYTES[out] % (128 * buffers) == 0:
-                    yield from _filled(
-                        dataclasses.replace(plain, resident=2, buffers=buffers), SHARED_SM // 2 - 1024
-                    )
         for persistent in (True, False):
             yield from _filled(
                 dataclasses.replace(plain, staged=True, persistent=persistent)
@@ -88,10 +84,10 @@ def _configs(out: str, arch: CudaArch, *, swap: bool) -> Iterator[Config]:
                 )
 
 
-def _filled(config: Config, shared: int = SHARED_BYTES) -> Iterator[Config]:
-    """``config`` with the most stages that fit into ``shared`` bytes."""
+def _filled(config: Config) -> Iterator[Config]:
+    """``config`` with the most stages that fit."""
     for stages in range(_MOST_STAGES, 1, -1):
         full = dataclasses.replace(config, stages=stages)
-        if full.shared_bytes <= shared:
+        if full.shared_bytes <= SHARED_BYTES:
             yield full
             return

@@ -1,0 +1,117 @@
+"""Kernels run on a Hopper GPU against NumPy; every element, and none beside the output."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+from tvm.script import tirx as T  # noqa: N812
+
+from tests.hopper.sources import H200
+from tvmopt.hopper.config import Config
+from tvmopt.hopper.conv import ConvProblem, conv
+from tvmopt.hopper.epilogue import elementwise
+from tvmopt.hopper.gemm import gemm
+from tvmopt.hopper.problem import GemmProblem
+
+pytestmark = pytest.mark.gpu
+RNG = np.random.default_rng(0)
+SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
+STAGED = dataclasses.replace(SMALL, columns=40, staged=True, persistent=False)
+
+
+@pytest.fixture
+def device():
+    """The GPU; skips where there is none with these instructions."""
+    gpu = tvm.cuda()
+    if not gpu.exist or str(gpu.compute_version) != "9.0":
+        pytest.skip("needs a Hopper GPU")
+    return gpu
+
+
+def _run(func, inputs, shape, dtype, device):
+    built = tvm.compile(tvm.IRModule({"main": func}), target=H200.to_tvm(), tir_pipeline="tirx")
+    empty = np.full(shape, 77 if "int" in dtype else np.nan, dtype)
+    out = tvm.runtime.tensor(empty, device)
+    built["main"](*(tvm.runtime.tensor(x, device) for x in inputs), out)
+    return out.numpy()
+
+
+def _matrix(*shape, dtype="float16"):
+    if dtype == "int8":
+        return RNG.integers(-128, 128, shape).astype(dtype)
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("fields", "config"),
+    [
+        ({}, SMALL),
+        ({"trans_b": False}, SMALL),
+        ({"trans_a": True, "trans_b": False, "m": 136, "k": 77}, SMALL),
+        ({"n": 263}, STAGED),
+        ({"m": 5}, dataclasses.replace(STAGED, swap=True, columns=8, split=2)),
+        ({"m": 1000, "n": 1000}, Config(columns=128, stages=5)),
+        ({"m": 1000, "n": 1000}, Config(columns=128, stages=5, cluster=2)),
+        ({"m": 300, "n": 96}, dataclasses.replace(STAGED, split=3)),
+        ({"batch": 5}, SMALL),
+        ({"batch": 5, "batch_b": False}, STAGED),
+        ({"dynamic": True}, SMALL),
+        ({"out": "float32"}, SMALL),
+        ({"dtype": "int8", "out": "int32"}, dataclasses.replace(SMALL, consumers=2)),
+    ],
+)
+def test_products(fields, config, device):
+    p = GemmProblem(**{"m": 77, "n": 264, "k": 272, **fields})
+    front = (p.batch,) if p.batch > 1 else ()
+    a = _matrix(*(front if p.batch_a else ()), p.m, p.k, dtype=p.dtype)
+    b = _matrix(*(front if p.batch_b else ()), p.k, p.n, dtype=p.dtype)
+    wide = "int64" if p.dtype == "int8" else "float64"
+    want = np.matmul(a.astype(wide), b.astype(wide))
+    inputs = [
+        np.ascontiguousarray(np.swapaxes(x, -1, -2)) if turned else x
+        for x, turned in ((a, p.trans_a), (b, p.trans_b))
+    ]
+    got = _run(gemm(p, config), inputs, want.shape, p.out, device)
+    if p.dtype == "int8":
+        np.testing.assert_array_equal(got, want)
+    else:
+        np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("config", [SMALL, STAGED])
+def test_epilogue(config, device):
+    m, n, k = 77, 264, 136
+
+    def compute(acc, bias, residual):
+        return T.max(acc + T.cast(bias, "float32"), tirx.const(0, "float32")) + T.cast(
+            residual, "float32"
+        )
+
+    ending = elementwise(
+        "float32", "float16", compute, [("float16", (n,), (1,)), ("float16", (m, n), (0, 1))], 2
+    )
+    a, b, bias, residual = _matrix(m, k), _matrix(n, k), _matrix(n), _matrix(m, n)
+    problem = GemmProblem(m, n, k, epilogue=ending)
+    got = _run(gemm(problem, config), [a, b, bias, residual], (m, n), "float16", device)
+    want = np.maximum(a.astype("f8") @ b.astype("f8").T + bias, 0) + residual
+    np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("config", [SMALL, STAGED, dataclasses.replace(STAGED, split=4)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolutions(config, stride, device):
+    p = ConvProblem(3, 13, 9, 24, 40, stride=(stride, stride), padding=(1, 1, 1, 1))
+    x, w = _matrix(3, 13, 9, 24), _matrix(40, 3, 3, 24)
+    high, wide = p.out_size
+    padded = np.pad(x.astype("f8"), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    want = np.zeros((3, high, wide, 40))
+    for r in range(3):
+        for s in range(3):
+            part = padded[:, r : r + stride * high : stride, s : s + stride * wide : stride]
+            want += part[:, :high, :wide] @ w[:, r, s].astype("f8").T
+    got = _run(conv(p, config), [x, w], want.shape, "float16", device)
+    np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)

@@ -1,0 +1,163 @@
+"""Convolutions of images of few channels as lines of pixels: the forms around the kernel.
+
+before -> after: ``conv2d(x, w)`` of NHWC data with 3 channels and HWIO weight ->
+``lines(padded(x), packed(w))``. ``padded`` writes the zeros around the image and brings its
+channels to a number whose windows begin at multiples of 16 bytes; ``packed`` lays the weight out
+alike (it is folded where the weight is constant); ``lines`` is what :mod:`.match` knows as a
+:class:`~tvmopt.hopper.lines.LineProblem`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from .config import DEPTH_BYTES
+from .lines import LineProblem
+from .problem import BYTES, ceil_div
+
+# Channels up to which an image is laid out anew: from 8 on, its own pixels are 16 bytes.
+_MOST_CHANNELS = 7
+
+
+def line_problem(
+    images: int, height: int, width: int, channels: int, filters: int, kernel: tuple[int, int],
+    stride: tuple[int, int], padding: tuple[int, int, int, int], dtype: str, out: str,
+) -> LineProblem | None:  # fmt: skip
+    """The convolution as lines of pixels; None where that does not pay or cannot be.
+
+    Args:
+        images: Images of the batch.
+        height: Lines of an image.
+        width: Pixels of a line.
+        channels: Channels of the image.
+        filters: Channels of the output.
+        kernel: Lines and columns of the window.
+        stride: Steps of the window, down and across.
+        padding: Zeros around the image: top, left, bottom, right.
+        dtype: Type of image and weight.
+        out: Type of the output.
+    """
+    if BYTES.get(dtype) != 2 or channels > _MOST_CHANNELS:
+        return None
+    (kh, kw), (sh, sw) = kernel, stride
+    top, left, bottom, right = padding
+    high = (height + top + bottom - kh) // sh + 1
+    wide = (width + left + right - kw) // sw + 1
+    step = DEPTH_BYTES // 2
+    filled = next(c for c in (1, 2, 4, 8) if c >= channels and sw * c % 8 == 0)
+    window = next((e for e in (16, 32, 64) if e >= kw * filled), None)
+    if window is None or min(high, wide) < 1:
+        return None
+    fold = step // window
+    groups = ceil_div(kh, fold)
+    problem = LineProblem(
+        images=images,
+        height=(high - 1) * sh + groups * fold,
+        width=ceil_div((wide - 1) * sw * filled + window, 8) * 8,
+        filters=filters,
+        out_size=(high, wide),
+        groups=groups,
+        fold=fold,
+        window=window,
+        step=sh,
+        pixel=sw * filled,
+        dtype=dtype,
+        out=out,
+    )
+    return problem if problem.why_not is None else None
+
+
+def padded(x: te.Tensor, p: LineProblem, padding: tuple[int, int], stride: int) -> te.Tensor:
+    """The image (NHWC) as lines of whole pixels, zeros around it: (images, height, width).
+
+    Args:
+        x: The image.
+        p: The problem.
+        padding: Zeros above and to the left.
+        stride: Step of the window across.
+    """
+    _, height, width, channels = (int(d) for d in x.shape)
+    filled = p.pixel // stride
+
+    def value(n: Any, y: Any, q: Any) -> Any:
+        row, column, channel = y - padding[0], q // filled - padding[1], q % filled
+        inside = tirx.all(
+            row >= 0, row < height, column >= 0, column < width, channel < channels
+        )
+        return tirx.if_then_else(
+            inside, x[n, row, column, channel], tirx.const(0, str(x.dtype))
+        )
+
+    return te.compute((p.images, p.height, p.width), value, name="padded")
+
+
+def packed(weight: te.Tensor, p: LineProblem, stride: int) -> te.Tensor:
+    """The weight (HWIO) as :class:`~tvmopt.hopper.lines.LineProblem` reads it."""
+    kh, kw, channels, _ = (int(d) for d in weight.shape)
+    filled = p.pixel // stride
+
+    def value(o: Any, g: Any, f: Any, e: Any) -> Any:
+        row, column, channel = g * p.fold + f, e // filled, e % filled
+        inside = tirx.all(row < kh, column < kw, channel < channels)
+        return tirx.if_then_else(
+            inside, weight[row, column, channel, o], tirx.const(0, str(weight.dtype))
+        )
+
+    return te.compute((p.filters, p.groups, p.fold, p.window), value, name="packed")
+
+
+def lines(x: te.Tensor, weight: te.Tensor, p: LineProblem) -> te.Tensor:
+    """The sum of products, in NHWC."""
+    g = te.reduce_axis((0, p.groups), "g")
+    f = te.reduce_axis((0, p.fold), "f")
+    e = te.reduce_axis((0, p.window), "e")
+
+    def value(n: Any, y: Any, w: Any, o: Any) -> Any:
+        pixel = x[n, y * p.step + g * p.fold + f, w * p.pixel + e].astype("float32")
+        return te.sum(pixel * weight[o, g, f, e].astype("float32"), axis=[g, f, e])
+
+    total = te.compute((p.images, *p.out_size, p.filters), value, name="lines")
+    if p.out == "float32":
+        return total
+    return te.compute(total.shape, lambda *at: total[at].astype(p.out), name="cast")
+
+
+def legalize_few_channels(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
+    """A call of ``relax.nn.conv2d`` in this form; None where it is of another kind.
+
+    For ``relax.transform.LegalizeOps``: what it leaves are calls of TensorIR functions.
+    """
+    attrs, (data, weight) = call.attrs, call.args
+    layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
+    if layouts != ("NHWC", "HWIO", "NHWC") or int(attrs.groups) != 1:
+        return None
+    sizes = [*(data.ty.shape or [None]), *(weight.ty.shape or [None])]
+    if not all(isinstance(d, tirx.IntImm) for d in sizes):
+        return None
+    if any(int(d) != 1 for d in attrs.dilation):
+        return None
+    images, height, width, channels, kh, kw, _, filters = (int(d) for d in sizes)
+    top, left, bottom, right = (int(d) for d in attrs.padding)
+    stride = (int(attrs.strides[0]), int(attrs.strides[1]))
+    problem = line_problem(
+        images, height, width, channels, filters, (kh, kw), stride, (top, left, bottom, right),
+        str(data.ty.dtype), str(call.ty.dtype),
+    )  # fmt: skip
+    if problem is None:
+        return None
+    across = stride[1]
+
+    def pad(x: te.Tensor) -> te.Tensor:
+        return padded(x, problem, (top, left), across)
+
+    def pack(w: te.Tensor) -> te.Tensor:
+        return packed(w, problem, across)
+
+    def multiply(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        return lines(x, w, problem)
+
+    image = builder.emit_te(pad, data, primfunc_name_hint="padded")
+    folded = builder.emit_te(pack, weight, primfunc_name_hint="packed")
+    return builder.call_te(multiply, image, folded, primfunc_name_hint="conv2d_lines")

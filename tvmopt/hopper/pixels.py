@@ -1,0 +1,177 @@
+"""Kernels whose rows are pixels of images: which pixels make a tile, and where they are stored."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from .config import INT8_COLUMNS, Config
+from .emit import quotient, remainder, tensor_map, tma_store
+from .epilogue import Epilogue
+from .mainloop import Kernel
+from .parameters import Parameters
+from .problem import BYTES, ceil_div
+
+
+class PixelProblem(Protocol):
+    """What is common to problems whose output is images in NHWC."""
+
+    @property
+    def images(self) -> int:
+        """Images of the batch."""
+
+    @property
+    def filters(self) -> int:
+        """Channels of the output."""
+
+    @property
+    def out_size(self) -> tuple[int, int]:
+        """Lines and columns of the output."""
+
+    @property
+    def stride(self) -> tuple[int, int]:
+        """Distance of what neighbouring pixels read, in steps of the copy engine's box."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of the depth."""
+
+    @property
+    def dtype(self) -> str:
+        """Type of the factors."""
+
+    @property
+    def out(self) -> str:
+        """Type of the output."""
+
+    @property
+    def right_major(self) -> bool:
+        """Whether the weight is contiguous along the depth."""
+
+    def ending(self) -> Epilogue:
+        """What is stored in place of the sum."""
+
+
+def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
+    """Ways to cut the output into boxes of ``rows`` pixels, those that waste least first.
+
+    Returns:
+        Images, lines and columns of a box.
+    """
+    high, wide = problem.out_size
+    sh, sw = problem.stride
+    found = []
+    size = 1
+    while size <= rows:
+        inner = 1
+        while size * inner <= rows:
+            box = (rows // (size * inner), inner, size)
+            if box[1] * sh <= 256 and box[2] * sw <= 256 and box[0] <= 256:
+                used = (
+                    ceil_div(problem.images, box[0])
+                    * ceil_div(high, box[1])
+                    * ceil_div(wide, box[2])
+                )
+                # Of those that waste alike, the squarest: neighbours share most of what they read.
+                found.append((used, abs(box[1] - box[2]) + 4 * box[0], box))
+            inner *= 2
+        size *= 2
+    return [box for _, _, box in sorted(found)]
+
+
+def why_not(problem: PixelProblem, config: Config) -> str | None:
+    """Why ``config`` cannot compute ``problem``; None where it can."""
+    if config.swap or config.cluster > 1:
+        return "a convolution neither exchanges operands nor shares loads"
+    if config.split > 1 and (not config.staged or config.persistent):
+        return "a divided depth needs staged stores and one tile a block"
+    if config.columns % 8 or not 8 <= config.columns <= 256:
+        return "an instruction has 8 to 256 columns, a multiple of 8"
+    if problem.dtype == "int8" and config.columns not in INT8_COLUMNS:
+        return f"the integer instruction has no {config.columns} columns"
+    if reason := config.why_too_large():
+        return reason
+    if config.stages < 2:
+        return "a ring has at least two stages"
+    if config.atoms not in (1, 2):
+        return "a box of pixels has 64 or 128"
+    if config.split > 8 or problem.steps < config.split:
+        return f"a depth of {problem.steps} steps cannot be divided by {config.split}"
+    if not problem.right_major and config.columns % 64:
+        return "columns that are not contiguous along the depth come 64 at a time"
+    if not config.staged:
+        size = BYTES[problem.out]
+        chunk = 128 // size
+        if problem.filters * size % 16:
+            return "the copy engine stores pixels of a multiple of 16 bytes"
+        if config.columns % chunk or config.columns // chunk % config.buffers:
+            return f"{config.columns} columns are not whole groups of {config.buffers} x {chunk}"
+    return None
+
+
+class PixelKernel(Kernel):
+    """The main loop over boxes of pixels; one box for each warpgroup of a tile."""
+
+    def __init__(
+        self, problem: PixelProblem, config: Config, box: tuple[int, int, int],
+        parameters: Parameters,
+    ) -> None:  # fmt: skip
+        p = problem
+        super().__init__(config, p.dtype, p.out, p.steps, p.ending(), parameters)
+        self.pixels = p
+        self.box = box
+        high, wide = p.out_size
+        self.counts = tuple(
+            ceil_div(e, b) for e, b in zip((p.images, high, wide), box, strict=True)
+        )
+        self.right_major = p.right_major
+        self.out_shape = (p.images, high, wide, p.filters)
+        self.maps = []
+        if not config.staged:
+            size = BYTES[p.out]
+            line = p.filters * size
+            self.y_map = tensor_map(
+                self.out,
+                p.out,
+                (p.filters, wide, high, p.images),
+                (line, wide * line, high * wide * line),
+                (128 // size, box[2], box[1], box[0]),
+                promotion=0,
+            )
+            self.maps.append(self.y_map)
+
+    def extents(self) -> tuple[Any, Any]:
+        """Rows (of whole boxes) and columns."""
+        a, b, c = self.counts
+        return a * b * c * 64 * self.config.atoms, self.pixels.filters
+
+    def corner(self, index: Any) -> tuple[Any, Any, Any]:
+        """First image, line and column of box ``index``."""
+        _, down, across = self.counts
+        n, h, w = self.box
+        column = remainder(index, across) * w
+        line = remainder(quotient(index, across), down) * h
+        image = quotient(index, across * down) * n
+        return image, line, column
+
+    def place(self, tile: Any, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
+        """Image, line, column and channel of a row and a column of the tile."""
+        p = self.pixels
+        _, h, w = self.box
+        rows = 64 * self.config.atoms
+        image, line, pixel = self.corner(quotient(row, rows))
+        inside = remainder(row, rows)
+        high, wide = p.out_size
+        bounds: list[tuple[Any, Any]] = [
+            # The last tile may hold boxes beyond the last one, of images that there are not.
+            (image + quotient(inside, h * w), p.images),
+            (line + remainder(quotient(inside, w), h), high if high % h else None),
+            (pixel + remainder(inside, w), wide if wide % w else None),
+        ]
+        bounds.append((column, p.filters if p.filters % self.config.columns else None))
+        return [i for i, _ in bounds], bounds
+
+    def store_box(self, tile: Any, group: Any, chunk: int, source: Any) -> None:
+        """Send the box of one warpgroup, 128 bytes of each pixel, out."""
+        image, line, column = self.corner(tile.index * self.config.consumers + group)
+        first = tile.column + chunk * (128 // BYTES[self.pixels.out])
+        tma_store(self.y_map, [first, column, line, image], source)
