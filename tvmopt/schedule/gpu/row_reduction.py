@@ -8,7 +8,7 @@ import math
 from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.schedule.analysis import all_facts, block_facts
+from tvmopt.schedule.analysis import Access, BlockFacts, all_facts, block_facts
 
 from .base import GpuTemplate
 from .hint import GpuHint
@@ -28,6 +28,11 @@ from .steps import (
 )
 
 
+# Shared memory of a block that a kernel may declare itself, and what sums of warps take of it.
+_SMEM_STATIC = 48 * 1024
+_SMEM_OTHER = 1024
+
+
 @dataclasses.dataclass
 class RowForm:
     """A function that reduces rows, all inlined.
@@ -40,6 +45,7 @@ class RowForm:
         columns: Elements of a row.
         wide: Whether the result has an element for each of the row, not one a row.
         vector: Most elements that one load moves.
+        crosses: Whether an axis of the result is divided between rows.
     """
 
     sch: s_tir.Schedule
@@ -49,6 +55,7 @@ class RowForm:
     columns: int
     wide: bool
     vector: int
+    crosses: bool
 
 
 def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
@@ -77,7 +84,7 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
             inner = facts.reduction[-1]
             if inner != len(facts.axes) - 1:
                 return None
-            if not any(r.strides[inner] == 1 for r in facts.reads):
+            if not any(_is_row(facts, read) for read in facts.reads):
                 return None
         elif facts.work == rows:
             continue
@@ -87,7 +94,25 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
                 end = math.gcd(int(access.buffer.shape[-1]), facts.axes[inner].extent)
                 vector = min(vector, math.gcd(end, 16 // size))
     wide = not final.reduction and final.work == rows * columns
-    return RowForm(sch, [f.name for f in found], final.name, rows, columns, wide, max(1, vector))
+    crosses = False
+    if wide:
+        before = 1
+        for axis in final.axes:
+            crosses = crosses or (before < rows < before * axis.extent)
+            before *= axis.extent
+    return RowForm(
+        sch, [f.name for f in found], final.name, rows, columns, wide, max(1, vector), crosses
+    )
+
+
+def _is_row(facts: BlockFacts, read: Access) -> bool:
+    """Whether the reduction walks ``read`` step by step."""
+    step = 1
+    for i in reversed(facts.reduction):
+        if facts.axes[i].extent > 1 and read.strides[i] != step:
+            return False
+        step *= facts.axes[i].extent
+    return True
 
 
 class GpuRowReduction(GpuTemplate):
@@ -115,7 +140,7 @@ class GpuRowReduction(GpuTemplate):
         vector = math.gcd(form.vector, hint.vector)
         last = sch.get_sblock(form.last)
         others = [sch.get_sblock(n) for n in form.reductions if n != form.last]
-        staged = _stage(sch, form) if hint.option("stage") else None
+        staged = _stage(sch, form, hint) if hint.option("stage") else None
         loads = {
             sch.get(b).name_hint: cache_reads(sch, b, len(sch.get(b).iter_vars) - 1, vector)
             for b in [*others, *([last] if form.wide or form.last in form.reductions else [])]
@@ -135,7 +160,12 @@ class GpuRowReduction(GpuTemplate):
                 return None
             rows, columns = divided
             rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
-        grid, place = sch.split(fuse_all(sch, rows), [None, hint.thread[0] if hint.thread else 1])
+        together = hint.thread[0] if hint.thread else 1
+        if together <= extent(sch, rows[-1]):
+            inner, place = sch.split(rows[-1], [None, together])
+            grid = fuse_all(sch, [*rows[:-1], inner])
+        else:
+            grid, place = sch.split(fuse_all(sch, rows), [None, together])
         sch.bind(grid, "blockIdx.x")
         sch.bind(place, "threadIdx.y")
         work = [(last, columns)] if form.wide or facts.reduction else []
@@ -149,7 +179,9 @@ class GpuRowReduction(GpuTemplate):
                 return None
             work.append((block, inside[-count:]))
         for block, inside in work:
-            at = _deal_columns(sch, block, inside, hint, vector)
+            at = _deal_columns(sch, block, inside, hint, vector, form.crosses)
+            if at is None:
+                return None
             load_at(sch, loads[sch.get(block).name_hint], at)
             if result is not None and sch.get(block).name_hint == form.last:
                 store_at(sch, result, at)
@@ -159,24 +191,39 @@ class GpuRowReduction(GpuTemplate):
 
 
 def _deal_columns(
-    sch: s_tir.Schedule, block: SBlockRV, loops: list[LoopRV], hint: GpuHint, vector: int
-) -> LoopRV:
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    loops: list[LoopRV],
+    hint: GpuHint,
+    vector: int,
+    crosses: bool,
+) -> LoopRV | None:
     """Deal the elements of a row to the threads, ``vector`` at a time.
 
+    Where a row is part of an axis, threads past its end would be in the next row, and TVM guards
+    the ends of buffers, not of rows: the loop over that part stays whole.
+
     Returns:
-        The loop around a vector.
+        The loop around a vector; None where threads would be past the end.
     """
-    pieces, lane = split_vector(sch, loops, vector)
+    around = loops[:1] if crosses and len(loops) > 1 else []
+    pieces, lane = split_vector(sch, loops[len(around) :], vector)
+    if crosses and not around and extent(sch, pieces) % hint.reduce_threads:
+        return None
     step, thread = sch.split(pieces, [None, hint.reduce_threads])
-    sch.reorder(thread, step, lane)
+    sch.reorder(thread, *around, step, lane)
     sch.bind(thread, "threadIdx.x")
     if vector > 1:
         sch.unroll(lane)
     return unrolled(sch, step, hint.option("unroll", 1))
 
 
-def _stage(sch: s_tir.Schedule, form: RowForm) -> SBlockRV | None:
-    """Have all blocks read from shared memory what the first of them reads along the rows."""
+def _stage(sch: s_tir.Schedule, form: RowForm, hint: GpuHint) -> SBlockRV | None:
+    """Have all blocks read from shared memory what the first of them reads along the rows.
+
+    Returns:
+        The block that fills it; None where there is nothing to gain, or too little of it.
+    """
     blocks = [sch.get_sblock(n) for n in dict.fromkeys([*form.reductions, form.last])]
     first = block_facts(sch, blocks[0])
     reads = [r for r in first.reads if r.strides[len(first.axes) - 1] == 1]
@@ -184,9 +231,13 @@ def _stage(sch: s_tir.Schedule, form: RowForm) -> SBlockRV | None:
         return None
     buffer = reads[0].buffer
     users = [b for b in blocks if any(r.source.same_as(buffer) for r in sch.get(b).reads)]
+    size = math.prod(hint.thread) * form.columns * int(buffer.dtype.itemsize)
+    if size > hint.arch.smem_bytes - _SMEM_OTHER:
+        return None
+    scope = "shared" if size <= _SMEM_STATIC - _SMEM_OTHER else "shared.dyn"
     regions = sch.get(blocks[0]).reads
     index = next(n for n, r in enumerate(regions) if r.source.same_as(buffer))
-    return sch.cache_read(blocks[0], index, "shared", consumer_blocks=users)
+    return sch.cache_read(blocks[0], index, scope, consumer_blocks=users)
 
 
 def _place_stage(

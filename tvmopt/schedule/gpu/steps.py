@@ -53,8 +53,15 @@ def output_block(sch: s_tir.Schedule) -> SBlockRV | None:
 
 
 def extent(sch: s_tir.Schedule, loop: LoopRV) -> int:
-    """Steps of ``loop``."""
-    return int(sch.get(loop).extent)
+    """Steps of ``loop``.
+
+    Raises:
+        ScheduleError: When TVM cannot tell; a template must not go on then.
+    """
+    steps = sch.get(loop).extent
+    if not isinstance(steps, tirx.IntImm):
+        raise ScheduleError(f"steps of a loop must be a constant, but they are {steps}")
+    return int(steps)
 
 
 def fuse_all(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> LoopRV:
@@ -237,3 +244,18 @@ def unrolled(sch: s_tir.Schedule, loop: LoopRV, count: int) -> LoopRV:
         _, loop = sch.split(loop, [None, count])
     sch.unroll(loop)
     return loop
+
+
+def init_before(sch: s_tir.Schedule, block: SBlockRV, loop: LoopRV) -> None:
+    """Set the sums of ``block`` to what they start from before ``loop``, not at its first step.
+
+    A block whose init is apart is no reduction to TVM any more: do this last.
+    """
+    place = next(
+        n
+        for n, other in enumerate(sch.get_loops(block))
+        if sch.get(other).same_as(sch.get(loop))
+    )
+    init = sch.decompose_reduction(block, loop)
+    for inside in sch.get_loops(init)[place:]:
+        sch.unroll(inside)

@@ -77,6 +77,9 @@ class GpuTranspose(GpuTemplate):
             return None
         sch, facts, read = form.sch, form.facts, form.read
         source, target = form.source, form.target
+        pad = hint.option("pad", hint.vector)
+        if pad % hint.vector or hint.block[0] % hint.vector:
+            return None  # the lines of the tile would not start where a vector may
         block = sch.get_sblock(facts.name)
         loops = sch.get_loops(block)
         threads = hint.thread[0] if hint.thread else 256
@@ -116,8 +119,7 @@ class GpuTranspose(GpuTemplate):
             sch.vectorize(wide)
         if vector > 1:
             sch.vectorize(lane)
-        size = int(read.buffer.dtype.itemsize)
-        sch.storage_align(copy, 0, len(used), 32, hint.option("pad", max(1, 4 // size)))
+        sch.storage_align(copy, 0, len(used), 32, pad)
         return sch
 
 
