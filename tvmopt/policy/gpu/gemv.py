@@ -39,7 +39,7 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[GpuRanked]:
         steps = math.ceil(pieces / vector / share)
         if (pieces // vector < share and share > 8) or (unroll > 1 and steps % unroll):
             continue
-        if vector * form.packed * each * batch > 256:
+        if vector * form.packed * each * batch * unroll > (128 if form.packed > 1 else 256):
             continue
         hint = GpuHint(
             "gpu_gemv", arch, block=(each,), thread=(place,), reduce_threads=share,

@@ -28,12 +28,14 @@ __device__ __forceinline__ half tvmopt_int4_f16_{c}(unsigned int word, int shift
   unsigned int bits;
   half2 value;
   if (place & 1) {{
-    bits = (part & 0x00f000f0u) | 0x64006400u;  // 1024 + 16 v
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;"  // 1024 + 16 v
+        : "=r"(bits) : "r"(part), "r"(0x00f000f0u), "r"(0x64006400u));
     unsigned int sixteenth = 0x2c002c00u, less = {odd};  // -(64 + {c})
     value = __hfma2(*reinterpret_cast<half2*>(&bits), *reinterpret_cast<half2*>(&sixteenth),
                     *reinterpret_cast<half2*>(&less));
   }} else {{
-    bits = (part & 0x000f000fu) | 0x64006400u;  // 1024 + v
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;"  // 1024 + v
+        : "=r"(bits) : "r"(part), "r"(0x000f000fu), "r"(0x64006400u));
     unsigned int less = {even};  // 1024 + {c}
     value = __hsub2(*reinterpret_cast<half2*>(&bits), *reinterpret_cast<half2*>(&less));
   }}
@@ -49,7 +51,10 @@ __device__ __forceinline__ float tvmopt_int4_f32_{c}(unsigned int word, int shif
   const int by = place < 2 ? 12 : place < 3 ? 4 : place < 5 ? 0 : place < 7 ? -8 : -12;
   const unsigned int part = by > 0 ? (word << by) : (word >> -by);
   const int at = shift + by;
-  const float value = __uint_as_float((part & (15u << at)) | ((150u - at) << 23));
+  unsigned int bits;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;"  // a & b | c in one instruction
+      : "=r"(bits) : "r"(part), "r"(15u << at), "r"((150u - at) << 23));
+  const float value = __uint_as_float(bits);
   const float base = static_cast<float>(1 << (23 - at)) + {c}.0f;
   return __fmaf_rn(value, scale, -base * scale);
 }}

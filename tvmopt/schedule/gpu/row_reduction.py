@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
-from tvm import IRModule, s_tir, tirx
+from tvm import IRModule, ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.schedule.analysis import Access, BlockFacts, all_facts, block_facts
@@ -17,6 +18,7 @@ from .steps import (
     cache_result,
     extent,
     fuse_all,
+    index_map,
     inline_all,
     load_at,
     output_block,
@@ -28,9 +30,13 @@ from .steps import (
 )
 
 
+#: Values of the option ``stage``: where a row is kept after it was first read.
+_SHARED, _REGISTERS = 1, 2
 # Shared memory of a block that a kernel may declare itself, and what sums of warps take of it.
 _SMEM_STATIC = 48 * 1024
 _SMEM_OTHER = 1024
+# Elements of a row that one thread keeps in registers at most.
+_MOST_KEPT = 160
 
 
 @dataclasses.dataclass
@@ -84,7 +90,9 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
             inner = facts.reduction[-1]
             if inner != len(facts.axes) - 1:
                 return None
-            if not any(_is_row(facts, read) for read in facts.reads):
+            walked = [r for r in facts.reads if any(r.strides[i] != 0 for i in facts.reduction)]
+            largest = max(walked, key=_elements, default=None)
+            if largest is None or not _is_row(facts, largest):
                 return None
         elif facts.work == rows:
             continue
@@ -103,6 +111,10 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
     return RowForm(
         sch, [f.name for f in found], final.name, rows, columns, wide, max(1, vector), crosses
     )
+
+
+def _elements(read: Access) -> int:
+    return math.prod(int(extent) for extent in read.buffer.shape)
 
 
 def _is_row(facts: BlockFacts, read: Access) -> bool:
@@ -140,7 +152,11 @@ class GpuRowReduction(GpuTemplate):
         vector = math.gcd(form.vector, hint.vector)
         last = sch.get_sblock(form.last)
         others = [sch.get_sblock(n) for n in form.reductions if n != form.last]
-        staged = _stage(sch, form, hint) if hint.option("stage") else None
+        stage = hint.option("stage") if form.wide else 0
+        staged = _stage(sch, form, hint) if stage == _SHARED else None
+        kept = _keep(sch, form, hint, vector) if stage == _REGISTERS else None
+        if stage == _REGISTERS and kept is None:
+            return None
         loads = {
             sch.get(b).name_hint: cache_reads(sch, b, len(sch.get(b).iter_vars) - 1, vector)
             for b in [*others, *([last] if form.wide or form.last in form.reductions else [])]
@@ -179,14 +195,19 @@ class GpuRowReduction(GpuTemplate):
                 return None
             work.append((block, inside[-count:]))
         for block, inside in work:
-            at = _deal_columns(sch, block, inside, hint, vector, form.crosses)
-            if at is None:
+            if kept is not None:
+                at = _bind_parts(sch, inside)
+            elif (found := _deal_columns(sch, block, inside, hint, vector, form.crosses)) is None:
                 return None
+            else:
+                at = found
             load_at(sch, loads[sch.get(block).name_hint], at)
             if result is not None and sch.get(block).name_hint == form.last:
                 store_at(sch, result, at)
         if staged is not None:
             _place_stage(sch, staged, place, hint, vector)
+        if kept is not None:
+            _place_kept(sch, kept, place)
         return sch
 
 
@@ -216,6 +237,16 @@ def _deal_columns(
     if vector > 1:
         sch.unroll(lane)
     return unrolled(sch, step, hint.option("unroll", 1))
+
+
+def _bind_parts(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
+    """Bind the loops of columns that :func:`_keep` has numbered; the loop around a vector."""
+    step, thread, lane = loops[-3:]
+    sch.reorder(thread, step)
+    sch.bind(thread, "threadIdx.x")
+    sch.unroll(lane)
+    sch.unroll(step)
+    return step
 
 
 def _stage(sch: s_tir.Schedule, form: RowForm, hint: GpuHint) -> SBlockRV | None:
@@ -251,3 +282,61 @@ def _place_stage(
     if vector > 1:
         sch.vectorize(lane)
     unrolled(sch, step, hint.option("unroll", 1))
+
+
+def _keep(
+    sch: s_tir.Schedule, form: RowForm, hint: GpuHint, vector: int
+) -> SBlockRV | None:
+    """Have every thread keep its part of what the blocks read along the rows in registers.
+
+    The columns of all blocks are numbered by step, thread and place in a vector, so that TVM sees
+    which part is whose.
+
+    Returns:
+        The block that loads it; None where there is nothing to gain, a row is of several axes, or
+        does not divide.
+    """
+    blocks = [sch.get_sblock(n) for n in dict.fromkeys([*form.reductions, form.last])]
+    share = hint.reduce_threads
+    facts = [block_facts(sch, block) for block in blocks]
+    if len(blocks) < 2 or any(f.axes[-1].extent != form.columns for f in facts):
+        return None
+    if form.columns % (share * vector) or form.columns // share > _MOST_KEPT:
+        return None
+    reads = [r for r in facts[0].reads if r.strides[-1] == 1]
+    if not reads or int(reads[0].buffer.shape[-1]) != form.columns:
+        return None
+    buffer = reads[0].buffer
+    users = [b for b in blocks if any(r.source.same_as(buffer) for r in sch.get(b).reads)]
+    regions = sch.get(blocks[0]).reads
+    index = next(n for n, r in enumerate(regions) if r.source.same_as(buffer))
+    copy = sch.cache_read(blocks[0], index, "local", consumer_blocks=users)
+
+    # Two steps: TVM does not simplify what one would leave.
+    for place, size in ((-1, vector), (-2, share)):
+        how = index_map(sch, copy, _divided(place, size))
+        for block in (copy, *blocks):
+            sch.transform_block_layout(block, index_map(sch, block, _divided(place, size)))
+        sch.transform_layout(copy, ("write", 0), how)
+    return copy
+
+
+def _place_kept(sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV) -> None:
+    """Load a thread's part of a row before it is used."""
+    sch.compute_at(copy, place, preserve_unit_loops=True)
+    step, thread, lane = sch.get_loops(copy)[-3:]
+    sch.reorder(thread, step)
+    sch.bind(thread, "threadIdx.x")
+    if extent(sch, lane) > 1:
+        sch.vectorize(lane)
+    sch.unroll(step)
+
+
+def _divided(place: int, size: int) -> Callable[..., list[ir.Expr]]:
+    """Axes with that at ``place`` from the end divided into pieces of ``size``."""
+
+    def divide(*axes: tirx.Var) -> list[ir.Expr]:
+        n = len(axes) + place
+        return [*axes[:n], axes[n] // size, axes[n] % size, *axes[n + 1 :]]
+
+    return divide

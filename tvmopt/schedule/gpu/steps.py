@@ -89,6 +89,11 @@ def moves_by_vectors(facts: BlockFacts, access: Access, inner: int, vector: int)
     for i, (axis, stride) in enumerate(zip(facts.axes, access.strides, strict=True)):
         if i != inner and axis.extent > 1 and (stride is None or stride % vector):
             return False
+    return starts_aligned(facts, access, vector)
+
+
+def starts_aligned(facts: BlockFacts, access: Access, vector: int) -> bool:
+    """Whether the first element of ``access`` is a multiple of ``vector`` from the buffer's."""
     start = substitute(access.offset, {a.var: tirx.IntImm(str(a.var.ty.dtype), 0) for a in facts.axes})
     start = sym.Analyzer().simplify(start)
     return isinstance(start, tirx.IntImm) and int(start) % vector == 0
