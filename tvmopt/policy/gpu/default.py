@@ -15,7 +15,7 @@ from tvmopt.schedule.gpu.column_reduction import prepare_columns
 from tvmopt.schedule.gpu.column_walk import prepare_walk
 from tvmopt.schedule.gpu.gemv import prepare_gemv
 from tvmopt.schedule.gpu.hint import GpuHint
-from tvmopt.schedule.gpu.row_reduction import prepare_rows
+from tvmopt.schedule.gpu.row_form import prepare_rows
 from tvmopt.schedule.gpu.steps import inline_all, output_block, spatial_extent
 
 from .elementwise import elementwise_hints, transpose_hints
@@ -78,7 +78,11 @@ class SimtPolicy:
         blocks = all_facts(sch)
         reductions = [f for f in blocks if f.reduction]
         last = output_block(sch)
-        if len(reductions) == 1 and len(blocks) <= 2 and last is not None:
-            if blocks[-1].work in (spatial_extent(reductions[0]), reductions[0].work):
-                found += window_hints(sch, reductions[0], arch)
+        if (
+            len(reductions) == 1
+            and len(blocks) <= 2
+            and last is not None
+            and blocks[-1].work in (spatial_extent(reductions[0]), reductions[0].work)
+        ):
+            found += window_hints(sch, reductions[0], arch)
         return [*found, *fallback_hints(sch, arch)]

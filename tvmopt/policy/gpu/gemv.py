@@ -58,7 +58,7 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[GpuRanked]:
             instructions=40.0 + steps * (work + x + each * 3.0 + 6.0) + exchanges * 6.0,
             chain=exchanges * 30.0 + (150.0 * each * batch if share > arch.warp else 0.0),
             rounds=math.ceil(steps / unroll),
-            registers=32 + each * batch + elements * batch // 2 + vector * size // 4 * each * unroll,
+            registers=32 + (each + elements // 2) * batch + vector * size // 4 * each * unroll,
         )
         ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)

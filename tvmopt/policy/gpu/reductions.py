@@ -10,7 +10,7 @@ from tvmopt.schedule.analysis import BlockFacts, all_facts
 from tvmopt.schedule.gpu.column_reduction import ColumnForm
 from tvmopt.schedule.gpu.column_walk import WalkForm
 from tvmopt.schedule.gpu.hint import GpuHint
-from tvmopt.schedule.gpu.row_reduction import RowForm
+from tvmopt.schedule.gpu.row_form import RowForm
 
 from .elementwise import traffic
 from .ranked import GpuRanked
@@ -122,9 +122,9 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
         (1, 4, 8),
         (0, 1),
     ):
-        if not 64 <= x * y <= 1024 or x > 2 * max(1, columns // vector) or split * y > facts.reduced:
+        if not 64 <= x * y <= 1024 or x > 2 * max(1, columns // vector):
             continue
-        if facts.reduced % split:
+        if split * y > facts.reduced or facts.reduced % split:
             continue
         if tree and (y == 1 or vector > 2):
             continue

@@ -60,8 +60,9 @@ def _window(facts: BlockFacts, hint: GpuHint, cost: float) -> Stream:
     size = max((int(r.buffer.dtype.itemsize) for r in facts.reads), default=4)
     loads, again = 0.0, 0.0
     for read in facts.reads:
-        still = inner is None or read.strides[inner] == 0
-        wide = 1.0 if still or (direct and read.strides[inner] == 1) else vector
+        step = 0 if inner is None else read.strides[inner]
+        still = step == 0
+        wide = 1.0 if still or (direct and step == 1) else vector
         times = 1.0 if before is not None and read.strides[before] == 0 else tile
         loads += times * (3.0 + wide * _LOAD)
         again += results * deep * size * (times / tile) / (vector if still else 1.0)

@@ -1,4 +1,4 @@
-"""Reductions across contiguous memory: threads along the columns, the reduction divided over more."""
+"""Sums across contiguous memory: threads along the columns, each sum divided over several."""
 
 from __future__ import annotations
 

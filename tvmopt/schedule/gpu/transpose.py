@@ -59,9 +59,7 @@ def prepare_transpose(func: tirx.PrimFunc) -> TransposeForm | None:
     if read is None:
         return None
     target = max(i for i, a in enumerate(facts.axes) if a.extent > 1)
-    source = next(
-        i for i, s in enumerate(read.strides) if s == 1 and facts.axes[i].extent > 1
-    )
+    source = next(i for i, s in enumerate(read.strides) if s == 1 and facts.axes[i].extent > 1)
     return TransposeForm(sch, facts, read, source, target)
 
 
@@ -108,14 +106,14 @@ class GpuTranspose(GpuTemplate):
         sch.reorder(*others, targets, sources, s, t)
         grid = fuse_all(sch, [*others, targets, sources])
         sch.bind(grid, "blockIdx.x")
-        x, lane = _deal(sch, [s, t], vector, threads)
+        x = _deal(sch, [s, t], vector, threads)
         if result is not None:
             store_at(sch, result, x)
         sch.compute_at(tile, grid, preserve_unit_loops=True)
         inside = sch.get_loops(tile)[1:]
         inside = [*(loop for i, loop in enumerate(inside) if i != place), inside[place]]
         sch.reorder(*inside)
-        x, lane = _deal(sch, inside, wide, threads)
+        x = _deal(sch, inside, wide, threads)
         if loads is not None:
             load_at(sch, [loads], x)
         size = int(read.buffer.dtype.itemsize)
@@ -131,20 +129,18 @@ def _run(facts: BlockFacts, access: Access, axis: int) -> int:
     return run
 
 
-def _deal(
-    sch: s_tir.Schedule, loops: list[LoopRV], vector: int, threads: int
-) -> tuple[LoopRV, LoopRV]:
+def _deal(sch: s_tir.Schedule, loops: list[LoopRV], vector: int, threads: int) -> LoopRV:
     """Deal the elements of a tile to the threads, ``vector`` at a time.
 
     Returns:
-        The loop over the threads, and that over the elements of one.
+        The loop over the threads.
     """
     outer, lane = sch.split(loops[-1], [extent(sch, loops[-1]) // vector, vector])
     _, x = sch.split(fuse_all(sch, [*loops[:-1], outer]), [None, threads])
     sch.bind(x, "threadIdx.x")
     if vector > 1:
         sch.unroll(lane)
-    return x, lane
+    return x
 
 
 def _load_pieces(sch: s_tir.Schedule, tile: SBlockRV, place: int, wide: int) -> SBlockRV:
@@ -184,12 +180,7 @@ def _collapse(sch: s_tir.Schedule, block: SBlockRV) -> None:
         accesses = [facts.write, *facts.reads]
         for i in range(len(facts.axes) - 1):
             size = facts.axes[i + 1].extent
-            if all(
-                a.strides[i] is not None
-                and a.strides[i + 1] is not None
-                and (a.strides[i] == a.strides[i + 1] * size or facts.axes[i].extent == 1)
-                for a in accesses
-            ):
+            if all(_follows(a, i, size) or facts.axes[i].extent == 1 for a in accesses):
                 sch.transform_block_layout(block, index_map(sch, block, _joined(i, size)))
                 again = True
                 break
@@ -202,3 +193,9 @@ def _joined(place: int, size: int) -> Callable[..., list[ir.Expr]]:
         return [*axes[:place], axes[place] * size + axes[place + 1], *axes[place + 2 :]]
 
     return join
+
+
+def _follows(access: Access, place: int, size: int) -> bool:
+    """Whether a step of the axis at ``place`` is all ``size`` steps of the axis after it."""
+    outer, inner = access.strides[place], access.strides[place + 1]
+    return outer is not None and inner is not None and outer == inner * size
