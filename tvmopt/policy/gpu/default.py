@@ -12,15 +12,16 @@ from tvmopt.arch.cuda import CudaArch
 from tvmopt.policy.ranked import spread
 from tvmopt.schedule.analysis import all_facts, why_not_schedulable
 from tvmopt.schedule.gpu.column_reduction import prepare_columns
+from tvmopt.schedule.gpu.column_walk import prepare_walk
 from tvmopt.schedule.gpu.gemv import prepare_gemv
 from tvmopt.schedule.gpu.hint import GpuHint
-from tvmopt.schedule.gpu.row_reduction import prepare_rows
+from tvmopt.schedule.gpu.row_form import prepare_rows
 from tvmopt.schedule.gpu.steps import inline_all, output_block, spatial_extent
 
 from .elementwise import elementwise_hints, transpose_hints
 from .gemv import gemv_hints
 from .ranked import GpuRanked
-from .reductions import column_reduction_hints, row_reduction_hints
+from .reductions import column_reduction_hints, column_walk_hints, row_reduction_hints
 from .window import fallback_hints, window_hints
 
 
@@ -68,6 +69,8 @@ class SimtPolicy:
                 found += row_reduction_hints(rows, arch)
             if (columns := prepare_columns(func)) is not None:
                 found += column_reduction_hints(columns, arch)
+            if not found and (walk := prepare_walk(func)) is not None:
+                found += column_walk_hints(walk, arch)
         except (ScheduleError, InternalError):
             pass  # another template may take it
         sch = s_tir.Schedule(IRModule({"main": func}))
@@ -75,7 +78,11 @@ class SimtPolicy:
         blocks = all_facts(sch)
         reductions = [f for f in blocks if f.reduction]
         last = output_block(sch)
-        if len(reductions) == 1 and len(blocks) <= 2 and last is not None:
-            if blocks[-1].work in (spatial_extent(reductions[0]), reductions[0].work):
-                found += window_hints(reductions[0], arch)
-        return [*found, *fallback_hints(blocks, arch)]
+        if (
+            len(reductions) == 1
+            and len(blocks) <= 2
+            and last is not None
+            and blocks[-1].work in (spatial_extent(reductions[0]), reductions[0].work)
+        ):
+            found += window_hints(sch, reductions[0], arch)
+        return [*found, *fallback_hints(sch, arch)]

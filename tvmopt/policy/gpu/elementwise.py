@@ -9,14 +9,19 @@ from tvm import IRModule, s_tir, tirx
 
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.schedule.analysis import BlockFacts, all_facts
+from tvmopt.schedule.gpu.elementwise import is_flat, vectorizes
 from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.schedule.gpu.steps import inline_all, moves_by_vectors
+from tvmopt.schedule.gpu.transpose import prepare_transpose
 
 from .ranked import GpuRanked
 from .stream import Stream
+from .work import float_work
 
 # Instructions of a thread besides those of its elements: indices, and the launch of it.
 _PROLOGUE = 25.0
+# Turns that lanes of a warp take, on average, at an access to a tile in shared memory.
+_SHARED_WAYS = 1.5
 
 
 def traffic(facts: BlockFacts) -> float:
@@ -48,81 +53,93 @@ def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
     inner = max((i for i, a in enumerate(main.axes) if a.extent > 1), default=0)
     sizes = {int(b.dtype.itemsize) for b in (main.write.buffer, *(r.buffer for r in main.reads))}
     vectors = {16 // max(sizes), 16 // min(sizes), 8 // max(sizes), 1}
+    cost = float_work(sch, main.name)
     ranked = []
-    for vector, unroll, threads, direct in itertools.product(
-        sorted(vectors), (1, 2, 4, 8), (128, 256, 512, 1024), (0, 1)
-    ):
-        if vector < 1 or main.work % vector or (vector == 1 and not direct):
-            continue
-        if not direct and (
-            any(main.conditional) or not moves_by_vectors(main, main.write, inner, vector)
+    for vector in sorted(v for v in vectors if v > 0 and main.work % v == 0):
+        ways = _ways(sch, main, inner, vector)
+        for unroll, threads, direct in itertools.product(
+            (1, 2, 4, 8), (128, 256, 512, 1024), sorted(ways)
         ):
-            continue
-        hint = GpuHint(
-            "gpu_elementwise", arch, thread=(threads,), vector=vector,
-            options=(("direct", direct), ("unroll", unroll)),
-        )  # fmt: skip
-        stream = _stream(blocks, hint)
-        ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+            hint = GpuHint(
+                "gpu_elementwise", arch, thread=(threads,), vector=vector,
+                options=(("direct", direct), ("unroll", unroll)),
+            )  # fmt: skip
+            stream = _stream(blocks, hint, cost, inner)
+            ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def _stream(blocks: list[BlockFacts], hint: GpuHint) -> Stream:
+def _ways(sch: s_tir.Schedule, facts: BlockFacts, inner: int, vector: int) -> set[int]:
+    """Values of the option ``direct`` that make a difference, for vectors of this length."""
+    if vector == 1 or not facts.axes:
+        return {1}
+    if facts.axes[inner].extent % vector:
+        return {1} if is_flat(facts, vector) else set()
+    block = sch.get_sblock(facts.name)
+    ways = {1} if vectorizes(sch, block, inner, vector) else set()
+    return ways | ({0} if moves_by_vectors(facts, facts.write, inner, vector) else set())
+
+
+def _stream(blocks: list[BlockFacts], hint: GpuHint, cost: float, inner: int) -> Stream:
     main = max(blocks, key=lambda facts: facts.work)
-    unroll = hint.option("unroll", 1)
-    each = hint.vector * unroll
+    unroll, vector = hint.option("unroll", 1), hint.vector
+    each = vector * unroll
     reads = sum(int(r.buffer.dtype.itemsize) for r in main.reads if any(r.strides))
-    scalar = any(main.conditional) or any(s is None for r in main.reads for s in r.strides)
-    cost = main.size * (1.0 if scalar else 0.5)
+    loads, again = 0.0, 0.0
+    for read in main.reads:
+        step = read.strides[inner] if main.axes else 0
+        whole = step == 1 and not any(main.conditional)
+        loads += 2.0 if whole or step == 0 or hint.option("direct") else 2.5 * vector
+        if step not in (0, 1):
+            # Every element is a line of its own; neighbours come later, if the cache still has it.
+            again += 32.0 * main.work
     return Stream(
         blocks=math.ceil(main.work / (each * hint.thread[0])),
         threads=hint.thread[0],
-        moved=sum(traffic(facts) for facts in blocks),
+        moved=sum(traffic(facts) for facts in blocks) + again / 8.0,
+        again=again,
         flight=max(1.0, each * reads),
-        instructions=_PROLOGUE + unroll * (6.0 + 2.0 * len(main.reads)) + each * cost,
+        instructions=_PROLOGUE + unroll * (6.0 + loads + vector * cost),
+        rounds=1.0 + 0.1 * unroll,
         registers=24 + each * reads // 4,
     )
 
 
 def transpose_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
     """Configurations of ``gpu_transpose`` for ``func``, best first; none where nothing turns."""
-    from tvmopt.schedule.gpu.transpose import prepare_transpose
-
     form = prepare_transpose(func)
     if form is None:
         return []
     size = int(form.read.buffer.dtype.itemsize)
+    cost = float_work(form.sch, form.facts.name)
     source, target = (form.facts.axes[i].extent for i in (form.source, form.target))
     ranked = []
-    for block, threads, pad in itertools.product(
+    pad = max(1, 4 // size)
+    for block, threads, vector in itertools.product(
         ((32, 32), (64, 64), (32, 64), (64, 32), (128, 32), (32, 128), (128, 64)),
         (128, 256, 512),
-        (1, 2, 4),
+        sorted({max(1, 16 // size), max(1, 8 // size), max(1, 4 // size), 1}),
     ):
-        for vector in {max(1, 16 // size), max(1, 4 // size), 1}:
-            tile = block[0] * block[1]
-            if tile // vector < threads or pad * size > 16:
-                continue
-            used = source * target / (
-                math.ceil(source / block[0]) * block[0] * math.ceil(target / block[1]) * block[1]
-            )
-            each = tile / threads
-            ways = max(1.0, vector * size / 4 / 4 if pad * size >= 4 else vector / 2)
-            grid = math.ceil(form.facts.work / used / tile)
-            lines = max(1.0, 64.0 / (min(block) * size))
-            stream = Stream(
-                blocks=grid,
-                threads=threads,
-                moved=traffic(form.facts) * lines,
-                flight=each * size,
-                instructions=40.0 + each * (2.0 * ways + form.facts.size + 6.0 / vector) / used,
-                chain=60.0,
-                smem=(block[0] + pad) * block[1] * size,
-                registers=40,
-            )
-            hint = GpuHint(
-                "gpu_transpose", arch, block=block, thread=(threads,), vector=vector,
-                options=(("pad", pad),),
-            )  # fmt: skip
-            ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+        tile = block[0] * block[1]
+        if tile // vector < threads:
+            continue
+        tiles = math.ceil(source / block[0]) * math.ceil(target / block[1])
+        grid = form.facts.work // (source * target) * tiles
+        each = tile / threads
+        line = min(1.0, min(block) * size / 64.0)
+        stream = Stream(
+            blocks=grid,
+            threads=threads,
+            moved=traffic(form.facts) / line,
+            flight=each * size,
+            instructions=40.0 + each * (2.0 * _SHARED_WAYS + cost + 10.0 / vector),
+            chain=60.0,
+            smem=(block[0] + pad) * block[1] * size,
+            registers=40,
+        )
+        hint = GpuHint(
+            "gpu_transpose", arch, block=block, thread=(threads,), vector=vector,
+            options=(("pad", pad),),
+        )  # fmt: skip
+        ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)

@@ -39,7 +39,7 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[GpuRanked]:
         steps = math.ceil(pieces / vector / share)
         if (pieces // vector < share and share > 8) or (unroll > 1 and steps % unroll):
             continue
-        if vector * form.packed * each * batch > 256:
+        if vector * form.packed * each * batch * unroll > (128 if form.packed > 1 else 256):
             continue
         hint = GpuHint(
             "gpu_gemv", arch, block=(each,), thread=(place,), reduce_threads=share,
@@ -58,7 +58,7 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[GpuRanked]:
             instructions=40.0 + steps * (work + x + each * 3.0 + 6.0) + exchanges * 6.0,
             chain=exchanges * 30.0 + (150.0 * each * batch if share > arch.warp else 0.0),
             rounds=math.ceil(steps / unroll),
-            registers=32 + each * batch + elements * batch // 2 + vector * size // 4 * each * unroll,
+            registers=32 + (each + elements // 2) * batch + vector * size // 4 * each * unroll,
         )
         ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)

@@ -8,12 +8,14 @@ import math
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.schedule.analysis import BlockFacts, all_facts
 from tvmopt.schedule.gpu.column_reduction import ColumnForm
+from tvmopt.schedule.gpu.column_walk import WalkForm
 from tvmopt.schedule.gpu.hint import GpuHint
-from tvmopt.schedule.gpu.row_reduction import RowForm
+from tvmopt.schedule.gpu.row_form import RowForm
 
 from .elementwise import traffic
 from .ranked import GpuRanked
 from .stream import Stream
+from .work import float_work
 
 # Instructions of a thread besides those of its elements.
 _PROLOGUE = 30.0
@@ -34,7 +36,7 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
         (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
         (1, 2, 4, 8, 16, 32, 64),
         (1, 2, 4),
-        (0, 1),
+        (0, 1, 2),
     ):
         threads = share * place
         pieces = form.columns // vector
@@ -46,6 +48,16 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
         if unroll > steps or (unroll > 1 and steps > unroll and steps % unroll):
             continue
         if stage and not (form.wide and len(blocks) > 1):
+            continue
+        if stage == 2 and (
+            form.crosses
+            or form.columns % (vector * share)
+            or form.columns // share > 128
+            or unroll > 1
+            or blocks[0].axes[-1].extent != form.columns
+        ):
+            continue
+        if form.crosses and _alone(form) and pieces % share:
             continue
         hint = GpuHint(
             "gpu_row_reduction", arch, thread=(place,), reduce_threads=share, vector=vector,
@@ -64,27 +76,35 @@ def _rows(form: RowForm, blocks: list[BlockFacts], hint: GpuHint) -> Stream:
     size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
     row = form.columns * size
     exchanges = math.log2(share) * sum(f.stores for f in blocks if f.reduction)
-    each = sum(2.0 + f.size * 0.5 for f in passes)
+    each = sum(0.5 + float_work(form.sch, f.name) for f in passes)
     loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
     many = max(0, len(passes) - 1)
+    kept = min(form.columns // share, 128) if stage == 2 else vector * min(unroll, steps)
     return Stream(
         blocks=math.ceil(form.rows / place),
         threads=share * place,
         moved=max(traffic(f) for f in passes) + (0 if form.wide else form.rows * 2.0),
-        again=float(many * form.rows * row),
-        flight=float(vector * size * min(unroll, steps)),
+        again=float(many * form.rows * row) if stage != 2 else 0.0,
+        kept=float(place * row) if not stage else 0.0,
+        flight=float(size * kept),
         instructions=_PROLOGUE
         + steps * (vector * each + loads)
         + exchanges * _SHUFFLE
-        + stage * steps * 8.0,
+        + (steps * 8.0 if stage == 1 else 0.0),
         chain=exchanges * _SHUFFLE_WAIT
         + (_BARRIERS * len(form.reductions) if share > 32 else 0.0)
-        + many * 250.0
-        + stage * 60.0,
-        rounds=math.ceil(steps / unroll) * 1.0,
-        registers=32 + vector * size // 4 * min(unroll, steps),
-        smem=place * row if stage else 0,
+        + (many * 250.0 if stage != 2 else 0.0)
+        + (60.0 if stage == 1 else 0.0),
+        rounds=1.0 if stage == 2 else math.ceil(steps / unroll) * 1.0,
+        registers=32 + kept * size // 4,
+        smem=place * row if stage == 1 else 0,
     )
+
+
+def _alone(form: RowForm) -> bool:
+    """Whether the row is a part of the result's last axis."""
+    last = next(f for f in all_facts(form.sch) if f.name == form.last)
+    return last.axes[-1].extent > form.columns
 
 
 def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
@@ -102,7 +122,9 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
         (1, 4, 8),
         (0, 1),
     ):
-        if not 64 <= x * y <= 1024 or x > 2 * max(1, columns // vector) or split * y > facts.reduced:
+        if not 64 <= x * y <= 1024 or x > 2 * max(1, columns // vector):
+            continue
+        if split * y > facts.reduced or facts.reduced % split:
             continue
         if tree and (y == 1 or vector > 2):
             continue
@@ -136,7 +158,9 @@ def _columns(form: ColumnForm, hint: GpuHint, grid: int, steps: int) -> Stream:
     (x,), y, vector = hint.thread, hint.reduce_threads, hint.vector
     size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
     unroll = hint.option("unroll", 1)
-    line = min(1.0, x * vector * size / 64.0)
+    # A warp's piece of a row that is shorter than a line costs; one shorter than two sectors more.
+    piece = x * vector * size
+    line = min(1.0, piece / 64.0) * min(1.0, piece / 128.0) ** 0.25
     tree = hint.option("tree")
     return Stream(
         blocks=grid,
@@ -144,10 +168,40 @@ def _columns(form: ColumnForm, hint: GpuHint, grid: int, steps: int) -> Stream:
         moved=traffic(form.facts) / line,
         flight=float(vector * size * unroll),
         instructions=_PROLOGUE
-        + steps * (vector * form.facts.size * 0.5 + 6.0)
+        + steps * (vector * float_work(form.sch, form.facts.name) + 6.0)
         + (vector * 10.0 * math.log2(max(2, y)) if tree else vector * 2.0 + 4.0 * vector),
-        chain=0.0 if y == 1 else (vector * 40.0 * math.log2(y) if tree else 60.0 + 8.0 * y),
+        chain=0.0 if y == 1 else (vector * 40.0 * math.log2(y) if tree else 60.0 + 14.0 * y),
         rounds=math.ceil(steps / unroll) * 0.7,
         registers=32 + vector + vector * size // 4 * unroll,
         smem=0 if y == 1 else 4 * x * vector * y,
     )
+
+
+def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[GpuRanked]:
+    """Configurations of ``gpu_column_walk`` for ``form``, best first."""
+    passes = [f for f in all_facts(form.sch) if f.work > form.count]
+    size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
+    each = sum(4.0 + 2.0 * len(f.reads) + float_work(form.sch, f.name) for f in passes)
+    last = form.columns[-1]
+    walked = [r for r in form.last.reads if r.strides[last] is not None]
+    line = 1.0 if any(r.strides[last] == 1 for r in walked) else 0.25
+    ranked = []
+    for threads, unroll in itertools.product((32, 64, 128, 256), (1, 4, 8)):
+        if unroll > form.depth:
+            continue
+        flying = unroll if form.depth % unroll == 0 else 1
+        stream = Stream(
+            blocks=math.ceil(form.count / threads),
+            threads=threads,
+            moved=max(traffic(f) for f in passes) / line,
+            again=float((len(passes) - 1) * form.count * form.depth * size),
+            kept=float(threads * form.depth * size),
+            flight=float(size * flying),
+            instructions=_PROLOGUE + form.depth * each,
+            rounds=len(passes) * form.depth / flying * 0.7,
+        )
+        hint = GpuHint(
+            "gpu_column_walk", arch, thread=(threads,), options=(("unroll", unroll),)
+        )  # fmt: skip
+        ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)

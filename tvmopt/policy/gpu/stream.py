@@ -16,6 +16,8 @@ _NEAR = 300.0
 _REACHED = 0.92
 # Bytes a cycle that one multiprocessor takes from L2 at most.
 _PORT = 64.0
+# The part of L1 that rows stay in until they are read once more.
+_CACHE = 0.75
 # The part of the issue slots that is used at best.
 _ISSUE = 0.8
 
@@ -28,7 +30,9 @@ class Stream:
         blocks: Thread blocks.
         threads: Threads of a block.
         moved: Bytes that are read or written for the first time.
-        again: Bytes that are read once more, from a cache.
+        again: Bytes that are read once more.
+        kept: Bytes that a block reads once more some time after; from L2 if the blocks of one
+            multiprocessor have more of them together than its L1 cache holds.
         flight: Bytes that a thread waits for at once.
         instructions: Instructions of one thread, all in all.
         chain: Cycles that a block spends waiting on itself (barriers, shuffles, dependent steps).
@@ -41,6 +45,7 @@ class Stream:
     threads: int
     moved: float
     again: float = 0.0
+    kept: float = 0.0
     flight: float = 16.0
     instructions: float = 50.0
     chain: float = 0.0
@@ -70,6 +75,10 @@ class Stream:
         rate = min(total / sms, here * self.threads * self.flight / latency, _PORT)
         memory = self.moved / (rate * sms)
         cached = self.again / (_PORT * sms)
+        cache = arch.smem_sm_bytes - resident * self.smem
+        if here * self.kept > _CACHE * cache:
+            memory += self.again / (arch.l2_bytes_cycle * _REACHED)
+            cached = 0.0
         warps = math.ceil(self.threads / arch.warp)
         # The busiest multiprocessor issues for whole blocks.
         busiest = math.ceil(self.blocks / arch.sms)

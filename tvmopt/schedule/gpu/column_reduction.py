@@ -1,4 +1,4 @@
-"""Reductions across contiguous memory: threads along the columns, the reduction divided over more."""
+"""Sums across contiguous memory: threads along the columns, each sum divided over several."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .steps import (
     cache_reads,
     extent,
     fuse_all,
+    init_before,
     inline_all,
     load_at,
     output_block,
@@ -140,8 +141,10 @@ def _columns(
     sch.unroll(lane)
     if tile is not None:
         _share(sch, tile, grid, vector)
+    # Both before any of their loops is split: what a split adds at the end is not seen as such.
+    sch.reverse_compute_at(block, grid, preserve_unit_loops=True)
+    sch.reverse_compute_at(end, grid, preserve_unit_loops=True)
     for stage in (block, end):
-        sch.reverse_compute_at(stage, grid, preserve_unit_loops=True)
         inside = sch.get_loops(stage)[1:]
         summed = inside[:1] if stage is block else []
         column = fuse_all(sch, inside[len(summed) :])
@@ -157,6 +160,10 @@ def _columns(
         sch.bind(x, "threadIdx.x")
     if epilogue is not None:
         sch.set_scope(block, 0, "local")
+    # Last: around a reduction whose init is apart TVM proves no other block complete.
+    init_before(sch, partial, sch.get_loops(partial)[3])
+    if tile is not None:
+        init_before(sch, block, sch.get_loops(block)[-1])
 
 
 def _alone(
@@ -185,6 +192,7 @@ def _alone(
     load_at(sch, copies, unrolled(sch, reduction, hint.option("unroll", 1)))
     if vector > 1:
         sch.unroll(lane)
+    init_before(sch, block, sch.get_loops(block)[2])
 
 
 def _share(sch: s_tir.Schedule, tile: SBlockRV, grid: LoopRV, vector: int) -> None:
@@ -216,5 +224,6 @@ def _in_thread_sum(sch: s_tir.Schedule, block: SBlockRV, epilogue: str | None) -
     grid, x = sch.split(fuse_all(sch, spatial), [None, 128])
     sch.bind(grid, "blockIdx.x")
     sch.bind(x, "threadIdx.x")
-    unrolled(sch, part, 8)
     sch.reverse_compute_at(end, x, preserve_unit_loops=True)
+    unrolled(sch, part, 8)
+    init_before(sch, block, sch.get_loops(block)[2])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tvm import IRModule, s_tir, tirx
+import tvm_ffi
+from tvm import IRModule, ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.schedule.analysis import block_facts, leaf_blocks
+from tvmopt.arch.cuda import itemsize
+from tvmopt.schedule.analysis import BlockFacts, block_facts, leaf_blocks, variables
 
 from .base import GpuTemplate
 from .hint import GpuHint
@@ -17,6 +19,7 @@ from .steps import (
     load_at,
     moves_by_vectors,
     split_vector,
+    starts_aligned,
     store_at,
 )
 
@@ -55,11 +58,14 @@ def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) ->
     work = facts.work
     vector = hint.vector if work % hint.vector == 0 else 1
     exact = bool(facts.axes) and facts.axes[inner].extent % vector == 0
-    registers = exact and not hint.option("direct") and moves_by_vectors(
-        facts, facts.write, inner, vector
-    )
+    whole = vectorizes(sch, block, inner, vector) if exact else is_flat(facts, vector)
+    registers = exact and moves_by_vectors(facts, facts.write, inner, vector)
+    if hint.option("direct") and whole:
+        registers = False
+    elif not registers and not whole:
+        vector, exact = 1, True  # TVM's code for vectors of scattered elements does not compile
     copies = cache_reads(sch, block, inner, vector) if registers else []
-    result = cache_result(sch, block, vector) if registers else None
+    result = cache_result(sch, block, vector) if registers and vector > 1 else None
     loops = sch.get_loops(block) or [sch.add_unit_loop(block)]
     if exact:
         pieces, lane = split_vector(sch, loops, vector)
@@ -78,3 +84,51 @@ def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) ->
         sch.unroll(lane)
     elif vector > 1:
         sch.vectorize(lane)
+
+
+def vectorizes(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) -> bool:
+    """Whether TVM makes loads, arithmetic and stores of vectors of ``vector`` steps of ``inner``.
+
+    It does where each access is one aligned piece of memory, or one element for all, and no type
+    that is computed with needs more than 16 bytes a vector.
+    """
+    facts = block_facts(sch, block)
+    if vector * itemsize(facts.dtype) > 16 or facts.conditional[inner]:
+        return False
+    if not moves_by_vectors(facts, facts.write, inner, vector):
+        return False
+    var = facts.axes[inner].var
+    scattered = False
+
+    def on_load(load: ir.TensorLoad) -> None:
+        nonlocal scattered
+        if not len(load.indices):
+            return
+        *rows, last = load.indices
+        if any(var in variables(row) for row in rows):
+            scattered = True
+        elif var in variables(last):
+            # Rows may be gathered, but the piece within a row must be the result's own.
+            aligned = int(load.source.shape[-1]) % vector == 0
+            scattered = scattered or not (aligned and variables(last) == {var})
+
+    tvm_ffi.structural_walk(sch.get(block).body, (ir.TensorLoad, on_load), order="post")
+    if not scattered:
+        return True
+    return all(
+        read.strides[inner] == 0 or moves_by_vectors(facts, read, inner, vector)
+        for read in facts.reads
+    )
+
+
+def is_flat(facts: BlockFacts, vector: int) -> bool:
+    """Whether every access walks memory as the result does, or stays where it is."""
+    return (
+        vector * itemsize(facts.dtype) <= 16
+        and not any(facts.conditional)
+        and all(
+            (read.strides == facts.write.strides and starts_aligned(facts, read, vector))
+            or not any(s != 0 for s in read.strides)
+            for read in facts.reads
+        )
+    )

@@ -83,9 +83,7 @@ def prepare_gemv(func: tirx.PrimFunc) -> GemvForm | None:
 
         sch.transform_block_layout(block, index_map(sch, block, unpack))
         facts = block_facts(sch, block)
-        weight = max(
-            (r for r in facts.reads if r.buffer.same_as(weight.buffer)), key=lambda r: len(r.strides)
-        )
+        weight = next(r for r in facts.reads if r.buffer.same_as(weight.buffer))
     if weight.strides[k] != 1:
         return None
     spatial = [i for i, a in enumerate(facts.axes) if not a.reduce and a.extent > 1]
@@ -153,9 +151,7 @@ class GpuGemv(GpuTemplate):
         return sch
 
 
-def _loads(
-    sch: s_tir.Schedule, block: SBlockRV, form: GemvForm, vector: int
-) -> list[SBlockRV]:
+def _loads(sch: s_tir.Schedule, block: SBlockRV, form: GemvForm, vector: int) -> list[SBlockRV]:
     """Have the product read registers: weights by vectors, and the few rows too."""
     facts = block_facts(sch, block)
     weight = next(r for r in facts.reads if r.buffer.same_as(form.weight.buffer))

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
-
-from tvmopt.intrin.calls import called
+from tvm.ir.prim.expr import BitwiseAnd, RShift
 
 _WORDS = ("uint32", "int32")
 # From here on a float16 does not hold the sum of an offset and what the exponent adds.
@@ -28,13 +28,16 @@ __device__ __forceinline__ half tvmopt_int4_f16_{c}(unsigned int word, int shift
   unsigned int bits;
   half2 value;
   if (place & 1) {{
-    bits = (part & 0x00f000f0u) | 0x64006400u;  // 1024 + 16 v
-    value = *reinterpret_cast<half2*>(&bits);
-    value = __hfma2(value, __float2half2_rn(0.0625f), __float2half2_rn(-(64.0f + {c}.0f)));
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;"  // 1024 + 16 v
+        : "=r"(bits) : "r"(part), "r"(0x00f000f0u), "r"(0x64006400u));
+    unsigned int sixteenth = 0x2c002c00u, less = {odd};  // -(64 + {c})
+    value = __hfma2(*reinterpret_cast<half2*>(&bits), *reinterpret_cast<half2*>(&sixteenth),
+                    *reinterpret_cast<half2*>(&less));
   }} else {{
-    bits = (part & 0x000f000fu) | 0x64006400u;  // 1024 + v
-    value = *reinterpret_cast<half2*>(&bits);
-    value = __hsub2(value, __float2half2_rn(1024.0f + {c}.0f));
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;"  // 1024 + v
+        : "=r"(bits) : "r"(part), "r"(0x000f000fu), "r"(0x64006400u));
+    unsigned int less = {even};  // 1024 + {c}
+    value = __hsub2(*reinterpret_cast<half2*>(&bits), *reinterpret_cast<half2*>(&less));
   }}
   value = __hmul2(value, __half2half2(scale));
   return (shift & 16) ? __high2half(value) : __low2half(value);
@@ -48,7 +51,10 @@ __device__ __forceinline__ float tvmopt_int4_f32_{c}(unsigned int word, int shif
   const int by = place < 2 ? 12 : place < 3 ? 4 : place < 5 ? 0 : place < 7 ? -8 : -12;
   const unsigned int part = by > 0 ? (word << by) : (word >> -by);
   const int at = shift + by;
-  const float value = __uint_as_float((part & (15u << at)) | ((150u - at) << 23));
+  unsigned int bits;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;"  // a & b | c in one instruction
+      : "=r"(bits) : "r"(part), "r"(15u << at), "r"((150u - at) << 23));
+  const float value = __uint_as_float(bits);
   const float base = static_cast<float>(1 << (23 - at)) + {c}.0f;
   return __fmaf_rn(value, scale, -base * scale);
 }}
@@ -95,7 +101,11 @@ def _on_product(product: tirx.Mul) -> ir.Expr:
             word,
             nibble.shift.astype("int32"),
             scale,
-            source_code=source.format(c=nibble.offset),
+            source_code=source.format(
+                c=nibble.offset,
+                even=_twice(1024 + nibble.offset),
+                odd=_twice(-64 - nibble.offset),
+            ),
             return_type=nibble.dtype,
         )
     return product
@@ -116,15 +126,13 @@ def _nibble(value: ir.Expr) -> _Nibble | None:
             if offset and "uint" in str(value.ty.dtype):
                 return None  # what is below zero wraps around
             value = value.value
-        elif called(value) == "bitwise_and":
-            mask = _whole(value.args[1])
-            shifted = value.args[0]
-            if mask != 15 or called(shifted) != "shift_right":
+        elif isinstance(value, BitwiseAnd):
+            shifted = value.a
+            if _whole(value.b) != 15 or not isinstance(shifted, RShift):
                 return None
-            word, shift = shifted.args
-            if str(word.ty.dtype) not in _WORDS:
+            if str(shifted.a.ty.dtype) not in _WORDS:
                 return None
-            return _Nibble(word, shift, offset, dtype)
+            return _Nibble(shifted.a, shifted.b, offset, dtype)
         else:
             return None
 
@@ -139,3 +147,9 @@ def _whole(expr: ir.Expr) -> int | None:
 def _is_narrow(scale: ir.Expr) -> bool:
     """Whether ``scale`` is a float32 that was a float16 or bfloat16."""
     return isinstance(scale, tirx.Cast) and str(scale.value.ty.dtype) in ("float16", "bfloat16")
+
+
+def _twice(value: int) -> str:
+    """The bits of a register that holds ``value`` as float16 in both halves."""
+    bits = int(np.float16(value).view(np.uint16))
+    return f"0x{bits:04x}{bits:04x}u"

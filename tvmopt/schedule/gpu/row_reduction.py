@@ -1,93 +1,37 @@
-"""Reductions along contiguous memory: sums, softmax, layer norm; the threads of a warp share a row."""
+"""Reductions along contiguous memory: sums, softmax, layer norm; threads share a row."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
-from tvm import IRModule, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.schedule.analysis import all_facts, block_facts
+from tvmopt.schedule.analysis import block_facts
 
 from .base import GpuTemplate
 from .hint import GpuHint
+from .row_form import prepare_rows
+from .row_stage import (
+    REGISTERS,
+    SHARED,
+    bind_parts,
+    keep_rows,
+    place_kept,
+    place_staged,
+    stage_rows,
+)
 from .steps import (
     cache_reads,
     cache_result,
     extent,
     fuse_all,
-    inline_all,
     load_at,
-    output_block,
-    spatial_extent,
     split_prefix,
     split_vector,
     store_at,
     unrolled,
 )
-
-
-@dataclasses.dataclass
-class RowForm:
-    """A function that reduces rows, all inlined.
-
-    Attributes:
-        sch: Its schedule.
-        reductions: Names of the reductions, in order.
-        last: Name of the block that writes the result; a reduction, or what follows them.
-        rows: Rows.
-        columns: Elements of a row.
-        wide: Whether the result has an element for each of the row, not one a row.
-        vector: Most elements that one load moves.
-    """
-
-    sch: s_tir.Schedule
-    reductions: list[str]
-    last: str
-    rows: int
-    columns: int
-    wide: bool
-    vector: int
-
-
-def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
-    """The form of ``func``; None unless all its reductions are over the same, contiguous rows."""
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    inline_all(sch)
-    blocks = all_facts(sch)
-    found = [f for f in blocks if f.reduction]
-    last = output_block(sch)
-    if not found or last is None:
-        return None
-    final = block_facts(sch, last)
-    if any(not f.reduction and f.name != final.name for f in blocks):
-        return None
-    columns, rows = found[0].reduced, spatial_extent(found[0])
-    if any(f.reduced != columns or spatial_extent(f) != rows for f in found):
-        return None
-    if columns == 1:
-        return None
-    if not final.reduction and final.work not in (rows, rows * columns):
-        return None
-    vector = 16
-    for facts in blocks:
-        inner = max(i for i, a in enumerate(facts.axes))
-        if facts.reduction:
-            inner = facts.reduction[-1]
-            if inner != len(facts.axes) - 1:
-                return None
-            if not any(r.strides[inner] == 1 for r in facts.reads):
-                return None
-        elif facts.work == rows:
-            continue
-        for access in (*facts.reads, facts.write):
-            if access.strides[inner] == 1:
-                size = int(access.buffer.dtype.itemsize)
-                end = math.gcd(int(access.buffer.shape[-1]), facts.axes[inner].extent)
-                vector = min(vector, math.gcd(end, 16 // size))
-    wide = not final.reduction and final.work == rows * columns
-    return RowForm(sch, [f.name for f in found], final.name, rows, columns, wide, max(1, vector))
 
 
 class GpuRowReduction(GpuTemplate):
@@ -115,7 +59,11 @@ class GpuRowReduction(GpuTemplate):
         vector = math.gcd(form.vector, hint.vector)
         last = sch.get_sblock(form.last)
         others = [sch.get_sblock(n) for n in form.reductions if n != form.last]
-        staged = _stage(sch, form) if hint.option("stage") else None
+        stage = hint.option("stage") if form.wide else 0
+        staged = stage_rows(sch, form, hint) if stage == SHARED else None
+        kept = keep_rows(sch, form, hint, vector) if stage == REGISTERS else None
+        if stage == REGISTERS and kept is None:
+            return None
         loads = {
             sch.get(b).name_hint: cache_reads(sch, b, len(sch.get(b).iter_vars) - 1, vector)
             for b in [*others, *([last] if form.wide or form.last in form.reductions else [])]
@@ -135,7 +83,12 @@ class GpuRowReduction(GpuTemplate):
                 return None
             rows, columns = divided
             rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
-        grid, place = sch.split(fuse_all(sch, rows), [None, hint.thread[0] if hint.thread else 1])
+        together = hint.thread[0] if hint.thread else 1
+        if together <= extent(sch, rows[-1]):
+            inner, place = sch.split(rows[-1], [None, together])
+            grid = fuse_all(sch, [*rows[:-1], inner])
+        else:
+            grid, place = sch.split(fuse_all(sch, rows), [None, together])
         sch.bind(grid, "blockIdx.x")
         sch.bind(place, "threadIdx.y")
         work = [(last, columns)] if form.wide or facts.reduction else []
@@ -149,54 +102,45 @@ class GpuRowReduction(GpuTemplate):
                 return None
             work.append((block, inside[-count:]))
         for block, inside in work:
-            at = _deal_columns(sch, block, inside, hint, vector)
+            if kept is not None:
+                at = bind_parts(sch, inside)
+            elif (found := _deal_columns(sch, block, inside, hint, vector, form.crosses)) is None:
+                return None
+            else:
+                at = found
             load_at(sch, loads[sch.get(block).name_hint], at)
             if result is not None and sch.get(block).name_hint == form.last:
                 store_at(sch, result, at)
         if staged is not None:
-            _place_stage(sch, staged, place, hint, vector)
+            place_staged(sch, staged, place, hint, vector)
+        if kept is not None:
+            place_kept(sch, kept, place)
         return sch
 
 
 def _deal_columns(
-    sch: s_tir.Schedule, block: SBlockRV, loops: list[LoopRV], hint: GpuHint, vector: int
-) -> LoopRV:
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    loops: list[LoopRV],
+    hint: GpuHint,
+    vector: int,
+    crosses: bool,
+) -> LoopRV | None:
     """Deal the elements of a row to the threads, ``vector`` at a time.
 
+    Where a row is part of an axis, threads past its end would be in the next row, and TVM guards
+    the ends of buffers, not of rows: the loop over that part stays whole.
+
     Returns:
-        The loop around a vector.
+        The loop around a vector; None where threads would be past the end.
     """
-    pieces, lane = split_vector(sch, loops, vector)
+    around = loops[:1] if crosses and len(loops) > 1 else []
+    pieces, lane = split_vector(sch, loops[len(around) :], vector)
+    if crosses and not around and extent(sch, pieces) % hint.reduce_threads:
+        return None
     step, thread = sch.split(pieces, [None, hint.reduce_threads])
-    sch.reorder(thread, step, lane)
+    sch.reorder(thread, *around, step, lane)
     sch.bind(thread, "threadIdx.x")
     if vector > 1:
         sch.unroll(lane)
     return unrolled(sch, step, hint.option("unroll", 1))
-
-
-def _stage(sch: s_tir.Schedule, form: RowForm) -> SBlockRV | None:
-    """Have all blocks read from shared memory what the first of them reads along the rows."""
-    blocks = [sch.get_sblock(n) for n in dict.fromkeys([*form.reductions, form.last])]
-    first = block_facts(sch, blocks[0])
-    reads = [r for r in first.reads if r.strides[len(first.axes) - 1] == 1]
-    if len(blocks) < 2 or not reads:
-        return None
-    buffer = reads[0].buffer
-    users = [b for b in blocks if any(r.source.same_as(buffer) for r in sch.get(b).reads)]
-    regions = sch.get(blocks[0]).reads
-    index = next(n for n, r in enumerate(regions) if r.source.same_as(buffer))
-    return sch.cache_read(blocks[0], index, "shared", consumer_blocks=users)
-
-
-def _place_stage(
-    sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV, hint: GpuHint, vector: int
-) -> None:
-    """Copy a row into shared memory before it is used."""
-    sch.compute_at(copy, place, preserve_unit_loops=True)
-    pieces, lane = split_vector(sch, sch.get_loops(copy)[2:], vector)
-    step, thread = sch.split(pieces, [None, hint.reduce_threads])
-    sch.bind(thread, "threadIdx.x")
-    if vector > 1:
-        sch.vectorize(lane)
-    unrolled(sch, step, hint.option("unroll", 1))

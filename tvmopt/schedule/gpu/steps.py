@@ -38,7 +38,8 @@ def inline_all(sch: s_tir.Schedule) -> None:
             continue
         uses = sum(r.buffer.same_as(facts.write.buffer) for c in consumers for r in c.reads)
         moves = len(facts.reads) == 1 and not any(facts.conditional) and not facts.calls
-        if uses > 1 and not moves and max(c.size for c in consumers) + uses * facts.size > _MAX_INLINED_SIZE:
+        size = max(c.size for c in consumers) + uses * facts.size
+        if uses > 1 and not moves and size > _MAX_INLINED_SIZE:
             continue
         try:
             sch.compute_inline(block)
@@ -53,8 +54,15 @@ def output_block(sch: s_tir.Schedule) -> SBlockRV | None:
 
 
 def extent(sch: s_tir.Schedule, loop: LoopRV) -> int:
-    """Steps of ``loop``."""
-    return int(sch.get(loop).extent)
+    """Steps of ``loop``.
+
+    Raises:
+        ScheduleError: When TVM cannot tell; a template must not go on then.
+    """
+    steps = sch.get(loop).extent
+    if not isinstance(steps, tirx.IntImm):
+        raise ScheduleError(f"steps of a loop must be a constant, but they are {steps}")
+    return int(steps)
 
 
 def fuse_all(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> LoopRV:
@@ -82,7 +90,13 @@ def moves_by_vectors(facts: BlockFacts, access: Access, inner: int, vector: int)
     for i, (axis, stride) in enumerate(zip(facts.axes, access.strides, strict=True)):
         if i != inner and axis.extent > 1 and (stride is None or stride % vector):
             return False
-    start = substitute(access.offset, {a.var: tirx.IntImm(str(a.var.ty.dtype), 0) for a in facts.axes})
+    return starts_aligned(facts, access, vector)
+
+
+def starts_aligned(facts: BlockFacts, access: Access, vector: int) -> bool:
+    """Whether the first element of ``access`` is a multiple of ``vector`` from the buffer's."""
+    zeros = {a.var: tirx.IntImm(str(a.var.ty.dtype), 0) for a in facts.axes}
+    start = substitute(access.offset, zeros)
     start = sym.Analyzer().simplify(start)
     return isinstance(start, tirx.IntImm) and int(start) % vector == 0
 
@@ -143,9 +157,7 @@ def _split_last(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> tirx.Index
     return index_map(sch, block, split)
 
 
-def cache_reads(
-    sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int
-) -> list[SBlockRV]:
+def cache_reads(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) -> list[SBlockRV]:
     """Have ``block`` read registers that are loaded in pieces of ``vector`` elements.
 
     Call this while the block and those who write what it reads still have nests of their own;
@@ -237,3 +249,16 @@ def unrolled(sch: s_tir.Schedule, loop: LoopRV, count: int) -> LoopRV:
         _, loop = sch.split(loop, [None, count])
     sch.unroll(loop)
     return loop
+
+
+def init_before(sch: s_tir.Schedule, block: SBlockRV, loop: LoopRV) -> None:
+    """Set the sums of ``block`` to what they start from before ``loop``, not at its first step.
+
+    A block whose init is apart is no reduction to TVM any more: do this last.
+    """
+    place = next(
+        n for n, other in enumerate(sch.get_loops(block)) if sch.get(other).same_as(sch.get(loop))
+    )
+    init = sch.decompose_reduction(block, loop)
+    for inside in sch.get_loops(init)[place:]:
+        sch.unroll(inside)

@@ -7,13 +7,22 @@ import math
 from collections.abc import Callable
 
 from tvm import IRModule, ir, s_tir, tirx
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.schedule.analysis import Access, BlockFacts, block_facts, leaf_blocks
 
 from .base import GpuTemplate
 from .hint import GpuHint
-from .steps import extent, fuse_all, index_map, inline_all
+from .steps import (
+    cache_result,
+    extent,
+    fuse_all,
+    index_map,
+    inline_all,
+    load_at,
+    moves_by_vectors,
+    store_at,
+)
 
 
 @dataclasses.dataclass
@@ -50,9 +59,7 @@ def prepare_transpose(func: tirx.PrimFunc) -> TransposeForm | None:
     if read is None:
         return None
     target = max(i for i, a in enumerate(facts.axes) if a.extent > 1)
-    source = next(
-        i for i, s in enumerate(read.strides) if s == 1 and facts.axes[i].extent > 1
-    )
+    source = next(i for i, s in enumerate(read.strides) if s == 1 and facts.axes[i].extent > 1)
     return TransposeForm(sch, facts, read, source, target)
 
 
@@ -78,8 +85,9 @@ class GpuTranspose(GpuTemplate):
         sch, facts, read = form.sch, form.facts, form.read
         source, target = form.source, form.target
         block = sch.get_sblock(facts.name)
-        loops = sch.get_loops(block)
         threads = hint.thread[0] if hint.thread else 256
+        wide = math.gcd(math.gcd(hint.vector, hint.block[0]), _run(facts, read, source))
+        vector = math.gcd(math.gcd(hint.vector, hint.block[1]), _run(facts, facts.write, target))
         regions = sch.get(block).reads
         index = next(n for n, r in enumerate(regions) if r.source.same_as(read.buffer))
         used = [i for i, s in enumerate(read.strides) if s != 0 and i not in (source, target)]
@@ -87,38 +95,65 @@ class GpuTranspose(GpuTemplate):
         def layout(*indices: tirx.Var) -> list[tirx.Var]:
             return [*(indices[i] for i in used), indices[target], indices[source]]
 
-        copy = sch.reindex_cache_read(block, index, "shared", index_map(sch, block, layout))
+        tile = sch.reindex_cache_read(block, index, "shared", index_map(sch, block, layout))
+        place = sorted([*used, source, target]).index(source)
+        loads = _load_pieces(sch, tile, place, wide) if wide > 1 else None
+        result = cache_result(sch, block, vector) if vector > 1 else None
+        loops = sch.get_loops(block)
         sources, s = sch.split(loops[source], [None, hint.block[0]])
         targets, t = sch.split(loops[target], [None, hint.block[1]])
         others = [loop for i, loop in enumerate(loops) if i not in (source, target)]
         sch.reorder(*others, targets, sources, s, t)
         grid = fuse_all(sch, [*others, targets, sources])
         sch.bind(grid, "blockIdx.x")
-        vector = math.gcd(hint.vector, math.gcd(facts.axes[target].extent, hint.block[1]))
-        tile = sch.fuse(s, t)
-        pieces, lane = sch.split(tile, [extent(sch, tile) // vector, vector])
-        _, x = sch.split(pieces, [None, threads])
-        sch.bind(x, "threadIdx.x")
-        sch.compute_at(copy, grid, preserve_unit_loops=True)
-        inside = sch.get_loops(copy)[1:]
-        order = block_facts(sch, copy)
-        last = next(
-            i for i, s in enumerate(order.reads[0].strides) if s == 1 and order.axes[i].extent > 1
-        )
-        inside = [*(lp for i, lp in enumerate(inside) if i != last), inside[last]]
+        x = _deal(sch, [s, t], vector, threads)
+        if result is not None:
+            store_at(sch, result, x)
+        sch.compute_at(tile, grid, preserve_unit_loops=True)
+        inside = sch.get_loops(tile)[1:]
+        inside = [*(loop for i, loop in enumerate(inside) if i != place), inside[place]]
         sch.reorder(*inside)
-        width = math.gcd(hint.vector, math.gcd(facts.axes[source].extent, hint.block[0]))
-        flat = fuse_all(sch, inside)
-        pieces, wide = sch.split(flat, [extent(sch, flat) // width, width])
-        _, x = sch.split(pieces, [None, threads])
-        sch.bind(x, "threadIdx.x")
-        if width > 1:
-            sch.vectorize(wide)
-        if vector > 1:
-            sch.vectorize(lane)
+        x = _deal(sch, inside, wide, threads)
+        if loads is not None:
+            load_at(sch, [loads], x)
         size = int(read.buffer.dtype.itemsize)
-        sch.storage_align(copy, 0, len(used), 32, hint.option("pad", max(1, 4 // size)))
+        sch.storage_align(tile, 0, len(used), 32, hint.option("pad", max(1, 4 // size)))
         return sch
+
+
+def _run(facts: BlockFacts, access: Access, axis: int) -> int:
+    """How many steps of ``axis`` are one piece of memory, from any multiple of that on."""
+    run = 16
+    while run > 1 and not moves_by_vectors(facts, access, axis, run):
+        run //= 2
+    return run
+
+
+def _deal(sch: s_tir.Schedule, loops: list[LoopRV], vector: int, threads: int) -> LoopRV:
+    """Deal the elements of a tile to the threads, ``vector`` at a time.
+
+    Returns:
+        The loop over the threads.
+    """
+    outer, lane = sch.split(loops[-1], [extent(sch, loops[-1]) // vector, vector])
+    _, x = sch.split(fuse_all(sch, [*loops[:-1], outer]), [None, threads])
+    sch.bind(x, "threadIdx.x")
+    if vector > 1:
+        sch.unroll(lane)
+    return x
+
+
+def _load_pieces(sch: s_tir.Schedule, tile: SBlockRV, place: int, wide: int) -> SBlockRV:
+    """Have the block that fills the tile read registers, loaded in pieces along axis ``place``."""
+
+    def pieces(*axes: tirx.Var) -> list[ir.Expr]:
+        others = [axis for i, axis in enumerate(axes) if i != place]
+        return [*others, axes[place] // wide, axes[place] % wide]
+
+    how = index_map(sch, tile, pieces)
+    loads = sch.reindex_cache_read(tile, 0, "local", how)
+    sch.transform_block_layout(loads, how)
+    return loads
 
 
 def turned(facts: BlockFacts) -> Access | None:
@@ -145,12 +180,7 @@ def _collapse(sch: s_tir.Schedule, block: SBlockRV) -> None:
         accesses = [facts.write, *facts.reads]
         for i in range(len(facts.axes) - 1):
             size = facts.axes[i + 1].extent
-            if all(
-                a.strides[i] is not None
-                and a.strides[i + 1] is not None
-                and (a.strides[i] == a.strides[i + 1] * size or facts.axes[i].extent == 1)
-                for a in accesses
-            ):
+            if all(_follows(a, i, size) or facts.axes[i].extent == 1 for a in accesses):
                 sch.transform_block_layout(block, index_map(sch, block, _joined(i, size)))
                 again = True
                 break
@@ -163,3 +193,9 @@ def _joined(place: int, size: int) -> Callable[..., list[ir.Expr]]:
         return [*axes[:place], axes[place] * size + axes[place + 1], *axes[place + 2 :]]
 
     return join
+
+
+def _follows(access: Access, place: int, size: int) -> bool:
+    """Whether a step of the axis at ``place`` is all ``size`` steps of the axis after it."""
+    outer, inner = access.strides[place], access.strides[place + 1]
+    return outer is not None and inner is not None and outer == inner * size

@@ -13,7 +13,16 @@ from tvmopt.schedule.analysis import BlockFacts, all_facts, block_facts, leaf_bl
 from .base import GpuTemplate
 from .elementwise import schedule_elementwise
 from .hint import GpuHint
-from .steps import extent, fuse_all, inline_all, moves_by_vectors, output_block, spatial_extent, split_vector
+from .steps import (
+    extent,
+    fuse_all,
+    init_before,
+    inline_all,
+    moves_by_vectors,
+    output_block,
+    spatial_extent,
+    split_vector,
+)
 
 
 class GpuWindow(GpuTemplate):
@@ -50,31 +59,42 @@ class GpuWindow(GpuTemplate):
         else:
             end = last
             sch.set_scope(block, 0, "local")
-        loops = sch.get_loops(end) or [sch.add_unit_loop(end)]
-        pieces, lane = split_vector(sch, loops, vector)
+        loops = sch.get_loops(block)
+        spatial = [lp for lp, a in zip(loops, found[0].axes, strict=True) if not a.reduce]
+        reduced = [lp for lp, a in zip(loops, found[0].axes, strict=True) if a.reduce]
+        spatial = spatial or [sch.add_unit_loop(loops[0])]
+        sch.reorder(*spatial, *reduced)
+        tile = hint.option("tile", 1)
+        own = []
+        if tile > 1:
+            if len(spatial) < 2 or extent(sch, spatial[-2]) % tile:
+                return None
+            spatial[-2], one = sch.split(spatial[-2], [None, tile])
+            sch.reorder(*spatial, one, *reduced)
+            own = [one]
+        pieces, lane = split_vector(sch, spatial, vector)
         grid, x = sch.split(pieces, [None, threads])
+        sch.reorder(grid, x, *reduced, *own, lane)
         sch.bind(grid, "blockIdx.x")
         sch.bind(x, "threadIdx.x")
-        sch.compute_at(block, x, preserve_unit_loops=True)
-        inside = sch.get_loops(block)[2:]
-        facts = block_facts(sch, block)
-        spatial = [lp for lp, a in zip(inside, facts.axes, strict=True) if not a.reduce]
-        reduced = [lp for lp, a in zip(inside, facts.axes, strict=True) if a.reduce]
-        if math.prod(extent(sch, lp) for lp in spatial) != vector:
+        sch.reverse_compute_at(end, x, preserve_unit_loops=True)
+        if math.prod(extent(sch, loop) for loop in sch.get_loops(end)[2:]) != vector * tile:
             return None
-        sch.reorder(*reduced, *spatial)
-        if math.prod(extent(sch, lp) for lp in reduced) <= hint.option("unroll", 64):
-            for lp in reduced:
-                sch.unroll(lp)
-        if vector > 1:
-            init = sch.decompose_reduction(block, reduced[0])
-            if hint.option("direct"):
-                sch.vectorize(sch.get_loops(block)[-1])
-                sch.vectorize(sch.get_loops(init)[-1])
-            else:
-                sch.unroll(sch.get_loops(block)[-1])
-                sch.unroll(sch.get_loops(init)[-1])
+        for loop in own:
+            sch.unroll(loop)
+        if math.prod(extent(sch, loop) for loop in reduced) <= hint.option("unroll", 64):
+            for loop in reduced:
+                sch.unroll(loop)
+        if vector == 1:
+            init_before(sch, block, reduced[0])
+            return sch
+        sch.vectorize(sch.get_loops(end)[-1])
+        if hint.option("direct"):
             sch.vectorize(lane)
+            sch.decompose_reduction(block, reduced[0])  # its lanes are a vector already
+        else:
+            sch.unroll(lane)
+            init_before(sch, block, reduced[0])
         return sch
 
 
