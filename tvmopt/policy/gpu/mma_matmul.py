@@ -145,8 +145,8 @@ def shared_bytes(problem: MatmulProblem, hint: GpuHint) -> int:
     for edge, along in zip((bm, bn), problem.along_k, strict=True):
         rows, width = (edge, step) if along or problem.dtype == "int8" else (step, edge)
         in_flight += rows * (width + pad) * size
-    sums = bm * (bn + 16 / itemsize(problem.sums)) * itemsize(problem.sums)
-    return int(max(hint.stages * in_flight, sums))
+    row = bn * itemsize(problem.sums)
+    return int(max(hint.stages * in_flight, bm * (row + (32 - row) % 128)))
 
 
 def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:

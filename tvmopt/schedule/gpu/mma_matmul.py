@@ -65,6 +65,8 @@ class MmaMatmul(GpuTemplate):
         mma = mma_of(product, hint) if product is not None else None
         if product is None or mma is None or why_not_mma(hint, mma):
             return None
+        if product.extents[3] < hint.split_k:
+            return None
         sch, anchor = product.sch, product.anchor
         (bm, bn), (wm, wn), bk = hint.block, hint.warp, hint.rstep
         warps = (bm // wm) * (bn // wn)
@@ -87,10 +89,11 @@ class MmaMatmul(GpuTemplate):
         sch.bind(warp, "threadIdx.y")
 
         alongs = (mma.a_along_k, mma.b_along_k)
-        copies = [
-            _copy(sch, outer, n, operand, k0, warps, along, hint)
-            for n, (operand, along) in enumerate(zip(product.copies, alongs, strict=True))
-        ]
+        copies = []
+        for n, (operand, along) in enumerate(zip(product.copies, alongs, strict=True)):
+            guarded = operand.padded or product.ragged(operand, hint.block[n], bk * hint.split_k)
+            vector = _vector(operand, along, guarded)
+            copies.append(_copy(sch, outer, n, operand, k0, warps, along, vector, hint))
         fragments = []
         for operand in product.copies:
             fragment = sch.cache_read(outer, operand.index, "warp")
@@ -98,8 +101,6 @@ class MmaMatmul(GpuTemplate):
             fragments.append(fragment)
         result = sch.cache_write(outer, 0, "shared.dyn")
         sums = sch.cache_write(outer, 0, "warp")
-        size = itemsize(product.sums)
-        sch.storage_align(sums, 0, axis=-2, factor=int(32 / size), offset=int(16 / size))
         sch.reverse_compute_at(sums, warp)
         sch.reverse_compute_at(result, warp)
         tile = _tile(sch, sums, ROWS, COLUMNS)
@@ -109,7 +110,10 @@ class MmaMatmul(GpuTemplate):
         sch.tensorize(sch.get_loops(inner)[-3], mma.multiply())
         (init_inner,) = sch.get_child_blocks(init)
         sch.tensorize(sch.get_loops(init_inner)[-2], mma.zero())
-        sch.tensorize(tile, mma.store())
+        # Rows 32 bytes past a multiple of 128 apart: lanes that store together meet in no bank.
+        stored, size = sch.blockize(tile), itemsize(product.sums)
+        sch.storage_align(stored, 0, axis=-2, factor=int(128 / size), offset=int(32 / size))
+        sch.tensorize(stored, mma.store())
         run = 16
         if total is None:
             inline_consumers(sch, result)
@@ -202,6 +206,7 @@ def _copy(
     at: LoopRV,
     warps: int,
     along: bool,
+    vector: int,
     hint: GpuHint,
 ) -> SBlockRV:
     """Copy an operand to shared memory, its rows an odd number of 16 bytes apart."""
@@ -218,9 +223,6 @@ def _copy(
         sch.reorder(k, x)
     count = hint.rstep * hint.block[place]
     inner = hint.rstep if along_k else hint.block[place]
-    vector = min(operand.run, int(VECTOR_BYTES / max(size, operand.size)))
-    if along_k != along:
-        vector = 1
     while vector > 1 and (count % (warps * LANES * vector) or inner % vector):
         vector //= 2
     fused = sch.fuse(*((x, k) if along_k else (k, x)))
@@ -230,6 +232,17 @@ def _copy(
     if vector > 1:
         sch.vectorize(element)
     return copy
+
+
+def _vector(operand: Operand, along: bool, guarded: bool) -> int:
+    """Elements of an operand that a thread copies at once."""
+    size = itemsize(operand.dtype)
+    if (operand.contiguous == "k" if operand.contiguous else along) != along:
+        return 1
+    most = int(VECTOR_BYTES / max(size, operand.size))
+    if size == 1 and guarded:
+        most = 4  # TVM writes a choice between longer vectors of bytes wrongly
+    return min(operand.run, most)
 
 
 def _tile(sch: s_tir.Schedule, block: SBlockRV, height: int, width: int) -> LoopRV:

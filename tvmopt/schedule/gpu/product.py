@@ -42,6 +42,7 @@ class Operand:
             data-parallel one; ``""`` when there is none.
         run: Elements along it of which each aligned group lies aligned in memory: a power of two.
         plain: Whether it is read as it is, or zero where it is padded: no arithmetic.
+        padded: Whether a condition says where it is zero.
     """
 
     index: int
@@ -50,6 +51,7 @@ class Operand:
     contiguous: str
     run: int
     plain: bool
+    padded: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +82,17 @@ class Product:
     out_run: int
     read: int
     unique: tuple[int, int]
+
+    def ragged(self, operand: Operand, tile: int, step: int) -> bool:
+        """Whether tiles of ``operand`` reach beyond it.
+
+        Args:
+            operand: One of both.
+            tile: Rows, or columns, of a tile.
+            step: Elements of the reduction that every tile's part is a multiple of.
+        """
+        edge = self.extents[1] if operand is self.a else self.extents[2]
+        return bool(edge % tile or self.extents[3] % step)
 
     @property
     def copies(self) -> tuple[Operand, Operand]:
@@ -289,7 +302,8 @@ def _operand(
     value = _stores(trial, block)[0].value
     plain = _is_plain(value) and all(str(r.buffer.dtype) == dtype for r in facts.reads)
     size = max([float(r.buffer.dtype.itemsize) for r in facts.reads] or [1.0])
-    return Operand(index, dtype, size, best, run, plain)
+    padded = any(call.endswith("if_then_else") for call in facts.calls)
+    return Operand(index, dtype, size, best, run, plain, padded)
 
 
 def _is_plain(value: ir.Expr) -> bool:

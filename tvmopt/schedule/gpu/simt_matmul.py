@@ -60,7 +60,7 @@ class SimtMatmul(GpuTemplate):
         if why_not_simt(hint):
             return None
         product = normalise(func)
-        if product is None:
+        if product is None or product.extents[3] < hint.split_k:
             return None
         sch, anchor = product.sch, product.anchor
         (bm, bn), (tm, tn), bk = hint.block, hint.thread, hint.rstep
