@@ -1,8 +1,10 @@
 """CUDA tensor cores by warp (mma.sync): fragments loaded by ldmatrix, 16 x 16 sums a step.
 
 A warp multiplies 16 rows by 16 columns over 32 bytes of depth: two instructions of 8 columns. The
-operands' fragments and the sums lie in registers, buffers of scope ``"warp"`` of the shape
-``(32 lanes, elements)``; the maps of this module say which lane holds which element.
+operands' fragments and the sums lie in registers. A schedule sees a fragment as a buffer of shape
+``(32 lanes, elements)``, so that TVM can check what it computes; the maps of this module say which
+lane holds which element. The instructions keep what a lane holds in the first lane's place, on
+every lane: the other places are never touched, and nvcc drops them.
 """
 
 from __future__ import annotations
@@ -162,7 +164,7 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
             shared_handle, (height, width), dtype, align=64, offset_factor=row, scope=scope
         )
         warp = T.match_buffer(
-            warp_handle, (LANES, local), dtype, align=64, offset_factor=row, scope="warp"
+            warp_handle, (LANES, local), dtype, align=64, offset_factor=row, scope="local"
         )
         with T.sblock("root"):
             T.reads(shared[0:height, 0:width])
@@ -189,7 +191,7 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
             strides=[s0, s1],
         )
         warp = T.match_buffer(
-            warp_handle, (LANES, local), dtype, align=64, offset_factor=row, scope="warp"
+            warp_handle, (LANES, local), dtype, align=64, offset_factor=row, scope="local"
         )
         with T.sblock("root"):
             T.reads(shared[0:height, 0:width])
@@ -201,7 +203,7 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                         4,
                         ".b16",
                         warp.data,
-                        warp.elem_offset + local * tx,
+                        warp.elem_offset,
                         shared.access_ptr("r"),
                         offset(tx, s0),
                         dtype=dtype,
@@ -231,9 +233,9 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def definition(first: T.handle, second: T.handle, c: T.handle) -> None:
-        X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
-        Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
             T.writes(C[0:LANES, 0:local_c])
@@ -251,9 +253,9 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def implementation(first: T.handle, second: T.handle, c: T.handle) -> None:
-        X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
-        Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
             T.writes(C[0:LANES, 0:local_c])
@@ -268,11 +270,11 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                         short,
                         short_sums,
                         A.data,
-                        A.elem_offset + tx * local,
+                        A.elem_offset,
                         B.data,
-                        B.elem_offset + tx * local,
+                        B.elem_offset,
                         C.data,
-                        C.elem_offset + tx * local_c,
+                        C.elem_offset,
                         False,
                         dtype=sums,
                     )
@@ -286,11 +288,11 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                         short,
                         short_sums,
                         A.data,
-                        A.elem_offset + tx * local,
+                        A.elem_offset,
                         B.data,
-                        B.elem_offset + tx * local + local // 2,
+                        B.elem_offset + local // 2,
                         C.data,
-                        C.elem_offset + tx * local_c + local_c // 2,
+                        C.elem_offset + local_c // 2,
                         False,
                         dtype=sums,
                     )
@@ -306,7 +308,7 @@ def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def definition(c: T.handle) -> None:
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads()
             T.writes(C[0:LANES, 0:local_c])
@@ -320,13 +322,13 @@ def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def implementation(c: T.handle) -> None:
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads()
             T.writes(C[0:LANES, 0:local_c])
             for tx in T.thread_binding(0, LANES, "threadIdx.x"):
                 for n in T.serial(local_c):
-                    C[tx, n] = T.cast(0, sums)
+                    C[0, n] = T.cast(0, sums)
 
     return definition, implementation
 
@@ -338,7 +340,7 @@ def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def definition(c: T.handle, d: T.handle) -> None:
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         D = T.match_buffer(d, (ROWS, COLUMNS), sums, align=64, offset_factor=2, scope=scope)  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:local_c])
@@ -355,7 +357,7 @@ def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     def implementation(c: T.handle, d: T.handle) -> None:
         s0 = T.int32()
         s1 = T.int32()
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         D = T.match_buffer(  # noqa: N806
             d,
             (ROWS, COLUMNS),
@@ -369,10 +371,9 @@ def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
             T.reads(C[0:LANES, 0:local_c])
             T.writes(D[0:ROWS, 0:COLUMNS])
             for tx in T.thread_binding(0, LANES, "threadIdx.x"):
-                # TVM finds a lane's part of a fragment only by a loop over it that it keeps.
                 for n in T.serial(local_c):
                     row, column = T.meta_var(at_c(tx, n))
-                    D[row, column] = C[tx, n]
+                    D[row, column] = C[0, n]
 
     return definition, implementation
 

@@ -10,7 +10,9 @@ from tvmopt.schedule.gpu.product import Product
 
 #: Cycles from a launch to the first instruction and from the last one to the end.
 LAUNCH = 2500.0
-# Bytes that L2 gives to all at once are counted twice from this share of it on: half is far away.
+# Bytes a cycle that one multiprocessor takes from L2: three quarters of its port.
+_PORT = 48.0
+# The share of L2 that holds data for multiprocessors everywhere.
 _NEAR_L2 = 0.5
 
 
@@ -147,7 +149,7 @@ def memory_cycles(
     fetched = problem.batch * problem.depth * (
         rows * across * problem.sizes[0] + columns * down * problem.sizes[1]
     )
-    l2 = (fetched + problem.written + problem.read + extra) / arch.l2_bytes_cycle
+    l2 = (fetched + problem.written + problem.read + extra) / (_PORT * arch.sms)
     # A wave of tiles covers a rectangle; what its rows and columns read comes from memory once.
     wave = min(float(arch.sms), float(down * across))
     high = float(min(down, max(1, raster))) if raster else min(float(down), math.sqrt(wave))

@@ -23,7 +23,7 @@ from tvmopt.schedule.gpu.product import Product, normalise
 from tvmopt.schedule.gpu.simt_matmul import why_not_simt
 
 _ROWS = (16, 32, 64, 96, 128, 256)
-_TILES = ((4, 4), (4, 8), (8, 4), (8, 8), (8, 16), (16, 8))
+_TILES = ((2, 2), (2, 4), (4, 2), (4, 4), (4, 8), (8, 4), (8, 8), (8, 16), (16, 8))
 _STEPS = (8, 16, 32)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_REGISTERS = 255

@@ -96,11 +96,11 @@ class MmaMatmul(GpuTemplate):
             copies.append(_copy(sch, outer, n, operand, k0, warps, along, vector, hint))
         fragments = []
         for operand in product.copies:
-            fragment = sch.cache_read(outer, operand.index, "warp")
+            fragment = sch.cache_read(outer, operand.index, "local")
             sch.compute_at(fragment, k1)
             fragments.append(fragment)
         result = sch.cache_write(outer, 0, "shared.dyn")
-        sums = sch.cache_write(outer, 0, "warp")
+        sums = sch.cache_write(outer, 0, "local")
         sch.reverse_compute_at(sums, warp)
         sch.reverse_compute_at(result, warp)
         tile = _tile(sch, sums, ROWS, COLUMNS)
@@ -121,10 +121,13 @@ class MmaMatmul(GpuTemplate):
         _store(sch, result, product, run)
         for loop in (i2, j2):
             sch.unroll(loop)
-        if hint.stages > 1:
-            _pipeline(sch, k0, k1, copies, hint)
-        else:
-            sch.unroll(k1)
+        stages = min(hint.stages, int(sch.get(k0).extent))
+        # Unrolled, because the registers of a fragment cannot be indexed by a loop.
+        sch.unroll(k1)
+        if stages > 1 and hint.option("ahead") and bk > mma.depth:
+            _pipeline_fragments(sch, k0, k1, copies, stages, hint.async_copy)
+        elif stages > 1:
+            pipeline(sch, k0, copies, stages, hint.async_copy)
         if total is not None:
             finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
         return sch
@@ -276,21 +279,25 @@ def _store(sch: s_tir.Schedule, result: SBlockRV, product: Product, run: int) ->
         sch.vectorize(element)
 
 
-def _pipeline(
-    sch: s_tir.Schedule, steps: LoopRV, inner: LoopRV, copies: list[SBlockRV], hint: GpuHint
+def _pipeline_fragments(
+    sch: s_tir.Schedule,
+    steps: LoopRV,
+    inner: LoopRV,
+    copies: list[SBlockRV],
+    stages: int,
+    is_async: bool,
 ) -> None:
-    """Let copies run ahead of products, and fragments of them where the hint says so."""
-    if not hint.option("ahead") or int(sch.get(inner).extent) < 2:
-        sch.unroll(inner)
-        pipeline(sch, steps, copies, hint.stages, hint.async_copy)
-        return
+    """Let copies run ahead of fragments, and fragments of products."""
     sch.annotate(inner, "software_pipeline_stage", [0, 0, 1])
     sch.annotate(inner, "software_pipeline_order", [0, 1, 2])
     # The inner pipeline is three statements: the first loads, all but the last products, the
     # last products. The first loads of a step come before the last products of the one before.
-    last = hint.stages - 1
-    if hint.async_copy:
+    last = stages - 1
+    if is_async and stages > 2:
         stage, order = [0, 0, last - 1, last, last], [0, 1, 3, 2, 4]
+        sch.annotate(steps, "software_pipeline_async_stages", [0])
+    elif is_async:
+        stage, order = [0, 0, 1, 1, 1], [0, 1, 2, 3, 4]
         sch.annotate(steps, "software_pipeline_async_stages", [0])
     else:
         for copy in copies:

@@ -94,7 +94,7 @@ class SimtMatmul(GpuTemplate):
         sch.decompose_reduction(anchor, ko)
         for loop in (ki, iv, jv):
             sch.unroll(loop)
-        if hint.stages > 1:
+        if min(hint.stages, int(sch.get(ko).extent)) > 1:
             pipeline(sch, ko, copies, hint.stages, False)
         if total is not None:
             finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
