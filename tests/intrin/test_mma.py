@@ -48,7 +48,9 @@ def test_places_are_those_of_the_instruction(mma) -> None:
         assert mma.place_c(row, column) == (lane, register)
 
 
-@pytest.mark.parametrize("arguments", [("float16", "int32"), ("bfloat16", "bfloat16"), ("int4", "int32")])
+@pytest.mark.parametrize(
+    "arguments", [("float16", "int32"), ("bfloat16", "bfloat16"), ("int4", "int32")]
+)
 def test_refuses_other_types(arguments) -> None:
     with pytest.raises(ValueError, match="sums must be one of"):
         MmaIntrinsic(*arguments)

@@ -228,13 +228,14 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
         return (second, first) if swapped else (first, second)
 
     place_x, place_y = (place_b, place_a) if swapped else (place_a, place_b)
-    shape, short, short_sums = f"m16n8k{depth}", _SHORT[dtype], _SHORT[sums]
+    instruction, short, short_sums = f"m16n8k{depth}", _SHORT[dtype], _SHORT[sums]
+    shape = (LANES, local)
     local_c = ROWS * COLUMNS // LANES
 
     @T.prim_func(s_tir=True)
     def definition(first: T.handle, second: T.handle, c: T.handle) -> None:
-        X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
-        Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        X = T.match_buffer(first, shape, dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        Y = T.match_buffer(second, shape, dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
         C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
@@ -253,50 +254,49 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def implementation(first: T.handle, second: T.handle, c: T.handle) -> None:
-        X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
-        Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        X = T.match_buffer(first, shape, dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        Y = T.match_buffer(second, shape, dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
         C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
             T.writes(C[0:LANES, 0:local_c])
             A, B = T.meta_var(by_role(X, Y))  # noqa: N806
-            for tx in T.thread_binding(0, LANES, "threadIdx.x"):
-                T.evaluate(
-                    T.ptx_legacy.mma(
-                        shape,
-                        "row",
-                        "col",
-                        short,
-                        short,
-                        short_sums,
-                        A.data,
-                        A.elem_offset,
-                        B.data,
-                        B.elem_offset,
-                        C.data,
-                        C.elem_offset,
-                        False,
-                        dtype=sums,
-                    )
+            T.evaluate(
+                T.ptx_legacy.mma(
+                    instruction,
+                    "row",
+                    "col",
+                    short,
+                    short,
+                    short_sums,
+                    A.data,
+                    A.elem_offset,
+                    B.data,
+                    B.elem_offset,
+                    C.data,
+                    C.elem_offset,
+                    False,
+                    dtype=sums,
                 )
-                T.evaluate(
-                    T.ptx_legacy.mma(
-                        shape,
-                        "row",
-                        "col",
-                        short,
-                        short,
-                        short_sums,
-                        A.data,
-                        A.elem_offset,
-                        B.data,
-                        B.elem_offset + local // 2,
-                        C.data,
-                        C.elem_offset + local_c // 2,
-                        False,
-                        dtype=sums,
-                    )
+            )
+            T.evaluate(
+                T.ptx_legacy.mma(
+                    instruction,
+                    "row",
+                    "col",
+                    short,
+                    short,
+                    short_sums,
+                    A.data,
+                    A.elem_offset,
+                    B.data,
+                    B.elem_offset + local // 2,
+                    C.data,
+                    C.elem_offset + local_c // 2,
+                    False,
+                    dtype=sums,
                 )
+            )
 
     return definition, implementation
 
@@ -326,9 +326,8 @@ def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
         with T.sblock("root"):
             T.reads()
             T.writes(C[0:LANES, 0:local_c])
-            for tx in T.thread_binding(0, LANES, "threadIdx.x"):
-                for n in T.serial(local_c):
-                    C[0, n] = T.cast(0, sums)
+            for n in T.serial(local_c):
+                C[0, n] = T.cast(0, sums)
 
     return definition, implementation
 

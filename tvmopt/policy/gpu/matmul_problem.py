@@ -146,8 +146,10 @@ def memory_cycles(
     parts = problem.batch * problem.rows * problem.columns * itemsize(problem.sums)
     extra = 2.0 * split_k * parts if split_k > 1 else 0.0
     rows, columns = down * block[0], across * block[1]
-    fetched = problem.batch * problem.depth * (
-        rows * across * problem.sizes[0] + columns * down * problem.sizes[1]
+    fetched = (
+        problem.batch
+        * problem.depth
+        * (rows * across * problem.sizes[0] + columns * down * problem.sizes[1])
     )
     l2 = (fetched + problem.written + problem.read + extra) / (_PORT * arch.sms)
     # A wave of tiles covers a rectangle; what its rows and columns read comes from memory once.

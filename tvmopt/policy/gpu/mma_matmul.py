@@ -112,9 +112,7 @@ def _filled(
 ) -> GpuHint | None:
     """The hint with the most steps in flight that shared memory holds; None when none fits."""
     is_async = (
-        async_copy
-        and arch.has_async_copy
-        and copies_asynchronously(problem, *block, step * split)
+        async_copy and arch.has_async_copy and copies_asynchronously(problem, *block, step * split)
     )
     steps = math.ceil(problem.depth / (step * split))
     for stages in _STAGES if is_async else (2, 1):
@@ -166,9 +164,7 @@ def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     )
     if registers > _MOST_REGISTERS:
         return None
-    resident = resident_blocks(
-        arch, warps * arch.warp, registers, shared_bytes(problem, hint)
-    )
+    resident = resident_blocks(arch, warps * arch.warp, registers, shared_bytes(problem, hint))
     if resident == 0:
         return None
     tiles = grid(problem, arch, hint.block, hint.split_k, resident)

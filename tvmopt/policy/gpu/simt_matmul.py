@@ -108,9 +108,11 @@ def simt_matmul_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     multiply = warps * rows * columns * step * rate * lanes / arch.partitions
     moved = sum(_moves(problem, hint, n) for n in range(2))
     fetches = (rows + columns) * step * size / 16
-    issue = warps * (
-        rows * columns * step * rate * lanes + fetches + moved + _STEP_INSTRUCTIONS
-    ) / arch.partitions
+    issue = (
+        warps
+        * (rows * columns * step * rate * lanes + fetches + moved + _STEP_INSTRUCTIONS)
+        / arch.partitions
+    )
     # 16 bytes a lane come back from shared memory in four cycles, broadcast or not.
     shared = warps * (fetches * 4 + moved * 2)
     busy = (issue**4 + shared**4) ** 0.25

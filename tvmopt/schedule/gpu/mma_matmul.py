@@ -139,9 +139,10 @@ def mma_of(product: Product, hint: GpuHint) -> MmaIntrinsic | None:
     if a.dtype != b.dtype or hint.arch.tensor_shape(a.dtype) is None or hint.arch.sm < 80:
         return None
     # ldmatrix transposes 16 bits only: bytes are put in order on their way to shared memory.
-    alongs = [a.dtype == "int8" or x.contiguous != "x" for x in product.copies]
+    a_along, b_along = (a.dtype == "int8" or x.contiguous != "x" for x in product.copies)
+    swapped = a.index > b.index
     try:
-        return MmaIntrinsic(a.dtype, product.sums, *alongs, swapped=a.index > b.index)
+        return MmaIntrinsic(a.dtype, product.sums, a_along, b_along, swapped)
     except ValueError:
         return None
 

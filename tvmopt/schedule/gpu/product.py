@@ -310,8 +310,10 @@ def _is_plain(value: ir.Expr) -> bool:
     """Whether ``value`` is a load, or one or zero as a condition says."""
     if isinstance(value, ir.Call) and str(getattr(value.op, "name", "")).endswith("if_then_else"):
         _, then, other = value.args
-        return _is_plain(then) and isinstance(other, tirx.IntImm | tirx.FloatImm) and (
-            float(other.value) == 0.0
+        return (
+            _is_plain(then)
+            and isinstance(other, tirx.IntImm | tirx.FloatImm)
+            and (float(other.value) == 0.0)
         )
     return isinstance(value, ir.TensorLoad)
 
@@ -338,9 +340,7 @@ def aligned_run(access: Access, axes: Sequence[Axis], index: int, most: int = 16
     return 1
 
 
-def _is_aligned(
-    access: Access, axes: Sequence[Axis], axis: Axis, run: int, dtype: str
-) -> bool:
+def _is_aligned(access: Access, axes: Sequence[Axis], axis: Axis, run: int, dtype: str) -> bool:
     part, place = tirx.Var("part", dtype), tirx.Var("place", dtype)
     analyzer = sym.Analyzer()
     for other in axes:
