@@ -93,44 +93,41 @@ class MmaIntrinsic:
         return row, 8 * (element // 4) + lane % 4 * 2 + element % 2
 
     def load_a(self) -> str:
-        """Name of the intrinsic that loads a fragment of ``a``."""
-        name = f"tvmopt.ldmatrix_a_{self.dtype}_{'k' if self.a_along_k else 'i'}_{self.scope}"
-        return _register(name, lambda: _load(self, True))
+        """Register what loads a fragment of ``a``; its name, for ``Schedule.tensorize``."""
+        along = "k" if self.a_along_k else "i"
+        return _register(
+            f"tvmopt.mma_load_a_{self.dtype}_{along}_{self.scope}", lambda: _load(self, True)
+        )
 
     def load_b(self) -> str:
-        """Name of the intrinsic that loads a fragment of ``b``."""
-        name = f"tvmopt.ldmatrix_b_{self.dtype}_{'k' if self.b_along_k else 'j'}_{self.scope}"
-        return _register(name, lambda: _load(self, False))
+        """Register what loads a fragment of ``b``; its name."""
+        along = "k" if self.b_along_k else "j"
+        return _register(
+            f"tvmopt.mma_load_b_{self.dtype}_{along}_{self.scope}", lambda: _load(self, False)
+        )
 
     def multiply(self) -> str:
-        """Name of the intrinsic that multiplies."""
-        name = f"tvmopt.mma_{self.dtype}_{self.sums}{'_swapped' if self.swapped else ''}"
-        return _register(name, lambda: _multiply(self))
+        """Register what multiplies; its name."""
+        order = "_swapped" if self.swapped else ""
+        return _register(f"tvmopt.mma_{self.dtype}_{self.sums}{order}", lambda: _multiply(self))
 
     def zero(self) -> str:
-        """Name of the intrinsic that zeroes sums."""
+        """Register what zeroes sums; its name."""
         return _register(f"tvmopt.mma_zero_{self.sums}", lambda: _zero(self))
 
     def store(self) -> str:
-        """Name of the intrinsic that stores sums to shared memory."""
+        """Register what stores sums to shared memory; its name."""
         return _register(f"tvmopt.mma_store_{self.sums}_{self.scope}", lambda: _store(self))
 
 
-def mma_named(name: str) -> bool:
-    """Register the intrinsics of every kind, so that a trace that names one replays.
-
-    Args:
-        name: Name that a trace gives.
-
-    Returns:
-        Whether it is now known.
-    """
-    if not name.startswith(("tvmopt.mma", "tvmopt.ldmatrix")):
-        return False
+def register_used(text: str) -> None:
+    """Register the intrinsics of the kinds that ``text`` names, so that traces in it can replay."""
+    if "tvmopt.mma_" not in text:
+        return
     for mma in _ALL:
-        for make in (mma.load_a, mma.load_b, mma.multiply, mma.zero, mma.store):
-            make()
-    return s_tir.TensorIntrin.get(name, allow_missing=True) is not None
+        if f"tvmopt.mma_{mma.dtype}_{mma.sums}" in text:
+            for register in (mma.load_a, mma.load_b, mma.multiply, mma.zero, mma.store):
+                register()
 
 
 def _register(name: str, make: Any) -> str:

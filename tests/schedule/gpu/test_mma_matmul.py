@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 import tvm
@@ -15,7 +16,6 @@ from tvm.s_tir import meta_schedule as ms
 from tests.schedule.gpu import on_cpu
 from tests.schedule.gpu.products import Case, Conv, error, inputs, module
 from tvmopt.arch.gpus import GPUS
-from tvmopt.intrin.mma import mma_named
 from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.schedule.gpu.mma_matmul import MmaMatmul
 from tvmopt.schedule.gpu.passes import PASS_CONFIG
@@ -134,11 +134,17 @@ def test_trace_replays_from_a_database(tmp_path) -> None:
     assert tvm_ffi.structural_equal(found.mod, sch.mod)
 
 
-def test_names_in_a_trace_are_known_again() -> None:
-    assert mma_named("tvmopt.mma_bfloat16_float32")
-    assert mma_named("tvmopt.ldmatrix_b_float16_j_shared.dyn")
-    assert not mma_named("tvmopt.mma_float8_float32")
-    assert not mma_named("wmma_sync")
+def test_intrinsics_of_a_trace_are_registered_again() -> None:
+    """A process that replays a trace has not scheduled anything yet."""
+    trace = str(schedule(Case("nn", 64, 64, 64, "bfloat16"), PLAIN).trace)
+    names = sorted(set(re.findall(r"tvmopt\.mma_\w+(?:\.dyn)?", trace)))
+    assert len(names) == 5
+    program = (
+        "import sys; from tvm.s_tir import TensorIntrin; "
+        "from tvmopt.intrin.choose import register_used; register_used(sys.argv[1]); "
+        "[TensorIntrin.get(name) for name in sys.argv[2:]]"
+    )
+    subprocess.run([sys.executable, "-c", program, trace, *names], check=True)
 
 
 def test_refuses_what_it_does_not_fit() -> None:
