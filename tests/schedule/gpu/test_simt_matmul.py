@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import numpy as np
 import pytest
 import tvm
 import tvm_ffi
@@ -74,6 +75,26 @@ def test_right_in_every_form(change) -> None:
     sch = schedule(case, dataclasses.replace(SMALL, **change))
     arrays = inputs(case.func())
     assert error(on_cpu.run(sch, arrays), case.numpy(arrays)) < 1e-6
+
+
+def test_draws_in_an_epilogue_that_reads_twice() -> None:
+    """As gelu does: the sums, and what is made of them, both in one expression."""
+    from tvm import te, tirx
+
+    case = Case("nn", 20, 24, 12)
+    a, b = te.placeholder((20, 12), "float32", "a"), te.placeholder((12, 24), "float32", "b")
+    k = te.reduce_axis((0, 12), "k")
+    c = te.compute((20, 24), lambda i, j: te.sum(a[i, k] * b[k, j], axis=[k]), "c")
+    half = te.compute((20, 24), lambda i, j: c[i, j] * 0.5, "half")
+    bounded = te.compute((20, 24), lambda i, j: tirx.max(half[i, j], tirx.const(0, "float32")), "m")
+    out = te.compute((20, 24), lambda i, j: half[i, j] * bounded[i, j] + c[i, j], "out")
+    func = te.create_prim_func([a, b, out])
+    arrays = inputs(func)
+    product = case.numpy(arrays)
+    expected = product * 0.5 * np.maximum(product * 0.5, 0) + product
+    for split in (1, 2):
+        sch = SimtMatmul().apply(func, dataclasses.replace(SMALL, split_k=split))
+        assert error(on_cpu.run(sch, arrays), expected) < 1e-6
 
 
 def test_moves_16_bytes_at_once() -> None:

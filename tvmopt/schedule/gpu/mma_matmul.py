@@ -71,6 +71,10 @@ class MmaMatmul(GpuTemplate):
         (bm, bn), (wm, wn), bk = hint.block, hint.warp, hint.rstep
         warps = (bm // wm) * (bn // wn)
         sch.pad_einsum(anchor, [1, bm, bn, bk * hint.split_k])
+        if not all(
+            isinstance(r.min, tirx.Var) for x in sch.get(anchor).reads for r in x.region[1:]
+        ):
+            return None  # an axis of one step that no operand has cannot be padded
         total = None
         if hint.split_k > 1:
             anchor, total = split_reduction(sch, anchor, hint.split_k)
@@ -97,12 +101,12 @@ class MmaMatmul(GpuTemplate):
         fragments = []
         for operand in product.copies:
             fragment = sch.cache_read(outer, operand.index, "local")
-            sch.compute_at(fragment, k1)
+            sch.compute_at(fragment, k1, preserve_unit_loops=True)
             fragments.append(fragment)
         result = sch.cache_write(outer, 0, "shared.dyn")
         sums = sch.cache_write(outer, 0, "local")
-        sch.reverse_compute_at(sums, warp)
-        sch.reverse_compute_at(result, warp)
+        sch.reverse_compute_at(sums, warp, preserve_unit_loops=True)
+        sch.reverse_compute_at(result, warp, preserve_unit_loops=True)
         tile = _tile(sch, sums, ROWS, COLUMNS)
         init = sch.decompose_reduction(outer, k0)
         _tensorize_loads(sch, fragments, mma)
@@ -218,7 +222,7 @@ def _copy(
     size = itemsize(operand.dtype)
     if not along:
         sch.transform_layout(copy, ("write", 0), lambda s, x, k: (s, k, x))
-    sch.compute_at(copy, at)
+    sch.compute_at(copy, at, preserve_unit_loops=True)
     inline_producers(sch, copy)
     sch.storage_align(copy, 0, axis=1, factor=int(32 / size), offset=int(16 / size))
     x, k = sch.get_loops(copy)[-2:]
