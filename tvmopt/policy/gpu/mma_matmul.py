@@ -17,6 +17,7 @@ from tvmopt.policy.gpu.matmul_problem import (
     matmul_problem,
     memory_cycles,
     resident_blocks,
+    sum_cycles,
 )
 from tvmopt.policy.gpu.ranked import GpuRanked
 from tvmopt.schedule.gpu.hint import GpuHint
@@ -184,8 +185,8 @@ def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     one = at_once + wait / hidden
     finish = bm * bn * itemsize(problem.sums) * 3 / arch.smem_bandwidth
     compute = tiles.turns * (steps * one + finish) + _FILL
-    dram, l2 = memory_cycles(problem, arch, hint.block, hint.split_k, hint.raster)
-    second = LAUNCH if hint.split_k > 1 else 0.0
+    dram, l2 = memory_cycles(problem, arch, hint.block, hint.raster)
+    second = sum_cycles(problem, arch, hint.split_k)
     total = max(compute, dram, l2) + 0.1 * min(compute, max(dram, l2)) + LAUNCH + second
     facts = (compute, dram, l2, shared / at_once, busy, float(tiles.turns))
     return GpuRanked(hint, total, facts)
