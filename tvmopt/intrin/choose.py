@@ -11,6 +11,7 @@ from tvm.target import Target
 from tvmopt import host
 from tvmopt.arch.cpu import CpuArch
 
+from . import mma
 from .amx import AMX
 from .avx512_bf16 import AVX512_BF16
 from .base import DotIntrinsic
@@ -100,3 +101,4 @@ def register_used(text: str) -> None:
             dot.register()
     for tile in TILES:
         tile.register_used(text)
+    mma.register_used(text)

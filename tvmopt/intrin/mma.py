@@ -1,8 +1,10 @@
 """CUDA tensor cores by warp (mma.sync): fragments loaded by ldmatrix, 16 x 16 sums a step.
 
 A warp multiplies 16 rows by 16 columns over 32 bytes of depth: two instructions of 8 columns. The
-operands' fragments and the sums lie in registers, buffers of scope ``"warp"`` of the shape
-``(32 lanes, elements)``; the maps of this module say which lane holds which element.
+operands' fragments and the sums lie in registers. A schedule sees a fragment as a buffer of shape
+``(32 lanes, elements)``, so that TVM can check what it computes; the maps of this module say which
+lane holds which element. The instructions keep what a lane holds in the first lane's place, on
+every lane: the other places are never touched, and nvcc drops them.
 """
 
 from __future__ import annotations
@@ -91,44 +93,41 @@ class MmaIntrinsic:
         return row, 8 * (element // 4) + lane % 4 * 2 + element % 2
 
     def load_a(self) -> str:
-        """Name of the intrinsic that loads a fragment of ``a``."""
-        name = f"tvmopt.ldmatrix_a_{self.dtype}_{'k' if self.a_along_k else 'i'}_{self.scope}"
-        return _register(name, lambda: _load(self, True))
+        """Register what loads a fragment of ``a``; its name, for ``Schedule.tensorize``."""
+        along = "k" if self.a_along_k else "i"
+        return _register(
+            f"tvmopt.mma_load_a_{self.dtype}_{along}_{self.scope}", lambda: _load(self, True)
+        )
 
     def load_b(self) -> str:
-        """Name of the intrinsic that loads a fragment of ``b``."""
-        name = f"tvmopt.ldmatrix_b_{self.dtype}_{'k' if self.b_along_k else 'j'}_{self.scope}"
-        return _register(name, lambda: _load(self, False))
+        """Register what loads a fragment of ``b``; its name."""
+        along = "k" if self.b_along_k else "j"
+        return _register(
+            f"tvmopt.mma_load_b_{self.dtype}_{along}_{self.scope}", lambda: _load(self, False)
+        )
 
     def multiply(self) -> str:
-        """Name of the intrinsic that multiplies."""
-        name = f"tvmopt.mma_{self.dtype}_{self.sums}{'_swapped' if self.swapped else ''}"
-        return _register(name, lambda: _multiply(self))
+        """Register what multiplies; its name."""
+        order = "_swapped" if self.swapped else ""
+        return _register(f"tvmopt.mma_{self.dtype}_{self.sums}{order}", lambda: _multiply(self))
 
     def zero(self) -> str:
-        """Name of the intrinsic that zeroes sums."""
+        """Register what zeroes sums; its name."""
         return _register(f"tvmopt.mma_zero_{self.sums}", lambda: _zero(self))
 
     def store(self) -> str:
-        """Name of the intrinsic that stores sums to shared memory."""
+        """Register what stores sums to shared memory; its name."""
         return _register(f"tvmopt.mma_store_{self.sums}_{self.scope}", lambda: _store(self))
 
 
-def mma_named(name: str) -> bool:
-    """Register the intrinsics of every kind, so that a trace that names one replays.
-
-    Args:
-        name: Name that a trace gives.
-
-    Returns:
-        Whether it is now known.
-    """
-    if not name.startswith(("tvmopt.mma", "tvmopt.ldmatrix")):
-        return False
+def register_used(text: str) -> None:
+    """Register the intrinsics of the kinds that ``text`` names, so that traces in it can replay."""
+    if "tvmopt.mma_" not in text:
+        return
     for mma in _ALL:
-        for make in (mma.load_a, mma.load_b, mma.multiply, mma.zero, mma.store):
-            make()
-    return s_tir.TensorIntrin.get(name, allow_missing=True) is not None
+        if f"tvmopt.mma_{mma.dtype}_{mma.sums}" in text:
+            for register in (mma.load_a, mma.load_b, mma.multiply, mma.zero, mma.store):
+                register()
 
 
 def _register(name: str, make: Any) -> str:
@@ -162,7 +161,7 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
             shared_handle, (height, width), dtype, align=64, offset_factor=row, scope=scope
         )
         warp = T.match_buffer(
-            warp_handle, (LANES, local), dtype, align=64, offset_factor=row, scope="warp"
+            warp_handle, (LANES, local), dtype, align=64, offset_factor=row, scope="local"
         )
         with T.sblock("root"):
             T.reads(shared[0:height, 0:width])
@@ -189,7 +188,7 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
             strides=[s0, s1],
         )
         warp = T.match_buffer(
-            warp_handle, (LANES, local), dtype, align=64, offset_factor=row, scope="warp"
+            warp_handle, (LANES, local), dtype, align=64, offset_factor=row, scope="local"
         )
         with T.sblock("root"):
             T.reads(shared[0:height, 0:width])
@@ -201,7 +200,7 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                         4,
                         ".b16",
                         warp.data,
-                        warp.elem_offset + local * tx,
+                        warp.elem_offset,
                         shared.access_ptr("r"),
                         offset(tx, s0),
                         dtype=dtype,
@@ -226,14 +225,15 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
         return (second, first) if swapped else (first, second)
 
     place_x, place_y = (place_b, place_a) if swapped else (place_a, place_b)
-    shape, short, short_sums = f"m16n8k{depth}", _SHORT[dtype], _SHORT[sums]
+    instruction, short, short_sums = f"m16n8k{depth}", _SHORT[dtype], _SHORT[sums]
+    shape = (LANES, local)
     local_c = ROWS * COLUMNS // LANES
 
     @T.prim_func(s_tir=True)
     def definition(first: T.handle, second: T.handle, c: T.handle) -> None:
-        X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
-        Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        X = T.match_buffer(first, shape, dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        Y = T.match_buffer(second, shape, dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
             T.writes(C[0:LANES, 0:local_c])
@@ -251,50 +251,49 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def implementation(first: T.handle, second: T.handle, c: T.handle) -> None:
-        X = T.match_buffer(first, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
-        Y = T.match_buffer(second, (LANES, local), dtype, align=64, offset_factor=row, scope="warp")  # noqa: N806
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        X = T.match_buffer(first, shape, dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        Y = T.match_buffer(second, shape, dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
             T.writes(C[0:LANES, 0:local_c])
             A, B = T.meta_var(by_role(X, Y))  # noqa: N806
-            for tx in T.thread_binding(0, LANES, "threadIdx.x"):
-                T.evaluate(
-                    T.ptx_legacy.mma(
-                        shape,
-                        "row",
-                        "col",
-                        short,
-                        short,
-                        short_sums,
-                        A.data,
-                        A.elem_offset + tx * local,
-                        B.data,
-                        B.elem_offset + tx * local,
-                        C.data,
-                        C.elem_offset + tx * local_c,
-                        False,
-                        dtype=sums,
-                    )
+            T.evaluate(
+                T.ptx_legacy.mma(
+                    instruction,
+                    "row",
+                    "col",
+                    short,
+                    short,
+                    short_sums,
+                    A.data,
+                    A.elem_offset,
+                    B.data,
+                    B.elem_offset,
+                    C.data,
+                    C.elem_offset,
+                    False,
+                    dtype=sums,
                 )
-                T.evaluate(
-                    T.ptx_legacy.mma(
-                        shape,
-                        "row",
-                        "col",
-                        short,
-                        short,
-                        short_sums,
-                        A.data,
-                        A.elem_offset + tx * local,
-                        B.data,
-                        B.elem_offset + tx * local + local // 2,
-                        C.data,
-                        C.elem_offset + tx * local_c + local_c // 2,
-                        False,
-                        dtype=sums,
-                    )
+            )
+            T.evaluate(
+                T.ptx_legacy.mma(
+                    instruction,
+                    "row",
+                    "col",
+                    short,
+                    short,
+                    short_sums,
+                    A.data,
+                    A.elem_offset,
+                    B.data,
+                    B.elem_offset + local // 2,
+                    C.data,
+                    C.elem_offset + local_c // 2,
+                    False,
+                    dtype=sums,
                 )
+            )
 
     return definition, implementation
 
@@ -306,7 +305,7 @@ def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def definition(c: T.handle) -> None:
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads()
             T.writes(C[0:LANES, 0:local_c])
@@ -320,13 +319,12 @@ def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def implementation(c: T.handle) -> None:
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads()
             T.writes(C[0:LANES, 0:local_c])
-            for tx in T.thread_binding(0, LANES, "threadIdx.x"):
-                for n in T.serial(local_c):
-                    C[tx, n] = T.cast(0, sums)
+            for n in T.serial(local_c):
+                C[0, n] = T.cast(0, sums)
 
     return definition, implementation
 
@@ -338,7 +336,7 @@ def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def definition(c: T.handle, d: T.handle) -> None:
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         D = T.match_buffer(d, (ROWS, COLUMNS), sums, align=64, offset_factor=2, scope=scope)  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:local_c])
@@ -355,7 +353,7 @@ def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     def implementation(c: T.handle, d: T.handle) -> None:
         s0 = T.int32()
         s1 = T.int32()
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="warp")  # noqa: N806
+        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         D = T.match_buffer(  # noqa: N806
             d,
             (ROWS, COLUMNS),
@@ -369,10 +367,9 @@ def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
             T.reads(C[0:LANES, 0:local_c])
             T.writes(D[0:ROWS, 0:COLUMNS])
             for tx in T.thread_binding(0, LANES, "threadIdx.x"):
-                # TVM finds a lane's part of a fragment only by a loop over it that it keeps.
                 for n in T.serial(local_c):
                     row, column = T.meta_var(at_c(tx, n))
-                    D[row, column] = C[tx, n]
+                    D[row, column] = C[0, n]
 
     return definition, implementation
 

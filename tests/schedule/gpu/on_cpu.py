@@ -6,14 +6,32 @@ and instructions of the tensor cores, is not run.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tvm
 from tvm import s_tir
 from tvm.script import from_source
 
-_DTYPES = {"bfloat16": "bfloat16"}
+from tvmopt.intrin import mma
+
+
+@contextlib.contextmanager
+def defined_instructions() -> Iterator[None]:
+    """Within this, instructions of the tensor cores are what they are defined to compute."""
+    register = mma._register
+
+    def plainly(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
+        return register(f"{name}_defined", lambda: (make()[0], make()[0]))
+
+    mma._register = plainly
+    try:
+        yield
+    finally:
+        mma._register = register
 
 
 def plain(sch: s_tir.Schedule) -> tvm.IRModule:

@@ -10,7 +10,9 @@ from tvmopt.schedule.gpu.product import Product
 
 #: Cycles from a launch to the first instruction and from the last one to the end.
 LAUNCH = 2500.0
-# Bytes that L2 gives to all at once are counted twice from this share of it on: half is far away.
+# Bytes a cycle that one multiprocessor takes from L2: three quarters of its port.
+_PORT = 48.0
+# The share of L2 that holds data for multiprocessors everywhere.
 _NEAR_L2 = 0.5
 
 
@@ -129,7 +131,7 @@ def resident_blocks(arch: CudaArch, threads: int, registers: int, smem: int) -> 
 
 
 def memory_cycles(
-    problem: MatmulProblem, arch: CudaArch, block: tuple[int, ...], split_k: int, raster: int
+    problem: MatmulProblem, arch: CudaArch, block: tuple[int, ...], raster: int
 ) -> tuple[float, float]:
     """Cycles that device memory and L2 need at least for all tiles.
 
@@ -137,17 +139,16 @@ def memory_cycles(
         problem: The sizes.
         arch: The GPU.
         block: Rows and columns of a tile.
-        split_k: Parts of the reduction; their sums go through memory once more.
         raster: Rows of tiles that run side by side.
     """
     down, across = math.ceil(problem.rows / block[0]), math.ceil(problem.columns / block[1])
-    parts = problem.batch * problem.rows * problem.columns * itemsize(problem.sums)
-    extra = 2.0 * split_k * parts if split_k > 1 else 0.0
     rows, columns = down * block[0], across * block[1]
-    fetched = problem.batch * problem.depth * (
-        rows * across * problem.sizes[0] + columns * down * problem.sizes[1]
+    fetched = (
+        problem.batch
+        * problem.depth
+        * (rows * across * problem.sizes[0] + columns * down * problem.sizes[1])
     )
-    l2 = (fetched + problem.written + problem.read + extra) / arch.l2_bytes_cycle
+    l2 = (fetched + problem.written + problem.read) / (_PORT * arch.sms)
     # A wave of tiles covers a rectangle; what its rows and columns read comes from memory once.
     wave = min(float(arch.sms), float(down * across))
     high = float(min(down, max(1, raster))) if raster else min(float(down), math.sqrt(wave))
@@ -167,6 +168,14 @@ def memory_cycles(
     again = problem.batch * waves * per_wave * min(1.0, fold)
     resident = sum(problem.unique) <= _NEAR_L2 * arch.l2_bytes
     inputs = float(sum(problem.unique)) if resident else max(float(sum(problem.unique)), again)
-    spilled = extra if parts * split_k > _NEAR_L2 * arch.l2_bytes else 0.0
-    dram = (inputs + problem.written + problem.read + spilled) / arch.dram_bytes_cycle
+    dram = (inputs + problem.written + problem.read) / arch.dram_bytes_cycle
     return dram, l2
+
+
+def sum_cycles(problem: MatmulProblem, arch: CudaArch, split_k: int) -> float:
+    """Cycles to write the sums of ``split_k`` parts, and to read them again in a second kernel."""
+    if split_k == 1:
+        return 0.0
+    parts = problem.batch * problem.rows * problem.columns * itemsize(problem.sums) * split_k
+    near = parts <= _NEAR_L2 * arch.l2_bytes
+    return LAUNCH + 2.0 * parts / (arch.l2_bytes_cycle if near else arch.dram_bytes_cycle)

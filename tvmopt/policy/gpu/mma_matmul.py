@@ -17,6 +17,7 @@ from tvmopt.policy.gpu.matmul_problem import (
     matmul_problem,
     memory_cycles,
     resident_blocks,
+    sum_cycles,
 )
 from tvmopt.policy.gpu.ranked import GpuRanked
 from tvmopt.schedule.gpu.hint import GpuHint
@@ -112,9 +113,7 @@ def _filled(
 ) -> GpuHint | None:
     """The hint with the most steps in flight that shared memory holds; None when none fits."""
     is_async = (
-        async_copy
-        and arch.has_async_copy
-        and copies_asynchronously(problem, *block, step * split)
+        async_copy and arch.has_async_copy and copies_asynchronously(problem, *block, step * split)
     )
     steps = math.ceil(problem.depth / (step * split))
     for stages in _STAGES if is_async else (2, 1):
@@ -145,8 +144,8 @@ def shared_bytes(problem: MatmulProblem, hint: GpuHint) -> int:
     for edge, along in zip((bm, bn), problem.along_k, strict=True):
         rows, width = (edge, step) if along or problem.dtype == "int8" else (step, edge)
         in_flight += rows * (width + pad) * size
-    sums = bm * (bn + 16 / itemsize(problem.sums)) * itemsize(problem.sums)
-    return int(max(hint.stages * in_flight, sums))
+    row = bn * itemsize(problem.sums)
+    return int(max(hint.stages * in_flight, bm * (row + (32 - row) % 128)))
 
 
 def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
@@ -166,9 +165,7 @@ def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     )
     if registers > _MOST_REGISTERS:
         return None
-    resident = resident_blocks(
-        arch, warps * arch.warp, registers, shared_bytes(problem, hint)
-    )
+    resident = resident_blocks(arch, warps * arch.warp, registers, shared_bytes(problem, hint))
     if resident == 0:
         return None
     tiles = grid(problem, arch, hint.block, hint.split_k, resident)
@@ -188,8 +185,8 @@ def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     one = at_once + wait / hidden
     finish = bm * bn * itemsize(problem.sums) * 3 / arch.smem_bandwidth
     compute = tiles.turns * (steps * one + finish) + _FILL
-    dram, l2 = memory_cycles(problem, arch, hint.block, hint.split_k, hint.raster)
-    second = LAUNCH if hint.split_k > 1 else 0.0
+    dram, l2 = memory_cycles(problem, arch, hint.block, hint.raster)
+    second = sum_cycles(problem, arch, hint.split_k)
     total = max(compute, dram, l2) + 0.1 * min(compute, max(dram, l2)) + LAUNCH + second
     facts = (compute, dram, l2, shared / at_once, busy, float(tiles.turns))
     return GpuRanked(hint, total, facts)

@@ -16,6 +16,7 @@ from tvmopt.policy.gpu.matmul_problem import (
     matmul_problem,
     memory_cycles,
     resident_blocks,
+    sum_cycles,
 )
 from tvmopt.policy.gpu.ranked import GpuRanked
 from tvmopt.schedule.gpu.hint import GpuHint
@@ -23,18 +24,24 @@ from tvmopt.schedule.gpu.product import Product, normalise
 from tvmopt.schedule.gpu.simt_matmul import why_not_simt
 
 _ROWS = (16, 32, 64, 96, 128, 256)
-_TILES = ((4, 4), (4, 8), (8, 4), (8, 8), (8, 16), (16, 8))
+_TILES = ((2, 2), (2, 4), (4, 2), (4, 4), (4, 8), (8, 4), (8, 8), (8, 16), (16, 8))
 _STEPS = (8, 16, 32)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_REGISTERS = 255
-# Registers beyond sums, fragments and staging: addresses, counters.
-_OTHER_REGISTERS = 30
-# Instructions of a step besides multiplications and moves: addresses, the loop, the barrier.
-_STEP_INSTRUCTIONS = 28.0
-# Cycles of a barrier, and of the first copy, which nothing hides.
-_BARRIER, _FILL = 30.0, 1500.0
+# Registers beyond sums, fragments and what is under way, and those that guards at edges take.
+_OTHER_REGISTERS, _GUARD_REGISTERS = 30, 8
+# The share of what is under way that stays in registers of its own.
+_STAGED = 0.75
+# Cycles in which shared memory returns 16 bytes to each lane of a warp.
+_RETURN = 3.0
 # What a warp waits, as a share of its work, when it is alone on its scheduler.
-_ALONE = 0.30
+_ALONE = 0.9
+# What all warps of a tile wait for each other, as a share of its work, when it runs alone.
+_BARRIER = 0.04
+# Cycles before the first product and after the last.
+_FILL = 11600.0
+# Measured time over that of a clock that never rises, which data sheets give.
+_BOOST = 0.79
 
 
 def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[GpuRanked]:
@@ -86,12 +93,13 @@ def simt_matmul_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     (bm, bn), (tm, tn), step = hint.block, hint.thread, hint.rstep
     threads, rows, columns = tm * tn, bm // tm, bn // tn
     words = max(1.0, itemsize(problem.dtype) / 4)
-    staged = (bm + bn) * step / threads * words
+    ragged = problem.rows % bm or problem.columns % bn or problem.depth % (step * hint.split_k)
     registers = int(
         rows * columns * max(1.0, itemsize(problem.sums) / 4)
-        + 2 * (rows + columns) * words
-        + staged
+        + (rows + columns) * words
+        + _STAGED * (bm + bn) * step / threads * words
         + _OTHER_REGISTERS
+        + (_GUARD_REGISTERS if ragged else 0)
     )
     size = itemsize(problem.dtype)
     smem = int(hint.stages * step * (bm + bn + 8) * size)
@@ -108,19 +116,16 @@ def simt_matmul_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     multiply = warps * rows * columns * step * rate * lanes / arch.partitions
     moved = sum(_moves(problem, hint, n) for n in range(2))
     fetches = (rows + columns) * step * size / 16
-    issue = warps * (
-        rows * columns * step * rate * lanes + fetches + moved + _STEP_INSTRUCTIONS
-    ) / arch.partitions
-    # 16 bytes a lane come back from shared memory in four cycles, broadcast or not.
-    shared = warps * (fetches * 4 + moved * 2)
-    busy = (issue**4 + shared**4) ** 0.25
+    issue = warps * (rows * columns * step * rate * lanes + fetches + moved) / arch.partitions
+    shared = warps * (fetches * _RETURN + moved * 2)
+    busy = (issue**3 + shared**3) ** (1 / 3)
     concurrent = warps / arch.partitions * tiles.together
-    one = busy * (1.0 + _ALONE / max(0.25, concurrent)) + _BARRIER / tiles.together
+    one = busy * (1.0 + _ALONE / max(0.25, concurrent)) * (1.0 + _BARRIER / tiles.together)
     finish = warps * rows * columns * 4.0 * lanes
-    compute = tiles.turns * (steps * one + finish) + _FILL
-    dram, l2 = memory_cycles(problem, arch, hint.block, hint.split_k, hint.raster)
-    second = LAUNCH if hint.split_k > 1 else 0.0
-    total = max(compute, dram, l2) + 0.1 * min(compute, max(dram, l2)) + LAUNCH + second
+    compute = (tiles.turns * (steps * one + finish) + _FILL) * _BOOST
+    dram, l2 = memory_cycles(problem, arch, hint.block, hint.raster)
+    second = sum_cycles(problem, arch, hint.split_k)
+    total = max(compute, dram, l2) + LAUNCH + second
     facts = (compute, dram, l2, multiply * steps * tiles.turns, concurrent, float(tiles.turns))
     return GpuRanked(hint, total, facts)
 

@@ -30,7 +30,12 @@ from tvmopt.schedule.gpu.product import Product, normalise
 
 _TAGS = ("tensorcore_config", "pipeline_stage", "use_async_copy")
 # Types that tensor cores multiply, and those in which they sum.
-_TYPES = {("float16", "float32"), ("float16", "float16"), ("bfloat16", "float32"), ("int8", "int32")}
+_TYPES = {
+    ("float16", "float32"),
+    ("float16", "float16"),
+    ("bfloat16", "float32"),
+    ("int8", "int32"),
+}
 
 
 class TensorCorePolicy:

@@ -65,10 +65,16 @@ class MmaMatmul(GpuTemplate):
         mma = mma_of(product, hint) if product is not None else None
         if product is None or mma is None or why_not_mma(hint, mma):
             return None
+        if product.extents[3] < hint.split_k:
+            return None
         sch, anchor = product.sch, product.anchor
         (bm, bn), (wm, wn), bk = hint.block, hint.warp, hint.rstep
         warps = (bm // wm) * (bn // wn)
         sch.pad_einsum(anchor, [1, bm, bn, bk * hint.split_k])
+        if not all(
+            isinstance(r.min, tirx.Var) for x in sch.get(anchor).reads for r in x.region[1:]
+        ):
+            return None  # an axis of one step that no operand has cannot be padded
         total = None
         if hint.split_k > 1:
             anchor, total = split_reduction(sch, anchor, hint.split_k)
@@ -87,21 +93,20 @@ class MmaMatmul(GpuTemplate):
         sch.bind(warp, "threadIdx.y")
 
         alongs = (mma.a_along_k, mma.b_along_k)
-        copies = [
-            _copy(sch, outer, n, operand, k0, warps, along, hint)
-            for n, (operand, along) in enumerate(zip(product.copies, alongs, strict=True))
-        ]
+        copies = []
+        for n, (operand, along) in enumerate(zip(product.copies, alongs, strict=True)):
+            guarded = operand.padded or product.ragged(operand, hint.block[n], bk * hint.split_k)
+            vector = _vector(operand, along, guarded)
+            copies.append(_copy(sch, outer, n, operand, k0, warps, along, vector, hint))
         fragments = []
         for operand in product.copies:
-            fragment = sch.cache_read(outer, operand.index, "warp")
-            sch.compute_at(fragment, k1)
+            fragment = sch.cache_read(outer, operand.index, "local")
+            sch.compute_at(fragment, k1, preserve_unit_loops=True)
             fragments.append(fragment)
         result = sch.cache_write(outer, 0, "shared.dyn")
-        sums = sch.cache_write(outer, 0, "warp")
-        size = itemsize(product.sums)
-        sch.storage_align(sums, 0, axis=-2, factor=int(32 / size), offset=int(16 / size))
-        sch.reverse_compute_at(sums, warp)
-        sch.reverse_compute_at(result, warp)
+        sums = sch.cache_write(outer, 0, "local")
+        sch.reverse_compute_at(sums, warp, preserve_unit_loops=True)
+        sch.reverse_compute_at(result, warp, preserve_unit_loops=True)
         tile = _tile(sch, sums, ROWS, COLUMNS)
         init = sch.decompose_reduction(outer, k0)
         _tensorize_loads(sch, fragments, mma)
@@ -109,7 +114,10 @@ class MmaMatmul(GpuTemplate):
         sch.tensorize(sch.get_loops(inner)[-3], mma.multiply())
         (init_inner,) = sch.get_child_blocks(init)
         sch.tensorize(sch.get_loops(init_inner)[-2], mma.zero())
-        sch.tensorize(tile, mma.store())
+        # Rows 32 bytes past a multiple of 128 apart: lanes that store together meet in no bank.
+        stored, size = sch.blockize(tile), itemsize(product.sums)
+        sch.storage_align(stored, 0, axis=-2, factor=int(128 / size), offset=int(32 / size))
+        sch.tensorize(stored, mma.store())
         run = 16
         if total is None:
             inline_consumers(sch, result)
@@ -117,10 +125,13 @@ class MmaMatmul(GpuTemplate):
         _store(sch, result, product, run)
         for loop in (i2, j2):
             sch.unroll(loop)
-        if hint.stages > 1:
-            _pipeline(sch, k0, k1, copies, hint)
-        else:
-            sch.unroll(k1)
+        stages = min(hint.stages, int(sch.get(k0).extent))
+        # Unrolled, because the registers of a fragment cannot be indexed by a loop.
+        sch.unroll(k1)
+        if stages > 1 and hint.option("ahead") and bk > mma.depth:
+            _pipeline_fragments(sch, k0, k1, copies, stages, hint.async_copy)
+        elif stages > 1:
+            pipeline(sch, k0, copies, stages, hint.async_copy)
         if total is not None:
             finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
         return sch
@@ -132,9 +143,10 @@ def mma_of(product: Product, hint: GpuHint) -> MmaIntrinsic | None:
     if a.dtype != b.dtype or hint.arch.tensor_shape(a.dtype) is None or hint.arch.sm < 80:
         return None
     # ldmatrix transposes 16 bits only: bytes are put in order on their way to shared memory.
-    alongs = [a.dtype == "int8" or x.contiguous != "x" for x in product.copies]
+    a_along, b_along = (a.dtype == "int8" or x.contiguous != "x" for x in product.copies)
+    swapped = a.index > b.index
     try:
-        return MmaIntrinsic(a.dtype, product.sums, *alongs, swapped=a.index > b.index)
+        return MmaIntrinsic(a.dtype, product.sums, a_along, b_along, swapped)
     except ValueError:
         return None
 
@@ -202,6 +214,7 @@ def _copy(
     at: LoopRV,
     warps: int,
     along: bool,
+    vector: int,
     hint: GpuHint,
 ) -> SBlockRV:
     """Copy an operand to shared memory, its rows an odd number of 16 bytes apart."""
@@ -209,7 +222,7 @@ def _copy(
     size = itemsize(operand.dtype)
     if not along:
         sch.transform_layout(copy, ("write", 0), lambda s, x, k: (s, k, x))
-    sch.compute_at(copy, at)
+    sch.compute_at(copy, at, preserve_unit_loops=True)
     inline_producers(sch, copy)
     sch.storage_align(copy, 0, axis=1, factor=int(32 / size), offset=int(16 / size))
     x, k = sch.get_loops(copy)[-2:]
@@ -218,9 +231,6 @@ def _copy(
         sch.reorder(k, x)
     count = hint.rstep * hint.block[place]
     inner = hint.rstep if along_k else hint.block[place]
-    vector = min(operand.run, int(VECTOR_BYTES / max(size, operand.size)))
-    if along_k != along:
-        vector = 1
     while vector > 1 and (count % (warps * LANES * vector) or inner % vector):
         vector //= 2
     fused = sch.fuse(*((x, k) if along_k else (k, x)))
@@ -230,6 +240,17 @@ def _copy(
     if vector > 1:
         sch.vectorize(element)
     return copy
+
+
+def _vector(operand: Operand, along: bool, guarded: bool) -> int:
+    """Elements of an operand that a thread copies at once."""
+    size = itemsize(operand.dtype)
+    if (operand.contiguous == "k" if operand.contiguous else along) != along:
+        return 1
+    most = int(VECTOR_BYTES / max(size, operand.size))
+    if size == 1 and guarded:
+        most = 4  # TVM writes a choice between longer vectors of bytes wrongly
+    return min(operand.run, most)
 
 
 def _tile(sch: s_tir.Schedule, block: SBlockRV, height: int, width: int) -> LoopRV:
@@ -263,21 +284,25 @@ def _store(sch: s_tir.Schedule, result: SBlockRV, product: Product, run: int) ->
         sch.vectorize(element)
 
 
-def _pipeline(
-    sch: s_tir.Schedule, steps: LoopRV, inner: LoopRV, copies: list[SBlockRV], hint: GpuHint
+def _pipeline_fragments(
+    sch: s_tir.Schedule,
+    steps: LoopRV,
+    inner: LoopRV,
+    copies: list[SBlockRV],
+    stages: int,
+    is_async: bool,
 ) -> None:
-    """Let copies run ahead of products, and fragments of them where the hint says so."""
-    if not hint.option("ahead") or int(sch.get(inner).extent) < 2:
-        sch.unroll(inner)
-        pipeline(sch, steps, copies, hint.stages, hint.async_copy)
-        return
+    """Let copies run ahead of fragments, and fragments of products."""
     sch.annotate(inner, "software_pipeline_stage", [0, 0, 1])
     sch.annotate(inner, "software_pipeline_order", [0, 1, 2])
     # The inner pipeline is three statements: the first loads, all but the last products, the
     # last products. The first loads of a step come before the last products of the one before.
-    last = hint.stages - 1
-    if hint.async_copy:
+    last = stages - 1
+    if is_async and stages > 2:
         stage, order = [0, 0, last - 1, last, last], [0, 1, 3, 2, 4]
+        sch.annotate(steps, "software_pipeline_async_stages", [0])
+    elif is_async:
+        stage, order = [0, 0, 1, 1, 1], [0, 1, 2, 3, 4]
         sch.annotate(steps, "software_pipeline_async_stages", [0])
     else:
         for copy in copies:

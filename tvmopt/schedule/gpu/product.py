@@ -42,6 +42,7 @@ class Operand:
             data-parallel one; ``""`` when there is none.
         run: Elements along it of which each aligned group lies aligned in memory: a power of two.
         plain: Whether it is read as it is, or zero where it is padded: no arithmetic.
+        padded: Whether a condition says where it is zero.
     """
 
     index: int
@@ -50,6 +51,7 @@ class Operand:
     contiguous: str
     run: int
     plain: bool
+    padded: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +82,17 @@ class Product:
     out_run: int
     read: int
     unique: tuple[int, int]
+
+    def ragged(self, operand: Operand, tile: int, step: int) -> bool:
+        """Whether tiles of ``operand`` reach beyond it.
+
+        Args:
+            operand: One of both.
+            tile: Rows, or columns, of a tile.
+            step: Elements of the reduction that every tile's part is a multiple of.
+        """
+        edge = self.extents[1] if operand is self.a else self.extents[2]
+        return bool(edge % tile or self.extents[3] % step)
 
     @property
     def copies(self) -> tuple[Operand, Operand]:
@@ -276,71 +289,96 @@ def _operand(
     reads = [r for r in facts.reads if sum(s != 0 for s in r.strides) * 2 > rank]
     best, run = "", 1
     for kind in ("k", own):
-        # Fused with others of its kind it must be the last of them: vectors run along it.
         axes = [n for n, k in enumerate(kinds) if k == kind and facts.axes[n].extent > 1]
         if axes and reads:
-            found = min(aligned_run(r, facts.axes, axes[-1]) for r in reads)
+            found = min(aligned_run(r, facts, axes) for r in reads)
             if found > run:
                 best, run = ("k" if kind == "k" else "x"), found
-    if not best:
-        steps = [n for n, a in enumerate(facts.axes) if a.extent > 1]
-        near = [n for n in steps if reads and reads[0].strides[n] == 1]
-        best = {"k": "k", own: "x"}.get(kinds[near[-1]], "") if near else ""
+    if not best and reads:
+        # No vectors, but neighbours should be read by neighbours.
+        near = [n for n, a in enumerate(facts.axes) if a.extent > 1 and reads[0].strides[n] == 1]
+        longest = max(near, key=lambda n: facts.axes[n].extent, default=-1)
+        best = {"k": "k", own: "x"}.get(kinds[longest], "") if near else ""
     value = _stores(trial, block)[0].value
     plain = _is_plain(value) and all(str(r.buffer.dtype) == dtype for r in facts.reads)
     size = max([float(r.buffer.dtype.itemsize) for r in facts.reads] or [1.0])
-    return Operand(index, dtype, size, best, run, plain)
+    padded = any(call.endswith("if_then_else") for call in facts.calls)
+    return Operand(index, dtype, size, best, run, plain, padded)
 
 
 def _is_plain(value: ir.Expr) -> bool:
     """Whether ``value`` is a load, or one or zero as a condition says."""
     if isinstance(value, ir.Call) and str(getattr(value.op, "name", "")).endswith("if_then_else"):
         _, then, other = value.args
-        return _is_plain(then) and isinstance(other, tirx.IntImm | tirx.FloatImm) and (
-            float(other.value) == 0.0
+        return (
+            _is_plain(then)
+            and isinstance(other, tirx.IntImm | tirx.FloatImm)
+            and (float(other.value) == 0.0)
         )
     return isinstance(value, ir.TensorLoad)
 
 
-def aligned_run(access: Access, axes: Sequence[Axis], index: int, most: int = 16) -> int:
-    """Elements that an aligned group of steps of an axis reads aligned and side by side.
+def aligned_run(access: Access, facts: BlockFacts, members: Sequence[int], most: int = 16) -> int:
+    """Elements that an aligned group of steps of fused axes reads aligned and side by side.
 
     Args:
         access: Where it reads.
-        axes: The block's axes.
-        index: The axis.
+        facts: The block that reads.
+        members: Its axes that are fused, outermost first.
         most: The longest group asked for, a power of two.
 
     Returns:
         A power of two; 1 when the elements are apart.
     """
-    axis = axes[index]
+    if access.strides[members[-1]] is None:
+        return _divided_run(access, facts, members[-1], most)
+    length = 1
+    inner: set[int] = set()
+    for n in reversed(members):
+        # What a condition separates may not be read at once.
+        if access.strides[n] != length or (inner and facts.conditional[n]):
+            break
+        length *= facts.axes[n].extent
+        inner.add(n)
+    if not inner:
+        return 1
+    run = math.gcd(length, most)
+    while run > 1 and not _starts_aligned(access, facts, inner, run):
+        run //= 2
+    return run
+
+
+def _divided_run(access: Access, facts: BlockFacts, index: int, most: int) -> int:
+    """:func:`aligned_run` along an axis that the access divides: one that was fused before."""
+    axis, run = facts.axes[index], most
     dtype = str(axis.var.ty.dtype)
-    run = most
+    part, place = tirx.Var("part", dtype), tirx.Var("place", dtype)
     while run > 1:
-        if axis.extent % run == 0 and _is_aligned(access, axes, axis, run, dtype):
+        analyzer = sym.Analyzer()
+        for other in facts.axes:
+            analyzer.bind(other.var, ir.Range(0, other.extent))
+        analyzer.bind(part, ir.Range(0, max(1, axis.extent // run)))
+        analyzer.bind(place, ir.Range(0, run))
+        moved = substitute(access.offset, {axis.var: part * run + place})
+        start = substitute(access.offset, {axis.var: part * run})
+        aligned = analyzer.simplify(start % run)
+        whole = axis.extent % run == 0 and isinstance(aligned, tirx.IntImm) and int(aligned) == 0
+        if whole and analyzer.can_prove_equal(moved, start + place):
             return run
         run //= 2
     return 1
 
 
-def _is_aligned(
-    access: Access, axes: Sequence[Axis], axis: Axis, run: int, dtype: str
-) -> bool:
-    part, place = tirx.Var("part", dtype), tirx.Var("place", dtype)
+def _starts_aligned(access: Access, facts: BlockFacts, inner: set[int], run: int) -> bool:
+    """Whether groups of ``run`` elements along the axes ``inner`` start at multiples of ``run``."""
     analyzer = sym.Analyzer()
-    for other in axes:
-        analyzer.bind(other.var, ir.Range(0, other.extent))
-    analyzer.bind(part, ir.Range(0, axis.extent // run))
-    analyzer.bind(place, ir.Range(0, run))
-    moved = substitute(access.offset, {axis.var: part * run + place})
-    start = substitute(access.offset, {axis.var: part * run})
-    aligned = analyzer.simplify(start % run)
-    return (
-        isinstance(aligned, tirx.IntImm)
-        and int(aligned) == 0
-        and analyzer.can_prove_equal(moved, start + place)
-    )
+    start = access.offset
+    for n, axis in enumerate(facts.axes):
+        analyzer.bind(axis.var, ir.Range(0, axis.extent))
+        if n in inner:
+            start = substitute(start, {axis.var: tirx.IntImm(axis.var.ty.dtype, 0)})
+    remainder = analyzer.simplify(start % run)
+    return isinstance(remainder, tirx.IntImm) and int(remainder) == 0
 
 
 def _run(access: Access, extents: Sequence[int], axis: int) -> int:
@@ -402,14 +440,21 @@ def inline_consumers(sch: s_tir.Schedule, block: SBlockRV) -> None:
     """
     while consumers := sch.get_consumers(block):
         for consumer in consumers:
-            for producer in sch.get_producers(consumer):
-                if not sch.get(producer).same_as(sch.get(block)):
-                    inline_producers(sch, producer)
-                    sch.compute_inline(producer)
-            try:
-                sch.compute_inline(consumer)
-            except ScheduleError:
-                sch.reverse_compute_inline(consumer)
+            inline_other_producers(sch, consumer, block)
+        if not _inline_forward(sch, consumers):
+            sch.reverse_compute_inline(consumers[0])
+
+
+def _inline_forward(sch: s_tir.Schedule, blocks: Sequence[SBlockRV]) -> bool:
+    """Draw each of ``blocks`` into what reads it, where that can be; whether any could."""
+    done = False
+    for block in blocks:
+        try:
+            sch.compute_inline(block)
+            done = True
+        except ScheduleError:
+            continue
+    return done
 
 
 def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, parts: int) -> tuple[SBlockRV, SBlockRV]:
@@ -447,11 +492,12 @@ def finish_parts(sch: s_tir.Schedule, total: SBlockRV, vector: int, threads: int
     """
     while True:
         consumers = sch.get_consumers(total)
-        after = [c for block in consumers for c in sch.get_consumers(block)]
-        if not after:
+        if not any(sch.get_consumers(consumer) for consumer in consumers):
             break
         for consumer in consumers:
-            sch.compute_inline(consumer)
+            inline_other_producers(sch, consumer, total)
+        if not _inline_forward(sch, consumers):
+            break
     (output,) = sch.get_consumers(total)
     inline_other_producers(sch, output, total)
     *rows, columns = sch.get_loops(output)
@@ -501,7 +547,21 @@ def _share(number: int, most: int) -> int:
 
 def inline_other_producers(sch: s_tir.Schedule, block: SBlockRV, kept: SBlockRV) -> None:
     """Draw what makes the other things that ``block`` reads, besides ``kept``, into it."""
-    for producer in sch.get_producers(block):
-        if not sch.get(producer).same_as(sch.get(kept)):
-            inline_producers(sch, producer)
+    while True:
+        others = [
+            producer
+            for producer in sch.get_producers(block)
+            if not sch.get(producer).same_as(sch.get(kept)) and not _reads(sch, producer, kept)
+        ]
+        if not others:
+            return
+        for producer in others:
             sch.compute_inline(producer)
+
+
+def _reads(sch: s_tir.Schedule, block: SBlockRV, other: SBlockRV) -> bool:
+    """Whether ``block`` reads, at some remove, what ``other`` makes."""
+    return any(
+        sch.get(producer).same_as(sch.get(other)) or _reads(sch, producer, other)
+        for producer in sch.get_producers(block)
+    )

@@ -60,7 +60,7 @@ class SimtMatmul(GpuTemplate):
         if why_not_simt(hint):
             return None
         product = normalise(func)
-        if product is None:
+        if product is None or product.extents[3] < hint.split_k:
             return None
         sch, anchor = product.sch, product.anchor
         (bm, bn), (tm, tn), bk = hint.block, hint.thread, hint.rstep
@@ -94,7 +94,7 @@ class SimtMatmul(GpuTemplate):
         sch.decompose_reduction(anchor, ko)
         for loop in (ki, iv, jv):
             sch.unroll(loop)
-        if hint.stages > 1:
+        if min(hint.stages, int(sch.get(ko).extent)) > 1:
             pipeline(sch, ko, copies, hint.stages, False)
         if total is not None:
             finish_parts(sch, total, math.gcd(product.out_run, _most(product)))

@@ -1,0 +1,168 @@
+"""Products on tensor cores: right numbers for any extents, and the instructions they lower to."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import tvm
+import tvm_ffi
+from tvm.s_tir import meta_schedule as ms
+
+from tests.schedule.gpu import on_cpu
+from tests.schedule.gpu.products import Case, Conv, error, inputs, module
+from tvmopt.arch.gpus import GPUS
+from tvmopt.schedule.gpu.hint import GpuHint
+from tvmopt.schedule.gpu.mma_matmul import MmaMatmul
+from tvmopt.schedule.gpu.passes import PASS_CONFIG
+
+ARCH = GPUS["nvidia-h200"]
+PLAIN = GpuHint(
+    "mma_matmul", ARCH, block=(32, 32), warp=(16, 32), rstep=32, stages=3, async_copy=True
+)
+HINTS = {
+    "pipelined": PLAIN,
+    "split": dataclasses.replace(PLAIN, block=(32, 64), warp=(32, 16), split_k=3),
+    "through registers": dataclasses.replace(PLAIN, warp=(16, 16), stages=2, async_copy=False),
+    "fragments ahead": dataclasses.replace(PLAIN, rstep=64, stages=4, options=(("ahead", 1),)),
+    "one stage": dataclasses.replace(PLAIN, stages=1, async_copy=False),
+}
+CASES = (
+    Case("nn", 37, 41, 29, "float16"),
+    Case("nt", 32, 64, 48, "float16", bias=True),
+    Case("tn", 37, 41, 29, "float16", batch=3),
+    Case("tt", 40, 48, 64, "bfloat16", out="float32"),
+    Case("nn", 1, 7, 3, "float16"),
+    Case("nt", 1, 1000, 16, "float16"),
+    Case("nt", 40, 44, 52, "int8", out="int32"),
+    Case("nn", 40, 44, 52, "int8", out="int32"),
+    Conv("NHWC", 2, 7, 3, 5, 3, 2, 1, dtype="float16", bias=True),
+    Conv("NCHW", 2, 7, 3, 5, 3, 1, 1, 2, dtype="float16", bias=True),
+    Conv("HWNC", 2, 7, 16, 8, 1, 2, dtype="bfloat16"),
+    Conv("NCHW", 2, 7, 16, 8, 3, 1, 1, dtype="int8", out="int32"),
+)
+TOLERANCE = {"float16": 1e-3, "bfloat16": 4e-3, "float32": 1e-6}
+
+
+def schedule(case: Case | Conv, hint: GpuHint):
+    return MmaMatmul().apply(case.func(), hint)
+
+
+def cuda(sch, arch=ARCH) -> str:
+    with tvm.transform.PassContext(config=PASS_CONFIG):
+        built = tvm.tirx.build(sch.mod, target=arch.to_tvm(), pipeline="s_tir")
+    return built.imports[0].inspect_source("cuda")
+
+
+@pytest.mark.parametrize("form", HINTS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_right_for_any_extents(case, form) -> None:
+    if form not in ("pipelined", "split") and case.dtype != "float16":
+        pytest.skip("as of the other types")
+    with on_cpu.defined_instructions():
+        sch = schedule(case, HINTS[form])
+    arrays = inputs(case.func())
+    found = on_cpu.run(sch, arrays)
+    assert error(found, case.numpy(arrays)) <= TOLERANCE.get(case.out or case.dtype, 0.0)
+
+
+@pytest.mark.parametrize("form", HINTS)
+@pytest.mark.parametrize(
+    "case, shape",
+    [
+        (Case("nt", 256, 256, 256, "float16"), "m16n8k16.*f32.f16.f16.f32"),
+        (Case("nn", 256, 256, 256, "bfloat16"), "m16n8k16.*f32.bf16.bf16.f32"),
+        (Case("nt", 256, 256, 256, "int8", out="int32"), "m16n8k32.*s32.s8.s8.s32"),
+    ],
+    ids=str,
+)
+def test_multiplies_by_the_instruction(case, shape, form) -> None:
+    source = cuda(schedule(case, HINTS[form]))
+    assert re.search(f"mma.sync.aligned.{shape}", source)
+    assert "ldmatrix.sync.aligned" in source
+    assert ("cp.async" in source) == HINTS[form].async_copy
+
+
+def test_transposes_where_it_loads() -> None:
+    source = cuda(schedule(Case("nn", 256, 256, 256, "float16"), PLAIN))
+    assert "ldmatrix.sync.aligned.m8n8.x4.trans" in source
+    assert "cp_async_legacy_cg_16" in source
+
+
+def test_zeros_beyond_the_edges_are_copied_asynchronously() -> None:
+    source = cuda(schedule(Case("nt", 200, 200, 200, "float16"), PLAIN))
+    assert "cp_async_legacy_pred_cg_16" in source
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize(
+    "case, form",
+    [
+        (Case("nt", 200, 136, 272, "bfloat16", bias=True), "split"),
+        (Case("nn", 100, 100, 100, "int8", out="int32"), "through registers"),
+        (Conv("NHWC", 2, 9, 32, 24, 3, 2, 1, dtype="int8", out="int32"), "through registers"),
+        (Conv("NHWC", 2, 9, 24, 40, 3, 1, 1, dtype="float16", bias=True), "fragments ahead"),
+    ],
+    ids=str,
+)
+def test_compiles_without_spilling(case, form, tmp_path) -> None:
+    path = tmp_path / "kernel.cu"
+    path.write_text(cuda(schedule(case, HINTS[form])))
+    command = ["nvcc", "-cubin", f"-arch={ARCH.arch}", "--expt-relaxed-constexpr", "-Xptxas", "-v"]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "kernel.cubin"), str(path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert " 0 bytes spill stores" in done.stderr
+
+
+def test_trace_replays_from_a_database(tmp_path) -> None:
+    case = Case("nn", 70, 66, 200, "float16", bias=True)
+    sch = schedule(case, HINTS["split"])
+    paths = [str(tmp_path / name) for name in ("workload.json", "record.json")]
+    database = ms.database.JSONDatabase(*paths)
+    workload = database.commit_workload(module(case.func()))
+    database.commit_tuning_record(
+        ms.database.TuningRecord(sch.trace, workload, [1.0], ARCH.to_tvm())
+    )
+    again = ms.database.JSONDatabase(*paths)
+    found = again.query_schedule(module(case.func()), ARCH.to_tvm(), "main")
+    assert tvm_ffi.structural_equal(found.mod, sch.mod)
+
+
+def test_intrinsics_of_a_trace_are_registered_again() -> None:
+    """A process that replays a trace has not scheduled anything yet."""
+    trace = str(schedule(Case("nn", 64, 64, 64, "bfloat16"), PLAIN).trace)
+    names = sorted(set(re.findall(r"tvmopt\.mma_\w+(?:\.dyn)?", trace)))
+    assert len(names) == 5
+    program = (
+        "import sys; from tvm.s_tir import TensorIntrin; "
+        "from tvmopt.intrin.choose import register_used; register_used(sys.argv[1]); "
+        "[TensorIntrin.get(name) for name in sys.argv[2:]]"
+    )
+    subprocess.run([sys.executable, "-c", program, trace, *names], check=True)
+
+
+def test_refuses_what_it_does_not_fit() -> None:
+    half = Case("nt", 64, 64, 64, "float16")
+    assert schedule(Case("nt", 64, 64, 64), PLAIN) is None
+    assert schedule(half, dataclasses.replace(PLAIN, arch=GPUS["nvidia-t4"])) is None
+    for change in (
+        {"block": (48, 32)},
+        {"warp": (8, 32)},
+        {"rstep": 24},
+        {"stages": 3, "async_copy": False},
+        {"block": (512, 512), "warp": (16, 16)},
+        {"split_k": 128},
+    ):
+        assert schedule(half, dataclasses.replace(PLAIN, **change)) is None, change
+
+
+def test_older_gpus_take_it() -> None:
+    ampere = dataclasses.replace(PLAIN, arch=GPUS["nvidia-a100"])
+    source = cuda(schedule(Case("nt", 128, 128, 128, "float16"), ampere), GPUS["nvidia-a100"])
+    assert "mma.sync.aligned" in source
