@@ -83,6 +83,7 @@ def row(name: str) -> CudaRow:
     kind, *parts = name.split("-")
     try:
         *numbers, dtype = parts
+        _ACCUMULATE[dtype]
         made = _KINDS[kind](dtype, *map(int, numbers))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(

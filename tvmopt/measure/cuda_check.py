@@ -20,6 +20,17 @@ _TOLERANCE = {
 
 
 def difference(count: int, dtype: str) -> tirx.PrimFunc:
+    """:func:`plain_difference`, a thread a part."""
+    sch = s_tir.Schedule(plain_difference(count, dtype))
+    for name in ("worst", "big"):
+        part, _ = sch.get_loops(sch.get_sblock(name))
+        outer, inner = sch.split(part, [None, _THREADS])
+        sch.bind(outer, "blockIdx.x")
+        sch.bind(inner, "threadIdx.x")
+    return sch.mod["main"]
+
+
+def plain_difference(count: int, dtype: str) -> tirx.PrimFunc:
     """``(got[count], wanted[count], worst[PARTS], largest[PARTS])``, both results in float32.
 
     ``worst`` is the largest difference, infinite where only one of both is no number or infinite;
@@ -60,15 +71,8 @@ def difference(count: int, dtype: str) -> tirx.PrimFunc:
             name,
         )
 
-    func = te.create_prim_func([got, wanted, over(apart, step, "worst"), over(size, again, "big")])
-    sch = s_tir.Schedule(func)
-    for name in ("worst", "big"):
-        block = sch.get_sblock(name)
-        part, _ = sch.get_loops(block)
-        outer, inner_loop = sch.split(part, [None, _THREADS])
-        sch.bind(outer, "blockIdx.x")
-        sch.bind(inner_loop, "threadIdx.x")
-    return sch.mod["main"]
+    worst, big = over(apart, step, "worst"), over(size, again, "big")
+    return te.create_prim_func([got, wanted, worst, big])
 
 
 def _is_nan(value: tirx.Expr) -> tirx.Expr:

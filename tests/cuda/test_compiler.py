@@ -1,0 +1,86 @@
+"""CUDA's compilers: found or asked for, their machine code, what they complain of."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import tvm
+from tvm import te, tirx
+
+from tvmopt.arch.gpus import GPUS
+from tvmopt.cuda import compiler as module
+from tvmopt.cuda.compiler import compile_cubin, compiler, first_complaint
+from tvmopt.cuda.modules import embed_cubins
+from tvmopt.errors import BuildError, EnvironmentSetupError
+from tvmopt.measure.cuda_check import difference
+from tvmopt.schedule.gpu.apply import build_kernels
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+H200 = GPUS["nvidia-h200"]
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch):
+    monkeypatch.delenv(module.MODE, raising=False)
+    compiler.cache_clear()
+    yield
+    compiler.cache_clear()
+
+
+def test_a_compiler_that_does_not_exist_is_refused(monkeypatch) -> None:
+    monkeypatch.setenv(module.MODE, "gcc")
+    with pytest.raises(EnvironmentSetupError, match="must be nvcc or nvrtc, but got 'gcc'"):
+        compiler()
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    monkeypatch.setattr(module, "_has_nvrtc", lambda: False)
+    with pytest.raises(EnvironmentSetupError, match="install CUDA's toolkit"):
+        compiler()
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("code\nCompilation error:\na.cu(3): error: expected a ';'\n1 error detected", "a.cu(3)"),
+        ("ptxas fatal   : Unresolved extern function 'f'", "ptxas fatal"),
+        ("#error no\nlast", "#error no"),
+        ("", "no message"),
+    ],
+)
+def test_the_first_complaint_is_told(log: str, told: str) -> None:
+    assert first_complaint(log).startswith(told)
+
+
+@needs_nvcc
+def test_machine_code_is_of_the_gpu_that_was_named() -> None:
+    code = compile_cubin('extern "C" __global__ void f(float* x) { x[0] = 1.0f; }', H200)
+    assert code.startswith(b"\x7fELF")
+    with pytest.raises(BuildError, match="nvcc refused a kernel: .*undefined"):
+        compile_cubin('extern "C" __global__ void f(float* x) { y = 1; }', H200)
+
+
+@needs_nvcc
+def test_a_library_holds_machine_code_and_no_source(tmp_path) -> None:
+    """Also where there is no GPU and no driver, as on the machine that runs this."""
+    path = tmp_path / "kernels.so"
+    with embed_cubins(H200):
+        build_kernels({"main": difference(1000, "float16")}, H200).export_library(str(path))
+    data = path.read_bytes()
+    assert data.count(b"\x7fELF") >= 2  # the library itself, and what the GPU runs
+    assert b"__global__" not in data
+    loaded = tvm.runtime.load_module(str(path))
+    assert loaded.implements_function("main")
+
+
+@needs_nvcc
+def test_what_does_not_compile_is_the_builds_error() -> None:
+    count = te.placeholder((32,), "float32", "A")
+    wrong = te.compute((32,), lambda i: tirx.call_extern("float32", "no_such_thing", count[i]))
+    sch = tvm.s_tir.Schedule(te.create_prim_func([count, wrong]))
+    [loop] = sch.get_loops(sch.get_sblock("compute"))
+    sch.bind(loop, "threadIdx.x")
+    with pytest.raises(Exception, match="no_such_thing"), embed_cubins(H200):
+        build_kernels({"main": sch.mod["main"]}, H200)

@@ -1,0 +1,85 @@
+"""Candidates of a GPU are built without one; measuring them says that there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import pytest
+import tvm
+
+from benchmarks.cuda_rows import row
+from tvmopt.arch.gpus import GPUS
+from tvmopt.errors import ConfigError
+from tvmopt.measure import cuda_batch
+from tvmopt.measure.cuda_batch import build_batch, reference
+from tvmopt.measure.cuda_hints import CudaMeasurer, _chunks
+from tvmopt.measure.hints import Candidates
+from tvmopt.policy import policy_of
+from tvmopt.schedule.gpu.hint import GpuHint
+from tvmopt.tune import TuneOptions, create_strategy
+from tvmopt.tune.apply_and_build import apply_and_build
+
+H200 = GPUS["nvidia-h200"]
+FUNC = row("sum-64-256-float16").func
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+has_gpu = bool(tvm.runtime.cuda(0).exist)
+
+
+@needs_nvcc
+def test_each_candidate_is_built_or_says_why_not(tmp_path) -> None:
+    good = policy_of(FUNC, H200).emit_config(2)
+    bad = [GpuHint("hopper_gemm", H200, (64, 64), warp=(64, 64)), GpuHint("no_such", H200)]
+    path = tmp_path / "candidates.so"
+    built = build_batch(
+        tvm.ir.save_json(FUNC), [h.to_dict() for h in [*good, *bad]], H200.to_dict(), str(path)
+    )
+    assert built["errors"][:2] == [None, None]
+    assert built["errors"][2].startswith("schedule: NotApplicable")
+    assert built["errors"][3].startswith("schedule: KeyError")
+    library = tvm.runtime.load_module(str(path))
+    for name in ("candidate0", "candidate1", "reference", "compare"):
+        assert library.implements_function(name)
+    assert not library.implements_function("candidate2")
+
+
+def test_large_products_have_a_reference_in_tiles() -> None:
+    small, large = (row(f"matmul_nt-{n}-{n}-{n}-float16").func for n in (64, 4096))
+    assert cuda_batch._tiled(small, H200) is None
+    tiles = cuda_batch._tiled(large, H200)
+    assert tiles is not None
+    assert reference(large, H200).script() == tiles.script() != reference(small, H200).script()
+
+
+@pytest.mark.parametrize(("count", "parts"), [(0, 4), (1, 4), (4, 4), (21, 4), (20, 16)])
+def test_hints_are_dealt_to_all_builders(count: int, parts: int) -> None:
+    chunks = _chunks(count, parts)
+    assert sorted(n for chunk in chunks for n in chunk) == list(range(count))
+    sizes = [len(chunk) for chunk in chunks]
+    assert len(sizes) == min(count, parts) and (not sizes or max(sizes) - min(sizes) <= 1)
+
+
+@needs_nvcc
+@pytest.mark.skipif(has_gpu, reason="this machine has a GPU")
+def test_without_a_gpu_nothing_is_measured_and_nothing_lost(tmp_path) -> None:
+    [hint] = policy_of(FUNC, H200).emit_config(1)
+    with CudaMeasurer(H200, tmp_path, builders=1) as measurer:
+        [[measured]] = measurer.measure([Candidates(FUNC, [hint])])
+    assert measured.latency_us is None and measured.built is not None
+    assert measured.error is not None and measured.error.startswith("run: ")
+
+
+def test_no_configuration_is_refused() -> None:
+    with pytest.raises(ConfigError, match="configs must hold at least one configuration"):
+        apply_and_build(FUNC, [], H200)
+
+
+@pytest.mark.skipif(has_gpu, reason="this machine has a GPU")
+def test_the_strategy_needs_the_gpu(tmp_path) -> None:
+    options = TuneOptions(trials=0, time_budget_s=0, threads=1)
+    with pytest.raises(ConfigError, match="needs a GPU that the driver shows"):
+        create_strategy("fast").tune([], H200.to_tvm(), H200, options, tmp_path, lambda *_: None)
+    with pytest.raises(ConfigError, match="topk must be at least 1, but got 0"):
+        create_strategy("fast").tune(
+            [], H200.to_tvm(), H200, dataclasses.replace(options, topk=0), tmp_path, lambda *_: None
+        )
