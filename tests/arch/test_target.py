@@ -85,7 +85,7 @@ def test_name_like_nothing_gets_no_suggestion():
 
 @pytest.mark.parametrize("text", ["nvidia/tesla-k80", "rocm", "cuda,arch=sm_90", "cuda-12"])
 def test_an_unknown_gpu_is_refused(text):
-    with pytest.raises(ConfigError, match="GPUs known here are .*nvidia-h200"):
+    with pytest.raises(ConfigError, match=r"GPUs known here are .*nvidia-h200"):
         resolve_target(text)
 
 

@@ -58,7 +58,7 @@ def test_the_first_complaint_is_told(log: str, told: str) -> None:
 def test_machine_code_is_of_the_gpu_that_was_named() -> None:
     code = compile_cubin('extern "C" __global__ void f(float* x) { x[0] = 1.0f; }', H200)
     assert code.startswith(b"\x7fELF")
-    with pytest.raises(BuildError, match="nvcc refused a kernel: .*undefined"):
+    with pytest.raises(BuildError, match=r"nvcc refused a kernel: .*undefined"):
         compile_cubin('extern "C" __global__ void f(float* x) { y = 1; }', H200)
 
 

@@ -13,8 +13,8 @@ from tvm import relax, tirx
 from tvmopt.arch.target import resolve_target
 from tvmopt.errors import ConfigError
 from tvmopt.policy import schedule_module
-from tvmopt.transform.layer_functions import lower_by_layer
 from tvmopt.transform.anchors import anchors
+from tvmopt.transform.layer_functions import lower_by_layer
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import (
     Implementation,

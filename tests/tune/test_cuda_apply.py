@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
-from tvm.script import relax as R
+from tvm.script import relax as R  # noqa: N812
 
 from tvmopt.arch.gpus import GPUS
 from tvmopt.errors import DatabaseMismatchError
