@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # A room may import rooms of its own level or of a lower one.
 LEVELS = [
     {"errors", "host", "process", "versions", "compare", "digest", "random_inputs"},
-    {"arch", "link"},
+    {"arch", "link", "cuda"},
     {"intrin"},
     {"frontend", "transform", "schedule", "hopper", "runtime", "emulate"},
     {"policy", "remote"},
@@ -91,7 +91,10 @@ def test_no_room_imports_a_higher_one():
 
 def test_whoever_loads_a_library_asks_for_amx():
     # Workers ask when they start, the runtime in its checks; on a board its own server would.
-    elsewhere = {"measure/jobs.py", "measure/batch.py", "runtime/model.py", "remote/model.py"}
+    elsewhere = {
+        "measure/jobs.py", "measure/batch.py", "measure/cuda_batch.py", "runtime/model.py",
+        "remote/model.py",
+    }  # fmt: skip
     loads = {p for p, _ in _modules() if "load_module(" in p.read_text()}
     assert {str(p.relative_to(PACKAGE)) for p in loads} > elsewhere
     asks = {p for p in loads if "request_amx(" in p.read_text()}

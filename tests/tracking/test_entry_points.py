@@ -233,6 +233,7 @@ def test_metaschedule_by_operator_goes_all_the_way(store, steps, mlflow_run):
         ({"model": "nowhere.onnx"}, "model must be an existing ONNX file or an MLflow URI"),
         ({"max_accuracy_drop": "-1"}, "max_accuracy_drop must be at least 0, but got -1"),
         ({"input_shapes": "x:1x2"}, "data and input_shapes need a model"),
+        ({"target": "nvidia-h200"}, "target must be a CPU, but got 'nvidia-h200', a GPU"),
     ],
 )
 def test_wrong_parameter_is_one_line_and_exit_code_2(root, project_env, tmp_path, params, message):

@@ -136,6 +136,11 @@ def make_request(
     shapes = parse_input_shapes(input_shapes)
     name = check_name(name or name_of(str(model)))
     spec = resolve_target(target, threads)
+    if spec.gpu is not None:
+        raise ConfigError(
+            f"target must be a CPU, but got {target!r}, a GPU: kernels for GPUs are made by the "
+            "library alone so far (tvmopt.tune.apply_and_build); use target=host"
+        )
     described = spec.to_dict()
     data_path = Path(data).expanduser().resolve() if data else None
     if data_path is not None and not data_path.is_file():
