@@ -12,6 +12,18 @@ from .lines import LineProblem
 
 
 def convolution(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> ConvProblem:
+    """The sum as a convolution.
+
+    Args:
+        anchor: The sum.
+        left: The load of the image, and the condition of its padding (or None).
+        right: The same of the weight.
+        dtype: Type of both.
+        out: Type of what is stored.
+
+    Raises:
+        NotThisForm: When it is something else.
+    """
     (x, condition), (weight, masked) = left, right
     if masked is not None:
         raise NotThisForm("a padded weight")
@@ -86,6 +98,7 @@ def convolution(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> C
 
 
 def line_problem_of(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> LineProblem:
+    """The sum as lines of few channels; arguments and errors as of :func:`convolution`."""
     (x, condition), (weight, masked) = left, right
     reduced = [v for v, r in zip(anchor.axes, anchor.reduce, strict=True) if r]
     parallel = anchor.parallel
