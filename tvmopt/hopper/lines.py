@@ -19,10 +19,10 @@ from tvmopt.errors import ConfigError
 from .config import DEPTH_BYTES, Config
 from .emit import const, tensor_map, tma_load
 from .epilogue import Epilogue, identity
-from .mainloop import Lines
 from .parameters import Parameters, declare, mark, plain_signature
 from .pixels import PixelKernel, boxes, why_not
 from .problem import BYTES, OUTPUTS, Signature
+from .stage_layout import Lines
 
 # The copy engine's pattern for a line of the window, by its elements.
 _SWIZZLE = {16: 1, 32: 2, 64: 3}

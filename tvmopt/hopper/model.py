@@ -41,7 +41,7 @@ _ISSUE = 1.0 / 128.0
 # Cycles in which a load arrives; and to add up a tile of 128 x 256 numbers of several blocks.
 _LATENCY, _ADD_UP = 1066.0, 7556.0
 # Clusters that run at once, by their size, on 132 multiprocessors.
-_AT_ONCE = {1: 132, 2: 66, 3: 38, 4: 30, 6: 16, 8: 14}
+_AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
 
 _Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem

@@ -1,0 +1,296 @@
+"""How the sums of a tile leave: through the epilogue, and by the copy engine or plain stores."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from contextlib import nullcontext
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T  # noqa: N812
+from tvm.tirx.script.builder import ir as build
+
+from .config import Config
+from .emit import (
+    add_four,
+    as_register,
+    const,
+    copy,
+    quotient,
+    remainder,
+    store_four,
+    store_pair,
+    take_four,
+    when,
+)
+from .epilogue import Epilogue, split_runs
+from .parameters import Parameters
+from .problem import BYTES, ceil_div
+
+_PACK = {"float16": "cvt.rn.f16x2.f32", "bfloat16": "cvt.rn.bf16x2.f32"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """Where a tile begins.
+
+    Attributes:
+        row: Its first row.
+        column: Its first column.
+        batch: Which product of the batch.
+        index: Number of the tile along the rows.
+    """
+
+    row: Any
+    column: Any
+    batch: Any
+    index: Any
+
+
+class Storing(abc.ABC):
+    """The part of a kernel that stores a tile; the sums are in the registers ``_sums``.
+
+    Attributes:
+        out_shape: The output's extents as :meth:`place` indexes it.
+    """
+
+    out_shape: tuple[Any, ...]
+    # The warpgroup, warp, lane and thread (of the warpgroup) that runs, and its block's rank.
+    group: Any
+    warp: Any
+    lane: Any
+    thread: Any
+    rank: Any
+    # Registers of the sums; what is on its way out, in shared memory.
+    _sums: Any
+    leaving: Any
+
+    def __init__(
+        self, config: Config, accumulator: str, out_dtype: str, ending: Epilogue,
+        parameters: Parameters,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self.accumulator = accumulator
+        self.out_dtype = out_dtype
+        self.ending = ending
+        self.out = parameters.out
+        self.inputs = parameters.inputs
+        self._splits: dict[int, tuple[Epilogue, tuple[tuple[Any, Any], ...]]] = {}
+
+    @abc.abstractmethod
+    def place(self, tile: Tile, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
+        """Where a row and a column of C are in the output.
+
+        Returns:
+            The output's indices; and these again, each with the extent that it may reach, or None
+            where it cannot.
+        """
+
+    @abc.abstractmethod
+    def store_box(self, tile: Tile, group: Any, chunk: int, source: Any) -> None:
+        """Send the rows of one warpgroup, 128 bytes of each, out."""
+
+    def _sum(self, index: int) -> Any:
+        value = self._sums[index]
+        return T.cast(value, "int32") if self.accumulator == "int32" else value
+
+    def _finish(
+        self, values: list[Any], tile: Tile, row: Any, column: Any, clamp: bool
+    ) -> list[Any]:
+        """The epilogue of neighbours in one row.
+
+        Args:
+            values: Their sums.
+            tile: The tile.
+            row: Their row of C (with exchanged operands, too).
+            column: The column of the first, a multiple of their number.
+            clamp: Whether places may be out of range, in which case others are read.
+        """
+        if not self.ending.has_place:
+            return [self.ending.at(value, ()) for value in values]
+        count = len(values)
+        ending, runs = self._split(count)
+        indices, bounds = self.place(tile, row, column)
+        last = bounds[-1][1]
+        together = not clamp or last is None or (isinstance(last, int) and last % count == 0)
+        if clamp:
+            indices = [i if b is None else T.min(i, _less(b, 1)) for i, b in bounds]
+            if last is not None and together:
+                indices[-1] = T.min(column, _less(last, count))
+        buffers = list(zip(self.ending.inputs, self.inputs, strict=True))
+        if not together:
+            ending, runs = self.ending, ()
+        read = [
+            (var, self._read(dataclasses.replace(ending, expr=load), indices, buffers, count))
+            for var, load in runs
+        ]
+        done = []
+        for e, value in enumerate(values):
+            here = [*indices[:-1], indices[-1] + e if e else indices[-1]]
+            if not together and e:
+                here[-1] = T.min(column + e, _less(last, 1))
+            done.append(ending.at(value, here, buffers, [(var, buf[e]) for var, buf in read]))
+        return done
+
+    def _read(self, load: Epilogue, indices: list[Any], buffers: Any, count: int) -> Any:
+        """Neighbours of an input, read at once."""
+        first = load.at(tirx.const(0, self.accumulator), indices, buffers)
+        dtype = str(first.source.dtype)
+        found = build.alloc_local([count], dtype)
+        size = count * int(first.source.dtype.itemsize)
+        copy(found, T.address_of(first), size)
+        return found
+
+    def _split(self, count: int) -> tuple[Epilogue, tuple[tuple[Any, Any], ...]]:
+        if count == 1:
+            return self.ending, ()
+        if count not in self._splits:
+            self._splits[count] = split_runs(self.ending, count)
+        return self._splits[count]
+
+    def _send(self, tile: Tile) -> None:
+        """Round the sums into shared memory, and let the copy engine store them."""
+        c = self.config
+        width = 128 // BYTES[self.out_dtype]
+        per = c.columns // 2
+        first_row = build.Bind(tile.row + self.group * (64 * c.atoms))
+
+        def pair(index: int, row: Any, column: Any) -> list[Any]:
+            sums = [self._sum(index), self._sum(index + 1)]
+            done = self._finish(sums, tile, first_row + row, tile.column + column, clamp=True)
+            return [as_register(d, self.out_dtype) for d in done]
+
+        for chunk in range(c.columns // width):
+            buffer = self.group * c.buffers + chunk % c.buffers
+            with when(self.thread < 1):
+                build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(c.buffers - 1))
+            build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
+            for m in range(c.atoms):
+                base = m * per + chunk * width // 2
+                if self.out_dtype in _PACK:
+                    self._matrices(buffer, m, base, chunk * width, pair)
+                else:
+                    self._pairs(buffer, m, base, chunk * width, pair)
+            build.evaluate(T.ptx.fence.proxy.async_.shared__cta())
+            build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
+            with when(self.thread < 1):
+                self.store_box(tile, self.group, chunk, self.leaving.ptr_to([buffer, 0]))
+                build.evaluate(T.ptx.cp.async_.bulk.commit_group())
+
+    def _matrices(self, buffer: Any, m: int, base: int, column: int, pair: Any) -> None:
+        """16-bit results, four 8 x 8 matrices at a time."""
+        lane = self.lane
+        for q in range(4):
+            packed = build.alloc_local([4], "uint32")
+            for i in range(4):
+                row = m * 64 + self.warp * 16 + quotient(lane, 4) + 8 * (i % 2)
+                col = column + q * 16 + 8 * (i // 2) + remainder(lane, 4) * 2
+                index = base + q * 8 + 2 * i
+                low, high = pair(index, row, col)
+                build.evaluate(T.ptx[_PACK[self.out_dtype]](packed[i], high, low))
+            line = m * 64 + self.warp * 16 + remainder(lane, 16)
+            piece = (q * 2 + quotient(lane, 16)) ^ remainder(lane, 8)
+            build.evaluate(
+                T.ptx["stmatrix.sync.aligned.m8n8.x4.shared.b16"](
+                    self.leaving.ptr_to([buffer, line * 64 + piece * 8]),
+                    packed[0], packed[1], packed[2], packed[3],
+                )
+            )  # fmt: skip
+
+    def _pairs(self, buffer: Any, m: int, base: int, column: int, pair: Any) -> None:
+        """Results of other widths, two neighbours at a time."""
+        size = BYTES[self.out_dtype]
+        width = 128 // size
+        lane = self.lane
+        for j in range(width // 8):
+            for h in range(2):
+                row = m * 64 + self.warp * 16 + quotient(lane, 4) + 8 * h
+                col = j * 8 + remainder(lane, 4) * 2
+                index = base + j * 4 + 2 * h
+                piece = quotient(col * size, 16) ^ remainder(row, 8)
+                place = row * width + piece * (16 // size) + remainder(col, 16 // size)
+                store_pair(
+                    self.leaving.ptr_to([buffer, place]),
+                    self.out_dtype,
+                    *pair(index, row, column + col),
+                )
+
+    def _keep(self) -> None:
+        """Put the sums into the staged tile, as C lies in memory."""
+        c = self.config
+        per = c.columns // 2
+        for m in range(c.atoms):
+            row = self.group * (64 * c.atoms) + m * 64 + self.warp * 16 + quotient(self.lane, 4)
+            for j in range(c.columns // 8):
+                for h in range(2):
+                    index = m * per + j * 4 + 2 * h
+                    col = j * 8 + remainder(self.lane, 4) * 2
+                    if c.swap:
+                        for e in range(2):
+                            build.buffer_store(
+                                self.leaving,
+                                self._sum(index + e),
+                                [(col + e) * c.pitch + row + 8 * h],
+                            )
+                    else:
+                        store_pair(
+                            self.leaving.ptr_to([(row + 8 * h) * c.pitch + col]),
+                            self.accumulator,
+                            self._sum(index),
+                            self._sum(index + 1),
+                        )
+
+    def _store_staged(self, tile: Tile) -> None:
+        """Store the staged tile, neighbouring threads neighbouring elements."""
+        c = self.config
+        height, width = (c.columns, c.rows) if c.swap else (c.rows, c.columns)
+        top, begin = (tile.column, tile.row) if c.swap else (tile.row, tile.column)
+        across = int(self.out_shape[-1])
+        out = build.decl_buffer(self.out_shape, self.out_dtype, data=self.out.data)
+        at_once = next(v for v in (4, 2, 1) if across % v == 0)
+        threads = c.consumers * 128
+        pieces = height * width // 4
+        rounds = ceil_div(pieces, threads * c.split)
+        me = build.Bind(self.group * 128 + self.thread)
+        with build.serial(0, rounds) as i:
+            piece = build.Bind((i * c.split + self.rank) * threads + me)
+            row = build.Bind(quotient(piece, width // 4))
+            col = build.Bind(remainder(piece, width // 4) * 4)
+            whole = pieces % (threads * c.split) == 0
+            with nullcontext() if whole else when(piece < pieces):
+                kept = self._kept(row * c.pitch + col)
+                for first in range(0, 4, at_once):
+                    indices, bounds = self.place(tile, top + row, begin + col + first)
+                    inside = [index < bound for index, bound in bounds if bound is not None]
+                    with when(tirx.all(*inside)) if inside else nullcontext():
+                        sums = [kept[e] for e in range(first, first + at_once)]
+                        done = self._finish(
+                            sums, tile, top + row, begin + col + first, clamp=False
+                        )
+                        if at_once == 1:
+                            build.buffer_store(out, done[0], indices)
+                            continue
+                        registers = [as_register(d, self.out_dtype) for d in done]
+                        if at_once == 2:
+                            store_pair(out.ptr_to(indices), self.out_dtype, *registers)
+                        else:
+                            store_four(out.ptr_to(indices), self.out_dtype, registers)
+
+    def _kept(self, place: Any) -> Any:
+        """Four sums of the staged tile, of all parts of the depth together."""
+        c = self.config
+        kept = build.alloc_local([4], self.accumulator)
+        pointer = self.leaving.ptr_to([place])
+        if c.split == 1:
+            take_four(kept, pointer, self.accumulator)
+            return kept
+        for e in range(4):
+            build.buffer_store(kept, tirx.const(0, self.accumulator), [e])
+        for rank in range(c.split):
+            add_four(kept, pointer, self.accumulator, const(rank))
+        return kept
+
+
+def _less(bound: Any, count: int) -> Any:
+    return const(bound - count) if isinstance(bound, int) else bound - count
