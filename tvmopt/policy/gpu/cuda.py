@@ -5,7 +5,9 @@ Products are tried by warpgroups, by warps and by plain threads; all else is bou
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 
 from tvm import tirx
 
@@ -23,6 +25,12 @@ from .ranked import GpuRanked
 from .simt_matmul import simt_matmul_hints
 from .tensor_core import product_of
 
+# Times its model's cycles that a template takes where another's model is to be compared: warps
+# reach two thirds of warpgroups' rate; a product with one vector is what gpu_gemv is for.
+_WEIGHTS = {"mma_matmul": 1.5, "gpu_gemv": 0.75}
+# Templates whose first is modelled this many times as long as the best are tried, too, and how many
+# of their configurations.
+_NEAR, _SHARE = 1.5, 4
 # Rows of a product up to which it may be one of a matrix and some vectors, bound by memory.
 _FEW_ROWS = 8
 
@@ -48,7 +56,16 @@ class CudaPolicy:
 
         The first is the most promising, which a build without measuring uses.
         """
-        return [ranked.hint for ranked in spread(self.ranked, topk)]  # type: ignore[misc]
+        near = [r for r in self.ranked if r.cycles <= _NEAR * self.ranked[0].cycles]
+        templates = list(dict.fromkeys(r.hint.template for r in near))
+        share = max(1, min(_SHARE, topk // max(1, len(templates))))
+        chosen = spread(self.ranked, topk - share * (len(templates) - 1))
+        for template in templates[1:]:  # models of different templates err differently
+            of = [r for r in near if r.hint.template == template and r not in chosen]
+            chosen += spread(of, share)
+        left = [r for r in self.ranked if r not in chosen]
+        chosen += left[: topk - len(chosen)]
+        return [ranked.hint for ranked in chosen]  # type: ignore[misc]
 
     @property
     def cycles(self) -> float:
@@ -62,7 +79,11 @@ class CudaPolicy:
 
     @functools.cached_property
     def ranked(self) -> list[GpuRanked]:
-        """Every configuration with its modelled cycles, the cheapest first."""
+        """Every configuration that can run with its modelled cycles, the cheapest first."""
+        found = [_weighed(r) for r in self._all() if math.isfinite(r.cycles)]
+        return sorted(found, key=lambda r: r.cycles)
+
+    def _all(self) -> list[GpuRanked]:
         found = self._hopper()
         if why_not_schedulable(self.func) is not None:
             return found
@@ -75,7 +96,7 @@ class CudaPolicy:
             found += simt_matmul_hints(product, self.arch)
         if min(rows, columns) <= _FEW_ROWS or not found:
             found += SimtPolicy(self.func, self.arch).ranked
-        return sorted(found, key=lambda r: r.cycles)
+        return found
 
     def _hopper(self) -> list[GpuRanked]:
         if not self.arch.has_wgmma:
@@ -85,3 +106,10 @@ class CudaPolicy:
             return []
         hints = gemm_hints if isinstance(found.problem, GemmProblem) else conv_hints
         return list(hints(found.problem, self.arch))  # type: ignore[arg-type]
+
+
+def _weighed(ranked: GpuRanked) -> GpuRanked:
+    hint = ranked.hint
+    if not hint.arch.has_wgmma or hint.template not in _WEIGHTS:
+        return ranked
+    return dataclasses.replace(ranked, cycles=ranked.cycles * _WEIGHTS[hint.template])
