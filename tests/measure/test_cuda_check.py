@@ -6,19 +6,16 @@ import numpy as np
 import pytest
 import tvm
 
-from tvmopt.measure.cuda_check import PARTS, check_equal, filled, plain_difference
+from tvmopt.measure import cuda_check
+from tvmopt.measure.cuda_check import PARTS, check_equal, plain_difference, repeated
 from tvmopt.measure.jobs import WrongResultError, numpy_dtype
 
 COUNT = 2 * PARTS + 7
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-class _Part:
-    def __init__(self, values: np.ndarray) -> None:
-        self.values = values
-
-    def numpy(self) -> np.ndarray:
-        return self.values
+def filled(shape, dtype, seed, positive) -> np.ndarray:
+    return cuda_check.filled(shape, dtype, seed, positive, tvm.cpu()).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +69,12 @@ def test_what_is_no_number_equals_only_its_like(compare, dtype, value) -> None:
     with pytest.raises(WrongResultError):
         compare(wanted, got, dtype)
     compare(got, got.copy(), dtype)
+
+
+@pytest.mark.parametrize("count", [1, 6, 7, 8, 50, 64])
+def test_what_is_repeated_fills_the_whole(count) -> None:
+    got = repeated(np.arange(7, dtype="float16"), (count,), "float16", tvm.cpu()).numpy()
+    np.testing.assert_array_equal(got, np.resize(np.arange(7), count))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int8", "uint32", "bool"])

@@ -18,7 +18,7 @@ from tvmopt.arch.cuda import CudaArch
 from tvmopt.cuda.modules import embed_cubins
 from tvmopt.link import link_options
 from tvmopt.measure.batch import ROUNDS, time_candidates
-from tvmopt.measure.cuda_check import check_equal, difference, filled
+from tvmopt.measure.cuda_check import check_equal, difference, filled, repeated
 from tvmopt.measure.cuda_graph import GraphTimer
 from tvmopt.measure.worker import one_line
 from tvmopt.policy.gpu.simt_matmul import simt_matmul_hints
@@ -169,20 +169,20 @@ class _Bench:
         # Signed inputs exercise both sides of an activation, but a logarithm of them is no number,
         # which equals any other.
         for positive in (False, True):
-            arrays = [
-                filled(shape, dtype, seed + place, positive)
+            self._inputs = [
+                filled(shape, dtype, seed + place, positive, self._device)
                 for place, (shape, dtype) in enumerate(arguments[:-1])
             ]
-            self._inputs = [tvm.runtime.tensor(array, self._device) for array in arrays]
             self._wanted = tvm.runtime.empty(self._shape, self._dtype, self._device)
             module["reference"](*self._inputs, self._wanted)
             self._device.sync()
             if self._is_finite():
                 break
         self._got = tvm.runtime.empty(self._shape, self._dtype, self._device)
-        size = np.dtype(np.uint8).itemsize * self._count * _itemsize(self._dtype)
+        size = self._count * _itemsize(self._dtype)
         # Bytes that are no number in any float type, and -1 as an integer.
-        self._blank = np.full(size, 0xFF, np.uint8)
+        blank = np.full(min(size, 1 << 20), 0xFF, np.uint8)
+        self._blank = repeated(blank, (size,), "uint8", self._device)
 
     def _is_finite(self) -> bool:
         head = self._wanted.numpy() if self._count <= 1 << 20 else self._some()
@@ -194,8 +194,8 @@ class _Bench:
 
     def kernel(self, function: Any, timer: GraphTimer) -> Callable[[int], float]:
         """A timer of the candidate, once its result is right."""
-        raw = self._got._create_view((self._blank.size,), "uint8")
-        raw.copyfrom(self._blank)
+        self._blank.copyto(self._got._create_view(self._blank.shape, "uint8"))
+        self._device.sync()  # the timer's stream waits for no other
         with timer.launching():
             function(*self._inputs, self._got)
         self._device.sync()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import tvm
 from tvm import s_tir, te, tirx
 
-from tvmopt.measure.jobs import WrongResultError, numpy_dtype
+from tvmopt.measure.jobs import WrongResultError
 
 #: Partial results; each is the largest over every ``PARTS``-th element.
 PARTS = 65536
 _THREADS = 256
+# Elements after which random inputs repeat: a prime, so that no two rows are alike.
+_PERIOD = 1_000_003
 # Largest difference allowed, relative to the largest reference value: reordering a sum of n terms
 # changes it by about sqrt(n) roundings of the accumulator, storing it by one of the output type.
 _TOLERANCE = {
@@ -100,24 +105,36 @@ def check_equal(compare: object, got: object, wanted: object, dtype: str) -> Non
         raise WrongResultError(f"wrong result: off by {worst:.3g}, allowed {allowed:.3g}")
 
 
-def filled(shape: tuple[int, ...], dtype: str, seed: int, positive: bool) -> np.ndarray:
-    """Random numbers of ``shape``: a million of them over and over, which takes little time.
+def filled(
+    shape: tuple[int, ...], dtype: str, seed: int, positive: bool, device: Any
+) -> Any:
+    """Random numbers of ``shape`` on ``device``: a million of them over and over, copied there.
 
     Args:
         shape: Its shape.
         dtype: Its type.
         seed: Seed of the numbers.
         positive: Whether floats are of (0.1, 1) rather than of a normal distribution.
+        device: Where the tensor is to be.
     """
     from tvmopt.measure.jobs import random_array
 
-    rng = np.random.default_rng(seed)
-    count = int(np.prod(shape, dtype=np.int64))
-    some = random_array(rng, (min(count, 1_000_003),), dtype, positive)
-    whole = np.resize(some.view(_raw(dtype)), count).view(numpy_dtype(dtype))
-    return whole.reshape(shape)
+    count = math.prod(shape)
+    some = random_array(np.random.default_rng(seed), (min(count, _PERIOD),), dtype, positive)
+    return repeated(some, shape, dtype, device)
 
 
-def _raw(dtype: str) -> type:
-    size = np.dtype(numpy_dtype(dtype)).itemsize
-    return {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[size]
+def repeated(some: np.ndarray, shape: tuple[int, ...], dtype: str, device: Any) -> Any:
+    """A tensor of ``shape`` on ``device`` that holds ``some`` over and over."""
+    tensor = tvm.runtime.empty(shape, dtype, device)
+    start = np.ascontiguousarray(some).view(np.uint8)
+    size = math.prod(shape) * some.itemsize
+    done = min(start.size, size)
+    raw = tensor._create_view((size,), "uint8")
+    raw._create_view((done,)).copyfrom(start[:done])
+    while done < size:  # twice as much each time
+        step = min(done, size - done)
+        raw._create_view((step,)).copyto(raw._create_view((step,), None, done))
+        done += step
+    device.sync()
+    return tensor

@@ -81,10 +81,13 @@ class CudaMeasurer:
         jobs: list[Job] = []
         parts: list[tuple[int, list[int], Path]] = []
         for number, group in enumerate(groups):
-            for place, chunk in enumerate(_chunks(len(group.hints), self._chunks)):
+            chunks = _chunks(len(group.hints), max(1, self._chunks - 1))
+            if group.hints and _base(group) is None:
+                chunks.insert(0, [])  # what candidates are checked with, beside them
+            for chunk in chunks:
                 library = self._scratch / f"candidates{next(self._names)}.so"
                 parts.append((number, chunk, library))
-                jobs.append(self._build_job(group, chunk, library, place == 0))
+                jobs.append(self._build_job(group, chunk, library))
         self._libraries += [library for _, _, library in parts]
         outcomes = self._builders.run(jobs, stop)
         built: dict[int, dict[int, Measured]] = {}
@@ -111,17 +114,16 @@ class CudaMeasurer:
         """
         return [measured.latency_us for _, measured in rivals]
 
-    def _build_job(self, group: Candidates, chunk: list[int], library: Path, first: bool) -> Job:
+    def _build_job(self, group: Candidates, chunk: list[int], library: Path) -> Job:
         arguments = {
             "func": tvm.ir.save_json(group.func),
             "hints": [group.hints[place].to_dict() for place in chunk],
             "arch": self._arch.to_dict(),
             "path": str(library),
-            "base": first and _base(group) is None,
+            "base": not chunk,
         }
-        return Job(
-            "tvmopt.measure.cuda_batch:build_batch", arguments, self._timeouts[0] * len(chunk)
-        )
+        limit_s = self._timeouts[0] * max(1, len(chunk))
+        return Job("tvmopt.measure.cuda_batch:build_batch", arguments, limit_s)
 
     def _run(self, group: Candidates, candidates: list[Measured]) -> list[Measured]:
         good = [m for m in candidates if m.built is not None]

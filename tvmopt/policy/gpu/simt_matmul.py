@@ -28,8 +28,9 @@ _TILES = ((2, 2), (2, 4), (4, 2), (4, 4), (4, 8), (8, 4), (8, 8), (8, 16), (16, 
 _STEPS = (8, 16, 32)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_REGISTERS = 255
-# Multiplications in the text of a step: nvcc takes seconds over more, and gains little.
-_MOST_UNROLLED = 1024
+# Multiplications in the text of a step, half of it for products of fewer than so many: nvcc takes
+# seconds over more, and gains little.
+_MOST_UNROLLED, _LONG = 1024, 2**36
 # Registers beyond sums, fragments and what is under way, and those that guards at edges take.
 _OTHER_REGISTERS, _GUARD_REGISTERS = 30, 8
 # The share of what is under way that stays in registers of its own.
@@ -62,13 +63,15 @@ def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[Gpu
 
 
 def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[GpuHint]:
+    work = problem.batch * problem.rows * problem.columns * problem.depth
+    unrolled = _MOST_UNROLLED if work >= _LONG else _MOST_UNROLLED // 2
     for bm, bn in itertools.product(_ROWS, _ROWS):
         # A tile far longer than the result wastes what a shorter one does not.
         if bm >= 2 * max(16, problem.rows) or bn >= 2 * max(16, problem.columns):
             continue
         tiles = problem.batch * math.ceil(problem.rows / bm) * math.ceil(problem.columns / bn)
         for (rows, columns), step, split in itertools.product(_TILES, _STEPS, _SPLITS):
-            if bm % rows or bn % columns or rows * columns * step > _MOST_UNROLLED:
+            if bm % rows or bn % columns or rows * columns * step > unrolled:
                 continue
             if split > 1 and (tiles > arch.sms or problem.depth < 4 * split * step):
                 continue
