@@ -82,6 +82,7 @@ def test_epilogue_compiles(config, tmp_path):
         ({"out": "int32"}, "output of float16 must be of"),
         ({"dtype": "int8", "out": "int32", "trans_b": False}, "contiguous along the depth"),
         ({"m": 0}, "at least 1"),
+        ({"m": 65536, "n": 32768}, r"more than 2\*\*31 - 1"),
         ({"dynamic": True, "batch": 2}, "static number of rows"),
     ],
 )

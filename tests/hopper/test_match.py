@@ -158,6 +158,16 @@ def test_window_of_one_pixel():
             "not one of products",
         ),
         (
+            [("x", (64, 64), "int8"), ("w", (64, 64), "int8")],
+            lambda emit, x, w: emit(OP.matmul(x, w)),
+            "integers in fewer than 32 bits",
+        ),
+        (
+            [("x", (64, 64), "float16"), ("w", (64, 64), "float16")],
+            lambda emit, x, w: emit(OP.matmul(x, w, out_dtype="float64")),
+            "not read as it is",
+        ),
+        (
             [("x", (64, 64), "float16"), ("y", (64, 64), "float16")],
             lambda emit, x, y: emit(OP.add(x, y)),
             "0 sums in place of one",

@@ -21,7 +21,7 @@ from .emit import const, quotient, remainder, tensor_map, tma_load
 from .epilogue import Epilogue, identity
 from .parameters import Parameters, declare, mark, plain_signature
 from .pixels import PixelKernel, boxes, why_not
-from .problem import BYTES, OUTPUTS, Signature, ceil_div
+from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature, ceil_div
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +109,9 @@ class ConvProblem:
             return "every extent must be at least 1"
         if min(self.out_size) < 1:
             return "the window is larger than the padded input"
+        high, wide = self.out_size
+        if self.images * high * wide * self.filters > MOST_ELEMENTS:
+            return "the output has more than 2**31 - 1 elements"
         if max(self.stride) > 8:
             return f"the copy engine's step is at most 8, but the stride is {self.stride}"
         return None

@@ -75,6 +75,8 @@ def _stage(stmt: Any) -> Stage:
         value.same_as(loop.loop_var) for value, loop in zip(stmt.iter_values, loops, strict=True)
     ):
         raise NotThisForm(f"block {name!r} does not have one loop an axis")
+    if block.match_buffers or block.alloc_buffers or not is_one(stmt.predicate):
+        raise NotThisForm(f"block {name!r} is conditional, or has buffers of its own")
     if any(iv.iter_type not in (_DATA_PARALLEL, _REDUCE) for iv in block.iter_vars):
         raise NotThisForm(f"block {name!r} has an opaque axis")
     store = block.body
@@ -112,6 +114,13 @@ def _added(block: Any, store: tirx.BufferStore) -> Any:
 def number(extent: Any) -> Any:
     """A constant as a number, anything else as it is."""
     return int(extent) if isinstance(extent, tirx.IntImm) else extent
+
+
+def is_one(value: Any) -> bool:
+    """Whether a condition is constant and true."""
+    return (isinstance(value, bool) and value) or (
+        isinstance(value, tirx.IntImm) and int(value) == 1
+    )
 
 
 def is_zero(value: Any) -> bool:

@@ -21,7 +21,7 @@ from .emit import const, tensor_map, tma_load
 from .epilogue import Epilogue, identity
 from .parameters import Parameters, declare, mark, plain_signature
 from .pixels import PixelKernel, boxes, why_not
-from .problem import BYTES, OUTPUTS, Signature
+from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature
 from .stage_layout import Lines
 
 # The copy engine's pattern for a line of the window, by its elements.
@@ -101,6 +101,8 @@ class LineProblem:
             return "the window reaches beyond the last line"
         if (wide - 1) * self.pixel + self.window > self.width:
             return "the window reaches beyond the end of a line"
+        if self.images * high * wide * self.filters > MOST_ELEMENTS:
+            return "the output has more than 2**31 - 1 elements"
         if not 1 <= self.step <= 8:
             return f"the copy engine's step is at most 8, but the stride is {self.step}"
         return None

@@ -25,6 +25,14 @@ from .match_conv import convolution, line_problem_of
 from .match_gemm import Roles, regroup
 from .problem import GemmProblem, Signature
 
+# Types that hold every value of a factor's, and types that floating-point numbers are summed in.
+_WIDER = {
+    "float16": ("float16", "float32"),
+    "bfloat16": ("bfloat16", "float32"),
+    "int8": ("int8", "int16", "int32"),
+    "float8_e4m3fn": ("float8_e4m3fn", "float16", "bfloat16", "float32"),
+}
+_SUMS = ("float16", "bfloat16", "float32")
 #: Rows that a dynamic dimension is taken to have when kernels are chosen.
 EXPECTED_ROWS = 1024
 
@@ -68,6 +76,8 @@ class _Matcher:
         self.params = list(func.params)
         if not all(tirx.is_buffer_var(p) for p in self.params):
             raise NotThisForm("a parameter that is no tensor")
+        if any(len(p.strides) for p in self.params):
+            raise NotThisForm("a parameter with strides of its own")
         self.stages = stages(func)
 
     def run(self) -> Match:
@@ -93,29 +103,42 @@ class _Matcher:
     def _operands(self, anchor: Stage) -> list[tuple[Any, Any]]:
         """Of both factors the load, and the condition of its padding (or None)."""
         value = anchor.value
-        wide = str(anchor.buffer.dtype)
-        if isinstance(value, tirx.Cast) and str(value.ty.dtype) == wide:
+        while isinstance(value, tirx.Cast):
             value = value.value
         if not isinstance(value, tirx.Mul):
             raise NotThisForm("the sum is not one of products")
-        found = []
-        for factor in (value.a, value.b):
-            factor = self.inline(factor)
-            while isinstance(factor, tirx.Cast):
-                factor = factor.value
-            condition = None
-            if isinstance(factor, ir.Call) and str(getattr(factor.op, "name", "")).endswith(
-                "if_then_else"
-            ):
-                condition, factor, other = factor.args
-                if not is_zero(other):
-                    raise NotThisForm("padding that is not zero")
-            while isinstance(factor, tirx.Cast):
-                factor = factor.value
-            if not isinstance(factor, ir.TensorLoad) or self._index(factor.source) is None:
-                raise NotThisForm("a factor that is computed on the way")
-            found.append((factor, condition))
+        found = [self._operand(factor) for factor in (value.a, value.b)]
+        integer = "int" in str(found[0][0].source.dtype)
+        if integer and {str(anchor.buffer.dtype), str(value.ty.dtype)} != {"int32"}:
+            raise NotThisForm("products or sums of integers in fewer than 32 bits")
+        if not integer and str(anchor.buffer.dtype) not in _SUMS:
+            raise NotThisForm(f"sums in {anchor.buffer.dtype}")
         return found
+
+    def _operand(self, factor: Any) -> tuple[Any, Any]:
+        casts: list[str] = []
+
+        def bare(expr: Any) -> Any:
+            while isinstance(expr, tirx.Cast):
+                casts.append(str(expr.ty.dtype))
+                expr = expr.value
+            return expr
+
+        factor = bare(self.inline(factor))
+        condition = None
+        if isinstance(factor, ir.Call) and str(getattr(factor.op, "name", "")).endswith(
+            "if_then_else"
+        ):
+            condition, factor, other = factor.args
+            if not is_zero(other):
+                raise NotThisForm("padding that is not zero")
+            factor = bare(factor)
+        if not isinstance(factor, ir.TensorLoad) or self._index(factor.source) is None:
+            raise NotThisForm("a factor that is computed on the way")
+        dtype = str(factor.source.dtype)
+        if any(cast not in _WIDER.get(dtype, (dtype,)) for cast in casts):
+            raise NotThisForm(f"a factor of {dtype} that is not read as it is")
+        return factor, condition
 
     def _index(self, buffer: Any) -> int | None:
         for i, param in enumerate(self.params):

@@ -22,6 +22,10 @@ OUTPUTS = {
 }
 
 
+#: Places that 32 bits count: the most elements of an output.
+MOST_ELEMENTS = 2**31 - 1
+
+
 def ceil_div(a: int, b: int) -> int:
     """``a / b``, rounded up."""
     return -(-a // b)
@@ -101,6 +105,8 @@ class GemmProblem:
             return f"the output of {self.dtype} must be of {allowed}, but is {self.out}"
         if min(self.m, self.n, self.k, self.batch) < 1:
             return "every extent must be at least 1"
+        if self.batch * self.m * self.n > MOST_ELEMENTS:
+            return f"an output of {self.batch * self.m * self.n} elements has more than 2**31 - 1"
         size = BYTES[self.dtype]
         if size == 1 and (self.trans_a or not self.trans_b):
             return "8-bit inputs must both be contiguous along the depth"
