@@ -1,0 +1,1 @@
+"""Tests of how GPU templates are ranked."""

@@ -35,7 +35,7 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
         sorted(vectors),
         (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
         (1, 2, 4, 8, 16, 32, 64),
-        (1, 2, 4),
+        (1, 2, 4, 8),
         (0, 1, 2),
     ):
         threads = share * place
@@ -45,7 +45,7 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
         if share > 2 * pieces or place > 2 * form.rows or (share < 32 and pieces > 64 * share):
             continue
         steps = math.ceil(pieces / share)
-        if unroll > steps or (unroll > 1 and steps > unroll and steps % unroll):
+        if unroll >= 2 * steps or (steps > unroll and steps % unroll):
             continue
         if stage and not (form.wide and len(blocks) > 1):
             continue
@@ -54,6 +54,7 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
             or form.columns % (vector * share)
             or form.columns // share > 128
             or unroll > 1
+            or share < 2
             or blocks[0].axes[-1].extent != form.columns
         ):
             continue

@@ -39,7 +39,7 @@ def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list
     for vector, threads, direct, tile in itertools.product(
         sorted(vectors), (64, 128, 256), (0, 1), (1, 2, 4, 7, 8)
     ):
-        if before % tile or (direct and vector == 1) or vector * tile > 56:
+        if before % tile or (direct and vector == 1) or vector * tile > 32:
             continue
         hint = GpuHint(
             "gpu_window", arch, thread=(threads,), vector=vector,

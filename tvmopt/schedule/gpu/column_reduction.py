@@ -140,7 +140,7 @@ def _columns(
     load_at(sch, copies, unrolled(sch, rest, hint.option("unroll", 1)))
     sch.unroll(lane)
     if tile is not None:
-        _share(sch, tile, grid, vector)
+        _share(sch, tile, grid, vector, threads)
     # Both before any of their loops is split: what a split adds at the end is not seen as such.
     sch.reverse_compute_at(block, grid, preserve_unit_loops=True)
     sch.reverse_compute_at(end, grid, preserve_unit_loops=True)
@@ -153,7 +153,7 @@ def _columns(
             sch.reorder(y, x, *summed)
             sch.bind(y, "threadIdx.y")
         else:
-            x, lane = sch.split(column, [None, vector])
+            x, lane = _columns_of(sch, column, vector, threads)
             sch.reorder(x, lane, *summed)
             for loop in summed:
                 sch.bind(loop, "threadIdx.y")
@@ -195,11 +195,23 @@ def _alone(
     init_before(sch, block, sch.get_loops(block)[2])
 
 
-def _share(sch: s_tir.Schedule, tile: SBlockRV, grid: LoopRV, vector: int) -> None:
+def _columns_of(
+    sch: s_tir.Schedule, column: LoopRV, vector: int, threads: int
+) -> tuple[LoopRV, LoopRV]:
+    """Loops over the threads and over the columns of one; all threads, also where some have none.
+
+    A loop over fewer threads than the kernel has would be run by the others, too.
+    """
+    pieces, lane = sch.split(column, [extent(sch, column) // vector, vector])
+    _, x = sch.split(pieces, [None, threads])
+    return x, lane
+
+
+def _share(sch: s_tir.Schedule, tile: SBlockRV, grid: LoopRV, vector: int, threads: int) -> None:
     """Put the threads' sums into shared memory."""
     sch.reverse_compute_at(tile, grid, preserve_unit_loops=True)
     _, y, *inside = sch.get_loops(tile)
-    x, lane = sch.split(fuse_all(sch, inside), [None, vector])
+    x, lane = _columns_of(sch, fuse_all(sch, inside), vector, threads)
     sch.bind(y, "threadIdx.y")
     sch.bind(x, "threadIdx.x")
     if vector > 1:

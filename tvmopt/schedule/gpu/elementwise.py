@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import IRModule, ir, s_tir, tirx
+from tvm import IRModule, ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.arch.cuda import itemsize
-from tvmopt.schedule.analysis import BlockFacts, block_facts, leaf_blocks, variables
+from tvmopt.schedule.analysis import BlockFacts, block_facts, leaf_blocks, substitute, variables
 
 from .base import GpuTemplate
 from .hint import GpuHint
@@ -109,8 +109,10 @@ def vectorizes(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) ->
             scattered = True
         elif var in variables(last):
             # Rows may be gathered, but the piece within a row must be the result's own.
-            aligned = int(load.source.shape[-1]) % vector == 0
-            scattered = scattered or not (aligned and variables(last) == {var})
+            start = substitute(last, {var: tirx.IntImm(str(var.ty.dtype), 0)})
+            start = sym.Analyzer().simplify(start)
+            aligned = isinstance(start, tirx.IntImm) and int(start) % vector == 0
+            scattered = scattered or not aligned or int(load.source.shape[-1]) % vector != 0
 
     tvm_ffi.structural_walk(sch.get(block).body, (ir.TensorLoad, on_load), order="post")
     if not scattered:

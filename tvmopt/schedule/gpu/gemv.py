@@ -164,12 +164,13 @@ def _loads(sch: s_tir.Schedule, block: SBlockRV, form: GemvForm, vector: int) ->
 def _finish(sch: s_tir.Schedule, block: SBlockRV, epilogue: str | None) -> None:
     """Sum the threads' parts, and do what follows."""
     _, place = sch.get_loops(sch.get_producers(block)[0])[:2]
+    # TVM's cross-thread sums may store past the last row; a block after them does not.
+    end = sch.cache_write(block, 0, "local") if epilogue is None else sch.get_sblock(epilogue)
     sch.reverse_compute_at(block, place, preserve_unit_loops=True)
     _, _, thread, *spatial = sch.get_loops(block)
     if spatial:
         sch.reorder(*spatial, thread)
     sch.bind(thread, "threadIdx.x")
+    sch.reverse_compute_at(end, place, preserve_unit_loops=True)
     if epilogue is not None:
-        end = sch.get_sblock(epilogue)
-        sch.reverse_compute_at(end, place, preserve_unit_loops=True)
         sch.set_scope(block, 0, "local")

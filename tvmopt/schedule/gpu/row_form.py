@@ -19,7 +19,7 @@ class RowForm:
     Attributes:
         sch: Its schedule.
         reductions: Names of the reductions, in order.
-        last: Name of the block that writes the result; a reduction, or what follows them.
+        last: Name of the block after them that writes the result.
         rows: Rows.
         columns: Elements of a row.
         wide: Whether the result has an element for each of the row, not one a row.
@@ -47,6 +47,12 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
     if not found or last is None:
         return None
     final = block_facts(sch, last)
+    if final.reduction:
+        # TVM's cross-thread sums may store past the last row; the copy that this makes does not.
+        last = sch.cache_write(last, 0, "local")
+        final = block_facts(sch, last)
+        blocks = all_facts(sch)
+        found = [f for f in blocks if f.reduction]
     if any(not f.reduction and f.name != final.name for f in blocks):
         return None
     columns, rows = found[0].reduced, spatial_extent(found[0])
@@ -54,11 +60,11 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
         return None
     if columns == 1:
         return None
-    if not final.reduction and final.work not in (rows, rows * columns):
+    if final.work not in (rows, rows * columns):
         return None
     vector = 16
     for facts in blocks:
-        inner = max(i for i, a in enumerate(facts.axes))
+        inner = len(facts.axes) - 1
         if facts.reduction:
             inner = facts.reduction[-1]
             if inner != len(facts.axes) - 1:
@@ -74,7 +80,7 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
                 size = int(access.buffer.dtype.itemsize)
                 end = math.gcd(int(access.buffer.shape[-1]), facts.axes[inner].extent)
                 vector = min(vector, math.gcd(end, 16 // size))
-    wide = not final.reduction and final.work == rows * columns
+    wide = final.work == rows * columns
     crosses = False
     if wide:
         before = 1

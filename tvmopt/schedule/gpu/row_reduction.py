@@ -58,7 +58,7 @@ class GpuRowReduction(GpuTemplate):
         sch = form.sch
         vector = math.gcd(form.vector, hint.vector)
         last = sch.get_sblock(form.last)
-        others = [sch.get_sblock(n) for n in form.reductions if n != form.last]
+        others = [sch.get_sblock(n) for n in form.reductions]
         stage = hint.option("stage") if form.wide else 0
         staged = stage_rows(sch, form, hint) if stage == SHARED else None
         kept = keep_rows(sch, form, hint, vector) if stage == REGISTERS else None
@@ -66,23 +66,14 @@ class GpuRowReduction(GpuTemplate):
             return None
         loads = {
             sch.get(b).name_hint: cache_reads(sch, b, len(sch.get(b).iter_vars) - 1, vector)
-            for b in [*others, *([last] if form.wide or form.last in form.reductions else [])]
+            for b in [*others, *([last] if form.wide else [])]
         }
         result = cache_result(sch, last, vector) if form.wide and vector > 1 else None
-        facts = block_facts(sch, last)
-        loops = sch.get_loops(last)
-        columns: list[LoopRV] = []
-        if facts.reduction:
-            rows = [loops[i] for i in range(len(loops)) if not facts.axes[i].reduce]
-            columns = [loops[i] for i in facts.reduction]
-            rows = rows or [sch.add_unit_loop(loops[0])]
-            sch.reorder(*rows, *columns)
-        else:
-            divided = split_prefix(sch, loops, form.rows)
-            if divided is None:
-                return None
-            rows, columns = divided
-            rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
+        divided = split_prefix(sch, sch.get_loops(last), form.rows)
+        if divided is None:
+            return None
+        rows, columns = divided
+        rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
         together = hint.thread[0] if hint.thread else 1
         if together <= extent(sch, rows[-1]):
             inner, place = sch.split(rows[-1], [None, together])
@@ -91,7 +82,7 @@ class GpuRowReduction(GpuTemplate):
             grid, place = sch.split(fuse_all(sch, rows), [None, together])
         sch.bind(grid, "blockIdx.x")
         sch.bind(place, "threadIdx.y")
-        work = [(last, columns)] if form.wide or facts.reduction else []
+        work = [(last, columns)] if form.wide else []
         for block in reversed(others):
             for n in range(len(sch.get(block).writes)):
                 sch.set_scope(block, n, "local")
