@@ -77,7 +77,7 @@ def copies_asynchronously(problem: MatmulProblem, rows: int, columns: int, step:
     wide = all(run * size >= 4 for run in problem.runs)
     ragged = bool(problem.rows % rows or problem.columns % columns or problem.depth % step)
     same = all(s == size for s in problem.sizes)
-    straight = problem.dtype != "int8" or (all(problem.along_k) and not ragged)
+    straight = itemsize(problem.dtype) > 1 or (all(problem.along_k) and not ragged)
     return wide and same and straight and all(problem.plain)
 
 
@@ -150,7 +150,7 @@ def shared_bytes(problem: MatmulProblem, hint: GpuHint) -> int:
     (bm, bn), step = hint.block, hint.rstep
     in_flight = 0.0
     for edge, along in zip((bm, bn), problem.along_k, strict=True):
-        rows, width = (edge, step) if along or problem.dtype == "int8" else (step, edge)
+        rows, width = (edge, step) if along or itemsize(problem.dtype) == 1 else (step, edge)
         in_flight += rows * (width + pad) * size
     row = bn * itemsize(problem.sums)
     return int(max(hint.stages * in_flight, bm * (row + (32 - row) % 128)))
@@ -215,6 +215,6 @@ def _copies(problem: MatmulProblem, hint: GpuHint, n: int, threads: int) -> floa
     """Copies of a thread in a step for operand ``n``."""
     size = itemsize(problem.dtype)
     vector = min(problem.runs[n], int(16 / max(size, problem.sizes[n])))
-    if problem.dtype == "int8" and not problem.along_k[n]:
+    if itemsize(problem.dtype) == 1 and not problem.along_k[n]:
         vector = 1
     return hint.rstep * hint.block[n] / threads / max(1, vector)

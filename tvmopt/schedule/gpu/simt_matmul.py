@@ -34,8 +34,8 @@ class SimtMatmul(GpuTemplate):
 
     ``hint.block`` is the rows and columns of a thread block, ``hint.thread`` the threads along
     them, ``hint.rstep`` the depth of a step, ``hint.stages`` the steps in flight (with
-    ``async_copy`` by cp.async, else at most 2, through registers), ``hint.raster`` rows of blocks side by side, ``hint.split_k`` parts of the reduction, which a
-    second kernel sums.
+    ``async_copy`` by cp.async, else at most 2, through registers), ``hint.raster`` rows of blocks
+    side by side, ``hint.split_k`` parts of the reduction, which a second kernel sums.
 
     Options: ``lanes_m``: rows of threads in a warp, 4 unless given.
     """
