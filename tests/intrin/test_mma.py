@@ -12,6 +12,7 @@ KINDS = [
     MmaIntrinsic("float16", "float32"),
     MmaIntrinsic("bfloat16", "float32", False, False),
     MmaIntrinsic("int8", "int32"),
+    MmaIntrinsic("uint8", "int32", other="int8"),
 ]
 each = pytest.mark.parametrize("mma", KINDS, ids=str)
 
@@ -31,7 +32,7 @@ def test_sums_come_back_from_their_places() -> None:
 @each
 def test_places_are_those_of_the_instruction(mma) -> None:
     """Registers of 4 bytes, as the PTX manual numbers them: a group is a lane over 4."""
-    word = {"float16": 2, "bfloat16": 2, "int8": 4}[mma.dtype]
+    word = {"float16": 2, "bfloat16": 2, "int8": 4, "uint8": 4}[mma.dtype]
     half = mma.depth // 2
     for lane, register, part in itertools.product(range(LANES), range(4), range(word)):
         group, within = lane // 4, lane % 4
@@ -54,6 +55,11 @@ def test_places_are_those_of_the_instruction(mma) -> None:
 def test_refuses_other_types(arguments) -> None:
     with pytest.raises(ValueError, match="sums must be one of"):
         MmaIntrinsic(*arguments)
+
+
+def test_only_bytes_differ_in_type() -> None:
+    with pytest.raises(ValueError, match="only bytes differ"):
+        MmaIntrinsic("float16", "float32", other="bfloat16")
 
 
 def test_refuses_to_transpose_bytes() -> None:

@@ -18,10 +18,18 @@ from tvm.script import tirx as T  # noqa: N812
 ROWS = COLUMNS = 16
 LANES = 32
 _ROW_BYTES = 16  # what one lane names to ldmatrix: a row of an 8 x 8 matrix of 16 bits
-_SIZES = {"float16": 2, "bfloat16": 2, "int8": 1}
+_SIZES = {"float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
 _SHORT = {
-    "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "float32": "fp32", "int32": "int32",
+    "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "uint8",
+    "float32": "fp32", "int32": "int32",
 }  # fmt: skip
+_SUMS = {
+    "float16": ("float32", "float16"),
+    "bfloat16": ("float32",),
+    "int8": ("int32",),
+    "uint8": ("int32",),
+}
+_BYTES = ("int8", "uint8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +37,14 @@ class MmaIntrinsic:
     """``sums[i, j] += sum over k of a[i, k] * b[j, k]`` on 16 x 16 sums, by a warp.
 
     Attributes:
-        dtype: Type of both operands: ``"float16"``, ``"bfloat16"`` or ``"int8"``.
+        dtype: Type of ``a``, and of ``b`` unless ``other`` says otherwise: ``"float16"``,
+            ``"bfloat16"``, ``"int8"`` or ``"uint8"``.
         sums: Type of the sums: ``"float32"``, ``"float16"`` (of float16) or ``"int32"``.
         a_along_k: Whether ``a`` lies in shared memory as ``[i][k]``, else as ``[k][i]``.
         b_along_k: Whether ``b`` lies as ``[j][k]``, else as ``[k][j]``; the latter only of 16 bits.
         swapped: Whether the product is written ``b * a``, which TVM tells apart.
+        other: Type of ``b`` where it differs: bytes with a sign times bytes without, or the other
+            way round.
         scope: Scope of the shared memory.
     """
 
@@ -42,17 +53,22 @@ class MmaIntrinsic:
     a_along_k: bool = True
     b_along_k: bool = True
     swapped: bool = False
+    other: str = ""
     scope: str = "shared.dyn"
 
     def __post_init__(self) -> None:
-        allowed = {"float16": ("float32", "float16"), "bfloat16": ("float32",), "int8": ("int32",)}
-        if self.sums not in allowed.get(self.dtype, ()):
-            raise ValueError(
-                f"sums must be one of {allowed.get(self.dtype, ())} for {self.dtype}, but got "
-                f"{self.sums}"
-            )
-        if self.dtype == "int8" and not (self.a_along_k and self.b_along_k):
-            raise ValueError("int8 operands must lie along k: ldmatrix transposes 16 bits only")
+        allowed = _SUMS.get(self.dtype, ())
+        if self.sums not in allowed:
+            raise ValueError(f"sums must be one of {allowed} for {self.dtype}, but got {self.sums}")
+        if self.weight != self.dtype and not {self.dtype, self.weight} <= set(_BYTES):
+            raise ValueError(f"only bytes differ in type, but got {self.dtype} and {self.weight}")
+        if self.dtype in _BYTES and not (self.a_along_k and self.b_along_k):
+            raise ValueError("bytes must lie along k: ldmatrix transposes 16 bits only")
+
+    @property
+    def weight(self) -> str:
+        """Type of ``b``."""
+        return self.other or self.dtype
 
     @property
     def row(self) -> int:
@@ -103,13 +119,15 @@ class MmaIntrinsic:
         """Register what loads a fragment of ``b``; its name."""
         along = "k" if self.b_along_k else "j"
         return _register(
-            f"tvmopt.mma_load_b_{self.dtype}_{along}_{self.scope}", lambda: _load(self, False)
+            f"tvmopt.mma_load_b_{self.weight}_{along}_{self.scope}", lambda: _load(self, False)
         )
 
     def multiply(self) -> str:
         """Register what multiplies; its name."""
         order = "_swapped" if self.swapped else ""
-        return _register(f"tvmopt.mma_{self.dtype}_{self.sums}{order}", lambda: _multiply(self))
+        return _register(
+            f"tvmopt.mma_{self.dtype}_{self.weight}_{self.sums}{order}", lambda: _multiply(self)
+        )
 
     def zero(self) -> str:
         """Register what zeroes sums; its name."""
@@ -125,7 +143,7 @@ def register_used(text: str) -> None:
     if "tvmopt.mma_" not in text:
         return
     for mma in _ALL:
-        if f"tvmopt.mma_{mma.dtype}_{mma.sums}" in text:
+        if f"tvmopt.mma_{mma.dtype}_{mma.weight}_{mma.sums}" in text:
             for register in (mma.load_a, mma.load_b, mma.multiply, mma.zero, mma.store):
                 register()
 
@@ -138,7 +156,8 @@ def _register(name: str, make: Any) -> str:
 
 def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Shared memory to a fragment: definition and implementation."""
-    dtype, scope, row, depth, local = mma.dtype, mma.scope, mma.row, mma.depth, mma.local
+    scope, row, depth, local = mma.scope, mma.row, mma.depth, mma.local
+    dtype = mma.dtype if is_a else mma.weight
     along_k = mma.a_along_k if is_a else mma.b_along_k
     place = mma.place_a if is_a else mma.place_b
     height, width = (ROWS, depth) if along_k else (depth, ROWS)
@@ -212,7 +231,7 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Fragments multiplied into sums: definition and implementation."""
-    dtype, sums, row, depth, local = mma.dtype, mma.sums, mma.row, mma.depth, mma.local
+    sums, row, depth, local = mma.sums, mma.row, mma.depth, mma.local
     swapped, place_c = mma.swapped, mma.place_c
 
     def place_a(i: Any, _j: Any, k: Any) -> tuple[Any, Any]:
@@ -225,14 +244,16 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
         return (second, first) if swapped else (first, second)
 
     place_x, place_y = (place_b, place_a) if swapped else (place_a, place_b)
-    instruction, short, short_sums = f"m16n8k{depth}", _SHORT[dtype], _SHORT[sums]
+    type_x, type_y = by_role(mma.dtype, mma.weight)
+    instruction, short_sums = f"m16n8k{depth}", _SHORT[sums]
+    short_a, short_b = _SHORT[mma.dtype], _SHORT[mma.weight]
     shape = (LANES, local)
     local_c = ROWS * COLUMNS // LANES
 
     @T.prim_func(s_tir=True)
     def definition(first: T.handle, second: T.handle, c: T.handle) -> None:
-        X = T.match_buffer(first, shape, dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
-        Y = T.match_buffer(second, shape, dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        X = T.match_buffer(first, shape, type_x, align=64, offset_factor=row, scope="local")  # noqa: N806
+        Y = T.match_buffer(second, shape, type_y, align=64, offset_factor=row, scope="local")  # noqa: N806
         C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
@@ -251,8 +272,8 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def implementation(first: T.handle, second: T.handle, c: T.handle) -> None:
-        X = T.match_buffer(first, shape, dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
-        Y = T.match_buffer(second, shape, dtype, align=64, offset_factor=row, scope="local")  # noqa: N806
+        X = T.match_buffer(first, shape, type_x, align=64, offset_factor=row, scope="local")  # noqa: N806
+        Y = T.match_buffer(second, shape, type_y, align=64, offset_factor=row, scope="local")  # noqa: N806
         C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
@@ -263,8 +284,8 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                     instruction,
                     "row",
                     "col",
-                    short,
-                    short,
+                    short_a,
+                    short_b,
                     short_sums,
                     A.data,
                     A.elem_offset,
@@ -281,8 +302,8 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                     instruction,
                     "row",
                     "col",
-                    short,
-                    short,
+                    short_a,
+                    short_b,
                     short_sums,
                     A.data,
                     A.elem_offset,
@@ -376,13 +397,16 @@ def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 _ALL = (
     *(
-        MmaIntrinsic(dtype, sums, a, b)
+        MmaIntrinsic(dtype, sums, a, b, swapped)
         for dtype, sums in (("float16", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
         for a in (True, False)
         for b in (True, False)
+        for swapped in (False, True)
     ),
-    *(MmaIntrinsic(d, "float32", swapped=True) for d in ("float16", "bfloat16")),
-    MmaIntrinsic("float16", "float16", swapped=True),
-    MmaIntrinsic("int8", "int32"),
-    MmaIntrinsic("int8", "int32", swapped=True),
+    *(
+        MmaIntrinsic(a, "int32", swapped=swapped, other=b)
+        for a in _BYTES
+        for b in _BYTES
+        for swapped in (False, True)
+    ),
 )

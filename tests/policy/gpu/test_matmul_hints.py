@@ -62,10 +62,9 @@ def test_stages_are_given_up_before_tiles() -> None:
     for arch in (GPUS["nvidia-rtx-3090"], H200):
         hints = [r.hint for r in mma_hints(LARGE.func(), arch)]
         assert all(shared_bytes(problem, hint) <= arch.smem_bytes for hint in hints)
-        stages += [
-            h.stages for h in hints if (h.block, h.warp) == ((128, 128), (64, 64)) and h.rstep == 64
-        ]
-    assert stages == [2, 4]
+        deep = [h for h in hints if h.block == (128, 128) and h.rstep == 64]
+        stages.append(max(h.stages for h in deep))
+    assert stages == [2, 5]
 
 
 def test_older_gpus_have_none_on_tensor_cores() -> None:
@@ -86,7 +85,7 @@ def test_a_large_product_gets_large_tiles() -> None:
 
 
 def test_only_what_tvm_can_copy_asynchronously_is() -> None:
-    assert all(r.hint.async_copy for r in mma_hints(LARGE.func(), H200)[:10])
+    assert all(r.hint.async_copy for r in mma_hints(LARGE.func(), H200) if r.hint.stages > 1)
     stem = Conv("NHWC", 2, 28, 3, 64, 7, 2, 3, dtype="float16")
     assert not any(r.hint.async_copy for r in mma_hints(stem.func(), H200))
     bytes_along_columns = Case("nn", 256, 256, 256, "int8", "int32")

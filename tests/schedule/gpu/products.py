@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 from tvm import te, tirx
 
-_SUMS = {"float16": "float32", "bfloat16": "float32", "int8": "int32"}
+_SUMS = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Case:
     out: str = ""
     batch: int = 1
     bias: bool = False
+    other: str = ""
 
     def shapes(self) -> list[tuple[int, ...]]:
         a = (self.rows, self.depth) if self.layout[0] == "n" else (self.depth, self.rows)
@@ -37,7 +38,8 @@ class Case:
         shape_a, shape_b, shape = self.shapes()
         sums = _SUMS.get(self.dtype, self.dtype)
         out = self.out or self.dtype
-        a, b = te.placeholder(shape_a, self.dtype, "A"), te.placeholder(shape_b, self.dtype, "B")
+        a = te.placeholder(shape_a, self.dtype, "A")
+        b = te.placeholder(shape_b, self.other or self.dtype, "B")
         k = te.reduce_axis((0, self.depth), "k")
 
         def element(*at: Any) -> Any:
@@ -170,8 +172,9 @@ def inputs(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
     made = []
     for param in func.params[:-1]:
         shape, dtype = tuple(int(e) for e in param.shape), str(param.dtype)
-        if dtype.startswith("int"):
-            made.append(rng.integers(-100, 100, shape).astype(dtype))
+        if "int" in dtype:
+            low, high = (0, 256) if dtype == "uint8" else (-100, 100)
+            made.append(rng.integers(low, high, shape).astype(dtype))
         else:
             kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
             made.append(rng.standard_normal(shape).astype(kind))

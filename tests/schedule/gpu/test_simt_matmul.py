@@ -15,6 +15,7 @@ from tests.schedule.gpu import on_cpu
 from tests.schedule.gpu.products import Case, Conv, error, inputs, module
 from tvmopt.arch.gpus import GPUS
 from tvmopt.schedule.gpu.hint import GpuHint
+from tvmopt.schedule.gpu.passes import PASS_CONFIG
 from tvmopt.schedule.gpu.simt_matmul import SimtMatmul, why_not_simt
 
 ARCH = GPUS["nvidia-h200"]
@@ -42,7 +43,8 @@ def schedule(case: Case | Conv, hint: GpuHint):
 
 
 def cuda(sch) -> str:
-    built = tvm.tirx.build(sch.mod, target=ARCH.to_tvm(), pipeline="s_tir")
+    with tvm.transform.PassContext(config=PASS_CONFIG):
+        built = tvm.tirx.build(sch.mod, target=ARCH.to_tvm(), pipeline="s_tir")
     return built.imports[0].inspect_source("cuda")
 
 
@@ -67,6 +69,7 @@ def test_right_for_any_extents(case, split) -> None:
         {"rstep": 16},
         {"stages": 1},
         {"raster": 0},
+        {"stages": 3, "async_copy": True},
     ],
     ids=str,
 )
@@ -140,7 +143,6 @@ def test_trace_replays_from_a_database(tmp_path) -> None:
         ({"thread": (2, 8)}, "whole warps"),
         ({"rstep": 1}, "same number"),
         ({"stages": 3}, "stages"),
-        ({"async_copy": True}, "async_copy"),
     ],
     ids=str,
 )

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from tvm import tirx
 
 from tvmopt.arch.cuda import CudaArch, itemsize
-from tvmopt.intrin.mma import MmaIntrinsic
 from tvmopt.policy.gpu.matmul_problem import (
     LAUNCH,
     MatmulProblem,
@@ -27,16 +26,21 @@ from tvmopt.schedule.gpu.product import Product, normalise
 _EDGES = (16, 32, 64, 128, 256)
 _WARPS = ((16, 16), (16, 32), (32, 16), (32, 32), (32, 64), (64, 32), (64, 64))
 _STEP_BYTES = (32, 64, 128)
-_STAGES = (4, 3, 2)
+_STAGES = (5, 4, 3, 2)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _MOST_REGISTERS = 255
 # Registers of a thread beyond sums and fragments.
 _OTHER_REGISTERS = 40
 # The part of the tensor cores' rate that instructions of one warp reach: from Hopper on only those
 # of four warps together reach it all.
-_WARP_RATE, _HOPPER_WARP_RATE = 0.92, 0.62
-# Cycles of a step that nothing hides when a tile is alone on its multiprocessor, and of a barrier.
-_WAIT, _BARRIER = 220.0, 40.0
+_WARP_RATE, _HOPPER_WARP_RATE = 0.85, 0.55
+# Cycles to bring one line of 128 bytes from L2, in which fragments wait in the same queue; the
+# part of them that a step sees, that of each further tile at once, and what is left when fragments
+# are loaded ahead.
+_LINE, _LINE_CYCLES = 128, 2.75
+_SEEN, _SHARED, _AHEAD = 1.06, 0.3, 0.57
+# Cycles from a copy to its arrival: what is in flight must last so long.
+_LATENCY = 1300.0
 _FILL = 1500.0
 
 
@@ -73,7 +77,7 @@ def copies_asynchronously(problem: MatmulProblem, rows: int, columns: int, step:
     wide = all(run * size >= 4 for run in problem.runs)
     ragged = bool(problem.rows % rows or problem.columns % columns or problem.depth % step)
     same = all(s == size for s in problem.sizes)
-    straight = problem.dtype != "int8" or (all(problem.along_k) and not ragged)
+    straight = itemsize(problem.dtype) > 1 or (all(problem.along_k) and not ragged)
     return wide and same and straight and all(problem.plain)
 
 
@@ -95,44 +99,48 @@ def _hints(
             step = int(wide / size)
             if split > 1 and (2 * tiles > arch.sms or problem.depth < 4 * split * step):
                 continue
-            hint = _filled(problem, arch, (bm, bn), (wm, wn), step, split, most, async_copy, mma)
-            if hint is not None:
-                yield hint
+            for stages, ahead in _pipelines(
+                problem, arch, (bm, bn), step * split, most, async_copy
+            ):
+                hint = GpuHint(
+                    template="mma_matmul",
+                    arch=arch,
+                    block=(bm, bn),
+                    warp=(wm, wn),
+                    rstep=step,
+                    stages=stages,
+                    async_copy=stages > 1
+                    and _is_async(problem, arch, (bm, bn), step * split, async_copy),
+                    raster=8,
+                    split_k=split,
+                    options=(("ahead", 1),) if ahead and step > mma.depth else (),
+                )
+                if not why_not_mma(hint, mma):
+                    yield hint
 
 
-def _filled(
+def _is_async(
+    problem: MatmulProblem, arch: CudaArch, block: tuple[int, int], step: int, wanted: bool
+) -> bool:
+    return wanted and arch.has_async_copy and copies_asynchronously(problem, *block, step)
+
+
+def _pipelines(
     problem: MatmulProblem,
     arch: CudaArch,
     block: tuple[int, int],
-    warp: tuple[int, int],
     step: int,
-    split: int,
     most: int,
     async_copy: bool,
-    mma: MmaIntrinsic,
-) -> GpuHint | None:
-    """The hint with the most steps in flight that shared memory holds; None when none fits."""
-    is_async = (
-        async_copy and arch.has_async_copy and copies_asynchronously(problem, *block, step * split)
-    )
-    steps = math.ceil(problem.depth / (step * split))
+) -> Iterator[tuple[int, bool]]:
+    """Steps in flight, and whether fragments are loaded ahead: what there may be, no more."""
+    steps = math.ceil(problem.depth / step)
+    is_async = _is_async(problem, arch, block, step, async_copy)
     for stages in _STAGES if is_async else (2, 1):
-        if (most and stages > most) or stages > max(1, steps):
-            continue
-        hint = GpuHint(
-            template="mma_matmul",
-            arch=arch,
-            block=block,
-            warp=warp,
-            rstep=step,
-            stages=stages,
-            async_copy=is_async and stages > 1,
-            raster=8,
-            split_k=split,
-        )
-        if shared_bytes(problem, hint) <= arch.smem_bytes and not why_not_mma(hint, mma):
-            return hint
-    return None
+        if stages <= max(1, steps) and (not most or stages <= most):
+            yield stages, False
+            if is_async and stages > 2:
+                yield stages, True
 
 
 def shared_bytes(problem: MatmulProblem, hint: GpuHint) -> int:
@@ -142,7 +150,7 @@ def shared_bytes(problem: MatmulProblem, hint: GpuHint) -> int:
     (bm, bn), step = hint.block, hint.rstep
     in_flight = 0.0
     for edge, along in zip((bm, bn), problem.along_k, strict=True):
-        rows, width = (edge, step) if along or problem.dtype == "int8" else (step, edge)
+        rows, width = (edge, step) if along or itemsize(problem.dtype) == 1 else (step, edge)
         in_flight += rows * (width + pad) * size
     row = bn * itemsize(problem.sums)
     return int(max(hint.stages * in_flight, bm * (row + (32 - row) % 128)))
@@ -159,7 +167,7 @@ def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
         staged = (bm + bn) * step * size / 4 / (warps * arch.warp)
     registers = int(
         wm * wn / arch.warp * itemsize(problem.sums) / 4
-        + (wm + wn) / 16 * 4
+        + (wm + wn) / 16 * 4 * (2 if hint.option("ahead") else 1)
         + staged
         + _OTHER_REGISTERS
     )
@@ -171,36 +179,42 @@ def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     tiles = grid(problem, arch, hint.block, hint.split_k, resident)
     steps = math.ceil(problem.depth / (step * hint.split_k))
     rate = _HOPPER_WARP_RATE if arch.has_wgmma else _WARP_RATE
-    # No more than four warps' worth of tensor cores: fewer warps leave some idle.
+    # Fewer warps than tensor cores leave some idle.
     busy = min(1.0, warps * tiles.together / arch.partitions)
     multiply = bm * bn * step / (arch.fma(problem.dtype) * rate * busy)
     loads = warps * (wm + wn) * step * size / arch.smem_bandwidth
-    stores = (bm + bn) * step * size / arch.smem_bandwidth
-    shared = loads + stores * (1.0 if _is_straight(problem) else 4.0)
     copies = sum(_copies(problem, hint, n, warps * arch.warp) for n in range(2))
     issue = warps * (wm / 16 * wn / 8 * step * size / 32 * 2 + copies * 3 + 20) / arch.partitions
-    at_once = (multiply**4 + shared**4 + issue**4) ** 0.25
-    hidden = max(1.0, tiles.together * warps / arch.partitions)
-    wait = _WAIT if hint.stages < 2 else _BARRIER
-    one = at_once + wait / hidden
+    at_once = (multiply**4 + loads**4 + issue**4) ** 0.25
+    lines = sum(_lines(problem, hint, n) for n in range(2))
+    seen = (_SEEN + _SHARED * (tiles.together - 1.0)) / tiles.together
+    if hint.option("ahead"):
+        seen *= _AHEAD
+    elif not hint.async_copy:
+        seen += 0.5  # through registers: what is loaded is waited for, and stored by threads
+    one = at_once + lines * _LINE_CYCLES * seen
+    one += max(0.0, _LATENCY - max(0, hint.stages - 1) * one * tiles.together) / tiles.together
     finish = bm * bn * itemsize(problem.sums) * 3 / arch.smem_bandwidth
     compute = tiles.turns * (steps * one + finish) + _FILL
     dram, l2 = memory_cycles(problem, arch, hint.block, hint.raster)
     second = sum_cycles(problem, arch, hint.split_k)
-    total = max(compute, dram, l2) + 0.1 * min(compute, max(dram, l2)) + LAUNCH + second
-    facts = (compute, dram, l2, shared / at_once, busy, float(tiles.turns))
+    total = max(compute, dram, l2) + LAUNCH + second
+    facts = (compute, dram, l2, lines, busy, float(tiles.turns))
     return GpuRanked(hint, total, facts)
 
 
-def _is_straight(problem: MatmulProblem) -> bool:
-    """Whether copies keep the order of memory."""
-    return problem.dtype != "int8" or all(problem.along_k)
+def _lines(problem: MatmulProblem, hint: GpuHint, n: int) -> float:
+    """Lines of memory that a step of a tile reads of operand ``n``."""
+    run = (hint.rstep if problem.along_k[n] else hint.block[n]) * problem.sizes[n]
+    if problem.runs[n] == 1 and not problem.plain[n]:
+        run = problem.sizes[n]
+    return hint.rstep * hint.block[n] * problem.sizes[n] / min(_LINE, run)
 
 
 def _copies(problem: MatmulProblem, hint: GpuHint, n: int, threads: int) -> float:
     """Copies of a thread in a step for operand ``n``."""
     size = itemsize(problem.dtype)
     vector = min(problem.runs[n], int(16 / max(size, problem.sizes[n])))
-    if problem.dtype == "int8" and not problem.along_k[n]:
+    if itemsize(problem.dtype) == 1 and not problem.along_k[n]:
         vector = 1
     return hint.rstep * hint.block[n] / threads / max(1, vector)

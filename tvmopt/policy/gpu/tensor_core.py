@@ -35,6 +35,7 @@ _TYPES = {
     ("float16", "float16"),
     ("bfloat16", "float32"),
     ("int8", "int32"),
+    ("uint8", "int32"),
 }
 
 
@@ -105,7 +106,7 @@ def get_tensorized_func_and_tags(
     product = product_of(func) if sm >= 80 else None
     if product is None or (product.a.dtype, product.sums) not in _TYPES:
         return func, None
-    if product.a.dtype != product.b.dtype:
+    if (product.b.dtype, product.sums) not in _TYPES:
         return func, None
     tags = {"tensorcore_config": [1, 2], "pipeline_stage": 4, "use_async_copy": 1}
     return product.sch.mod["main"], tags

@@ -140,13 +140,14 @@ class MmaMatmul(GpuTemplate):
 def mma_of(product: Product, hint: GpuHint) -> MmaIntrinsic | None:
     """The instructions that multiply the operands of ``product``; None without any."""
     a, b = product.copies
-    if a.dtype != b.dtype or hint.arch.tensor_shape(a.dtype) is None or hint.arch.sm < 80:
+    if hint.arch.tensor_shape(a.dtype) is None or hint.arch.sm < 80:
         return None
     # ldmatrix transposes 16 bits only: bytes are put in order on their way to shared memory.
-    a_along, b_along = (a.dtype == "int8" or x.contiguous != "x" for x in product.copies)
+    is_byte = itemsize(a.dtype) == 1
+    a_along, b_along = (is_byte or x.contiguous != "x" for x in product.copies)
     swapped = a.index > b.index
     try:
-        return MmaIntrinsic(a.dtype, product.sums, a_along, b_along, swapped)
+        return MmaIntrinsic(a.dtype, product.sums, a_along, b_along, swapped, b.dtype)
     except ValueError:
         return None
 

@@ -33,9 +33,9 @@ class SimtMatmul(GpuTemplate):
     """Rows and columns of sums in registers, operands in shared memory, no tensor cores.
 
     ``hint.block`` is the rows and columns of a thread block, ``hint.thread`` the threads along
-    them, ``hint.rstep`` the depth of a step, ``hint.stages`` 2 to load a step ahead and 1 not to,
-    ``hint.raster`` rows of blocks side by side, ``hint.split_k`` parts of the reduction, which a
-    second kernel sums.
+    them, ``hint.rstep`` the depth of a step, ``hint.stages`` the steps in flight (with
+    ``async_copy`` by cp.async, else at most 2, through registers), ``hint.raster`` rows of blocks
+    side by side, ``hint.split_k`` parts of the reduction, which a second kernel sums.
 
     Options: ``lanes_m``: rows of threads in a warp, 4 unless given.
     """
@@ -94,8 +94,9 @@ class SimtMatmul(GpuTemplate):
         sch.decompose_reduction(anchor, ko)
         for loop in (ki, iv, jv):
             sch.unroll(loop)
-        if min(hint.stages, int(sch.get(ko).extent)) > 1:
-            pipeline(sch, ko, copies, hint.stages, False)
+        stages = min(hint.stages, int(sch.get(ko).extent))
+        if stages > 1:
+            pipeline(sch, ko, copies, stages, hint.async_copy)
         if total is not None:
             finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
         return sch
@@ -112,8 +113,10 @@ def why_not_simt(hint: GpuHint) -> str:
         return "threads must be whole warps, at most a block of them"
     if any(b * hint.rstep % threads for b in hint.block):
         return "each thread must copy the same number of elements"
-    if hint.stages not in (1, 2) or hint.async_copy or hint.split_k < 1:
-        return "stages must be 1 or 2 without async_copy and split_k at least 1"
+    if hint.stages < 1 or hint.split_k < 1:
+        return "stages and split_k must be at least 1"
+    if hint.stages > 2 and not hint.async_copy:
+        return "more than two stages need async_copy"
     return ""
 
 
@@ -183,6 +186,8 @@ def _copy(
     inner = hint.rstep if along_k else hint.block[place]
     count = hint.rstep * hint.block[place]
     vector = min(operand.run, max(1, int(VECTOR_BYTES / max(size, operand.size))))
+    if along_k and hint.async_copy:
+        vector = 1  # what is transposed on the way is copied element by element
     while vector > 1 and (count % (threads * vector) or inner % vector):
         vector //= 2
     fused = sch.fuse(s, *order)
