@@ -22,6 +22,7 @@ from .steps import (
     output_block,
     spatial_extent,
     unrolled,
+    with_epilogue,
 )
 
 
@@ -33,13 +34,11 @@ class ColumnForm:
         sch: Its schedule.
         facts: Facts of the reduction.
         columns: The axis of the columns.
-        epilogue: Name of the block that makes the result of the sums, or None.
     """
 
     sch: s_tir.Schedule
     facts: BlockFacts
     columns: int
-    epilogue: str | None
 
 
 def prepare_columns(func: tirx.PrimFunc) -> ColumnForm | None:
@@ -62,7 +61,7 @@ def prepare_columns(func: tirx.PrimFunc) -> ColumnForm | None:
         return None
     if not any(r.strides[columns] == 1 for r in facts.reads):
         return None
-    return ColumnForm(sch, facts, columns, None if final.reduction else final.name)
+    return ColumnForm(sch, facts, columns)
 
 
 class GpuColumnReduction(GpuTemplate):
@@ -85,7 +84,7 @@ class GpuColumnReduction(GpuTemplate):
         form = prepare_columns(func)
         if form is None:
             return None
-        sch, facts, columns, epilogue = form.sch, form.facts, form.columns, form.epilogue
+        sch, facts, columns = form.sch, form.facts, form.columns
         block = sch.get_sblock(facts.name)
         vector = math.gcd(hint.vector, facts.axes[columns].extent)
         loops = sch.get_loops(block)
@@ -96,15 +95,15 @@ class GpuColumnReduction(GpuTemplate):
         if hint.split_k > 1:
             part, _ = sch.split(reduction, [hint.split_k, None])
             first = sch.rfactor(part, 0)
-            _in_thread_sum(sch, block, epilogue)
-            block, epilogue = first, None
+            _in_thread_sum(sch, block)
+            block = first
             loops = sch.get_loops(block)
             *others, column, part, reduction = loops
             sch.reorder(part, *others, column, reduction)
             others = [part, *others]
         else:
             column = loops[columns]
-        _columns(sch, block, others, column, reduction, epilogue, hint, vector)
+        _columns(sch, block, others, column, reduction, hint, vector, hint.split_k > 1)
         return sch
 
 
@@ -114,22 +113,23 @@ def _columns(
     others: list[LoopRV],
     column: LoopRV,
     reduction: LoopRV,
-    epilogue: str | None,
     hint: GpuHint,
     vector: int,
+    parts: bool,
 ) -> None:
+    # The sum of the parts is a kernel of its own, not what follows this one's sums.
+    end = with_epilogue(sch, block) if not parts else sch.cache_write(block, 0, "local")
     threads = hint.thread[0] if hint.thread else 32
     share = hint.reduce_threads
     pieces, lane = sch.split(column, [extent(sch, column) // vector, vector])
     grid, x = sch.split(pieces, [None, threads])
     if share == 1:
-        _alone(sch, block, [*others, grid], (x, reduction, lane), epilogue, hint)
+        _alone(sch, block, end, [*others, grid], (x, reduction, lane), hint)
         return
     _, y = sch.split(reduction, [None, share])
     partial = sch.rfactor(y, 0)
     copies = _loads(sch, partial, vector)
     tile = None if hint.option("tree") else sch.cache_read(block, 0, "shared")
-    end = sch.cache_write(block, 0, "local") if epilogue is None else sch.get_sblock(epilogue)
     *others, grid, x, lane, rest, y = sch.get_loops(partial)
     sch.reorder(*others, grid, x, y, rest, lane)
     grid = fuse_all(sch, [*others, grid])
@@ -158,8 +158,6 @@ def _columns(
             for loop in summed:
                 sch.bind(loop, "threadIdx.y")
         sch.bind(x, "threadIdx.x")
-    if epilogue is not None:
-        sch.set_scope(block, 0, "local")
     # Last: around a reduction whose init is apart TVM proves no other block complete.
     init_before(sch, partial, sch.get_loops(partial)[3])
     if tile is not None:
@@ -169,26 +167,19 @@ def _columns(
 def _alone(
     sch: s_tir.Schedule,
     block: SBlockRV,
+    end: SBlockRV,
     outer: list[LoopRV],
     loops: tuple[LoopRV, LoopRV, LoopRV],
-    epilogue: str | None,
     hint: GpuHint,
 ) -> None:
     """Every thread sums its columns by itself."""
     x, reduction, lane = loops
     vector = extent(sch, lane)
     copies = _loads(sch, block, vector)
-    if epilogue is None:
-        end = sch.cache_write(block, 0, "local")
-    else:
-        end = sch.get_sblock(epilogue)
-        sch.set_scope(block, 0, "local")
     sch.reorder(*outer, x, reduction, lane)
     sch.bind(fuse_all(sch, outer), "blockIdx.x")
     sch.bind(x, "threadIdx.x")
     sch.reverse_compute_at(end, x, preserve_unit_loops=True)
-    if vector > 1 and epilogue is None:
-        sch.vectorize(sch.get_loops(end)[-1])
     load_at(sch, copies, unrolled(sch, reduction, hint.option("unroll", 1)))
     if vector > 1:
         sch.unroll(lane)
@@ -225,13 +216,9 @@ def _loads(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> list[SBlockRV]:
     return cache_reads(sch, block, inner[-1], vector) if inner else []
 
 
-def _in_thread_sum(sch: s_tir.Schedule, block: SBlockRV, epilogue: str | None) -> None:
+def _in_thread_sum(sch: s_tir.Schedule, block: SBlockRV) -> None:
     """A kernel that sums the parts, a thread an element."""
-    if epilogue is None:
-        end = sch.cache_write(block, 0, "local")
-    else:
-        end = sch.get_sblock(epilogue)
-        sch.set_scope(block, 0, "local")
+    end = with_epilogue(sch, block)
     *spatial, part = sch.get_loops(block)
     grid, x = sch.split(fuse_all(sch, spatial), [None, 128])
     sch.bind(grid, "blockIdx.x")

@@ -21,6 +21,7 @@ from .steps import (
     output_block,
     spatial_extent,
     unrolled,
+    with_epilogue,
 )
 
 # Rows of the vector from which on the product is a matrix product.
@@ -35,7 +36,7 @@ class GemvForm:
         sch: Its schedule, all inlined; the last axis of the product is reduced, and packed values
             of one word have an axis of their own after it.
         block: Name of the product.
-        epilogue: Name of the block after it, or None.
+        epilogue: Name of the block that stores the result.
         packed: Values in one word of the weight; 1 is a plain weight.
         rows: Axes of the product that the weight has.
         batch: Its axes that the weight has not.
@@ -45,7 +46,7 @@ class GemvForm:
 
     sch: s_tir.Schedule
     block: str
-    epilogue: str | None
+    epilogue: str
     packed: int
     rows: list[int]
     batch: list[int]
@@ -91,7 +92,9 @@ def prepare_gemv(func: tirx.PrimFunc) -> GemvForm | None:
     batch = [i for i in spatial if weight.strides[i] == 0]
     if math.prod(facts.axes[i].extent for i in batch) > MAX_ROWS or not rows:
         return None
-    epilogue = None if final.reduction else final.name
+    end = with_epilogue(sch, sch.get_sblock(facts.name))
+    epilogue = sch.get(end).name_hint
+    facts = block_facts(sch, sch.get_sblock(facts.name))
     return GemvForm(sch, facts.name, epilogue, packed, rows, batch, weight, facts)
 
 
@@ -161,16 +164,12 @@ def _loads(sch: s_tir.Schedule, block: SBlockRV, form: GemvForm, vector: int) ->
     return copies
 
 
-def _finish(sch: s_tir.Schedule, block: SBlockRV, epilogue: str | None) -> None:
+def _finish(sch: s_tir.Schedule, block: SBlockRV, epilogue: str) -> None:
     """Sum the threads' parts, and do what follows."""
     _, place = sch.get_loops(sch.get_producers(block)[0])[:2]
-    # TVM's cross-thread sums may store past the last row; a block after them does not.
-    end = sch.cache_write(block, 0, "local") if epilogue is None else sch.get_sblock(epilogue)
     sch.reverse_compute_at(block, place, preserve_unit_loops=True)
     _, _, thread, *spatial = sch.get_loops(block)
     if spatial:
         sch.reorder(*spatial, thread)
     sch.bind(thread, "threadIdx.x")
-    sch.reverse_compute_at(end, place, preserve_unit_loops=True)
-    if epilogue is not None:
-        sch.set_scope(block, 0, "local")
+    sch.reverse_compute_at(sch.get_sblock(epilogue), place, preserve_unit_loops=True)

@@ -231,6 +231,19 @@ def _equal(a: ir.Expr, b: ir.Expr) -> bool:
     return bool(tvm_ffi.structural_equal(a, b))
 
 
+def with_epilogue(sch: s_tir.Schedule, block: SBlockRV) -> SBlockRV:
+    """The block that stores what the sums of ``block`` become; a copy is made where none does.
+
+    Sums are then in registers. Make it while loops are whole: once a loop is split, TVM takes the
+    steps past its end for elements.
+    """
+    consumers = sch.get_consumers(block)
+    if consumers:
+        sch.set_scope(block, 0, "local")
+        return consumers[0]
+    return sch.cache_write(block, 0, "local")
+
+
 def spatial_extent(facts: BlockFacts) -> int:
     """Elements of the result."""
     return math.prod(a.extent for a in facts.axes if not a.reduce)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from tvm import IRModule, s_tir, tirx
-from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.schedule.analysis import BlockFacts, all_facts, block_facts, leaf_blocks
@@ -22,6 +21,7 @@ from .steps import (
     output_block,
     spatial_extent,
     split_vector,
+    with_epilogue,
 )
 
 
@@ -54,11 +54,7 @@ class GpuWindow(GpuTemplate):
         block = sch.get_sblock(found[0].name)
         vector = _vector(found[0], hint.vector)
         threads = hint.thread[0] if hint.thread else 128
-        if final.reduction:
-            end = sch.cache_write(block, 0, "local")
-        else:
-            end = last
-            sch.set_scope(block, 0, "local")
+        end = with_epilogue(sch, block)
         loops = sch.get_loops(block)
         spatial = [lp for lp, a in zip(loops, found[0].axes, strict=True) if not a.reduce]
         reduced = [lp for lp, a in zip(loops, found[0].axes, strict=True) if a.reduce]
@@ -131,6 +127,7 @@ class GpuFallback(GpuTemplate):
 
 def _serial(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) -> None:
     facts = block_facts(sch, block)
+    copy = sch.cache_write(block, 0, "local") if facts.stores == 1 else None
     loops = sch.get_loops(block)
     spatial: list[LoopRV] = [loops[i] for i, a in enumerate(facts.axes) if not a.reduce]
     reduced = [loops[i] for i in facts.reduction]
@@ -141,9 +138,5 @@ def _serial(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) -> None:
     grid, x = sch.split(flat, [None, hint.thread[0] if hint.thread else 128])
     sch.bind(grid, "blockIdx.x")
     sch.bind(x, "threadIdx.x")
-    if facts.stores == 1:
-        try:
-            copy = sch.cache_write(block, 0, "local")
-            sch.reverse_compute_at(copy, x, preserve_unit_loops=True)
-        except ScheduleError:
-            return
+    if copy is not None:
+        sch.reverse_compute_at(copy, x, preserve_unit_loops=True)
