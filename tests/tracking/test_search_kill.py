@@ -44,6 +44,7 @@ def completed(tmp_path, project_env, root, store, search_command, mlflow_search)
     return complete
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_a_killed_search_goes_on(completed) -> None:
     found, killed, _ = completed("killed", [14.0, 9.0])
