@@ -56,7 +56,9 @@ def sums(axis: int, *operands: Operand) -> tirx.PrimFunc:
     return computed(make, *operands)
 
 
-def product(rows: int, n: int, k: int, dtype: str = "float16", transposed: bool = True) -> tirx.PrimFunc:
+def product(
+    rows: int, n: int, k: int, dtype: str = "float16", transposed: bool = True
+) -> tirx.PrimFunc:
     """``rows`` x ``k`` times a weight, ``n`` x ``k`` where it is transposed; sums in float32."""
 
     def make(x: te.Tensor, w: te.Tensor) -> te.Tensor:

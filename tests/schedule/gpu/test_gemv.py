@@ -14,9 +14,16 @@ from .functions import computed, int4_product, product
 from .serial import assert_same, cuda_source, hint
 
 HINTS = [
-    hint("gpu_gemv", block=(own,), thread=(rows,), reduce_threads=share, vector=vector, unroll=unroll)
-    for share, rows, own, vector, unroll in ((32, 4, 1, 8, 1), (16, 8, 2, 4, 2), (64, 2, 1, 8, 4), (32, 3, 1, 2, 1))
-]  # fmt: skip
+    hint(
+        "gpu_gemv", block=(own,), thread=(rows,), reduce_threads=share, vector=vector, unroll=unroll
+    )
+    for share, rows, own, vector, unroll in (
+        (32, 4, 1, 8, 1),
+        (16, 8, 2, 4, 2),
+        (64, 2, 1, 8, 4),
+        (32, 3, 1, 2, 1),
+    )
+]
 
 
 @pytest.mark.parametrize("sizes", [(1, 100, 256), (5, 97, 260), (8, 16, 512), (1, 13, 101)])

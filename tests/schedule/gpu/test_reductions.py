@@ -50,9 +50,12 @@ SEVERAL = {
     "layer_norm": lambda: layer_norm(5, 7, 48),
     "rms_norm": lambda: lowered(lambda x, g: nn.rms_norm(x, g, -1), ((9, 64), H), ((64,), H)),
     "instance_norm": lambda: lowered(
-        lambda x, g, b: nn.instance_norm(x, g, b, 1, [2, 3]), ((3, 5, 12, 16), F), ((5,), F), ((5,), F)
+        lambda x, g, b: nn.instance_norm(x, g, b, 1, [2, 3]),
+        ((3, 5, 12, 16), F),
+        ((5,), F),
+        ((5,), F),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -97,11 +100,23 @@ def test_more_shared_memory_than_there_is_is_not_asked_for() -> None:
 
 
 COLUMNS = [
-    hint("gpu_column_reduction", thread=(x,), reduce_threads=y, vector=vector, split_k=split, unroll=unroll, tree=tree)
-    for x, y, vector, split, unroll, tree in (
-        (8, 32, 8, 1, 4, 0), (16, 16, 8, 4, 4, 0), (32, 8, 4, 1, 2, 1), (64, 1, 8, 4, 2, 0), (64, 1, 1, 1, 1, 0),
+    hint(
+        "gpu_column_reduction",
+        thread=(x,),
+        reduce_threads=y,
+        vector=vector,
+        split_k=split,
+        unroll=unroll,
+        tree=tree,
     )
-]  # fmt: skip
+    for x, y, vector, split, unroll, tree in (
+        (8, 32, 8, 1, 4, 0),
+        (16, 16, 8, 4, 4, 0),
+        (32, 8, 4, 1, 2, 1),
+        (64, 1, 8, 4, 2, 0),
+        (64, 1, 1, 1, 1, 0),
+    )
+]
 
 
 @pytest.mark.parametrize("shape", [(256, 512), (252, 75), (128, 24)])

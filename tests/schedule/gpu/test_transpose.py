@@ -15,8 +15,12 @@ op = relax.op
 H, F = "float16", "float32"
 HINTS = [
     hint("gpu_transpose", block=block, thread=(threads,), vector=vector, pad=pad)
-    for block, threads, vector, pad in (((64, 64), 256, 8, 2), ((32, 32), 128, 1, 1), ((64, 32), 128, 4, 1))
-]  # fmt: skip
+    for block, threads, vector, pad in (
+        ((64, 64), 256, 8, 2),
+        ((32, 32), 128, 1, 1),
+        ((64, 32), 128, 4, 1),
+    )
+]
 FUNCTIONS = {
     "matrix": lambda: lowered(lambda x: op.permute_dims(x, [1, 0]), ((96, 56), H)),
     "odd": lambda: lowered(lambda x: op.permute_dims(x, [1, 0]), ((97, 51), H)),

@@ -14,8 +14,13 @@ op, nn = relax.op, relax.op.nn
 H, F = "float16", "float32"
 HINTS = [
     hint("gpu_window", thread=(threads,), vector=vector, direct=direct, tile=tile, unroll=64)
-    for threads, vector, direct, tile in ((128, 8, 0, 1), (128, 8, 1, 1), (256, 4, 1, 7), (64, 1, 0, 7))
-]  # fmt: skip
+    for threads, vector, direct, tile in (
+        (128, 8, 0, 1),
+        (128, 8, 1, 1),
+        (256, 4, 1, 7),
+        (64, 1, 0, 7),
+    )
+]
 FUNCTIONS = {
     "max_nhwc": lambda: lowered(
         lambda x: nn.max_pool2d(x, (3, 3), (2, 2), 1, layout="NHWC"), ((2, 14, 14, 24), H)

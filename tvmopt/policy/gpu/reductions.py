@@ -58,7 +58,7 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
             or blocks[0].axes[-1].extent != form.columns
         ):
             continue
-        if form.crosses and _alone(form) and pieces % share:
+        if form.crosses and (form.parts % place or (_alone(form) and pieces % share)):
             continue
         hint = GpuHint(
             "gpu_row_reduction", arch, thread=(place,), reduce_threads=share, vector=vector,

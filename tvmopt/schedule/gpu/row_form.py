@@ -24,7 +24,7 @@ class RowForm:
         columns: Elements of a row.
         wide: Whether the result has an element for each of the row, not one a row.
         vector: Most elements that one load moves.
-        crosses: Whether an axis of the result is divided between rows.
+        parts: Rows that one axis of the result is divided between; 1 where none is.
     """
 
     sch: s_tir.Schedule
@@ -34,7 +34,12 @@ class RowForm:
     columns: int
     wide: bool
     vector: int
-    crosses: bool
+    parts: int
+
+    @property
+    def crosses(self) -> bool:
+        """Whether an axis of the result is divided between rows."""
+        return self.parts > 1
 
 
 def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
@@ -81,14 +86,15 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
                 end = math.gcd(int(access.buffer.shape[-1]), facts.axes[inner].extent)
                 vector = min(vector, math.gcd(end, 16 // size))
     wide = final.work == rows * columns
-    crosses = False
+    parts = 1
     if wide:
         before = 1
         for axis in final.axes:
-            crosses = crosses or (before < rows < before * axis.extent)
+            if before < rows < before * axis.extent:
+                parts = rows // before
             before *= axis.extent
     return RowForm(
-        sch, [f.name for f in found], final.name, rows, columns, wide, max(1, vector), crosses
+        sch, [f.name for f in found], final.name, rows, columns, wide, max(1, vector), parts
     )
 
 
