@@ -26,6 +26,9 @@ _POWER = 1.12
 _SHARED = 0.8
 # Bytes a cycle of one multiprocessor from L2, when all of them read.
 _L2 = 74.4
+# The same where the operands are several times as large as L2: from two kernels of 16384^3, in
+# which sharing the second operand did not help.
+_FAR, _FAR_FROM = 46.0, 1.5
 # Cycles in which the copy engine loads 128 bytes of a box of pixels; more where a line begins.
 _PIXEL, _LINE = 3.214, 0.739
 # How much slower L2 is where rows do not begin at its lines of 128 bytes.
@@ -138,6 +141,8 @@ def _cost(
     compute = _POWER * 4.0 * atoms * c.columns / 2.0
     reads = _SHARED * 4.0 * atoms * (32.0 * c.columns + 2048.0) / arch.smem_bandwidth
     l2 = DEPTH_BYTES * (c.rows + c.columns / c.cluster) / _L2 * busy
+    if moved > _FAR_FROM * arch.l2_bytes and not pixel:
+        l2 = max(l2, DEPTH_BYTES * (c.rows + c.columns) / _FAR * busy)
     if odd:
         l2 *= _ODD_PITCH
     step = max(compute, reads, l2, pixel * c.rows, _LATENCY / (c.stages - 1))
