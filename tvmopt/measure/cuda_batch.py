@@ -198,7 +198,7 @@ class _Bench:
         self._device.sync()  # the timer's stream waits for no other
         with timer.launching():
             function(*self._inputs, self._got)
-        self._device.sync()
+        timer.wait()
         flat = (self._count,)
         check_equal(
             self._compare, self._got._create_view(flat), self._wanted._create_view(flat),

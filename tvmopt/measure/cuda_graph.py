@@ -62,6 +62,10 @@ class GraphTimer:
         finally:
             self._device.set_raw_stream(0)
 
+    def wait(self) -> None:
+        """Wait for what was launched on this timer's stream, which others do not wait for."""
+        self._call("cudaStreamSynchronize", self._stream)
+
     def kernel(self, run: Callable[[], None]) -> Callable[[int], float]:
         """A function that gives the mean seconds of one ``run``, of a burst of them.
 
