@@ -22,7 +22,8 @@ from .mainloop import Kernel
 from .parameters import Parameters, declare, mark, plain_signature
 from .problem import BYTES, GemmProblem, Signature, ceil_div
 
-SHORT = True
+# Whether the last tile loads only the rows that there are; right in TIRx, not measured yet.
+SHORT = False
 
 
 class _Operand:
