@@ -22,6 +22,7 @@ from .mainloop import Kernel
 from .parameters import Parameters, declare, mark, plain_signature
 from .problem import BYTES, GemmProblem, Signature, ceil_div
 
+# Whether the last tile loads only the rows that there are.
 SHORT = True
 
 

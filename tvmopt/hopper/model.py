@@ -19,30 +19,34 @@ from .problem import BYTES, GemmProblem, ceil_div
 
 # Cycles from the launch until the first products, and from the last ones to the next launch; and
 # those that thread blocks of a cluster need more, to begin and end together.
-_FILL, _CLUSTER = 3643.0, 3774.0
+_FILL, _CLUSTER = 3311.0, 3996.0
 # How much longer than nominally the tensor cores take, because the clock falls when they are busy.
-_POWER = 1.12
+_POWER = 1.177
 # Share of its nominal time that reading shared memory takes.
 _SHARED = 0.8
 # Bytes a cycle of one multiprocessor from L2, when all of them read.
-_L2 = 74.4
+_L2 = 61.9
 # The same where the operands are several times as large as L2: from two kernels of 16384^3, in
 # which sharing the second operand did not help.
 _FAR, _FAR_FROM = 46.0, 1.5
 # Cycles in which the copy engine loads 128 bytes of a box of pixels; more where a line begins.
-_PIXEL, _LINE = 3.214, 0.739
+_PIXEL, _LINE = 3.133, 1.025
 # How much slower L2 is where rows do not begin at its lines of 128 bytes.
-_ODD_PITCH = 1.809
+_ODD_PITCH = 1.594
 # Share of the bandwidth of device memory, and how sharply the longer of computing and reading it
 # decides (1: they add up). Fitted together: neither means much alone.
-_STREAM, _NORM = 1.322, 1.205
+_STREAM, _NORM = 1.13, 1.574
 # Cycles in which a warpgroup stores 64 x 256 16-bit numbers, by the copy engine and otherwise; and
 # cycles between the last product of a tile and the first of the next besides.
-_STORE, _STORE_STAGED, _TURN = 1044.0, 5815.0, 499.0
+_STORE, _STORE_STAGED, _TURN = 594.0, 4508.0, 856.0
+# How much slower the copy engine stores rows that do not begin at lines of 128 bytes.
+_STORE_ODD = 2.415
 # Cycles in which a warp's instruction is issued, where all four schedulers are busy.
 _ISSUE = 1.0 / 128.0
 # Cycles in which a load arrives; and to add up a tile of 128 x 256 numbers of several blocks.
-_LATENCY, _ADD_UP = 1066.0, 7556.0
+_LATENCY, _ADD_UP = 1133.0, 7731.0
+# Cycles of a step besides.
+_STEP = 15.7
 # Clusters that run at once, by their size, on 132 multiprocessors.
 _AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
@@ -145,10 +149,13 @@ def _cost(
         l2 = max(l2, DEPTH_BYTES * (c.rows + c.columns) / _FAR * busy)
     if odd:
         l2 *= _ODD_PITCH
-    step = max(compute, reads, l2, pixel * c.rows, _LATENCY / (c.stages - 1))
+    step = _STEP + max(compute, reads, l2, pixel * c.rows, _LATENCY / (c.stages - 1))
     area = c.rows * c.columns
     mine = 64.0 * c.atoms * c.columns / 16384.0
-    ending = (_STORE_STAGED if c.staged else _STORE) * mine * BYTES[out] / 2.0
+    store = _STORE_STAGED if c.staged else _STORE
+    if not c.staged and isinstance(problem, GemmProblem) and problem.n * BYTES[out] % 128:
+        store *= _STORE_ODD
+    ending = store * mine * BYTES[out] / 2.0
     if problem.epilogue is not None:
         ending += _ISSUE * area * problem.epilogue.work
     if c.split > 1:
