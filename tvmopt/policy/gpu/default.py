@@ -78,11 +78,8 @@ class SimtPolicy:
         blocks = all_facts(sch)
         reductions = [f for f in blocks if f.reduction]
         last = output_block(sch)
-        if (
-            len(reductions) == 1
-            and len(blocks) <= 2
-            and last is not None
-            and blocks[-1].work in (spatial_extent(reductions[0]), reductions[0].work)
-        ):
-            found += window_hints(sch, reductions[0], arch)
+        if len(reductions) == 1 and reductions[0].stores == 1 and len(blocks) <= 2:
+            end = blocks[-1]
+            if last is not None and (end.reduction or end.work == spatial_extent(reductions[0])):
+                found += window_hints(sch, reductions[0], arch)
         return [*found, *fallback_hints(sch, arch)]

@@ -134,6 +134,7 @@ def transpose_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
             flight=each * size,
             instructions=40.0 + each * (2.0 * _SHARED_WAYS + cost + 10.0 / vector),
             chain=60.0,
+            rounds=1.0 + 0.2 * each / vector,
             smem=(block[0] + pad) * block[1] * size,
             registers=40,
         )

@@ -22,6 +22,8 @@ _PROLOGUE = 30.0
 # Instructions of one step of an exchange in a warp, and cycles of it.
 _SHUFFLE = 6.0
 _SHUFFLE_WAIT = 30.0
+# What each further column of a thread adds to the time that memory takes.
+_SIDE_BY_SIDE = 0.03
 # Cycles of a reduction over several warps: two barriers and shared memory.
 _BARRIERS = 150.0
 
@@ -96,7 +98,7 @@ def _rows(form: RowForm, blocks: list[BlockFacts], hint: GpuHint) -> Stream:
         + (_BARRIERS * len(form.reductions) if share > 32 else 0.0)
         + (many * 250.0 if stage != 2 else 0.0)
         + (60.0 if stage == 1 else 0.0),
-        rounds=1.0 if stage == 2 else math.ceil(steps / unroll) * 1.0,
+        rounds=1.0 if stage == 2 else math.ceil(steps / unroll) * (0.5 + 0.5 * len(passes)),
         registers=32 + kept * size // 4,
         smem=place * row if stage == 1 else 0,
     )
@@ -148,7 +150,7 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
                 moved=4.0 * columns * others * (split + 1),
                 flight=4.0 * min(8, split),
                 instructions=30.0 + 4.0 * split,
-                rounds=math.ceil(split / 8),
+                rounds=split / 4.0,
             )
             cycles += second.cycles(arch)
         ranked.append(GpuRanked(hint, cycles, stream.parts(arch)))
@@ -159,9 +161,10 @@ def _columns(form: ColumnForm, hint: GpuHint, grid: int, steps: int) -> Stream:
     (x,), y, vector = hint.thread, hint.reduce_threads, hint.vector
     size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
     unroll = hint.option("unroll", 1)
-    # A warp's piece of a row that is shorter than a line costs; one shorter than two sectors more.
+    # A warp's piece of a row that is shorter than a line costs; so do, as measured, many sums that
+    # a thread keeps side by side.
     piece = x * vector * size
-    line = min(1.0, piece / 64.0) * min(1.0, piece / 128.0) ** 0.25
+    line = min(1.0, piece / 32.0) * min(1.0, piece / 128.0) ** 0.1 / (1.0 + _SIDE_BY_SIDE * vector)
     tree = hint.option("tree")
     return Stream(
         blocks=grid,

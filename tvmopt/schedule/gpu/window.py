@@ -46,7 +46,7 @@ class GpuWindow(GpuTemplate):
         blocks = all_facts(sch)
         found = [f for f in blocks if f.reduction]
         last = output_block(sch)
-        if len(found) != 1 or last is None or len(blocks) > 2:
+        if len(found) != 1 or found[0].stores != 1 or last is None or len(blocks) > 2:
             return None
         final = block_facts(sch, last)
         if not final.reduction and final.work != spatial_extent(found[0]):
