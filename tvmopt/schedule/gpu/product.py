@@ -151,7 +151,9 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
         sch.transform_layout(copies[n], ("read" if n == 2 else "write", 0), _fuse(axes, order))
     whole = [(kind, iv.dom.extent) for kind, iv in zip(kinds, iters, strict=True)]
     sch.transform_block_layout(anchor, _fuse(whole, "sijk"))
-    if not all(isinstance(r.min, tirx.Var) for x in sch.get(anchor).reads for r in x.region[1:]):
+    block = sch.get(anchor)
+    regions = [*block.reads, *block.writes]
+    if not all(isinstance(r.min, tirx.Var) for x in regions for r in x.region[1:]):
         return None  # an axis of one step that TVM has left out, which cannot be padded
     a, b = reversed(operands) if swapped else operands
     sizes = [_size(access.buffer) for access in facts.reads]
