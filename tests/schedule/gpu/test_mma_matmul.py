@@ -157,6 +157,7 @@ def test_intrinsics_of_a_trace_are_registered_again() -> None:
 
 def test_refuses_what_it_does_not_fit() -> None:
     half = Case("nt", 64, 64, 64, "float16")
+    assert schedule(Case("nt", 64, 64, 1, "float16"), PLAIN) is None
     assert schedule(Case("nt", 64, 64, 64), PLAIN) is None
     assert schedule(half, dataclasses.replace(PLAIN, arch=GPUS["nvidia-t4"])) is None
     for change in (

@@ -161,3 +161,9 @@ def test_refuses_what_is_no_product() -> None:
     assert SimtMatmul().apply(te.create_prim_func([a, total]), SMALL) is None
     square = te.compute((8, 8), lambda i, j: te.sum(a[i, k] * a[k, j], axis=[k]), "square")
     assert SimtMatmul().apply(te.create_prim_func([a, square]), SMALL) is None
+
+
+def test_refuses_an_axis_that_no_index_names() -> None:
+    """TVM drops the channel of a convolution of one; there is nothing to pad with zeros then."""
+    assert schedule(Conv("NCHW", 3, 3, 1, 40, 1), SMALL) is None
+    assert schedule(Conv("NHWC", 1, 3, 8, 40, 3), SMALL) is None  # a result of one pixel

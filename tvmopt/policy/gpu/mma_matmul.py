@@ -86,7 +86,7 @@ def _hints(
 ) -> Iterator[GpuHint]:
     plain = GpuHint("mma_matmul", arch)
     mma = mma_of(product, plain)
-    if mma is None:
+    if mma is None or problem.depth < 2:
         return
     size = itemsize(problem.dtype)
     for (bm, bn), (wm, wn) in itertools.product(itertools.product(_EDGES, _EDGES), _WARPS):

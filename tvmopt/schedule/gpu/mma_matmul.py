@@ -65,16 +65,12 @@ class MmaMatmul(GpuTemplate):
         mma = mma_of(product, hint) if product is not None else None
         if product is None or mma is None or why_not_mma(hint, mma):
             return None
-        if product.extents[3] < hint.split_k:
-            return None
+        if product.extents[3] < max(2, hint.split_k):
+            return None  # one step is no reduction to TVM
         sch, anchor = product.sch, product.anchor
         (bm, bn), (wm, wn), bk = hint.block, hint.warp, hint.rstep
         warps = (bm // wm) * (bn // wn)
         sch.pad_einsum(anchor, [1, bm, bn, bk * hint.split_k])
-        if not all(
-            isinstance(r.min, tirx.Var) for x in sch.get(anchor).reads for r in x.region[1:]
-        ):
-            return None  # an axis of one step that no operand has cannot be padded
         total = None
         if hint.split_k > 1:
             anchor, total = split_reduction(sch, anchor, hint.split_k)

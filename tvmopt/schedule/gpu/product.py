@@ -111,6 +111,8 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
         for j, k: B[0, j, k] = W[k // C, k % C, j]
         for i, j: for k: S[0, i, j] += A[0, i, k] * B[0, j, k]
         for y, x, o: Y[y, x, o] = S[0, y * W + x, o]
+
+    A product without rows, columns or reduction, of one step that no index names, is none.
     """
     sch = s_tir.Schedule(IRModule({"main": func}))
     outputs = sch.get_output_blocks("root")
@@ -149,6 +151,10 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
         sch.transform_layout(copies[n], ("read" if n == 2 else "write", 0), _fuse(axes, order))
     whole = [(kind, iv.dom.extent) for kind, iv in zip(kinds, iters, strict=True)]
     sch.transform_block_layout(anchor, _fuse(whole, "sijk"))
+    block = sch.get(anchor)
+    regions = [*block.reads, *block.writes]
+    if not all(isinstance(r.min, tirx.Var) for x in regions for r in x.region[1:]):
+        return None  # an axis of one step that TVM has left out, which cannot be padded
     a, b = reversed(operands) if swapped else operands
     sizes = [_size(access.buffer) for access in facts.reads]
     return Product(

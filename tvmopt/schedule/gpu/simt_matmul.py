@@ -188,6 +188,8 @@ def _copy(
     vector = min(operand.run, max(1, int(VECTOR_BYTES / max(size, operand.size))))
     if along_k and hint.async_copy:
         vector = 1  # what is transposed on the way is copied element by element
+    elif along_k or size == 1:
+        vector = min(vector, 4)  # TVM writes longer vectors of places, or of bytes, wrongly
     while vector > 1 and (count % (threads * vector) or inner % vector):
         vector //= 2
     fused = sch.fuse(s, *order)
