@@ -26,9 +26,9 @@ _POWER = 1.177
 _SHARED = 0.8
 # Bytes a cycle of one multiprocessor from L2, when all of them read.
 _L2 = 61.9
-# The same where the operands are several times as large as L2: from two kernels of 16384^3, in
-# which sharing the second operand did not help.
-_FAR, _FAR_FROM = 46.0, 1.5
+# The same where the operands are larger than L2: from kernels of 8192^3 and 16384^3, in which
+# sharing the second operand did not help.
+_FAR, _FAR_FROM = 42.0, 1.5
 # Cycles in which the copy engine loads 128 bytes of a box of pixels; more where a line begins.
 _PIXEL, _LINE = 3.133, 1.025
 # How much slower L2 is where rows do not begin at its lines of 128 bytes.
