@@ -139,11 +139,10 @@ class Barriers:
         """Wait until the phase of that parity is complete."""
         build.evaluate(T.cuda.mbarrier_wait(self.pointer(slot), phase))
 
-    def expect(self, slot: Any, count: Any) -> None:
+    def expect(self, slot: Any, count: int) -> None:
         """Arrive, and announce so many bytes."""
-        count = T.uint32(count) if isinstance(count, int) else T.cast(count, "uint32")
         build.evaluate(
-            T.ptx.mbarrier.arrive.expect_tx.shared.b64(self.pointer(slot), count)
+            T.ptx.mbarrier.arrive.expect_tx.shared.b64(self.pointer(slot), T.uint32(count))
         )
 
     def arrive(self, slot: Any, where: Any) -> None:

@@ -17,13 +17,10 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.errors import ConfigError
 
 from .config import DEPTH_BYTES, Config
-from .emit import const, tensor_map, tma_load, tma_store
+from .emit import tensor_map, tma_load, tma_store
 from .mainloop import Kernel
 from .parameters import Parameters, declare, mark, plain_signature
 from .problem import BYTES, GemmProblem, Signature, ceil_div
-
-# Whether the last tile loads only the rows that there are.
-SHORT = True
 
 
 class _Operand:
@@ -34,9 +31,8 @@ class _Operand:
     """
 
     def __init__(
-        self, buffer: Any, dtype: str, rows: Any, depth: int, major: bool, batch: int, tile: int,
-        alone: bool,
-    ) -> None:  # fmt: skip
+        self, buffer: Any, dtype: str, rows: Any, depth: int, major: bool, batch: int, tile: int
+    ) -> None:
         self.major = major
         self.batch = batch
         self.tile = tile
@@ -52,43 +48,12 @@ class _Operand:
             strides.append(across * along * size)
             box.append(1)
         self.map = tensor_map(buffer, dtype, shape, strides, box)
-        # The last tile has maps of its own: the copy engine is slow where it only writes zeros.
-        self.rows = rows
-        self.rest = rows % tile if SHORT and alone and isinstance(rows, int) and major else 0
-        self.rest_map = None
-        if self.rest and self.box == tile:
-            box[1] = self.rest
-            self.rest_map = tensor_map(buffer, dtype, shape, strides, box)
-
-    @property
-    def maps(self) -> list[Any]:
-        """The descriptors."""
-        return [self.map, *([self.rest_map] if self.rest_map is not None else [])]
-
-    def missing(self, start: Any) -> Any:
-        """Bytes of the tile from ``start`` on that are not loaded, because there are no rows."""
-        if self.rest_map is None:
-            return 0
-        spare = (self.tile - self.rest) * DEPTH_BYTES
-        return tirx.Select(self._is_whole(start), const(0), const(spare))
-
-    def _is_whole(self, start: Any) -> Any:
-        return start + self.tile <= self.rows
 
     def load(
         self, stage: Any, slot: Any, bar: Any, start: Any, step: Any, batch: Any,
         part: Any = 0, parts: int = 1, mask: int = 0,
     ) -> None:  # fmt: skip
         """Load ``1 / parts`` of the tile that begins at row ``start``."""
-        if self.rest_map is not None:
-            place = [step * self.step, start, *([batch] if self.batch > 1 else [])]
-            target = stage.ptr_to([slot, 0])
-            with build.If(self._is_whole(start)):
-                with build.Then():
-                    tma_load(target, self.map, place, bar)
-                with build.Else():
-                    tma_load(target, self.rest_map, place, bar)
-            return
         rows = self.tile // parts
         for i in range(rows // self.box):
             offset = part * rows + i * self.box
@@ -152,8 +117,8 @@ def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> 
     batch_a, batch_b = (p.batch if p.batch_a else 1), (p.batch if p.batch_b else 1)
     first = (parameters.a, p.dtype, rows, p.k, not p.trans_a, batch_a)
     second = (parameters.b, p.dtype, p.n, p.k, p.trans_b, batch_b)
-    left = _Operand(*(second if c.swap else first), c.rows, c.cluster == 1)
-    right = _Operand(*(first if c.swap else second), c.columns // c.cluster, c.cluster == 1)
+    left = _Operand(*(second if c.swap else first), c.rows)
+    right = _Operand(*(first if c.swap else second), c.columns // c.cluster)
     right.tile = c.columns
     out_map = None
     if not c.staged:
@@ -182,7 +147,7 @@ class GemmKernel(Kernel):
         self.problem = problem
         self.left, self.right, self.out_map = left, right, out_map
         self.rows = rows
-        self.maps = [*left.maps, *right.maps, *([out_map] if out_map is not None else [])]
+        self.maps = [left.map, right.map, *([out_map] if out_map is not None else [])]
         self.left_major, self.right_major = left.major, right.major
         self.batch = problem.batch
         self.out_shape = (*((problem.batch,) if problem.batch > 1 else ()), rows, problem.n)
@@ -191,11 +156,6 @@ class GemmKernel(Kernel):
         """Rows and columns of the whole, as tiles count them; int32."""
         m = T.cast(self.rows, "int32") if self.problem.dynamic else self.problem.m
         return (self.problem.n, m) if self.config.swap else (m, self.problem.n)
-
-    def stage_bytes(self, tile: Any) -> Any:
-        """Bytes that arrive in a stage."""
-        missing = self.left.missing(tile.row) + self.right.missing(tile.column)
-        return self.config.stage_bytes - missing
 
     def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
         """Fill one stage."""
