@@ -154,3 +154,17 @@ def test_rows_are_no_columns_and_columns_no_rows() -> None:
         apply_gpu_hint(sums(0, ((32, 64), H)), ROWS[0])
     with pytest.raises(NotApplicable, match="does not fit"):
         apply_gpu_hint(sums(1, ((32, 64), H)), COLUMNS[0])
+
+
+@pytest.mark.parametrize("shape", [(20, 10), (9, 33), (4, 1)])
+def test_kept_rows_without_vectors(shape: tuple[int, int]) -> None:
+    """One element at a time: TVM takes an axis of one step for no reduction."""
+    func = lowered(lambda x: nn.softmax(x, -1), (shape, F))
+    for share in (1, 2, 3):
+        one = hint("gpu_row_reduction", thread=(4,), reduce_threads=share, vector=1, stage=2)
+        try:
+            scheduled = apply_gpu_hint(func, one).mod["main"]
+        except NotApplicable:
+            continue
+        assert_same(func, one)
+        cuda_source(finish_gpu(scheduled, func))

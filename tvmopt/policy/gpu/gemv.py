@@ -26,6 +26,7 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[GpuRanked]:
     pieces = facts.axes[next(i for i in facts.reduction if form.weight.strides[i] == 1)].extent
     size = int(form.weight.buffer.dtype.itemsize)
     widest = math.gcd(pieces, 16 // size)
+    moved = traffic(facts)
     ranked = []
     for vector, share, place, each, unroll in itertools.product(
         sorted({widest, max(1, widest // 2)}),
@@ -52,7 +53,7 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[GpuRanked]:
         stream = Stream(
             blocks=math.ceil(rows / (place * each)),
             threads=share * place,
-            moved=traffic(facts),
+            moved=moved,
             again=rows / each * batch * pieces * form.packed * 2.0,
             flight=float(vector * size * each * unroll),
             instructions=40.0 + steps * (work + x + each * 3.0 + 6.0) + exchanges * 6.0,

@@ -31,6 +31,10 @@ _BARRIERS = 150.0
 def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
     """Configurations of ``gpu_row_reduction`` for ``form``, best first."""
     blocks = all_facts(form.sch)
+    passes = [f for f in blocks if f.reduction or form.wide]
+    work = sum(0.5 + float_work(form.sch, f.name) for f in passes)
+    moved = max(traffic(f) for f in passes) + (0.0 if form.wide else form.rows * 2.0)
+    alone = form.crosses and _alone(form)
     vectors = {form.vector, max(1, form.vector // 2), 1 if form.vector < 4 else form.vector}
     ranked = []
     for vector, share, place, unroll, stage in itertools.product(
@@ -60,18 +64,20 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
             or blocks[0].axes[-1].extent != form.columns
         ):
             continue
-        if form.crosses and (form.parts % place or (_alone(form) and pieces % share)):
+        if form.crosses and (form.parts % place or (alone and pieces % share)):
             continue
         hint = GpuHint(
             "gpu_row_reduction", arch, thread=(place,), reduce_threads=share, vector=vector,
             options=(("stage", stage), ("unroll", unroll)),
         )  # fmt: skip
-        stream = _rows(form, blocks, hint)
+        stream = _rows(form, blocks, hint, work, moved)
         ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def _rows(form: RowForm, blocks: list[BlockFacts], hint: GpuHint) -> Stream:
+def _rows(
+    form: RowForm, blocks: list[BlockFacts], hint: GpuHint, work: float, moved: float
+) -> Stream:
     (place,), share, vector = hint.thread, hint.reduce_threads, hint.vector
     stage, unroll = hint.option("stage"), hint.option("unroll", 1)
     passes = [f for f in blocks if f.reduction or form.wide]
@@ -79,19 +85,18 @@ def _rows(form: RowForm, blocks: list[BlockFacts], hint: GpuHint) -> Stream:
     size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
     row = form.columns * size
     exchanges = math.log2(share) * sum(f.stores for f in blocks if f.reduction)
-    each = sum(0.5 + float_work(form.sch, f.name) for f in passes)
     loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
     many = max(0, len(passes) - 1)
     kept = min(form.columns // share, 128) if stage == 2 else vector * min(unroll, steps)
     return Stream(
         blocks=math.ceil(form.rows / place),
         threads=share * place,
-        moved=max(traffic(f) for f in passes) + (0 if form.wide else form.rows * 2.0),
+        moved=moved,
         again=float(many * form.rows * row) if stage != 2 else 0.0,
         kept=float(place * row) if not stage else 0.0,
         flight=float(size * kept),
         instructions=_PROLOGUE
-        + steps * (vector * each + loads)
+        + steps * (vector * work + loads)
         + exchanges * _SHUFFLE
         + (steps * 8.0 if stage == 1 else 0.0),
         chain=exchanges * _SHUFFLE_WAIT
@@ -116,6 +121,7 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
     columns = facts.axes[form.columns].extent
     others = facts.work // columns // facts.reduced
     most = math.gcd(columns, 8)
+    work, moved = float_work(form.sch, facts.name), traffic(facts)
     ranked = []
     for vector, x, y, split, unroll, tree in itertools.product(
         sorted({most, max(1, most // 2), 1}),
@@ -141,7 +147,7 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
             "gpu_column_reduction", arch, thread=(x,), reduce_threads=y, vector=vector,
             split_k=split, options=(("tree", tree), ("unroll", unroll)),
         )  # fmt: skip
-        stream = _columns(form, hint, grid, steps)
+        stream = _columns(form, hint, grid, steps, work, moved)
         cycles = stream.cycles(arch)
         if split > 1:
             second = Stream(
@@ -157,7 +163,9 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def _columns(form: ColumnForm, hint: GpuHint, grid: int, steps: int) -> Stream:
+def _columns(
+    form: ColumnForm, hint: GpuHint, grid: int, steps: int, work: float, moved: float
+) -> Stream:
     (x,), y, vector = hint.thread, hint.reduce_threads, hint.vector
     size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
     unroll = hint.option("unroll", 1)
@@ -169,10 +177,10 @@ def _columns(form: ColumnForm, hint: GpuHint, grid: int, steps: int) -> Stream:
     return Stream(
         blocks=grid,
         threads=x * y,
-        moved=traffic(form.facts) / line,
+        moved=moved / line,
         flight=float(vector * size * unroll),
         instructions=_PROLOGUE
-        + steps * (vector * float_work(form.sch, form.facts.name) + 6.0)
+        + steps * (vector * work + 6.0)
         + (vector * 10.0 * math.log2(max(2, y)) if tree else vector * 2.0 + 4.0 * vector),
         chain=0.0 if y == 1 else (vector * 40.0 * math.log2(y) if tree else 60.0 + 14.0 * y),
         rounds=math.ceil(steps / unroll) * 0.7,

@@ -22,7 +22,10 @@ _STATEMENT = 1.0
 
 
 def float_work(sch: s_tir.Schedule, name: str) -> float:
-    """Instructions of one iteration of the block ``name``, without its loads and its indices."""
+    """Instructions of one iteration of the block ``name``, without its loads and its indices.
+
+    A walk over the block: ask once a function, not once a configuration.
+    """
     total = 0.0
 
     def add(cost: float) -> None:

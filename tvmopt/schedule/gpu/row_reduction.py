@@ -87,8 +87,7 @@ class GpuRowReduction(GpuTemplate):
             for n in range(len(sch.get(block).writes)):
                 sch.set_scope(block, n, "local")
             sch.compute_at(block, place, preserve_unit_loops=True)
-            # An axis of one step that is divided off a reduction does not count as one.
-            count = 3 if kept is not None else len(block_facts(sch, block).reduction)
+            count = len(block_facts(sch, block).reduction)
             inside = sch.get_loops(block)[2:]
             if math.prod(extent(sch, loop) for loop in inside[:-count]) > 1:
                 return None

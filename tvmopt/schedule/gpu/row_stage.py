@@ -12,7 +12,7 @@ from tvmopt.schedule.analysis import block_facts
 
 from .hint import GpuHint
 from .row_form import RowForm
-from .steps import extent, index_map, split_vector, unrolled
+from .steps import index_map, split_vector, unrolled
 
 #: Values of the option ``stage``: where a row is kept after it was first read.
 SHARED, REGISTERS = 1, 2
@@ -25,11 +25,11 @@ _MOST_KEPT = 160
 
 def bind_parts(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
     """Bind the loops of columns that :func:`keep_rows` has numbered; the loop around a vector."""
-    step, thread, lane = loops[-3:]
+    step, thread, *lane = loops
     sch.reorder(thread, step)
     sch.bind(thread, "threadIdx.x")
-    sch.unroll(lane)
-    sch.unroll(step)
+    for loop in (*lane, step):
+        sch.unroll(loop)
     return step
 
 
@@ -95,7 +95,8 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: GpuHint, vector: int) ->
     copy = sch.cache_read(blocks[0], index, "local", consumer_blocks=users)
 
     # Two steps: TVM does not simplify what one would leave.
-    for place, size in ((-1, vector), (-2, share)):
+    places = ((-1, vector), (-2, share)) if vector > 1 else ((-1, share),)
+    for place, size in places:
         how = index_map(sch, copy, _divided(place, size))
         for block in (copy, *blocks):
             sch.transform_block_layout(block, index_map(sch, block, _divided(place, size)))
@@ -106,11 +107,12 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: GpuHint, vector: int) ->
 def place_kept(sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV) -> None:
     """Load a thread's part of a row before it is used."""
     sch.compute_at(copy, place, preserve_unit_loops=True)
-    step, thread, lane = sch.get_loops(copy)[-3:]
+    rank = len(sch.get(copy).iter_vars)
+    step, thread, *lane = sch.get_loops(copy)[-rank:][len(sch.get(copy).reads[0].region) - 1 :]
     sch.reorder(thread, step)
     sch.bind(thread, "threadIdx.x")
-    if extent(sch, lane) > 1:
-        sch.vectorize(lane)
+    for loop in lane:
+        sch.vectorize(loop)
     sch.unroll(step)
 
 
