@@ -76,6 +76,16 @@ def test_a_library_holds_machine_code_and_no_source(tmp_path) -> None:
 
 
 @needs_nvcc
+@pytest.mark.skipif(bool(tvm.runtime.cuda(0).exist), reason="this machine has a GPU")
+def test_other_builds_of_the_process_stay_as_they_were() -> None:
+    kernels = {"main": difference(1000, "float16")}
+    with embed_cubins(H200):
+        build_kernels(kernels, H200)
+    source = build_kernels(kernels, H200).imports[0].inspect_source()
+    assert "__global__" in source
+
+
+@needs_nvcc
 def test_what_does_not_compile_is_the_builds_error() -> None:
     count = te.placeholder((32,), "float32", "A")
     wrong = te.compute((32,), lambda i: tirx.call_extern("float32", "no_such_thing", count[i]))

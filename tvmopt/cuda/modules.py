@@ -42,9 +42,11 @@ def embed_cubins(arch: CudaArch) -> Iterator[None]:
         EnvironmentSetupError: When TVM's CUDA runtime cannot be loaded.
         BuildError: From the build inside, when a kernel does not compile.
     """
-    import tvm_ffi
+    import tvm
+    from tvm_ffi.registry import register_global_func, remove_global_func
 
-    original = _create_function()
+    before = tvm.get_global_func(_CREATE, allow_missing=True)
+    original = before or _create_function()
 
     def create(code: Any, form: str, *rest: Any) -> Any:
         if str(form) != "cuda":
@@ -52,21 +54,21 @@ def embed_cubins(arch: CudaArch) -> Iterator[None]:
         source = code if isinstance(code, str) else bytes(code).decode()
         return original(compile_cubin(source, arch), "cubin", *rest)
 
-    tvm_ffi.register_global_func(_CREATE, create, override=True)
+    register_global_func(_CREATE, create, override=True)
     try:
         yield
     finally:
-        tvm_ffi.register_global_func(_CREATE, original, override=True)
+        if before is not None:
+            register_global_func(_CREATE, before, override=True)
+        else:  # other builds of this process leave source in their libraries, as they did before
+            remove_global_func(_CREATE)
 
 
 @functools.cache
 def _create_function() -> Any:
-    """What makes a module of kernels: TVM's CUDA runtime's."""
+    """What makes a module of kernels: TVM's CUDA runtime's, loaded for it."""
     import tvm
 
-    found = tvm.get_global_func(_CREATE, allow_missing=True)
-    if found is not None:
-        return found
     _load_runtime()
     found = tvm.get_global_func(_CREATE, allow_missing=True)
     if found is None:
