@@ -68,6 +68,7 @@ def test_default_name(model, name):
     assert name_of(model) == name
 
 
+@pytest.mark.slow
 def test_main_takes_a_registered_onnx_model(logged, use_example):
     from tvmopt.workflow import main
 

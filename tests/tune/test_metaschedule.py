@@ -157,6 +157,7 @@ def test_warm_start_for_something_else_is_refused(tuned, tmp_path: Path) -> None
         tune(tmp_path, trials=0, warm_start=tmp_path / "missing")
 
 
+@pytest.mark.slow
 def test_the_time_budget_holds(tmp_path: Path) -> None:
     started = time.monotonic()
     result = tune(tmp_path, trials=100_000, time_budget_s=15)
