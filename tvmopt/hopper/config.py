@@ -106,18 +106,24 @@ class Config:
             return f"{self.shared_bytes} bytes of shared memory are more than {SHARED_BYTES}"
         return None
 
-    def why_not(self, problem: GemmProblem) -> str | None:
-        """Why this cannot compute ``problem``; None where it can."""
-        if reason := problem.why_not:
-            return reason
+    def why_not_any(self, dtype: str) -> str | None:
+        """Why this computes nothing of ``dtype``, whatever the problem; None where it does."""
         if self.columns % 8 or not 8 <= self.columns <= 256:
             return "an instruction has 8 to 256 columns, a multiple of 8"
-        if problem.dtype == "int8" and self.columns not in INT8_COLUMNS:
+        if dtype == "int8" and self.columns not in INT8_COLUMNS:
             return f"the integer instruction has no {self.columns} columns"
         if reason := self.why_too_large():
             return reason
         if self.stages < 2:
             return "a ring has at least two stages"
+        return None
+
+    def why_not(self, problem: GemmProblem) -> str | None:
+        """Why this cannot compute ``problem``; None where it can."""
+        if reason := problem.why_not:
+            return reason
+        if reason := self.why_not_any(problem.dtype):
+            return reason
         _, right = self.major(problem)
         if not right and self.columns // self.cluster % 64:
             return "columns that are not contiguous along the depth come 64 at a time"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from .config import INT8_COLUMNS, Config
+from .config import Config
 from .emit import quotient, remainder, tensor_map, tma_store
 from .epilogue import Epilogue
 from .mainloop import Kernel
@@ -84,14 +84,8 @@ def why_not(problem: PixelProblem, config: Config) -> str | None:
         return "a convolution neither exchanges operands nor shares loads"
     if config.split > 1 and (not config.staged or config.persistent):
         return "a divided depth needs staged stores and one tile a block"
-    if config.columns % 8 or not 8 <= config.columns <= 256:
-        return "an instruction has 8 to 256 columns, a multiple of 8"
-    if problem.dtype == "int8" and config.columns not in INT8_COLUMNS:
-        return f"the integer instruction has no {config.columns} columns"
-    if reason := config.why_too_large():
+    if reason := config.why_not_any(problem.dtype):
         return reason
-    if config.stages < 2:
-        return "a ring has at least two stages"
     if config.atoms not in (1, 2):
         return "a box of pixels has 64 or 128"
     if config.split > 8 or problem.steps < config.split:

@@ -20,6 +20,7 @@ from tvmopt.link import link_options
 from tvmopt.measure.batch import ROUNDS, time_candidates
 from tvmopt.measure.cuda_check import check_equal, difference, filled, repeated
 from tvmopt.measure.cuda_graph import GraphTimer
+from tvmopt.measure.jobs import numpy_dtype
 from tvmopt.measure.worker import one_line
 from tvmopt.policy.gpu.simt_matmul import simt_matmul_hints
 from tvmopt.policy.gpu.tensor_core import product_of
@@ -179,7 +180,7 @@ class _Bench:
             if self._is_finite():
                 break
         self._got = tvm.runtime.empty(self._shape, self._dtype, self._device)
-        size = self._count * _itemsize(self._dtype)
+        size = self._count * np.dtype(numpy_dtype(self._dtype)).itemsize
         # Bytes that are no number in any float type, and -1 as an integer.
         blank = np.full(min(size, 1 << 20), 0xFF, np.uint8)
         self._blank = repeated(blank, (size,), "uint8", self._device)
@@ -205,9 +206,3 @@ class _Bench:
             self._dtype,
         )  # fmt: skip
         return timer.kernel(lambda: function(*self._inputs, self._got))
-
-
-def _itemsize(dtype: str) -> int:
-    from tvmopt.measure.jobs import numpy_dtype
-
-    return int(np.dtype(numpy_dtype(dtype)).itemsize)

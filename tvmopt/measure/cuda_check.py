@@ -9,19 +9,15 @@ import numpy as np
 import tvm
 from tvm import s_tir, te, tirx
 
-from tvmopt.measure.jobs import WrongResultError
+from tvmopt.measure.jobs import TOLERANCE, WrongResultError, random_array
 
 #: Partial results; each is the largest over every ``PARTS``-th element.
 PARTS = 65536
 _THREADS = 256
 # Elements after which random inputs repeat: a prime, so that no two rows are alike.
 _PERIOD = 1_000_003
-# Largest difference allowed, relative to the largest reference value: reordering a sum of n terms
-# changes it by about sqrt(n) roundings of the accumulator, storing it by one of the output type.
-_TOLERANCE = {
-    "float64": 1e-9, "float32": 2e-4, "float16": 1e-2, "bfloat16": 4e-2,
-    "float8_e4m3fn": 0.13, "float8_e5m2": 0.26,
-}  # fmt: skip
+# Largest difference allowed, relative to the largest reference value.
+_TOLERANCE = TOLERANCE | {"float8_e4m3fn": 0.13, "float8_e5m2": 0.26}
 
 
 def difference(count: int, dtype: str) -> tirx.PrimFunc:
@@ -117,8 +113,6 @@ def filled(
         positive: Whether floats are of (0.1, 1) rather than of a normal distribution.
         device: Where the tensor is to be.
     """
-    from tvmopt.measure.jobs import random_array
-
     count = math.prod(shape)
     some = random_array(np.random.default_rng(seed), (min(count, _PERIOD),), dtype, positive)
     return repeated(some, shape, dtype, device)

@@ -1,12 +1,12 @@
 """Measure GPU hints: kernels are built in worker processes on all cores, and run in one.
 
-The same steps as :mod:`.hints`; here builds run beside timing, since a GPU does not feel them.
+The same steps as :mod:`.hints`; here one function's candidates are dealt to all builders, since
+CUDA's compilers take longest.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,13 +15,20 @@ from tvm import tirx
 
 from tvmopt import host
 from tvmopt.arch.cuda import CudaArch
-from tvmopt.measure.hints import Built, Candidates, Measured, argument_types
-from tvmopt.measure.workers import Job, Outcome, WorkerPool
+from tvmopt.measure.hints import (
+    Built,
+    Candidates,
+    Measured,
+    MeasuringWorkers,
+    argument_types,
+    base_library,
+)
+from tvmopt.measure.workers import Job, Outcome
 
 _MOST_BUILDERS = 16
 
 
-class CudaMeasurer:
+class CudaMeasurer(MeasuringWorkers):
     """Builds and times GPU hints.
 
     Args:
@@ -42,22 +49,10 @@ class CudaMeasurer:
         build_timeout_s: float = 60.0,
         run_timeout_s: float = 60.0,
     ) -> None:
-        self._arch, self._scratch, self._seed = arch, scratch, seed
-        self._timeouts = build_timeout_s, run_timeout_s
-        self._names = itertools.count()
-        self._libraries: list[Path] = []
         self._chunks = builders or min(_MOST_BUILDERS, host.usable_cores())
-        self._builders = WorkerPool(self._chunks, 1, scratch, "build")
-        self._runner = WorkerPool(1, 1, scratch, "run")
-
-    def __enter__(self) -> CudaMeasurer:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._builders.close()
-        self._runner.close()
-        for library in self._libraries:
-            library.unlink(missing_ok=True)
+        super().__init__(self._chunks, 1, scratch)
+        self._arch, self._seed = arch, seed
+        self._timeouts = build_timeout_s, run_timeout_s
 
     def start(self) -> None:
         """Start the workers, whose first seconds would otherwise be the first function's."""
@@ -82,18 +77,17 @@ class CudaMeasurer:
         parts: list[tuple[int, list[int], Path]] = []
         for number, group in enumerate(groups):
             chunks = _chunks(len(group.hints), max(1, self._chunks - 1))
-            if group.hints and _base(group) is None:
+            if group.hints and base_library(group) is None:
                 chunks.insert(0, [])  # what candidates are checked with, beside them
             for chunk in chunks:
-                library = self._scratch / f"candidates{next(self._names)}.so"
+                library = self._new_library()
                 parts.append((number, chunk, library))
                 jobs.append(self._build_job(group, chunk, library))
-        self._libraries += [library for _, _, library in parts]
         outcomes = self._builders.run(jobs, stop)
         built: dict[int, dict[int, Measured]] = {}
         bases: dict[int, Path] = {}
         for (number, chunk, library), outcome in zip(parts, outcomes, strict=False):
-            bases.setdefault(number, _base(groups[number]) or library)
+            bases.setdefault(number, base_library(groups[number]) or library)
             found = built.setdefault(number, {})
             found |= _found(groups[number], chunk, library, bases[number], outcome)
         results: list[list[Measured]] = []
@@ -168,11 +162,6 @@ class CudaMeasurer:
 def _chunks(count: int, parts: int) -> list[list[int]]:
     """The numbers below ``count``, dealt to at most ``parts`` lists."""
     return [list(range(first, count, parts)) for first in range(min(count, parts))]
-
-
-def _base(group: Candidates) -> Path | None:
-    """The first library of a function that was measured before; None when it was not."""
-    return next((m.built.base for m in group.again if m.built is not None), None)
 
 
 def _found(

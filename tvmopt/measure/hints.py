@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import tvm
 from tvm import tirx
@@ -90,7 +90,39 @@ class Candidates:
     weight_bytes: int = 0
 
 
-class HintMeasurer:
+class MeasuringWorkers:
+    """Workers that build, one that runs, and the libraries between them.
+
+    Args:
+        builders: Worker processes that build.
+        threads: Threads of the one that runs.
+        scratch: Directory for libraries and logs.
+    """
+
+    def __init__(self, builders: int, threads: int, scratch: Path) -> None:
+        self._scratch = scratch
+        self._names = itertools.count()
+        self._libraries: list[Path] = []
+        self._builders = WorkerPool(builders, 1, scratch, "build")
+        self._runner = WorkerPool(1, threads, scratch, "run")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._builders.close()
+        self._runner.close()
+        for library in self._libraries:
+            library.unlink(missing_ok=True)
+
+    def _new_library(self) -> Path:
+        """Where the next library goes; it is kept until the end."""
+        library = self._scratch / f"candidates{next(self._names)}.so"
+        self._libraries.append(library)
+        return library
+
+
+class HintMeasurer(MeasuringWorkers):
     """Builds and times hints.
 
     Args:
@@ -115,26 +147,13 @@ class HintMeasurer:
         run_timeout_s: float = 20.0,
         board: Board | None = None,
     ) -> None:
+        super().__init__(
+            builders or min(_MOST_BUILDERS, host.usable_cores()), threads, scratch
+        )
         self._target = str(target)
-        self._scratch = scratch
         self._seed = seed
         self._timeouts = build_timeout_s, run_timeout_s
         self._board, self._threads = board, threads
-        self._names = itertools.count()
-        self._libraries: list[Path] = []
-        count = builders or min(_MOST_BUILDERS, host.usable_cores())
-        self._chunks = count
-        self._builders = WorkerPool(count, 1, scratch, "build")
-        self._runner = WorkerPool(1, threads, scratch, "run")
-
-    def __enter__(self) -> HintMeasurer:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._builders.close()
-        self._runner.close()
-        for library in self._libraries:
-            library.unlink(missing_ok=True)
 
     def measure(
         self, groups: Sequence[Candidates], stop: Callable[[], bool] = lambda: False
@@ -153,7 +172,7 @@ class HintMeasurer:
         # What takes longest first, so that no builder waits long for the other at the end.
         new = sorted((group for group in groups if group.hints), key=_effort, reverse=True)
         for group in new:
-            library = self._scratch / f"candidates{next(self._names)}.so"
+            library = self._new_library()
             libraries.append(library)
             jobs.append(
                 Job(
@@ -163,12 +182,11 @@ class HintMeasurer:
                         "hints": [hint.to_dict() for hint in group.hints],
                         "target": self._target,
                         "path": str(library),
-                        "base": _base(group) is None,
+                        "base": base_library(group) is None,
                     },
                     self._timeouts[0] * max(1, len(group.hints)),
                 )
             )
-        self._libraries += libraries
         outcomes = self._builders.run(jobs, stop)
         built = {
             id(group): _found(group, library, outcome)
@@ -260,7 +278,7 @@ class HintMeasurer:
         ]
 
 
-def _base(group: Candidates) -> Path | None:
+def base_library(group: Candidates) -> Path | None:
     """The first library of a function that was measured before; None when it was not."""
     return next((m.built.base for m in group.again if m.built is not None), None)
 
@@ -270,7 +288,7 @@ def _found(group: Candidates, library: Path, outcome: Outcome) -> list[Measured]
     if outcome.error is not None:
         return [Measured(hint, None, f"build: {outcome.error}") for hint in group.hints]
     errors, packed = outcome.value["errors"], outcome.value["packed"]
-    base = _base(group) or library
+    base = base_library(group) or library
     places = [
         None if error else Built(library, n, parts or ([], []), base)
         for n, (error, parts) in enumerate(zip(errors, packed, strict=True))

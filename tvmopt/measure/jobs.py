@@ -18,9 +18,9 @@ from tvmopt.errors import TvmoptError
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.split import split_packing
 
-# Largest difference allowed, relative to the largest reference value: reordering a sum of n terms
-# changes it by about sqrt(n) roundings of the accumulator, storing it by one of the output type.
-_TOLERANCE = {"float64": 1e-9, "float32": 2e-4, "float16": 1e-2, "bfloat16": 4e-2}
+#: Largest difference allowed, relative to the largest reference value: reordering a sum of n terms
+#: changes it by about sqrt(n) roundings of the accumulator, storing it by one of the output type.
+TOLERANCE = {"float64": 1e-9, "float32": 2e-4, "float16": 1e-2, "bfloat16": 4e-2}
 _REPEAT_MS = 20.0
 _REPEATS = 3
 # A candidate this much slower than the best so far is not worth a careful timing.
@@ -210,7 +210,7 @@ def _is_finite(array: np.ndarray) -> bool:
 
 def compare(index: int, got: np.ndarray, wanted: np.ndarray) -> None:
     """Raise :class:`WrongResultError` unless ``got`` is ``wanted`` but for rounding."""
-    tolerance = _TOLERANCE.get(wanted.dtype.name, 0.0)
+    tolerance = TOLERANCE.get(wanted.dtype.name, 0.0)
     if not tolerance:
         wrong = np.count_nonzero(got != wanted)
         if wrong:

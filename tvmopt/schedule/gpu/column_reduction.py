@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tvm import IRModule, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.schedule.analysis import BlockFacts, all_facts, block_facts
+from tvmopt.schedule.analysis import BlockFacts, block_facts
 
 from .base import GpuTemplate
 from .hint import GpuHint
@@ -17,10 +17,8 @@ from .steps import (
     extent,
     fuse_all,
     init_before,
-    inline_all,
     load_at,
-    output_block,
-    spatial_extent,
+    one_reduction,
     unrolled,
     with_epilogue,
 )
@@ -43,17 +41,10 @@ class ColumnForm:
 
 def prepare_columns(func: tirx.PrimFunc) -> ColumnForm | None:
     """The form of ``func``; None unless it has one reduction, of columns."""
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    inline_all(sch)
-    blocks = all_facts(sch)
-    found = [f for f in blocks if f.reduction]
-    last = output_block(sch)
-    if len(found) != 1 or last is None or len(blocks) > 2 or found[0].stores != 1:
+    found = one_reduction(func)
+    if found is None:
         return None
-    facts = found[0]
-    final = block_facts(sch, last)
-    if not final.reduction and final.work != spatial_extent(facts):
-        return None
+    sch, facts, _ = found
     if not facts.spatial or facts.reduced == 1:
         return None
     columns = facts.spatial[-1]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tvm import IRModule, ir, s_tir, tirx
+from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.schedule.analysis import Access, BlockFacts, all_facts, block_facts, constant_run
+from tvmopt.schedule.analysis import Access, BlockFacts, block_facts, constant_run
 
 from .base import GpuTemplate
 from .hint import GpuHint
@@ -16,10 +16,8 @@ from .steps import (
     cache_reads,
     fuse_all,
     index_map,
-    inline_all,
     load_at,
-    output_block,
-    spatial_extent,
+    one_reduction,
     unrolled,
     with_epilogue,
 )
@@ -56,17 +54,10 @@ class GemvForm:
 
 def prepare_gemv(func: tirx.PrimFunc) -> GemvForm | None:
     """The form of ``func``; None unless it is a product whose reduction walks along the weight."""
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    inline_all(sch)
-    blocks = all_facts(sch)
-    found = [f for f in blocks if f.reduction]
-    last = output_block(sch)
-    if len(found) != 1 or last is None or len(blocks) > 2 or found[0].stores != 1:
+    found = one_reduction(func)
+    if found is None:
         return None
-    facts = found[0]
-    final = block_facts(sch, last)
-    if not final.reduction and final.work != spatial_extent(facts):
-        return None
+    sch, facts, _ = found
     deep = [i for i in facts.reduction if facts.axes[i].extent > 1]
     if len(deep) != 1 or len(facts.reads) < 2 or any(facts.conditional):
         return None

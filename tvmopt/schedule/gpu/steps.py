@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 
 import tvm_ffi
-from tvm import ir, s_tir, sym, tirx
+from tvm import IRModule, ir, s_tir, sym, tirx
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.schedule.analysis import (
     Access,
     BlockFacts,
+    all_facts,
     block_facts,
     leaf_blocks,
     substitute,
@@ -51,6 +52,25 @@ def output_block(sch: s_tir.Schedule) -> SBlockRV | None:
     """The block that writes the only result; None when there are several."""
     blocks = sch.get_output_blocks("root")
     return blocks[0] if len(blocks) == 1 else None
+
+
+def one_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, BlockFacts, SBlockRV] | None:
+    """A schedule with all inlined, facts of its only reduction, the block that stores the result.
+
+    None where there are several reductions, or more than one block after it, or one that is not of
+    the same elements.
+    """
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    inline_all(sch)
+    blocks = all_facts(sch)
+    found = [f for f in blocks if f.reduction]
+    last = output_block(sch)
+    if len(found) != 1 or last is None or len(blocks) > 2 or found[0].stores != 1:
+        return None
+    final = block_facts(sch, last)
+    if not final.reduction and final.work != spatial_extent(found[0]):
+        return None
+    return sch, found[0], last
 
 
 def extent(sch: s_tir.Schedule, loop: LoopRV) -> int:
