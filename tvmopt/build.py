@@ -11,8 +11,14 @@ from tvm import relax
 
 from tvmopt.arch.llvm import pass_config
 from tvmopt.arch.target import TargetSpec
-from tvmopt.errors import BuildError
+from tvmopt.cuda.modules import embed_cubins
+from tvmopt.errors import BuildError, EnvironmentSetupError
+from tvmopt.hopper.pipeline import PIPELINE
 from tvmopt.link import link_options
+from tvmopt.policy import schedule_module
+from tvmopt.policy.gpu.first_choice import default_kernels, schedule_kernels
+from tvmopt.schedule.gpu.passes import PASS_CONFIG
+from tvmopt.transform.lift_storage import LiftStorage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,50 +59,85 @@ def build_library(
     the default rules'; with ``schedule="none"`` they stay as TVM's own pipeline has them. A
     ``quick`` library, to check numbers with, is optimised less and compiled in half the time.
 
+    For a GPU the library holds machine code, made without one where there is none; a network whose
+    sizes are known allocates its memory in a function of its own
+    (:mod:`tvmopt.transform.lift_storage`), so that its launches can be recorded.
+
     Raises:
         DatabaseMismatchError: When the database is another target's.
         BuildError: When code generation or linking fails.
         EnvironmentSetupError: When there is no compiler that links for the target.
     """
-    from tvmopt.intrin import instructions_used
-    from tvmopt.policy import schedule_module
-    from tvmopt.transform.prepack import prepack
     from tvmopt.tune.apply import apply_database
     from tvmopt.tune.database import DatabaseKey, canonical_target, granularity_of
 
-    linker = link_options(target.isa)
     start = time.perf_counter()
     functions = [v.name_hint for v, f in mod.functions_items() if _is_tensor_ir(f)]
     sources = dict.fromkeys(functions, "none:baseline")
     records: dict[str, str] = {}
-    llvm = target.to_tvm(opt_level=1 if quick else None)
+    kind = target.to_tvm(opt_level=1 if quick and target.gpu is None else None)
     if database_dir is not None:
         key = DatabaseKey(
-            canonical_target(llvm), target.threads, granularity=granularity_of(database_dir)
+            canonical_target(kind), target.threads, granularity=granularity_of(database_dir)
         )
-        applied = apply_database(mod, database_dir, key, llvm)
+        applied = apply_database(mod, database_dir, key, kind)
         mod = applied.mod
         sources.update(dict.fromkeys(applied.served, "database"))
         records = {name: f"none: {why}" for name, why in applied.missing.items()}
         records.update(dict.fromkeys(applied.served, applied.granularity))
     if schedule == "default":
-        mod, rules = schedule_module(mod, target.arch())
+        mod, rules = _schedule(mod, target)
         for name, rule in rules.items():
             if sources.get(name) != "database":
                 none = rule.startswith("unscheduled")
                 sources[name] = f"none:{rule}" if none else f"default:{rule}"
-    used = {v.name_hint: instructions_used(f) for v, f in mod.functions_items() if _is_tensor_ir(f)}
-    instructions = {name: found for name, found in used.items() if found}
+    elif target.gpu is not None:  # what is on no thread cannot be launched
+        mod = default_kernels(mod, target.gpu)
+    instructions = _instructions(mod, target)
     try:
-        mod = prepack(mod)
-        with tvm.transform.PassContext(opt_level=3, config=pass_config(target.isa)):
-            executable = tvm.compile(mod, llvm, relax_pipeline=_finish_pipeline(llvm))
-        executable.export_library(str(path), **linker)
+        _compile(mod, target, kind, path)
+    except EnvironmentSetupError:
+        raise
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[-1][:300] if lines else type(error).__name__
-        raise BuildError(f"code generation for {target.mcpu} failed: {reason}") from error
+        raise BuildError(f"code generation for {target.device} failed: {reason}") from error
     return BuiltLibrary(path, sources, time.perf_counter() - start, instructions, records)
+
+
+def _schedule(mod: tvm.IRModule, target: TargetSpec) -> tuple[tvm.IRModule, dict[str, str]]:
+    """The policy's first choice for every function that nothing has scheduled, and its rule."""
+    if target.gpu is not None:
+        return schedule_kernels(mod, target.gpu)
+    return schedule_module(mod, target.arch())
+
+
+def _instructions(mod: tvm.IRModule, target: TargetSpec) -> dict[str, tuple[str, ...]]:
+    """Mnemonics of the tensor instructions of each function that uses any."""
+    from tvmopt.intrin import instructions_used
+
+    if target.gpu is not None:
+        return {}
+    used = {v.name_hint: instructions_used(f) for v, f in mod.functions_items() if _is_tensor_ir(f)}
+    return {name: found for name, found in used.items() if found}
+
+
+def _compile(
+    mod: tvm.IRModule, target: TargetSpec, kind: tvm.target.Target, path: Path
+) -> None:
+    """Generate code for a module whose functions are scheduled, and link it."""
+    from tvmopt.transform.prepack import prepack
+
+    linker = link_options(target.isa)
+    if target.gpu is not None:
+        with embed_cubins(target.gpu), tvm.transform.PassContext(opt_level=3, config=PASS_CONFIG):
+            executable = tvm.compile(
+                mod, kind, relax_pipeline=_finish_pipeline(kind), tir_pipeline=PIPELINE
+            )
+    else:
+        with tvm.transform.PassContext(opt_level=3, config=pass_config(target.isa)):
+            executable = tvm.compile(prepack(mod), kind, relax_pipeline=_finish_pipeline(kind))
+    executable.export_library(str(path), **linker)
 
 
 def _is_tensor_ir(func: object) -> bool:
@@ -104,18 +145,21 @@ def _is_tensor_ir(func: object) -> bool:
 
 
 def _finish_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
-    from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
+    if target.kind.name == "cuda":
+        from tvm.relax.backend.cuda import pipeline as backend
+    else:
+        from tvm.relax.backend.cpu_generic import pipeline as backend
 
-    @tvm.transform.module_pass(opt_level=0, name="FinishCpuPipeline")
+    @tvm.transform.module_pass(opt_level=0, name="FinishPipeline")
     def finish(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         with target:
-            passes = [
-                *cpu_generic.dataflow_lower_passes(target),
-                *cpu_generic.finalize_passes(target),
-            ]
+            passes = [*backend.dataflow_lower_passes(target), *backend.finalize_passes(target)]
             if _has_branches(mod):
                 # It gives a tensor the storage of another that only one branch allocates.
                 passes = [p for p in passes if p.info.name != "StaticPlanBlockMemory"]
+            elif target.kind.name == "cuda":
+                allocated = [p.info.name for p in passes].index("LowerAllocTensor")
+                passes.insert(allocated + 1, LiftStorage())
             return tvm.transform.Sequential(passes)(mod)
 
     return finish

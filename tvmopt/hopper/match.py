@@ -182,9 +182,11 @@ class _Matcher:
             if load.source.same_as(anchor.buffer):
                 if len(load.indices) != len(axes):
                     raise NotThisForm("the result is rearranged before it is stored")
-                for index, axis, extent in zip(
-                    load.indices, axes, anchor.buffer.shape, strict=True
+                for index, axis, extent, stored in zip(
+                    load.indices, axes, anchor.buffer.shape, last.buffer.shape, strict=True
                 ):
+                    if number(extent) == 1 and number(stored) != 1:
+                        raise NotThisForm("a sum serves many elements of what is stored")
                     if number(extent) != 1 and not analyzer.can_prove_equal(index, axis):
                         raise NotThisForm("the result is rearranged before it is stored")
             elif self._index(load.source) is None or load.source.same_as(last.buffer):

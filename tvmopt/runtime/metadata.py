@@ -67,6 +67,11 @@ class ModelMetadata:
     measure: str = "max"
     instructions: tuple[str, ...] = ()
 
+    @property
+    def gpu(self) -> str:
+        """Name of the GPU that it runs on, e.g. ``"nvidia-h200"``; empty for the CPU."""
+        return str((self.target.get("gpu") or {}).get("name", ""))
+
     def write(self, folder: Path) -> None:
         """Write ``model.json`` into ``folder``."""
         data = {"format": FORMAT, **dataclasses.asdict(self)}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from tvmopt.compare import deviation
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.runtime.checks import check_bundle
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
+from tvmopt.runtime.network import network
 from tvmopt.runtime.outputs import Outputs
 from tvmopt.versions import require_tvm
 
@@ -34,12 +36,12 @@ class CompiledModel:
 
         self.metadata = metadata
         self._module = tvm.runtime.load_module(str(folder / LIBRARY_FILE))
-        device = tvm.cpu()
+        device = tvm.cuda() if metadata.gpu else tvm.cpu()
         self._machine = VirtualMachine(self._module, device)
-        self._main = self._machine["main"]
         self._buffers = [
             tvm.runtime.empty(spec.shape, spec.dtype, device) for spec in metadata.inputs
         ]
+        self._run: Callable[[], Any] = network(self._machine, self._buffers, metadata.gpu)
         self._dtypes = [np.dtype(spec.dtype) for spec in metadata.inputs]
         self._single = metadata.inputs[0].name if len(metadata.inputs) == 1 else None
         self._output_names = tuple(spec.name for spec in metadata.outputs)
@@ -67,7 +69,7 @@ class CompiledModel:
                 self._pool.ready = True
             for buffer, array in zip(self._buffers, arrays, strict=True):
                 buffer.copyfrom(array)
-            result = self._main(*self._buffers)
+            result = self._run()
             if len(self._output_names) == 1 and hasattr(result, "numpy"):
                 values = [result.numpy()]
             else:
@@ -75,8 +77,8 @@ class CompiledModel:
         return Outputs(values, self._output_names)
 
     def run_bare(self) -> object:
-        """Call the virtual machine on the buffers as they are: the latency without any copy."""
-        return self._main(*self._buffers)
+        """Run on the buffers as they are: the latency without any copy."""
+        return self._run()
 
     def check_golden(self, folder: Path) -> float:
         """Run the golden inputs of ``folder`` and compare; returns the largest deviation.

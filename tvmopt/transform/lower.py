@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.hopper.legalize import hopper_legalize_map
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
@@ -78,10 +79,16 @@ def lower(
     if plan:
         mod = planned(mod, plan, winograd)
         winograd = False
+    legalize = hopper_legalize_map() if _has_wgmma(target) else None
     with target, tvm.transform.PassContext(opt_level=3):
-        lowered = tvm.transform.Sequential(lower_passes(winograd, target))(mod)
+        lowered = tvm.transform.Sequential(lower_passes(winograd, target, legalize))(mod)
     check_lowered(lowered)
     return lowered
+
+
+def _has_wgmma(target: tvm.target.Target) -> bool:
+    """Whether it is a GPU that multiplies by warpgroups, which want operands of certain forms."""
+    return target.kind.name == "cuda" and str(target.attrs["arch"]) == "sm_90a"
 
 
 def planned(mod: tvm.IRModule, plan: Plan, winograd: bool = True) -> tvm.IRModule:

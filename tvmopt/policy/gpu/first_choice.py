@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tvm import tirx
+from tvm import IRModule, tirx
+from tvm.ir import GlobalVar
 
 from tvmopt.arch.cuda import CudaArch
-from tvmopt.schedule.apply import NotApplicable
+from tvmopt.schedule.apply import SCHEDULED_ATTR, NotApplicable
 from tvmopt.schedule.gpu.apply import gpu_kernel
 from tvmopt.schedule.gpu.hint import GpuHint
 
@@ -33,3 +34,48 @@ def first_kernel(func: tirx.PrimFunc, arch: CudaArch) -> tuple[tirx.PrimFunc, Gp
         except NotApplicable as error:
             refusals.append(str(error))
     return policy.reason or "; ".join(dict.fromkeys(refusals))
+
+
+def schedule_kernels(mod: IRModule, arch: CudaArch) -> tuple[IRModule, dict[str, str]]:
+    """Make the kernel of every PrimFunc of ``mod`` that is not scheduled yet.
+
+    Args:
+        mod: A module after LegalizeOps, FuseOps and FuseTIR. It is not changed.
+        arch: The GPU.
+
+    Returns:
+        The new module, in which every function can be launched; and for each function looked at
+        the name of its template, or, beginning with ``"unscheduled: "``, why none takes it: such a
+        function has TVM's default schedule.
+    """
+    updates: dict[GlobalVar, tirx.PrimFunc] = {}
+    served: dict[str, str] = {}
+    left: dict[GlobalVar, tirx.PrimFunc] = {}
+    for var, func in mod.functions_items():
+        if not isinstance(func, tirx.PrimFunc) or func.attrs.get(SCHEDULED_ATTR, False):
+            continue
+        found = first_kernel(func, arch)
+        if isinstance(found, str):
+            served[var.name_hint] = f"unscheduled: {found}"
+            left[var] = func
+        else:
+            kernel, hint = found
+            served[var.name_hint] = hint.template
+            updates[var] = kernel.with_attr("global_symbol", var.name_hint)
+    out = mod.clone()
+    out.update(IRModule(updates))
+    if left:
+        out.update(default_kernels(IRModule(left), arch))
+    return out, served
+
+
+def default_kernels(mod: IRModule, arch: CudaArch) -> IRModule:
+    """Every function of ``mod`` that nothing has scheduled under TVM's default rules (dlight)."""
+    from tvm.s_tir import dlight
+
+    rules = (
+        dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(),
+        dlight.gpu.GeneralReduction(), dlight.gpu.Fallback(),
+    )  # fmt: skip
+    with arch.to_tvm():
+        return dlight.ApplyDefaultSchedule(*rules)(mod)

@@ -1,0 +1,94 @@
+"""A network that allocates nothing while it runs: its memory is allocated once, and given to it.
+
+before -> after::
+
+    main(x):                                   storages():
+        s = alloc_storage(4096)                    s = alloc_storage(4096)
+        t = alloc_tensor(s, (1, 1024))             return (s,)
+        f(x, t)                                main(x, s):
+        return t                                   t = alloc_tensor(s, (1, 1024))
+                                                   f(x, t)
+                                                   return t
+
+A recording of its launches (a CUDA graph) reads and writes the addresses that it was recorded with,
+so they have to stay the network's. The outputs live in given memory, too: whoever calls copies them
+before the next call.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax, tirx
+
+from tvmopt.runtime.network import STORAGES
+
+_ALLOCATE = "relax.memory.alloc_storage"
+
+
+@tvm.transform.module_pass(opt_level=0, name="LiftStorage")
+class LiftStorage:
+    """The pass; for where ``relax.transform.LowerAllocTensor`` has run.
+
+    A ``main`` with branches or sizes that are known only at run time stays as it is.
+    """
+
+    def transform_module(
+        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Apply the pass."""
+        main = mod["main"]
+        body = main.body
+        if not isinstance(body, relax.SeqExpr) or not _is_straight(body):
+            return mod
+        taken: list[relax.VarBinding] = []
+        blocks = []
+        for block in body.blocks:
+            kept = []
+            for binding in block.bindings:
+                if _allocates(binding):
+                    taken.append(binding)
+                else:
+                    kept.append(binding)
+            blocks.append(relax.BindingBlock(kept))
+        variables = [binding.var for binding in taken]
+        given = relax.Function(
+            [*main.params, *variables], relax.SeqExpr(blocks, body.body), main.ret_ty,
+            is_pure=main.is_pure, attrs=main.attrs,
+        )  # fmt: skip
+        out = mod.clone()
+        out.update_func(mod.get_global_var("main"), given)
+        allocate = _allocation(taken, main)
+        out[tvm.ir.GlobalVar(STORAGES)] = allocate
+        return out
+
+
+def _allocation(taken: list[relax.VarBinding], main: relax.Function) -> relax.Function:
+    """The function that returns what the bindings allocate."""
+    fresh = [relax.Var(b.var.name, b.var.ty) for b in taken]
+    bindings = [relax.VarBinding(v, b.value) for v, b in zip(fresh, taken, strict=True)]
+    result = relax.Var("all", relax.TupleType([v.ty for v in fresh]))
+    bindings.append(relax.VarBinding(result, relax.Tuple(fresh)))
+    body = relax.SeqExpr([relax.BindingBlock(bindings)], result)
+    attrs = {"relax.force_pure": True} if "relax.force_pure" in (main.attrs or {}) else {}
+    func = relax.Function([], body, result.ty, is_pure=main.is_pure)
+    return func.with_attrs(attrs | {"global_symbol": STORAGES})
+
+
+def _allocates(binding: relax.Binding) -> bool:
+    value = binding.value if isinstance(binding, relax.VarBinding) else None
+    if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != _ALLOCATE:
+        return False
+    return all(isinstance(size, tirx.IntImm) for size in value.args[0].values)
+
+
+def _is_straight(body: relax.SeqExpr) -> bool:
+    """Whether every run executes the same bindings and allocates the same bytes."""
+    for block in body.blocks:
+        for binding in block.bindings:
+            value = binding.value if isinstance(binding, relax.VarBinding) else None
+            if value is None or isinstance(value, relax.If):
+                return False
+            named = isinstance(value, relax.Call) and getattr(value.op, "name", "") == _ALLOCATE
+            if named and not _allocates(binding):
+                return False
+    return True
