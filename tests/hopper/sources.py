@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvmopt.arch.gpus import GPUS
-from tvmopt.transform.lower import lower
+from tvmopt.transform.lower import lower_passes
 
 H200 = GPUS["nvidia-h200"]
 
@@ -39,7 +39,7 @@ def compile_with_nvcc(source: str, folder) -> str | None:
 
 
 def lowered(params, body) -> tvm.IRModule:
-    """The fused functions of ``body``, a function of Relax variables.
+    """The fused functions of ``body``, legalised as for any GPU.
 
     Args:
         params: Of each its name, shape (a string names a dynamic extent) and type.
@@ -57,7 +57,8 @@ def lowered(params, body) -> tvm.IRModule:
         with builder.dataflow():
             result = builder.emit_output(body(builder.emit, *variables))
         builder.emit_func_output(result)
-    return lower(builder.get(), H200.to_tvm())
+    with H200.to_tvm(), tvm.transform.PassContext(opt_level=3):
+        return tvm.transform.Sequential(lower_passes(False, H200.to_tvm()))(builder.get())
 
 
 def functions(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:

@@ -173,6 +173,12 @@ def test_window_of_one_pixel():
             "0 sums in place of one",
         ),
         (
+            [("x", (2, 1, 1, 64), "float16"), ("w", (1, 1, 64, 64), "float16"),
+             ("y", (2, 8, 8, 64), "float16")],
+            lambda emit, x, w, y: emit(OP.multiply(y, emit(_conv(x, w)))),
+            "serves many elements",
+        ),
+        (
             [("x", (1, 14, 14, 3), "float16"), ("w", (3, 3, 3, 64), "float16")],
             lambda emit, x, w: emit(_conv(x, w)),
             "multiple of 16 bytes",
