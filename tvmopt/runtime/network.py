@@ -26,20 +26,32 @@ def network(machine: Any, inputs: Sequence[Any], on_gpu: bool | str) -> Callable
     if not on_gpu:
         return lambda: main(*inputs)
     if not machine.module.implements_function(STORAGES):
-        return _waited(lambda: main(*inputs))
+        return LaunchedRun(lambda: main(*inputs))
     storages = tuple(machine[STORAGES]())
     return RecordedRun(lambda: main(*inputs, *storages))
 
 
-def _waited(run: Callable[[], Any]) -> Callable[[], Any]:
-    import tvm
+class LaunchedRun:
+    """Launches what ``run`` does, kernel by kernel.
 
-    def waited() -> Any:
-        result = run()
+    Args:
+        run: Gives the outputs, which may not be there yet.
+    """
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self._run = run
+
+    def __call__(self) -> Any:
+        """Run, wait, and give the outputs."""
+        import tvm
+
+        result = self._run()
         tvm.cuda().sync()
         return result
 
-    return waited
+    def launch(self) -> None:
+        """Run without waiting."""
+        self._run()
 
 
 class RecordedRun:
@@ -58,11 +70,15 @@ class RecordedRun:
 
     def __call__(self) -> Any:
         """Run, wait, and give what ``run`` gave when it was recorded."""
-        if not hasattr(self._here, "launch"):
-            self._record()
-        self._here.launch()
+        self.launch()
         self._here.stream.wait()
         return self._here.result
+
+    def launch(self) -> None:
+        """Run on the stream of this thread's recording, without waiting."""
+        if not hasattr(self._here, "play"):
+            self._record()
+        self._here.play()
 
     def _record(self) -> None:
         from tvmopt.cuda.graph import Stream
@@ -75,5 +91,5 @@ class RecordedRun:
         def run() -> None:
             self._here.result = self._run()
 
-        self._here.launch = stream.record(run)
+        self._here.play = stream.record(run)
         self._here.stream = stream

@@ -1,0 +1,211 @@
+"""The process of one network of ``cuda_models``: prepares, tunes and times its contenders."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from benchmarks.cuda_models import CONTENDERS
+from benchmarks.cuda_networks import NETWORKS, to_relax
+from benchmarks.cuda_timing import error_of
+from tvmopt.arch.target import TargetSpec, resolve_target
+from tvmopt.build import build_library
+from tvmopt.cuda.modules import embed_cubins
+from tvmopt.runtime.network import network as run_of
+from tvmopt.transform.conversion import convert_module
+from tvmopt.transform.lower import lower
+
+_ROUNDS, _BURST_S = 15, 0.02
+
+
+class Contenders:
+    """One network and whoever computes it.
+
+    Args:
+        name: Of the network.
+        topk: Configurations measured a function.
+        only: Contenders.
+        scratch: Directory for libraries.
+    """
+
+    def __init__(self, name: str, topk: int, only: list[str], scratch: Path) -> None:
+        import torch
+
+        self.torch = torch
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = True
+        self.network, self.topk, self.only, self.scratch = NETWORKS[name], topk, only, scratch
+        self.target: TargetSpec = resolve_target("cuda")
+        self.runs: dict[str, Callable[[], Any]] = {}
+        self.problems: dict[str, str] = {}
+        self.image = self.network.example().cuda()
+        self.kernels = 0
+
+    def prepare(self) -> dict[str, Any]:
+        """Build and compile everything that is not measured for."""
+        for contender in CONTENDERS:
+            if contender in self.only and contender != "tuned":
+                self._try(contender, getattr(self, f"_{contender}"))
+        return {"kernels": self.kernels, "problems": self.problems}
+
+    def tune(self) -> dict[str, Any]:
+        """Measure configurations of every function, and build what was best."""
+        from tvmopt.tune.apply_and_build import ApplyFastTuning
+
+        start = time.perf_counter()
+
+        def tuned() -> Callable[[], Any]:
+            passes = ApplyFastTuning(topk=self.topk, target=self.target)
+            return self._ours(passes(self._lowered()), "tuned")  # type: ignore[operator]
+
+        if "tuned" in self.only:
+            self._try("tuned", tuned)
+        return {"tune_s": time.perf_counter() - start, "problems": self.problems}
+
+    def time(self) -> dict[str, Any]:
+        """Check all, then time them in turns."""
+        wanted = self._reference()
+        errors = {}
+        for contender in list(self.runs):
+            try:
+                got = self.torch.as_tensor(_tensor(self.torch, self.runs[contender]()))
+                self.torch.cuda.synchronize()
+                errors[contender] = error_of(self.torch, got.float(), wanted)
+            except Exception as error:  # one contender's fault is told, and the others go on
+                self.problems[contender] = str(error).splitlines()[-1][:200]
+                del self.runs[contender]
+        times = {name: self._timer(run) for name, run in self.runs.items()}
+        rounds: dict[str, list[float]] = {name: [] for name in times}
+        for _ in range(_ROUNDS):
+            for name, timed in times.items():
+                rounds[name].append(timed())
+        import torch
+
+        return {
+            "ms": {name: statistics.median(r) for name, r in rounds.items()},
+            "spread": {name: [min(r), max(r)] for name, r in rounds.items()},
+            "errors": errors, "problems": self.problems,
+            "versions": {"GPU": torch.cuda.get_device_name(), "PyTorch": torch.__version__},
+        }  # fmt: skip
+
+    def _try(self, contender: str, make: Callable[[], Callable[[], Any]]) -> None:
+        try:
+            self.runs[contender] = make()
+        except Exception as error:  # as above
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            self.problems[contender] = (lines[-1] if lines else type(error).__name__)[:300]
+
+    # -- ours --------------------------------------------------------------------------------
+
+    def _lowered(self) -> tvm.IRModule:
+        converted = convert_module(
+            to_relax(self.network), dtype=self.network.dtype,
+            layout="NHWC" if self.network.images else "NCHW", skip_layers={}, keep_dtype={},
+        )  # fmt: skip
+        return lower(converted.mod, self.target.to_tvm())
+
+    def _first(self) -> Callable[[], Any]:
+        return self._ours(self._lowered(), "first")
+
+    def _ours(self, lowered: tvm.IRModule, name: str) -> Callable[[], Any]:
+        built = build_library(lowered, self.target, self.scratch / f"{name}.so")
+        self.kernels = len(built.sources)
+        return self._loaded(built.path, self.image)
+
+    def _loaded(self, path: Path, image: Any) -> Callable[[], Any]:
+        machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cuda())
+        return run_of(machine, [tvm.runtime.from_dlpack(image)], on_gpu=True)
+
+    # -- others ------------------------------------------------------------------------------
+
+    def _dlight(self) -> Callable[[], Any]:
+        mod = to_relax(self.network, self.network.dtype)
+        kind = self.target.to_tvm()
+        assert self.target.gpu is not None
+        with embed_cubins(self.target.gpu):
+            executable = tvm.compile(mod, kind)
+        path = self.scratch / "dlight.so"
+        executable.export_library(str(path))
+        image = self.image.to(getattr(self.torch, self.network.dtype))
+        return self._loaded(path, image)
+
+    def _eager(self) -> Callable[[], Any]:
+        module, image = self._torch()
+        return lambda: module(image)
+
+    def _compiled(self) -> Callable[[], Any]:
+        module, image = self._torch()
+        compiled = self.torch.compile(module, mode="max-autotune")
+        for _ in range(3):
+            compiled(image)
+        self.torch.cuda.synchronize()
+        return lambda: compiled(image)
+
+    def _torch(self) -> tuple[Any, Any]:
+        kind = getattr(self.torch, self.network.dtype)
+        module, image = self.network.module().cuda().to(kind), self.image.to(kind)
+        if self.network.images:
+            last = self.torch.channels_last
+            module, image = module.to(memory_format=last), image.to(memory_format=last)
+        return module, image
+
+    def _reference(self) -> Any:
+        with self.torch.no_grad():
+            return self.network.module().cuda()(self.image).clone()
+
+    def _timer(self, run: Callable[[], Any]) -> Callable[[], float]:
+        """Milliseconds of a call, of a burst of them that the host waits for once."""
+        sync = self.torch.cuda.synchronize
+        launch = getattr(run, "launch", run)
+        for _ in range(3):
+            launch()
+        sync()
+        start = time.perf_counter()
+        launch()
+        sync()
+        count = max(2, round(_BURST_S / (time.perf_counter() - start)))
+
+        def timed() -> float:
+            start = time.perf_counter()
+            for _ in range(count):
+                launch()
+            sync()
+            return (time.perf_counter() - start) / count * 1e3
+
+        return timed
+
+
+def _tensor(torch: Any, result: Any) -> Any:
+    """The first output, as PyTorch's tensor."""
+    if isinstance(result, torch.Tensor):
+        return result
+    if not hasattr(result, "shape"):
+        result = result[0]
+    return torch.from_dlpack(result)
+
+
+def main() -> None:
+    """Do what each line of standard input says; answer by a line of JSON."""
+    name, topk, only = sys.argv[1:4]
+    answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr  # what others print is no answer
+    with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
+        contenders = Contenders(name, int(topk), only.split(","), Path(scratch))
+        for line in sys.stdin:
+            try:
+                found = getattr(contenders, line.strip())()
+            except Exception as error:  # the parent tells it in the network's row
+                found = {"problem": f"{line.strip()}: {error}".splitlines()[0][:300]}
+            print(json.dumps(found), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

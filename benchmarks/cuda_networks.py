@@ -1,0 +1,194 @@
+"""Networks for the GPU benchmark, in PyTorch: the fast-tuning table's, ResNet-50, an encoder.
+
+Weights are random (He initialisation, seed 0) and BatchNorm is folded into the convolutions before
+it, as every compiler does first, so that all contenders compute the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Mlp(nn.Module):
+    """TVM's classic multilayer perceptron: (batch, 224, 224, 3) -> (batch, 1000)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(224 * 224 * 3, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(),
+            nn.Linear(64, 1000), nn.Softmax(-1),
+        )  # fmt: skip
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Class probabilities."""
+        return self.layers(image)
+
+
+def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, size, stride, size // 2)
+
+
+class _Block(nn.Module):
+    """A residual block: two convolutions of 3 x 3, or one between two of 1 x 1."""
+
+    def __init__(self, inputs: int, width: int, stride: int, bottleneck: bool) -> None:
+        super().__init__()
+        if bottleneck:
+            outputs = 4 * width
+            convs = [_conv(inputs, width, 1), _conv(width, width, 3, stride)]
+            convs += [_conv(width, outputs, 1)]
+        else:
+            outputs = width
+            convs = [_conv(inputs, width, 3, stride), _conv(width, width, 3)]
+        self.convs = nn.ModuleList(convs)
+        plain = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if plain else _conv(inputs, outputs, 1, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's sum, after its activation."""
+        y = x
+        for conv in self.convs[:-1]:
+            y = torch.relu(conv(y))
+        return torch.relu(self.convs[-1](y) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """ResNet for ImageNet: (batch, 3, 224, 224) -> (batch, 1000).
+
+    Args:
+        blocks: Blocks of each of the four stages.
+        bottleneck: Whether a block has three convolutions.
+    """
+
+    def __init__(self, blocks: tuple[int, ...], bottleneck: bool) -> None:
+        super().__init__()
+        self.stem = _conv(3, 64, 7, 2)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        layers: list[nn.Module] = []
+        channels = 64
+        for stage, count in enumerate(blocks):
+            width = 64 << stage
+            for number in range(count):
+                stride = 2 if stage and not number else 1
+                layers.append(_Block(channels, width, stride, bottleneck))
+                channels = width * (4 if bottleneck else 1)
+        self.blocks = nn.Sequential(*layers)
+        self.classify = nn.Linear(channels, 1000)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Class scores."""
+        x = self.blocks(self.pool(torch.relu(self.stem(image))))
+        return self.classify(x.mean((2, 3)))
+
+
+class _EncoderLayer(nn.Module):
+    def __init__(self, hidden: int, heads: int, inner: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(hidden, hidden) for _ in range(4))
+        self.up, self.down = nn.Linear(hidden, inner), nn.Linear(inner, hidden)
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, hidden = x.shape
+
+        def of_heads(y: torch.Tensor) -> torch.Tensor:
+            return y.reshape(batch, length, self.heads, hidden // self.heads).transpose(1, 2)
+
+        query, key, value = (of_heads(f(x)) for f in (self.query, self.key, self.value))
+        scores = query @ key.transpose(2, 3) * (hidden // self.heads) ** -0.5
+        mixed = torch.softmax(scores, -1) @ value
+        x = self.norms[0](x + self.out(mixed.transpose(1, 2).reshape(batch, length, hidden)))
+        return self.norms[1](x + self.down(nn.functional.gelu(self.up(x))))
+
+
+class Encoder(nn.Module):
+    """The layers of MiniLM-L6, a sentence encoder: (batch, length, 384) -> the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(_EncoderLayer(384, 12, 1536) for _ in range(6)))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Hidden states after the last layer."""
+        return self.layers(states)
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """One row of the networks' table.
+
+    Attributes:
+        name: Of the network, its batch and its number format.
+        make: Makes the module in float32.
+        shape: Shape of its input.
+        dtype: Number format that it is run in.
+        images: Whether it takes images, which PyTorch computes faster with the channels last.
+    """
+
+    name: str
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    dtype: str
+    images: bool = False
+
+    def module(self) -> nn.Module:
+        """The network on the CPU in float32, its weights of seed 0."""
+        torch.manual_seed(0)
+        made = self.make().eval()
+        for layer in made.modules():
+            if isinstance(layer, (nn.Conv2d, nn.Linear)):
+                # Residual sums would grow from block to block.
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                layer.weight.data *= 0.7
+                nn.init.normal_(layer.bias, std=0.1)
+        return made.requires_grad_(False)
+
+    def example(self) -> torch.Tensor:
+        """An input on the CPU in float32, of seed 1."""
+        return torch.randn(self.shape, generator=torch.Generator().manual_seed(1))
+
+
+def _resnet18() -> nn.Module:
+    return ResNet((2, 2, 2, 2), bottleneck=False)
+
+
+def _resnet50() -> nn.Module:
+    return ResNet((3, 4, 6, 3), bottleneck=True)
+
+
+_IMAGE = (3, 224, 224)
+#: The rows, by name.
+NETWORKS: dict[str, Network] = {
+    network.name: network
+    for network in (
+        Network("mlp-128-float32", Mlp, (128, 224, 224, 3), "float32"),
+        Network("mlp-128-float16", Mlp, (128, 224, 224, 3), "float16"),
+        Network("resnet18-128-float32", _resnet18, (128, *_IMAGE), "float32", images=True),
+        Network("resnet18-128-float16", _resnet18, (128, *_IMAGE), "float16", images=True),
+        Network("resnet50-128-float16", _resnet50, (128, *_IMAGE), "float16", images=True),
+        Network("resnet50-1-float16", _resnet50, (1, *_IMAGE), "float16", images=True),
+        Network("minilm-32-float16", Encoder, (32, 128, 384), "float16"),
+    )
+}
+
+
+def to_relax(network: Network, dtype: str = "float32") -> Any:
+    """The network as TVM imports it from PyTorch: a Relax module, its weights constants in it.
+
+    Args:
+        network: The network.
+        dtype: Number format that its weights and input are exported in.
+    """
+    from tvm.relax.frontend.torch import from_exported_program
+
+    kind = getattr(torch, dtype)
+    exported = torch.export.export(network.module().to(kind), (network.example().to(kind),))
+    return from_exported_program(
+        exported, unwrap_unit_return_tuple=True, run_ep_decomposition=False
+    )
