@@ -19,7 +19,7 @@ TARGET = tvm.target.Target("llvm")
 @I.ir_module
 class Straight:
     @R.function
-    def main(x: R.Tensor((4, 8), "float32")):
+    def main(x: R.Tensor((4, 8), "float32")):  # noqa: N805
         with R.dataflow():
             y = R.exp(x)
             z = R.multiply(y, y)
@@ -32,7 +32,7 @@ class Straight:
 @I.ir_module
 class Dynamic:
     @R.function
-    def main(x: R.Tensor(("n", 8), "float32")):
+    def main(x: R.Tensor(("n", 8), "float32")):  # noqa: N805
         with R.dataflow():
             y = R.exp(x)
             z = R.multiply(y, y)
@@ -43,8 +43,8 @@ class Dynamic:
 @I.ir_module
 class Branches:
     @R.function
-    def main(x: R.Tensor((4, 8), "float32"), c: R.Tensor((), "bool")):
-        if c:
+    def main(x: R.Tensor((4, 8), "float32"), c: R.Tensor((), "bool")):  # noqa: N805
+        if c:  # noqa: SIM108
             y = R.exp(x)
         else:
             y = R.negative(x)
