@@ -21,7 +21,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # A room may import rooms of its own level or of a lower one.
 LEVELS = [
-    {"errors", "host", "process", "versions", "compare", "digest", "random_inputs"},
+    {
+        "errors", "host", "process", "versions", "compare", "digest", "random_inputs",
+        "cuda_runtime",
+    },
     {"arch", "link", "cuda"},
     {"intrin"},
     {"frontend", "transform", "schedule", "hopper", "runtime", "emulate"},

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tvmopt import host
+from tvmopt import cuda_runtime, host
+from tvmopt.cuda import compiler
+from tvmopt.errors import TvmoptError
 from tvmopt.versions import VERSION, installed, tvm_problem
 
 _PACKAGES = (
@@ -43,6 +45,7 @@ def main() -> int:
         _line("target", "unknown: TVM cannot be used")
     else:
         _target(problems)
+        _gpu(problems)
     _threads(problems)
     _compiler(problems)
     _store(problems)
@@ -69,6 +72,18 @@ def _target(problems: list[str]) -> None:
     features = [f for f in _SHOWN if f in target.cpu_flags]
     _line("target", f"{target.mcpu} ({target.isa}), {arch.simd_bits}-bit vectors")
     _line("features", ", ".join(features) or "none of interest")
+
+
+def _gpu(problems: list[str]) -> None:
+    """The GPU, and what compiles for GPUs here or elsewhere; nobody must have either."""
+    try:
+        why, compiles = cuda_runtime.problem(), compiler.version()
+    except TvmoptError as error:
+        why, compiles = cuda_runtime.problem(), f"none: {error}"
+    _line("gpu", cuda_runtime.describe() or f"none: {why}")
+    _line("cuda compiler", compiles)
+    if cuda_runtime.CURE in why:
+        problems.append(f"this machine's GPU cannot be used: {why}")
 
 
 def _threads(problems: list[str]) -> None:

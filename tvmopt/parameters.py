@@ -75,8 +75,11 @@ _ALL = (
               ".npz with an array an input and optionally integer 'labels', or .npy; 20% "
               "calibrate, 50% evaluate, 30% are held out for promotion"),
     Parameter("target", str, "host",
-              "'host', a CPU (skylake-avx512, cortex-a76, graviton3), or JSON with mcpu and mattr"),
-    Parameter("threads", int, 0, "threads to compile for and measure with; 0: all usable cores"),
+              "'host', a CPU (skylake-avx512, cortex-a76, graviton3), 'cuda' (this machine's GPU), "
+              "a GPU (nvidia-h200, a100), or JSON with mcpu and mattr"),
+    Parameter("threads", int, 0,
+              "threads to compile for and measure with, for a GPU ONNX Runtime's; 0: all usable "
+              "cores"),
     Parameter("layout", str, "auto",
               f"layout of the convolutions: {', '.join(LAYOUTS)}; auto: the fastest, as modelled, "
               "and as timed where that is close"),
@@ -85,8 +88,9 @@ _ALL = (
     Parameter("dtypes", str, "", f"number formats to look at; default: {', '.join(LOW_DTYPES)}"),
     Parameter("skip_layers", str, "",
               "layers to leave alone: indices, name globs, operator types (0,fc*,Gemm), or auto"),
-    Parameter("quantization", str, "u8s8",
-              f"int8: activations and weights, {' or '.join(QUANTIZATIONS)}"),
+    Parameter("quantization", str, "auto",
+              f"int8: activations and weights, {' or '.join(QUANTIZATIONS)}; auto: u8s8 on a CPU, "
+              "s8s8 on a GPU"),
     Parameter("calibration", str, "minmax",
               f"int8: how ranges are chosen: {', '.join(CALIBRATIONS)}"),
     Parameter("calibration_samples", int, 100, "int8: most samples to calibrate on"),

@@ -95,9 +95,9 @@ def test_a_cpu_is_described_as_before() -> None:
 
 @pytest.mark.skipif(has_gpu, reason="this machine has a GPU")
 def test_without_a_gpu_one_must_be_named() -> None:
-    with pytest.raises(ConfigError, match=r"none here; to build for one elsewhere name it: .*h200"):
+    with pytest.raises(ConfigError, match=r"to build for a GPU elsewhere name it: .*h200"):
         resolve_target("cuda")
-    with pytest.raises(ConfigError, match="needs a GPU"):
+    with pytest.raises(ConfigError, match="needs this machine's GPU, but there is no"):
         probe()
     assert resolve_target("h200").missing_on_host() == ("a GPU of compute capability 9.0",)
 

@@ -233,7 +233,11 @@ def test_metaschedule_by_operator_goes_all_the_way(store, steps, mlflow_run):
         ({"model": "nowhere.onnx"}, "model must be an existing ONNX file or an MLflow URI"),
         ({"max_accuracy_drop": "-1"}, "max_accuracy_drop must be at least 0, but got -1"),
         ({"input_shapes": "x:1x2"}, "data and input_shapes need a model"),
-        ({"target": "nvidia-h200"}, "target must be a CPU, but got 'nvidia-h200', a GPU"),
+        ({"target": "nvidia-h20"}, "target must be 'host', an LLVM CPU name"),
+        (
+            {"target": "h200", "layout": "NCHW16c"},
+            "layout must be one of auto, NHWC, NCHW for a GPU (nvidia-h200), but got 'NCHW16c'",
+        ),
     ],
 )
 def test_wrong_parameter_is_one_line_and_exit_code_2(root, project_env, tmp_path, params, message):

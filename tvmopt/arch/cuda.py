@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import Any
 
+from tvmopt import cuda_runtime
 from tvmopt.arch.llvm import llvm_target
 from tvmopt.errors import ConfigError
 
@@ -156,12 +157,12 @@ def probe() -> CudaArch:
 
     from tvmopt.arch.gpus import GPUS, named_gpu
 
-    device = tvm.runtime.cuda(0)
-    if not device.exist:
+    if why := cuda_runtime.problem():
         raise ConfigError(
-            "target 'cuda' needs a GPU that the driver shows, but there is none here; to build "
-            f"for one elsewhere name it: {', '.join(GPUS)}"
+            f"target 'cuda' needs this machine's GPU, but {why}; to build for a GPU elsewhere name "
+            f"it: {', '.join(GPUS)}"
         )
+    device = tvm.runtime.cuda(0)
     known = named_gpu(device.device_name)
     sm = int(str(device.compute_version).replace(".", ""))
     if known is not None and known.sm == sm:

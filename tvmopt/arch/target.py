@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from tvmopt import host
+from tvmopt import cuda_runtime, host
 from tvmopt.arch.bandwidth import with_measured_bandwidths
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.arch.cuda import CudaArch, probe
@@ -37,9 +37,9 @@ class TargetSpec:
     """One exact CPU, or one GPU and the CPU that launches its kernels.
 
     Attributes:
-        mcpu: LLVM's name of the CPU.
+        mcpu: LLVM's name of the CPU; beside a GPU any of its family, since it computes nothing.
         isa: Instruction-set family, ``"x86_64"``, ``"aarch64"``, ``"riscv64"``, ``"hexagon"``.
-        threads: Threads that compiled code may use, at least 1.
+        threads: Threads that compiled code may use, at least 1; beside a GPU it is 1.
         mattr: Features added or removed, in LLVM's notation (``"+avx2"``, ``"-avx512f"``).
         cpu_flags: Features the code may use, in Linux's names; checked when a library is loaded.
         mtriple: LLVM's name of the platform; empty for that of this machine.
@@ -126,9 +126,17 @@ class TargetSpec:
         if self.isa != host.isa():
             return (self.isa,)
         lacking = sorted(set(self.cpu_flags) - host.cpu_flags())
-        if self.gpu is not None and not _has_gpu(self.gpu):
-            lacking.append(f"a GPU of compute capability {self.gpu.sm // 10}.{self.gpu.sm % 10}")
+        if self.gpu is not None and (gpu := cuda_runtime.missing(self.gpu.sm)):
+            lacking.append(gpu)
         return tuple(lacking)
+
+    def why_not_here(self) -> str:
+        """What this machine lacks to run the code, in words; empty when it can."""
+        missing = ", ".join(self.missing_on_host())
+        if not missing:
+            return ""
+        of = f" of {self.mcpu}" if self.gpu is None else f" ({self.gpu.name})"
+        return f"this machine lacks {missing}{of}"
 
 
 def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:
@@ -140,7 +148,7 @@ def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:
             and optionally ``mattr``, ``num-cores``, ``mtriple``; ``"cuda"`` for this machine's GPU,
             or a name in :data:`~tvmopt.arch.gpus.GPUS`.
         threads: Threads to compile for; 0 means every core of what was named, or of this machine
-            where the name does not tell.
+            where the name does not tell. A GPU takes none.
 
     Raises:
         ConfigError: When the text names no CPU or feature that LLVM knows, or threads are negative.
@@ -152,7 +160,7 @@ def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:
         return _from_json(text, threads)
     gpu = probe() if text == "cuda" else named_gpu(text)
     if gpu is not None:
-        return dataclasses.replace(_spec(_host_cpu(), (), threads), gpu=gpu)
+        return dataclasses.replace(_spec(_plain_cpu(), (), min(threads, 1) or 1), gpu=gpu)
     kind = text.split(",")[0].split("/")[0].split("-")[0]
     if kind in ("cuda", "nvidia", "rocm", "metal", "vulkan"):
         raise ConfigError(f"{_RULE}, but got {text!r}: GPUs known here are {', '.join(GPUS)}")
@@ -242,12 +250,9 @@ def _named(name: str, isas: list[str]) -> NamedCpu:
     raise ConfigError(f"{_RULE}, but got {name!r}{hint}")
 
 
-def _has_gpu(gpu: CudaArch) -> bool:
-    """Whether this machine's first GPU runs what is compiled for ``gpu``."""
-    import tvm
-
-    device = tvm.runtime.cuda(0)
-    return bool(device.exist) and str(device.compute_version) == f"{gpu.sm // 10}.{gpu.sm % 10}"
+def _plain_cpu() -> str:
+    """A CPU that every machine of this one's kind is: what launches kernels needs no more."""
+    return "x86-64" if host.isa() == "x86_64" else "generic"
 
 
 def _host_cpu() -> str:

@@ -10,9 +10,11 @@ import importlib.util
 import os
 import re
 import shutil
+import subprocess
 
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.errors import BuildError, EnvironmentSetupError
+from tvmopt.versions import installed
 
 #: Environment variable of TVM's that asks for one of the two.
 MODE = "TVM_CUDA_COMPILE_MODE"
@@ -40,6 +42,21 @@ def compiler() -> str:
             "nvidia-cuda-nvrtc beside CUDA's headers"
         )
     return usable[0]
+
+
+@functools.cache
+def version() -> str:
+    """The compiler and its version: ``"nvcc 13.0.88"``.
+
+    Raises:
+        EnvironmentSetupError: As :func:`compiler`.
+    """
+    which = compiler()
+    if which == "nvcc":
+        done = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False)
+        found = re.search(r"\bV([\d.]+)", done.stdout)
+        return f"nvcc {found.group(1) if found else 'of an unknown version'}"
+    return f"nvrtc {installed('nvidia-cuda-nvrtc') or 'of an unknown version'}"
 
 
 def _has_nvrtc() -> bool:

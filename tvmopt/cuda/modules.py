@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tvmopt import cuda_runtime
 from tvmopt.arch.cuda import CudaArch
-from tvmopt.cuda.compiler import compile_cubin
+from tvmopt.cuda.compiler import compile_cubin, compiler
 from tvmopt.errors import EnvironmentSetupError
 
 _CREATE = "ffi.Module.create.cuda"
@@ -64,6 +65,16 @@ def embed_cubins(arch: CudaArch) -> Iterator[None]:
             remove_global_func(_CREATE)
 
 
+def check_tools() -> None:
+    """Raise :class:`EnvironmentSetupError` when something is missing that builds for GPUs need."""
+    compiler()
+    if not cuda_runtime.load_library():
+        raise EnvironmentSetupError(
+            f"CUDA's runtime library ({cuda_runtime.LIBRARY}) must be installed to build for a "
+            f"GPU, but is not found; {cuda_runtime.CURE}"
+        )
+
+
 @functools.cache
 def _create_function() -> Any:
     """What makes a module of kernels: TVM's CUDA runtime's, loaded for it."""
@@ -80,14 +91,14 @@ def _load_runtime() -> None:
     import tvm
 
     runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
+    cuda_runtime.load_library()
     stand_in = _driver_stand_in()  # kept loaded: the runtime finds it by its name
     try:
         ctypes.CDLL(str(runtime))
     except OSError as error:
         raise EnvironmentSetupError(
             "TVM's CUDA runtime must load to build for a GPU, but did not: "
-            f"{error}; install CUDA's runtime library (libcudart), of CUDA's toolkit or the PyPI "
-            "package nvidia-cuda-runtime, and put it on LD_LIBRARY_PATH"
+            f"{error}; {cuda_runtime.CURE}"
         ) from error
     del stand_in
 

@@ -30,11 +30,12 @@ def interleave(
         call()
         once = time.perf_counter() - start
         counts[name] = calls_within(time_limit_s, once, repeats)
-        turns[name] = functools.partial(_turn, call, once < time_limit_s / 10)
+        turns[name] = functools.partial(one_turn, call, once < time_limit_s / 10)
     return take_turns(turns, counts, progress)
 
 
-def _turn(call: Callable[[], object], warm_up: bool, counted: int) -> list[float]:
+def one_turn(call: Callable[[], object], warm_up: bool, counted: int) -> list[float]:
+    """Seconds of ``counted`` calls after a short rest, and after one that is not counted."""
     time.sleep(_SETTLE_S)
     if warm_up:
         call()

@@ -10,16 +10,17 @@ from .amx_configuration import tile_instruction
 from .base import DotIntrinsic
 from .calls import callees
 from .choose import DOTS
+from .tensor_cores import tensor_core_instructions
 
 
 def instructions_used(func: tirx.PrimFunc) -> tuple[str, ...]:
     """Mnemonics of the tensor instructions in ``func``, sorted; empty when there are none.
 
     Args:
-        func: A function after :func:`tvmopt.schedule.finish`.
+        func: A function after :func:`tvmopt.schedule.finish`, or a kernel for a GPU.
     """
     known = _instructions()
-    found = set()
+    found = tensor_core_instructions(func.body)
     for callee in callees(func.body):
         instruction = known.get(callee) or tile_instruction(callee)
         if instruction:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection
 
 from tvmopt import host
+from tvmopt.arch.target import TargetSpec
 
 _HERTZ = 2.5e9
 _BYTES_A_SECOND_PER_CORE = 10e9
@@ -46,7 +47,7 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """Peaks of one CPU.
+    """Peaks of one CPU or GPU.
 
     Attributes:
         flops: Peak of float32 in operations a second.
@@ -81,6 +82,19 @@ def roofline(flags: Collection[str] | None = None, cores: int = 0) -> Roofline:
             dtype: next((ratio for flag, ratio in found if flag in flags), 1.0)
             for dtype, found in _FASTER.items()
         },
+    )
+
+
+def roofline_of(target: TargetSpec) -> Roofline:
+    """Peaks of a target: of its GPU, if it has one, else of its CPU."""
+    gpu = target.gpu
+    if gpu is None:
+        return roofline(target.cpu_flags, target.threads)
+    plain = gpu.fma("float32")
+    return Roofline(
+        flops=2e9 * gpu.sms * gpu.clock_ghz * plain,
+        bandwidth=1e9 * gpu.dram_gbs,
+        faster={dtype: gpu.fma(dtype) / plain for dtype in _FASTER},
     )
 
 

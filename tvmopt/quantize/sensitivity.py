@@ -37,7 +37,7 @@ from tvmopt.quantize.report import (
     Sensitivity,
     SkipSet,
 )
-from tvmopt.quantize.roofline import Roofline, Work, roofline, work_of
+from tvmopt.quantize.roofline import Roofline, Work, roofline, roofline_of, work_of
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.skipsets import Ladder
 
@@ -102,7 +102,7 @@ def sensitivity(
     setting = Setting(proto, graph, scheme, ranges)
     nodes = {node.name: node for node in graph.nodes}
     layers = layer_table(proto)
-    peaks = roofline(target.cpu_flags, target.threads) if target is not None else roofline()
+    peaks = roofline_of(target) if target is not None else roofline()
     costs = _without_measuring(setting, layers, nodes, dtypes, peaks)
 
     # All layers converted: what skip sets start from, and which samples suffer most.
@@ -133,9 +133,10 @@ def sensitivity(
     notes = _notes(costs, hardest, recording)
 
     # Many layers at once.
-    timed = target is not None and not target.missing_on_host()
+    timed = target is not None and target.gpu is None and not target.missing_on_host()
     if target is not None and not timed:
-        notes.append(f"layers are not timed: target {target.mcpu} does not run on this machine")
+        why = "is a GPU" if target.gpu is not None else "does not run on this machine"
+        notes.append(f"layers are not timed: target {target.device} {why}")
     ladder_deadline = time.monotonic() + (deadline - time.monotonic()) * (
         _SHARE_OF_SKIP_SETS if timed else 1.0
     )

@@ -1,4 +1,4 @@
-"""The gate before a library is opened: hash, TVM version, CPU, and what Linux must permit.
+"""The gate before a library is opened: hash, TVM version, CPU, GPU, and what Linux must permit.
 
 Opening a library runs its code.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tvmopt import host
+from tvmopt import cuda_runtime, host
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
@@ -52,6 +52,26 @@ def check_bundle(folder: Path, metadata: ModelMetadata) -> None:
             f"lacks {', '.join(missing)}; build it again with target=host on this machine"
         )
     _request_amx(metadata)
+    if metadata.gpu:
+        _check_gpu(metadata.gpu, metadata.target["gpu"]["sm"])
+
+
+def _check_gpu(name: str, sm: int) -> None:
+    lacking = cuda_runtime.missing(sm)
+    if not lacking:
+        return
+    import tvm
+
+    if problem := cuda_runtime.problem():
+        here = problem
+    else:
+        device = tvm.runtime.cuda(0)
+        here = f"this machine's is {device.device_name}, of {device.compute_version}"
+    cure = "" if cuda_runtime.CURE in here else "; build it again for what this machine has"
+    raise ArtifactError(
+        f"the model was built for {name}, a GPU of compute capability {sm // 10}.{sm % 10}, but "
+        f"{here}{cure}"
+    )
 
 
 def _request_amx(metadata: ModelMetadata) -> None:

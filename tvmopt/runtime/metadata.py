@@ -19,6 +19,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "tolerance": (int, float),
 }  # fmt: skip
 _TARGET_KINDS: dict[str, type | tuple[type, ...]] = {"isa": str, "mcpu": str, "cpu_flags": list}
+_GPU_KINDS: dict[str, type | tuple[type, ...]] = {"name": str, "sm": int}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +49,9 @@ class ModelMetadata:
         digest: Digest of the build stage; empty when it was built outside the workflow.
         tolerance: Largest deviation allowed from the golden outputs.
         measure: What a deviation is, see :func:`tvmopt.compare.deviation`.
-        instructions: Mnemonics of the tensor instructions that its kernels use (``"vpdpbusd"``);
-            empty where none is used, and in what older versions of this package built.
+        instructions: Mnemonics of the tensor instructions that its kernels use (``"vpdpbusd"``,
+            ``"HGMMA"``); empty where none is used, and in what older versions of this package
+            built.
     """
 
     name: str
@@ -71,6 +73,11 @@ class ModelMetadata:
     def gpu(self) -> str:
         """Name of the GPU that it runs on, e.g. ``"nvidia-h200"``; empty for the CPU."""
         return str((self.target.get("gpu") or {}).get("name", ""))
+
+    @property
+    def device(self) -> str:
+        """Name of what it runs on: of its GPU, or of its CPU, e.g. ``"sapphirerapids"``."""
+        return self.gpu or str(self.target["mcpu"])
 
     def write(self, folder: Path) -> None:
         """Write ``model.json`` into ``folder``."""
@@ -96,6 +103,8 @@ class ModelMetadata:
                 raise ValueError(f"format must be {FORMAT}")
             _check_kinds(data, _KINDS)
             _check_kinds(data["target"], _TARGET_KINDS)
+            if data["target"].get("gpu"):
+                _check_kinds(data["target"]["gpu"], _GPU_KINDS)
             instructions = data.setdefault("instructions", [])
             if not isinstance(instructions, list) or not all(
                 isinstance(name, str) for name in instructions

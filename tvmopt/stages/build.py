@@ -89,9 +89,8 @@ def build(
         "tvmopt.sha256": metadata.library_sha256,
         "tvmopt.instructions": ", ".join(metadata.instructions) or "no tensor instructions",
     }
-    missing = target.missing_on_host()
-    if missing:
-        tags["tvmopt.unchecked"] = f"this machine lacks {', '.join(missing)} of {target.mcpu}"
+    if lacking := target.why_not_here():
+        tags["tvmopt.unchecked"] = lacking
     else:
         metrics["golden_max_deviation"] = load(bundle).check_golden(bundle)
     progress(3, 3, "done")

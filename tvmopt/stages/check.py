@@ -82,11 +82,12 @@ def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
         build_library(
             lower(mod, target.to_tvm(), winograd=False), target, path, quick=True
         )
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+        device = tvm.cpu() if target.gpu is None else tvm.cuda(0)
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), device)
 
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         try:
-            result = machine["main"](*(tvm.runtime.tensor(a) for a in arrays))
+            result = machine["main"](*(tvm.runtime.tensor(a, device) for a in arrays))
         except Exception as error:
             raise AccuracyError(f"the import must run, but it failed: {error}") from error
         items = [result] if hasattr(result, "numpy") else list(result)

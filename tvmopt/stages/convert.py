@@ -145,7 +145,7 @@ def convert(
     findings: Findings | None = None
     exact = reference if source is prepared.model else Reference(source)
     if target.missing_on_host():
-        tags["tvmopt.unchecked"] = f"target {target.mcpu} does not run on this machine"
+        tags["tvmopt.unchecked"] = f"target {target.device} does not run on this machine"
     else:
         run = compile_for_check(converted.mod, target)
         progress(4, 5, "check")

@@ -1,7 +1,8 @@
 """Stage 4: accuracy and latency of compiled models.
 
-On this machine they run beside ONNX Runtime, in one process; on a board through TVM's RPC, where
-there is no ONNX Runtime. Where neither can run them, the reason takes the place of the numbers.
+On this machine, on its CPU or its GPU, they run beside ONNX Runtime, in one process; on a board
+through TVM's RPC, where there is no ONNX Runtime. Where neither can run them, the reason takes the
+place of the numbers.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
+from tvmopt import cuda_runtime
 from tvmopt.arch.target import TargetSpec
 from tvmopt.config import EvaluateConfig
 from tvmopt.errors import AccuracyError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
+from tvmopt.evaluate.gpu_latency import interleave_on_gpu, seconds_in_a_row
 from tvmopt.evaluate.latency import calls_within, interleave, take_turns
 from tvmopt.evaluate.memory import peak_memory_mb
 from tvmopt.evaluate.statistics import LatencySummary, summarise
@@ -41,6 +44,7 @@ UNTUNED = "untuned_tvm"
 REFERENCE = "onnxruntime_fp32"
 _BASELINE_ACCURACY_S = 5.0
 _BOARD_ACCURACY_S = 120.0
+_COPYING_REPEATS = 50
 _UNMEASURED = "tvmopt.unmeasured."
 
 
@@ -53,6 +57,8 @@ def evaluate(
     data: Path | None = None,
 ) -> StageResult:
     """Measure compiled models against each other and against ONNX Runtime on the same threads.
+
+    What was built for this machine's GPU is timed there, ONNX Runtime on the CPU.
 
     Args:
         config: What to measure, and on which board if not here.
@@ -72,12 +78,15 @@ def evaluate(
     if board is not None:
         return _evaluate_on(board, config, convert_dir, bundles, out_dir, progress, data)
     target = TargetSpec.from_dict(ModelMetadata.read(bundles[CANDIDATE]).target)
-    missing = target.missing_on_host()
-    if missing:
+    on_gpu = target.gpu is not None
+    if lacking := target.why_not_here():
         progress(100, 100, "nothing to measure")
+        no_board = "" if on_gpu else ", and no rpc_tracker was given"
         return _unmeasured(
-            f"this machine lacks {', '.join(missing)} of {target.mcpu}, and no rpc_tracker was "
-            "given",
+            f"{lacking}{no_board}",
+            "evaluate it on a machine with that GPU"
+            if on_gpu
+            else "give rpc_tracker and rpc_key of a board",
             bundles,
             out_dir,
         )
@@ -90,27 +99,45 @@ def evaluate(
     _refuse_nonsense(accuracies[CANDIDATE], signature.min_cosine)
 
     inputs = dataset.batch(0).inputs
-    contenders: dict[str, Callable[[], object]] = {
+    calls: dict[str, Callable[[], object]] = {
         label: _bind(model, inputs) for label, model in models.items()
     }
-    contenders[REFERENCE] = lambda: reference(inputs)
-    samples = interleave(
-        contenders,
-        config.repeats,
-        config.time_limit_s,
-        lambda done, total: progress(10 + 90 * done // total, 100, "latency"),
-    )
+
+    def onnxruntime() -> object:
+        return reference(inputs)
+
+    def told(done: int, total: int) -> None:
+        progress(10 + 90 * done // total, 100, "latency")
+
+    limits = config.repeats, config.time_limit_s
+    if on_gpu:
+        for call in calls.values():
+            call()  # so that the inputs are there
+        bare = {label: model.run_bare for label, model in models.items()}
+        samples = interleave_on_gpu(bare, {REFERENCE: onnxruntime}, *limits, told)
+    else:
+        samples = interleave({**calls, REFERENCE: onnxruntime}, *limits, told)
     latency = {label: summarise(values) for label, values in samples.items()}
 
     metrics = _candidate_metrics(latency, accuracies[CANDIDATE], bundles, dataset)
     tags = _tags(config, accuracies[CANDIDATE], data)
-    try:
-        metrics["peak_memory_mb"] = peak_memory_mb(bundles[CANDIDATE])
-    except Exception as error:  # the metric is replaced by the reason
-        tags[_UNMEASURED + "peak_memory_mb"] = str(error)[:250]
+    where = f"{config.threads} threads"
+    if on_gpu:
+        where = cuda_runtime.describe()
+        metrics |= _gpu_metrics(models[CANDIDATE], calls[CANDIDATE], config, dataset)
+        tags |= {
+            "tvmopt.gpu": where,
+            "tvmopt.latency_of": "one call by the GPU's clock, inputs and outputs staying there",
+            "tvmopt.baseline": f"ONNX Runtime on the CPU, {config.threads} threads",
+            _UNMEASURED + "peak_memory_mb": "measured of models for CPUs only",
+        }
+    else:
+        try:
+            metrics["peak_memory_mb"] = peak_memory_mb(bundles[CANDIDATE])
+        except Exception as error:  # the metric is replaced by the reason
+            tags[_UNMEASURED + "peak_memory_mb"] = str(error)[:250]
     rows = _rows(latency, accuracies, reference_accuracy, bundles, convert_dir)
     _write(out_dir, rows, samples, accuracies)
-    where = f"{config.threads} threads"
     return StageResult(metrics, tags, _changed(accuracies[CANDIDATE], latency[CANDIDATE], where))
 
 
@@ -170,7 +197,22 @@ def _evaluate_on(
     return StageResult(metrics, tags, _changed(accuracy, latency[CANDIDATE], where))
 
 
-def _unmeasured(reason: str, bundles: dict[str, Path], out_dir: Path) -> StageResult:
+def _gpu_metrics(
+    model: CompiledModel, call: Callable[[], object], config: EvaluateConfig, dataset: Dataset
+) -> dict[str, float]:
+    """Throughput of calls that nothing waits between, and latency with the copies of a call."""
+    rows = _rows_a_call(dataset)
+    limits = min(config.repeats, _COPYING_REPEATS), config.time_limit_s
+    [seconds] = interleave({"": call}, *limits).values()
+    return {
+        "throughput_per_s": rows / seconds_in_a_row(model.run_bare),
+        "latency_ms_with_copies": summarise(seconds).p50,
+    }
+
+
+def _unmeasured(
+    reason: str, cure: str, bundles: dict[str, Path], out_dir: Path
+) -> StageResult:
     """What is known of libraries that nothing here can run."""
     sizes = {label: (path / LIBRARY_FILE).stat().st_size for label, path in bundles.items()}
     rows = [_row(label, None, None, size, {}) for label, size in sizes.items()]
@@ -179,7 +221,7 @@ def _unmeasured(reason: str, bundles: dict[str, Path], out_dir: Path) -> StageRe
     return StageResult(
         {"library_bytes": float(sizes[CANDIDATE])},
         {_UNMEASURED + name: reason[:250] for name in names},
-        [f"not measured: {reason}; give rpc_tracker and rpc_key of a board"],
+        [f"not measured: {reason}; {cure}"],
     )
 
 

@@ -58,23 +58,21 @@ def tune(
 
     target = TargetSpec.from_dict(config.target)
     board = Board.parse(config.rpc_tracker, config.rpc_key)
-    missing = target.missing_on_host()
+    lacking = target.why_not_here()
     tags = {}
     if board is not None:
         check_tracker(board)
         tags = {"tvmopt.rpc_key": board.key, "tvmopt.rpc_tracker": board.address}
-    elif missing and config.strategy == "fast":
-        reason = f"this machine lacks {', '.join(missing)} of {target.mcpu}"
+    elif lacking and config.strategy == "fast":
         tags["tvmopt.unmeasured.tuning"] = (
-            f"{reason}, and no rpc_tracker was given: the first choice of the policy of 'fast' is "
-            "taken for every function"
+            f"{lacking}{_no_board(target)}: the first choice of the policy of 'fast' is taken for "
+            "every function"
         )
         config = dataclasses.replace(config, strategy="default")
-    elif missing and config.strategy in MEASURING:
+    elif lacking and config.strategy in MEASURING:
         raise ConfigError(
-            f"strategy {config.strategy!r} must measure on the target, but this machine lacks "
-            f"{', '.join(missing)} of {target.mcpu}; give rpc_tracker and rpc_key of a board, or "
-            "use strategy=default"
+            f"strategy {config.strategy!r} must measure on the target, but {lacking}; give "
+            "rpc_tracker and rpc_key of a board, or use strategy=default"
         )
     llvm = target.to_tvm()
     options = TuneOptions(
@@ -90,12 +88,14 @@ def tune(
     )
     strategy = create_strategy(config.strategy)
     mod = read_module(convert_dir)
-    if config.granularity == "subgraph" and config.strategy in MEASURING:
+    in_ways = target.gpu is None and config.granularity == "subgraph"
+    if in_ways and config.strategy in MEASURING:
         tuning = tune_layers(mod, target, strategy, options, out_dir, progress)
     else:
         lowered = lower(mod, llvm, winograd=config.strategy != "none")
         tasks = extract_tasks(lowered, llvm, config.granularity)
-        result = strategy.tune(tasks, llvm, target.arch(), options, out_dir, progress)
+        arch = target.gpu or target.arch()
+        result = strategy.tune(tasks, llvm, arch, options, out_dir, progress)
         tuning = LayerTuning(result, {}, lowered)
     result = tuning.result
     (out_dir / "lowered.py").write_text(tuning.lowered.script(show_meta=False))
@@ -122,8 +122,13 @@ def tune(
     } | mean_regret(regret)
     changed = _changed(result, failures, served, config.granularity) + in_words(tuning)
     if "tvmopt.unmeasured.tuning" in tags:
-        changed.append(f"the first choice of 'fast' for each, since {reason}")
+        changed.append(f"the first choice of 'fast' for each, since {lacking}")
     return StageResult(metrics, tags, changed)
+
+
+def _no_board(target: TargetSpec) -> str:
+    """That no board measures in its place, which for a GPU none could."""
+    return ", and no rpc_tracker was given" if target.gpu is None else ""
 
 
 def _changed(

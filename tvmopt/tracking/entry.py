@@ -64,8 +64,8 @@ def open_session(
     resolved = {
         **params,
         "name": request.name,
-        "target": request.target.mcpu,
-        "threads": request.target.threads,
+        "target": request.target.device,
+        "threads": request.evaluate.threads,
         "input_shapes": request.convert.input_shapes,
         "data": str(request.data or ""),
     }
@@ -75,7 +75,7 @@ def open_session(
         request.name,
         resolved,
         use_cache=not no_cache,
-        threads=request.target.threads,
+        threads=request.evaluate.threads,
     )
 
 

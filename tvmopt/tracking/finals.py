@@ -163,7 +163,7 @@ def _rival(
     wanted = {
         "model_sha256": request.model_digest,
         "input_shapes": request.convert.input_shapes,
-        "target": request.target.mcpu,
+        "target": request.target.device,
         "threads": str(request.target.threads),
     }
     if any(current.tags.get(key) != value for key, value in wanted.items()):

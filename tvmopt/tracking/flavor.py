@@ -40,6 +40,7 @@ from mlflow.utils.model_utils import (
     _validate_and_prepare_target_save_path,
 )
 
+from tvmopt.cuda_runtime import PACKAGE
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime import CompiledModel, ModelMetadata, Outputs, load
@@ -53,12 +54,17 @@ _DATA = "compiled"
 _EXAMPLE_LIMIT = 100_000
 
 
-def get_default_pip_requirements() -> list[str]:
-    """Packages that a saved model needs: TVM's pinned pair and NumPy, beside MLflow itself."""
+def get_default_pip_requirements(gpu: bool = False) -> list[str]:
+    """Packages that a saved model needs: TVM's pinned pair and NumPy, beside MLflow itself.
+
+    Args:
+        gpu: Whether it was built for a GPU: then CUDA's runtime library, too.
+    """
     return [
         f"apache-tvm=={TVM_VERSION}",
         f"apache-tvm-ffi=={TVM_FFI_VERSION}",
         f"numpy=={np.__version__}",
+        *([PACKAGE] if gpu else []),
     ]
 
 
@@ -140,7 +146,8 @@ def save_model(
         f.stat().st_size for f in path.rglob("*") if f.is_file()
     )
     mlflow_model.save(str(path / MLMODEL_FILE_NAME))
-    _write_environment(path, conda_env, pip_requirements, extra_pip_requirements)
+    on_gpu = bool(model.gpu)
+    _write_environment(path, conda_env, pip_requirements, extra_pip_requirements, on_gpu)
 
 
 def log_model(
@@ -258,10 +265,10 @@ def _small_example(bundle: Path, model: ModelMetadata) -> ModelInputExample | No
 
 
 def _write_environment(
-    path: Path, conda_env: Any, pip_requirements: Any, extra_pip_requirements: Any
+    path: Path, conda_env: Any, pip_requirements: Any, extra_pip_requirements: Any, gpu: bool
 ) -> None:
     if conda_env is None:
-        default = get_default_pip_requirements() if pip_requirements is None else None
+        default = get_default_pip_requirements(gpu) if pip_requirements is None else None
         conda_env, requirements, constraints = _process_pip_requirements(
             default, pip_requirements, extra_pip_requirements
         )

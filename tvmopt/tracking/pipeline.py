@@ -9,8 +9,9 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from tvmopt import host
+from tvmopt import cuda_runtime, host
 from tvmopt.config import MEASURING, BuildConfig
+from tvmopt.cuda import compiler
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.evaluate import CANDIDATE, UNTUNED
 from tvmopt.tracking.request import Request
@@ -45,7 +46,8 @@ def convert_stage(session: Session, request: Request, *, own: bool = False) -> S
     if request.needs_sensitivity:
         sensitive = sensitivity_stage(session, request)
         inputs["sensitivity"], digests["sensitivity"] = sensitive.folder, sensitive.digest
-    return run_stage(session, "convert", config, config.to_dict(), digests, inputs, own=own)
+    identity = {**config.to_dict(), **_checked_here(request)}
+    return run_stage(session, "convert", config, identity, digests, inputs, own=own)
 
 
 def _model_and_data(request: Request) -> tuple[dict[str, Path], dict[str, str]]:
@@ -71,7 +73,7 @@ def tune_stage(
     """
     identity = request.tune.to_dict()
     if request.tune.strategy in MEASURING:
-        identity["host"] = host.fingerprint()
+        identity |= _machine(request)
     inputs = {"convert": converted.folder}
     digests = {"convert": converted.digest}
     if warm_start is not None:
@@ -100,7 +102,7 @@ def build_stage(
     inputs = {"convert": converted.folder, "tune": tuned.folder}
     digests = {"convert": converted.digest, "tune": tuned.digest}
     return run_stage(
-        session, "build", config, config.to_dict(), digests, inputs, own=own,
+        session, "build", config, _build_identity(request, config), digests, inputs, own=own,
         tags=_granularity(request),
     )  # fmt: skip
 
@@ -113,9 +115,25 @@ def baseline_stage(session: Session, request: Request, converted: StageOutput) -
     """Compile as TVM's own pipeline does, without any schedule: the baseline."""
     config = BuildConfig(request.name, request.build.target, schedule="none")
     inputs, digests = {"convert": converted.folder}, {"convert": converted.digest}
-    return run_stage(
-        session, "build", config, config.to_dict(), digests, inputs, label=UNTUNED
-    )
+    identity = _build_identity(request, config)
+    return run_stage(session, "build", config, identity, digests, inputs, label=UNTUNED)
+
+
+def _build_identity(request: Request, config: BuildConfig) -> dict[str, object]:
+    """What a library is made of, CUDA's compiler with it, and whether it was tried."""
+    cuda = {} if request.target.gpu is None else {"cuda": compiler.version()}
+    return {**config.to_dict(), **cuda, **_checked_here(request)}
+
+
+def _checked_here(request: Request) -> dict[str, object]:
+    """Whether what is made for a GPU is tried: a GPU comes to a machine later than a CPU does."""
+    return {} if request.target.gpu is None else {"checked": request.is_measurable}
+
+
+def _machine(request: Request) -> dict[str, object]:
+    """What measurements are good for: this machine, and its GPU where that is the target."""
+    gpu = {} if request.target.gpu is None else {"gpu": cuda_runtime.describe()}
+    return {"host": host.fingerprint(), **gpu}
 
 
 def evaluate_stage(
@@ -136,7 +154,7 @@ def evaluate_stage(
     if request.data is not None:
         inputs["data"] = request.data
         digests["data"] = request.data_digest
-    identity = {**request.evaluate.to_dict(), "host": host.fingerprint()}
+    identity = {**request.evaluate.to_dict(), **_machine(request)}
     return run_stage(
         session, "evaluate", request.evaluate, identity, digests, inputs, own=own
     )

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tvmopt.arch.target import TargetSpec
+from tvmopt.cuda_runtime import PACKAGE
 from tvmopt.errors import ArtifactError, ConfigError
 from tvmopt.runtime import ModelMetadata
 from tvmopt.runtime.bundle import copy_bundle
@@ -21,7 +22,8 @@ from tvmopt.tracking.store import open_store
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
 
 _RUNTIME_FILES = (
-    "__init__.py", "compare.py", "digest.py", "errors.py", "host.py", "versions.py", "runtime",
+    "__init__.py", "compare.py", "cuda_runtime.py", "digest.py", "errors.py", "host.py",
+    "versions.py", "runtime",
 )  # fmt: skip
 _SAMPLE = '''\
 """Run the compiled model of this folder on its golden input."""
@@ -78,7 +80,7 @@ def pull(name: str, version: str = CHAMPION, output: str = "") -> Path:
         if target.exists():
             target.rmdir()
         bundle.rename(target)
-    say(f"{target}: {name} version {found.version} for {model.target['mcpu']}; {said}")
+    say(f"{target}: {name} version {found.version} for {model.device}; {said}")
     say(f"try it: {Path(sys.executable).name} {target / 'sample.py'}")
     return target
 
@@ -113,8 +115,8 @@ def _readme(title: str, model: ModelMetadata) -> str:
 
     return f"""# {title}
 
-A model compiled with Apache TVM {model.tvm_version} for {model.target['mcpu']}
-({model.threads} threads), built on {model.host_cpu}.
+A model compiled with Apache TVM {model.tvm_version} for {model.device}
+({_how(model)}), built on {model.host_cpu}.
 
 | | name | shape | type |
 |---|---|---|---|
@@ -123,12 +125,24 @@ A model compiled with Apache TVM {model.tvm_version} for {model.target['mcpu']}
 
 Needs Python 3.11 and
 
-    pip install "apache-tvm=={TVM_VERSION}" "apache-tvm-ffi=={TVM_FFI_VERSION}" numpy
+    pip install {" ".join(_packages(model))}
 
 Then `python sample.py` loads `model.so` (sha256 `{model.library_sha256}`, checked before it is
 opened), runs the golden input and says how far the outputs are from the golden ones. `sample.py` is
 also the shortest program that uses the model.
 """
+
+
+def _how(model: ModelMetadata) -> str:
+    if not model.gpu:
+        return f"{model.threads} threads"
+    sm = model.target["gpu"]["sm"]
+    return f"a GPU of compute capability {sm // 10}.{sm % 10}"
+
+
+def _packages(model: ModelMetadata) -> list[str]:
+    pinned = [f'"apache-tvm=={TVM_VERSION}"', f'"apache-tvm-ffi=={TVM_FFI_VERSION}"', "numpy"]
+    return pinned + ([f'"{PACKAGE}"'] if model.gpu else [])
 
 
 def _run_sample(bundle: Path) -> str:

@@ -55,7 +55,7 @@ def register(
     """
     model = ModelMetadata.read(bundle)
     tags = {
-        "target": model.target["mcpu"],
+        "target": model.device,
         "threads": str(model.threads),
         "tvm": model.tvm_version,
         "sha256": model.library_sha256,

@@ -7,12 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tvmopt import host
 from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.config import (
     AUTO,
     GRANULARITIES,
     LOW_DTYPES,
     MEASURING,
+    QUANTIZATIONS,
     BuildConfig,
     CalibrateConfig,
     ConvertConfig,
@@ -30,6 +32,7 @@ from tvmopt.frontend.prepare import prepare
 from tvmopt.frontend.shapes import fix_input_shapes, format_input_shapes, parse_input_shapes
 from tvmopt.quantize import is_quantized
 from tvmopt.remote import Board
+from tvmopt.tracking.gpu_rules import check_gpu_request
 from tvmopt.tracking.registry import check_name
 from tvmopt.transform.skip import parse_skip_layers, resolve_skip_layers
 
@@ -111,7 +114,7 @@ def make_request(
     dtype: str = "float32",
     dtypes: str = "",
     skip_layers: str = "",
-    quantization: str = "u8s8",
+    quantization: str = "auto",
     calibration: str = "minmax",
     calibration_samples: int = 100,
     sensitivity_time: float = 120.0,
@@ -136,10 +139,17 @@ def make_request(
     shapes = parse_input_shapes(input_shapes)
     name = check_name(name or name_of(str(model)))
     spec = resolve_target(target, threads)
+    one_of("quantization", quantization, (AUTO, *QUANTIZATIONS))
+    if quantization == AUTO:  # the tensor cores' fastest instructions take one type alone
+        quantization = "u8s8" if spec.gpu is None else "s8s8"
     if spec.gpu is not None:
-        raise ConfigError(
-            f"target must be a CPU, but got {target!r}, a GPU: kernels for GPUs are made by the "
-            "library alone so far (tvmopt.tune.apply_and_build); use target=host"
+        check_gpu_request(
+            spec.gpu,
+            layout=layout,
+            dtype=dtype,
+            strategy=strategy,
+            granularity=granularity,
+            rpc_tracker=rpc_tracker,
         )
     described = spec.to_dict()
     data_path = Path(data).expanduser().resolve() if data else None
@@ -148,19 +158,19 @@ def make_request(
             f"data must be an existing .npz or .npy file, but there is none at '{data_path}'"
         )
     board: dict[str, Any] = {"rpc_tracker": rpc_tracker, "rpc_key": rpc_key}
-    evaluate = EvaluateConfig(threads=spec.threads, metric=metric, repeats=repeats, **board)
+    cores = spec.threads if spec.gpu is None else threads or host.usable_cores()
+    evaluate = EvaluateConfig(threads=cores, metric=metric, repeats=repeats, **board)
     tune = TuneConfig(
         described,
         strategy,
         **_tuning(strategy, granularity, topk, trials, time_budget),
         **(board if strategy in MEASURING else {}),
     )
-    missing = spec.missing_on_host()
-    if missing and strategy == "metaschedule" and not rpc_tracker:
+    lacking = spec.why_not_here() if strategy == "metaschedule" and not rpc_tracker else ""
+    if lacking:
         raise ConfigError(
-            f"strategy 'metaschedule' must measure on the target, but this machine lacks "
-            f"{', '.join(missing)} of {spec.mcpu}; give rpc_tracker and rpc_key of a board, or "
-            "use strategy=default"
+            f"strategy 'metaschedule' must measure on the target, but {lacking}; give rpc_tracker "
+            "and rpc_key of a board, or use strategy=default"
         )
     loaded = load_onnx(model)
     fixed = format_input_shapes(fix_input_shapes(loaded, shapes))

@@ -72,7 +72,7 @@ def search(
     granularities: str = "",
     topk: int = 20,
     space: str = "",
-    quantization: str = "u8s8",
+    quantization: str = "auto",
     calibration: str = "minmax",
     calibration_samples: int = 100,
     sensitivity_time: float = 120.0,
@@ -109,11 +109,12 @@ def search(
         raise ConfigError("one of trials, time_budget and patience must be above 0, all are 0")
     declared = read_declared(space, dtypes, layouts, strategies, granularities, topk)
     request = checked_request(request_params(params))
-    missing = request.target.missing_on_host()
-    if missing:
+    if lacking := request.target.why_not_here():
+        raise ConfigError(f"search measures on its target, but {lacking}; use target=host")
+    if request.target.gpu is not None:
         raise ConfigError(
-            f"search measures on its target, but this machine lacks {', '.join(missing)} of "
-            f"{request.target.mcpu}; use target=host"
+            f"search is for CPUs so far, but got target={target!r}, a GPU; use -e main with "
+            "dtype=float16 or dtype=float32, and compare"
         )
     facts = facts_of(request, limits, aims, declared)
     study_name = study or f"{request.name}-{sha256_text(canonical_json(facts))[:10]}"

@@ -45,7 +45,7 @@ def facts_of(
         "input_shapes": request.convert.input_shapes,
         "target": request.target.to_dict(),
         "host": host.fingerprint(),
-        "quantization": request.convert.quantization,
+        "quantization": request.sensitivity.quantization,
         "calibrate": request.calibrate.to_dict(),
         "evaluate": request.evaluate.to_dict(),
         "limits": dataclasses.asdict(limits),

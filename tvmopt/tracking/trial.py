@@ -69,7 +69,7 @@ def request_for(request: Request, choice: Choice) -> Request:
         dtype=variant.dtype,
         skip_layers=variant.skip_layers,
         # what a conversion does not use must not change the digest of its result
-        quantization=request.convert.quantization if variant.dtype == "int8" else "u8s8",
+        quantization=request.sensitivity.quantization if variant.dtype == "int8" else "u8s8",
     )
     sizes: dict[str, Any] = {}
     if effort.size:

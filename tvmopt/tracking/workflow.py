@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from tvmopt.config import MEASURING
+from tvmopt.cuda.modules import check_tools
 from tvmopt.errors import ConfigError, PromotionRefusedError
 from tvmopt.link import link_options
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
@@ -52,7 +53,7 @@ def main(
     layout: str = "auto",
     dtype: str = "float32",
     skip_layers: str = "",
-    quantization: str = "u8s8",
+    quantization: str = "auto",
     calibration: str = "minmax",
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
@@ -77,7 +78,7 @@ def main(
     """
     params = with_example(dict(locals()))
     request = checked_request(params)
-    _check_linker(request)
+    _check_tools(request)
     with open_session("main", request, params, no_cache) as session:
         converted = pipeline.convert_stage(session, request)
         tuned = pipeline.tune_stage(session, request, converted)
@@ -139,7 +140,7 @@ def sensitivity(
     target: str = "host",
     threads: int = 0,
     dtypes: str = "",
-    quantization: str = "u8s8",
+    quantization: str = "auto",
     calibration: str = "minmax",
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
@@ -163,7 +164,7 @@ def convert(
     layout: str = "auto",
     dtype: str = "float32",
     skip_layers: str = "",
-    quantization: str = "u8s8",
+    quantization: str = "auto",
     calibration: str = "minmax",
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
@@ -186,7 +187,7 @@ def tune(
     layout: str = "auto",
     dtype: str = "float32",
     skip_layers: str = "",
-    quantization: str = "u8s8",
+    quantization: str = "auto",
     calibration: str = "minmax",
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
@@ -227,7 +228,7 @@ def build(
     layout: str = "auto",
     dtype: str = "float32",
     skip_layers: str = "",
-    quantization: str = "u8s8",
+    quantization: str = "auto",
     calibration: str = "minmax",
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
@@ -243,7 +244,7 @@ def build(
     """Compile a model to a library and register it as a candidate; does what is missing before."""
     params = with_example(dict(locals()))
     request = checked_request(params)
-    _check_linker(request)
+    _check_tools(request)
     with open_session("build", request, params, no_cache) as session:
         converted = pipeline.convert_stage(session, request)
         tuned = pipeline.tune_stage(session, request, converted)
@@ -263,7 +264,7 @@ def evaluate(
     layout: str = "auto",
     dtype: str = "float32",
     skip_layers: str = "",
-    quantization: str = "u8s8",
+    quantization: str = "auto",
     calibration: str = "minmax",
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
@@ -281,7 +282,7 @@ def evaluate(
     """Measure a model beside ONNX Runtime; does what is missing before."""
     params = with_example(dict(locals()))
     request = checked_request(params)
-    _check_linker(request)
+    _check_tools(request)
     with open_session("evaluate", request, params, no_cache) as session:
         converted = pipeline.convert_stage(session, request)
         tuned = pipeline.tune_stage(session, request, converted)
@@ -293,10 +294,13 @@ def evaluate(
         return measured
 
 
-def _check_linker(request: Request) -> None:
-    """Raise when no library can be made for another platform, before any work is done for it."""
+def _check_tools(request: Request) -> None:
+    """Raise when nothing here makes a library for the target, before any work is done for it."""
     if request.target.mtriple:
         link_options(request.target.isa)
+    if request.target.gpu is not None:
+        link_options()
+        check_tools()
 
 
 def _tune_run(session: Session, request: Request, run_id: str) -> StageOutput:
@@ -337,10 +341,13 @@ def _check_bar(request: Request, measured: StageOutput) -> None:
 
 
 def _unproven(request: Request, registered: registry.Registered) -> str:
+    where, board = "on a board", " -P rpc_tracker=HOST:PORT -P rpc_key=KEY"
+    if request.target.gpu is not None:
+        where, board = "on a machine with that GPU", ""
     return (
         f"version {registered.version} is not promoted: this machine cannot run code for "
-        f"{request.target.mcpu}; prove it on a board with -e promote -P name={registered.name} "
-        f"-P version={registered.version} -P rpc_tracker=HOST:PORT -P rpc_key=KEY"
+        f"{request.target.device}; prove it {where} with -e promote -P name={registered.name} "
+        f"-P version={registered.version}{board}"
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.cuda import CudaArch
 from tvmopt.remote import Board
 from tvmopt.tune.database import DatabaseKey, canonical_target
 from tvmopt.tune.tasks import Task
@@ -125,7 +126,7 @@ class TuneStrategy(abc.ABC):
         self,
         tasks: Sequence[Task],
         target: Target,
-        arch: CpuArch,
+        arch: CpuArch | CudaArch,
         options: TuneOptions,
         work_dir: Path,
         progress: Progress,

@@ -10,6 +10,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.cuda import CudaArch
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.tasks import Task
 
@@ -23,7 +24,7 @@ class DefaultStrategy(TuneStrategy):
         self,
         tasks: Sequence[Task],
         target: Target,
-        arch: CpuArch,
+        arch: CpuArch | CudaArch,
         options: TuneOptions,
         work_dir: Path,
         progress: Progress,
@@ -32,8 +33,7 @@ class DefaultStrategy(TuneStrategy):
         start = time.perf_counter()
         rows = []
         for done, task in enumerate(tasks, start=1):
-            _, rule = schedule_task(task, arch)
-            rows.append(untuned(task, default_source(rule)))
+            rows.append(untuned(task, default_source(default_rule(task, arch))))
             progress(done, len(tasks), task.name)
         return TuneResult(
             strategy=self.name,
@@ -51,6 +51,16 @@ def schedule_task(task: Task, arch: CpuArch) -> tuple[IRModule, str]:
 
     scheduled = schedule_function(task.mod["main"], arch)
     return IRModule({"main": scheduled.func}), str(scheduled.rule)
+
+
+def default_rule(task: Task, arch: CpuArch | CudaArch) -> str:
+    """Name of the rule that schedules a task which nothing was measured of."""
+    if isinstance(arch, CpuArch):
+        return schedule_task(task, arch)[1]
+    from tvmopt.policy.gpu.first_choice import first_kernel
+
+    made = first_kernel(task.mod["main"], arch)
+    return f"unscheduled: {made}" if isinstance(made, str) else made[1].template
 
 
 def default_source(rule: str) -> str:

@@ -24,7 +24,6 @@ from tvmopt.errors import ConfigError
 from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.device import measurer_of
 from tvmopt.measure.hints import HintMeasurer
-from tvmopt.policy import policy_of
 from tvmopt.policy.reranker import Reranker
 from tvmopt.schedule import Hint, apply_hint
 from tvmopt.schedule.gpu.hint import GpuHint
@@ -35,7 +34,7 @@ from tvmopt.tune.database import (
     read_comparisons,
     write_comparisons,
 )
-from tvmopt.tune.default import default_source, schedule_task, untuned
+from tvmopt.tune.default import default_rule, default_source, untuned
 from tvmopt.tune.fast_search import Tuned, Workload, search
 from tvmopt.tune.metaschedule import check_request
 from tvmopt.tune.tasks import Task, network_bytes
@@ -223,7 +222,7 @@ class _Run:
         measured = tuned.measured if tuned else []
         failures = sum(m.latency_us is None for m in measured)
         if known is None or known.tuned_us is None:
-            rule = _rule(task, arch)
+            rule = default_rule(task, arch)
             row = untuned(task, default_source(rule))
             return TaskResult(**{**vars(row), "trials": len(measured), "failures": failures})
         latency_us = known.tuned_us
@@ -291,14 +290,6 @@ def _check(target: Target, options: TuneOptions, strategy: str) -> None:
             f"strategy {strategy!r} measures on this machine's GPU, {wanted.name} ({wanted.arch}), "
             f"but the target is {target.attrs['arch']}; use target=cuda, or strategy=default"
         )
-
-
-def _rule(task: Task, arch: CpuArch | CudaArch) -> str:
-    """Name of the template that serves a task without a record."""
-    if isinstance(arch, CpuArch):
-        return schedule_task(task, arch)[1]
-    policy = policy_of(task.mod["main"], arch)
-    return policy.ranked[0].hint.template if policy.ranked else f"unscheduled: {policy.reason}"
 
 
 def _schedule(func: tirx.PrimFunc, hint: Hint | GpuHint) -> s_tir.Schedule | None:

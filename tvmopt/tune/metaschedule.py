@@ -25,6 +25,7 @@ from tvm.target import Target
 
 from tvmopt import host
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.cuda import CudaArch
 from tvmopt.errors import ConfigError, EnvironmentSetupError
 from tvmopt.link import isa_of, link_options
 from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
@@ -64,7 +65,7 @@ class MetaScheduleStrategy(TuneStrategy):
         self,
         tasks: Sequence[Task],
         target: Target,
-        arch: CpuArch,
+        arch: CpuArch | CudaArch,
         options: TuneOptions,
         work_dir: Path,
         progress: Progress,
@@ -80,6 +81,7 @@ class MetaScheduleStrategy(TuneStrategy):
             EnvironmentSetupError: When a package or the C++ compiler is missing.
         """
         check_request(target, options, self.name)
+        assert isinstance(arch, CpuArch), "the target's kind was just looked at"
         start = time.perf_counter()
         work_dir = work_dir.resolve()
         work_dir.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
+from tvmopt.arch.cuda import CudaArch
 from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.default import untuned
 from tvmopt.tune.tasks import Task
@@ -23,7 +24,7 @@ class NoneStrategy(TuneStrategy):
         self,
         tasks: Sequence[Task],
         target: Target,
-        arch: CpuArch,
+        arch: CpuArch | CudaArch,
         options: TuneOptions,
         work_dir: Path,
         progress: Progress,

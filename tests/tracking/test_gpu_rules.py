@@ -1,0 +1,97 @@
+"""What may be asked of a GPU: refused in one line, before anything is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tvm
+
+from tvmopt import cuda_runtime, host
+from tvmopt.cuda import compiler, modules
+from tvmopt.errors import ConfigError, EnvironmentSetupError
+from tvmopt.tracking.request import Request, make_request
+from tvmopt.tracking.search import search
+from tvmopt.tracking.workflow import _check_tools
+
+MODEL = Path(__file__).parents[2] / "examples" / "digits_cnn.onnx"
+no_gpu = pytest.mark.skipif(bool(tvm.runtime.cuda(0).exist), reason="this machine has a GPU")
+
+
+def request(target: str = "nvidia-h200", **asked: object) -> Request:
+    return make_request(MODEL, input_shapes="image:1x1x8x8", target=target, **asked)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("layout", ["auto", "NHWC", "NCHW"])
+def test_what_a_gpu_computes_is_taken(dtype: str, layout: str) -> None:
+    made = request("a100", dtype=dtype, layout=layout)
+    assert made.target.device == "nvidia-a100"
+    assert (made.convert.dtype, made.convert.layout) == (dtype, layout)
+    assert made.build.target["gpu"]["sm"] == 80
+
+
+@pytest.mark.parametrize(
+    ("target", "asked", "message"),
+    [
+        ("h200", {"layout": "NCHW32c"}, r"layout must be one of auto, NHWC, NCHW for a GPU"),
+        ("h200", {"layout": "HWNC"}, r"but got 'HWNC'; auto is NHWC"),
+        ("t4", {"dtype": "bfloat16"}, r"bfloat16 for nvidia-t4, .*7\.5.*; use dtype=float16"),
+        ("h200", {"strategy": "metaschedule"}, r"strategy must be one of fast, default, none for"),
+        ("h200", {"granularity": "operator"}, r"granularity must be subgraph for a GPU"),
+        ("h200", {"rpc_tracker": "h:1", "rpc_key": "k"}, r"rpc_tracker must be empty for a GPU"),
+        ("h200", {"quantization": "u4u4"}, r"quantization must be one of auto, u8s8, s8s8"),
+        ("h200", {"threads": -1}, r"threads must be at least 0"),
+    ],
+)
+def test_what_is_for_cpus_is_refused(target: str, asked: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        request(target, **asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_integers_have_signs_on_a_gpu_unless_asked() -> None:
+    found = {
+        (target, asked): request(target, dtype="int8", quantization=asked).convert.quantization
+        for target in ("h200", "host")
+        for asked in ("auto", "u8s8", "s8s8")
+    }
+    assert found["h200", "auto"] == "s8s8" and found["host", "auto"] == "u8s8"
+    assert all(found[target, asked] == asked for target, asked in found if asked != "auto")
+
+
+def test_threads_are_those_of_onnx_runtime() -> None:
+    made = request(threads=3)
+    assert (made.target.threads, made.evaluate.threads) == (1, 3)
+    assert request().evaluate.threads == host.usable_cores()
+    assert request().build == made.build  # no thread of the host computes
+
+
+@no_gpu
+def test_search_measures_on_its_target() -> None:
+    with pytest.raises(ConfigError, match="this machine lacks a GPU of compute capability 9"):
+        search(target="nvidia-h200")
+
+
+def test_a_machine_without_compiler_says_what_to_install(monkeypatch) -> None:
+    def none() -> str:
+        raise EnvironmentSetupError("nvcc or nvrtc must be installed to build for a CUDA GPU")
+
+    _check_tools(request("host"))
+    monkeypatch.setattr(modules, "compiler", none)
+    with pytest.raises(EnvironmentSetupError, match="nvcc or nvrtc must be installed"):
+        _check_tools(request())
+
+
+def test_a_machine_without_cudas_library_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setattr(modules, "compiler", lambda: "nvcc")
+    monkeypatch.setattr(cuda_runtime, "_loads", lambda library: False)
+    with pytest.raises(EnvironmentSetupError, match=r"libcudart.*pip install .nvidia-cuda-runtime"):
+        _check_tools(request())
+
+
+def test_the_compilers_version_is_part_of_a_build(monkeypatch) -> None:
+    try:
+        assert compiler.version().split()[0] == compiler.compiler()
+    except EnvironmentSetupError:
+        pytest.skip("neither nvcc nor nvrtc is installed")

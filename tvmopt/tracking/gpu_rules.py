@@ -1,0 +1,46 @@
+"""What a request for a GPU may ask for: what has kernels there, and what can be measured."""
+
+from __future__ import annotations
+
+from tvmopt.arch.cuda import CudaArch
+from tvmopt.config import AUTO
+from tvmopt.errors import ConfigError
+
+_LAYOUTS = (AUTO, "NHWC", "NCHW")
+_STRATEGIES = ("fast", "default", "none")
+_BFLOAT16_SM = 80
+
+
+def check_gpu_request(
+    gpu: CudaArch, *, layout: str, dtype: str, strategy: str, granularity: str, rpc_tracker: str
+) -> None:
+    """Refuse what is for CPUs alone.
+
+    Raises:
+        ConfigError: The rule, the value got, what to do.
+    """
+    if layout not in _LAYOUTS:
+        raise ConfigError(
+            f"layout must be one of {', '.join(_LAYOUTS)} for a GPU ({gpu.name}), but got "
+            f"{layout!r}; auto is NHWC, which the tensor cores' kernels read"
+        )
+    if dtype == "bfloat16" and gpu.sm < _BFLOAT16_SM:
+        raise ConfigError(
+            f"dtype must not be bfloat16 for {gpu.name}, a GPU of compute capability "
+            f"{gpu.sm // 10}.{gpu.sm % 10}: those from 8.0 on compute in it; use dtype=float16"
+        )
+    if strategy not in _STRATEGIES:
+        raise ConfigError(
+            f"strategy must be one of {', '.join(_STRATEGIES)} for a GPU ({gpu.name}), but got "
+            f"{strategy!r}, which has no kernels for tensor cores"
+        )
+    if granularity != "subgraph":
+        raise ConfigError(
+            f"granularity must be subgraph for a GPU ({gpu.name}), but got {granularity!r}: "
+            "kernels there are generated for a function as a whole"
+        )
+    if rpc_tracker:
+        raise ConfigError(
+            f"rpc_tracker must be empty for a GPU ({gpu.name}): a board is measured as a CPU; run "
+            "on the machine with the GPU"
+        )
