@@ -95,7 +95,7 @@ def build_library(
                 sources[name] = f"none:{rule}" if none else f"default:{rule}"
     elif target.gpu is not None:  # what is on no thread cannot be launched
         mod = default_kernels(mod, target.gpu)
-    instructions = _instructions(mod, target)
+    instructions = _instructions(mod)
     try:
         _compile(mod, target, kind, path)
     except EnvironmentSetupError:
@@ -123,12 +123,10 @@ def _schedule(mod: tvm.IRModule, target: TargetSpec) -> tuple[tvm.IRModule, dict
     return schedule_module(mod, target.arch())
 
 
-def _instructions(mod: tvm.IRModule, target: TargetSpec) -> dict[str, tuple[str, ...]]:
+def _instructions(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:
     """Mnemonics of the tensor instructions of each function that uses any."""
     from tvmopt.intrin import instructions_used
 
-    if target.gpu is not None:
-        return {}
     used = {v.name_hint: instructions_used(f) for v, f in mod.functions_items() if _is_tensor_ir(f)}
     return {name: found for name, found in used.items() if found}
 

@@ -80,6 +80,17 @@ class CompiledModel:
         """Run on the buffers as they are: the latency without any copy."""
         return self._run()
 
+    def gpu_seconds(self, calls: int = 1) -> float:
+        """Mean seconds of calls in a row by the GPU's clock, on the buffers as they are.
+
+        Raises:
+            ConfigError: When the model is for a CPU.
+        """
+        if not self.metadata.gpu:
+            raise ConfigError(f"the model must be for a GPU, but is for {self.metadata.device}")
+        with self._lock:
+            return self._run.seconds(calls)  # type: ignore[attr-defined]
+
     def check_golden(self, folder: Path) -> float:
         """Run the golden inputs of ``folder`` and compare; returns the largest deviation.
 

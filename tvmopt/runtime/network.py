@@ -53,6 +53,14 @@ class LaunchedRun:
         """Run without waiting."""
         self._run()
 
+    def seconds(self, calls: int) -> float:
+        """Mean seconds of calls in a row, by the GPU's clock."""
+        from tvmopt.cuda.graph import Stream
+
+        stream = Stream()
+        with stream.launching():
+            return stream.seconds(lambda: _repeat(self._run, calls)) / calls
+
 
 class RecordedRun:
     """Plays back the launches of ``run``, recorded once a thread.
@@ -80,6 +88,11 @@ class RecordedRun:
             self._record()
         self._here.play()
 
+    def seconds(self, calls: int) -> float:
+        """Mean seconds of calls in a row, by the GPU's clock."""
+        self()
+        return self._here.stream.seconds(lambda: _repeat(self._here.play, calls)) / calls
+
     def _record(self) -> None:
         from tvmopt.cuda.graph import Stream
 
@@ -93,3 +106,8 @@ class RecordedRun:
 
         self._here.play = stream.record(run)
         self._here.stream = stream
+
+
+def _repeat(run: Callable[[], Any], times: int) -> None:
+    for _ in range(times):
+        run()

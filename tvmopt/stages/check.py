@@ -19,6 +19,7 @@ from tvmopt.compare import Tolerance, cosine
 from tvmopt.errors import AccuracyError, TvmoptError
 from tvmopt.frontend import Layer
 from tvmopt.frontend.reference import Arrays, Reference, check_outputs
+from tvmopt.runtime.network import network
 from tvmopt.transform.lower import lower
 
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -86,8 +87,9 @@ def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
         machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), device)
 
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        inputs = [tvm.runtime.tensor(a, device) for a in arrays]
         try:
-            result = machine["main"](*(tvm.runtime.tensor(a, device) for a in arrays))
+            result = network(machine, inputs, target.gpu is not None)()
         except Exception as error:
             raise AccuracyError(f"the import must run, but it failed: {error}") from error
         items = [result] if hasattr(result, "numpy") else list(result)

@@ -113,7 +113,7 @@ def evaluate(
     if on_gpu:
         for call in calls.values():
             call()  # so that the inputs are there
-        bare = {label: model.run_bare for label, model in models.items()}
+        bare = {label: model.gpu_seconds for label, model in models.items()}
         samples = interleave_on_gpu(bare, {REFERENCE: onnxruntime}, *limits, told)
     else:
         samples = interleave({**calls, REFERENCE: onnxruntime}, *limits, told)
@@ -205,7 +205,7 @@ def _gpu_metrics(
     limits = min(config.repeats, _COPYING_REPEATS), config.time_limit_s
     [seconds] = interleave({"": call}, *limits).values()
     return {
-        "throughput_per_s": rows / seconds_in_a_row(model.run_bare),
+        "throughput_per_s": rows / seconds_in_a_row(model.gpu_seconds),
         "latency_ms_with_copies": summarise(seconds).p50,
     }
 

@@ -23,7 +23,7 @@ from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
 
 _RUNTIME_FILES = (
     "__init__.py", "compare.py", "cuda_runtime.py", "digest.py", "errors.py", "host.py",
-    "versions.py", "runtime",
+    "versions.py", "runtime", "cuda/__init__.py", "cuda/graph.py",
 )  # fmt: skip
 _SAMPLE = '''\
 """Run the compiled model of this folder on its golden input."""
@@ -97,6 +97,7 @@ def _bundle(saved: Path, bundle: Path, title: str) -> Path:
         if source.is_dir():
             shutil.copytree(source, code / name, ignore=ignore)
         else:
+            (code / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source, code / name)
     model = ModelMetadata.read(bundle)
     names = ", ".join(f'"{spec.name}": array' for spec in model.inputs)
