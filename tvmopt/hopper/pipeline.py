@@ -14,6 +14,8 @@ import tvm.s_tir  # registers the pipeline "s_tir"
 from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
+from tvmopt.schedule.gpu.byte_vectors import byte_vectors
+
 from .parameters import KERNEL_ATTR
 
 #: What ``tvm.compile(..., tir_pipeline=PIPELINE)`` takes, once this module is imported.
@@ -36,7 +38,7 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
         others = {var: f for var, f in mod.functions.items() if not is_generated(f)}
         out = tvm.IRModule({}, attrs=mod.attrs)
         if others:
-            out.update(blocks(tvm.IRModule(others, attrs=mod.attrs)))
+            out.update(byte_vectors(blocks(tvm.IRModule(others, attrs=mod.attrs))))
         if generated:
             out.update(kernels(tvm.IRModule(generated, attrs=mod.attrs)))
         return out
