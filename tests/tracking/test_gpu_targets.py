@@ -54,7 +54,7 @@ def test_it_ends_well_and_nothing_is_pretended(built) -> None:
     assert f"version 1 is not promoted: this machine cannot run code for {name}" in said
     assert "with that GPU with -e promote -P name=digits-cnn -P version=1" in said
     parent = _run(folder)
-    assert (parent.info.status, parent.data.params["target"]) == ("FINISHED", name)
+    assert parent.info.status == "FINISHED"
     assert "latency_ms_p50" not in parent.data.metrics
     tags = {stage: _run(folder, stage).data.tags for stage in ("convert", "tune", "build")}
     assert tags["convert"]["tvmopt.unchecked"] == f"target {name} does not run on this machine"

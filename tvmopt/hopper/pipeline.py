@@ -14,7 +14,7 @@ import tvm.s_tir  # registers the pipeline "s_tir"
 from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
-from tvmopt.schedule.gpu.byte_vectors import byte_vectors
+from tvmopt.schedule.gpu.splat import write_splats
 
 from .parameters import KERNEL_ATTR
 
@@ -38,7 +38,7 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
         others = {var: f for var, f in mod.functions.items() if not is_generated(f)}
         out = tvm.IRModule({}, attrs=mod.attrs)
         if others:
-            out.update(byte_vectors(blocks(tvm.IRModule(others, attrs=mod.attrs))))
+            out.update(write_splats(blocks(tvm.IRModule(others, attrs=mod.attrs))))
         if generated:
             out.update(kernels(tvm.IRModule(generated, attrs=mod.attrs)))
         return out

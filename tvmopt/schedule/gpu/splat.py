@@ -1,0 +1,68 @@
+"""Vectors that hold one value over and over, in the forms that TVM writes right for CUDA.
+
+CUDA has vectors of four words at most, so that TVM keeps sixteen bytes in four words, and eight
+floats in four words of 64 bits; but the code that it makes for one value over and over names it as
+often as there are elements, ``make_int4(-128, ... sixteen times)``, which does not compile.
+
+before -> after, for sixteen bytes and for eight floats::
+
+    Broadcast(int8(-128), 16)     reinterpret("int8x16", Broadcast(int32(0x80808080), 4))
+    Broadcast(x, 8)               reinterpret("float32x8", Broadcast(twice, 4)),
+                                  where twice has the bits of x in either half
+"""
+
+from __future__ import annotations
+
+import struct
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+
+_BYTES = ("int8", "uint8")
+_WORDS = ("float32", "int32", "uint32")
+
+
+def write_splats(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite every TensorIR function of a module whose loops have become vectors."""
+    updates = {}
+    for var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            body = tvm_ffi.structural_map(func.body, (tirx.Broadcast, _packed), order="post")
+            updates[var] = func.with_body(body)
+    out = mod.clone()
+    out.update(tvm.IRModule(updates))
+    return out
+
+
+def _packed(vector: tirx.Broadcast) -> ir.Expr:
+    value, lanes = vector.value, int(vector.lanes)
+    dtype = str(value.ty.dtype)
+    if dtype in _BYTES and lanes in (8, 16):  # of four, TVM writes the word itself
+        packed = tirx.Broadcast(_word(value), lanes // 4)
+    elif dtype in _WORDS and lanes in (6, 8):
+        packed = tirx.Broadcast(_twice(value), lanes // 2)
+    else:
+        return vector
+    return tirx.reinterpret(f"{dtype}x{lanes}", packed)
+
+
+def _word(byte: ir.Expr) -> ir.Expr:
+    """A byte four times, as int32."""
+    if isinstance(byte, tirx.IntImm):
+        bits = bytes([int(byte.value) % 256]) * 4
+        return tirx.const(int.from_bytes(bits, "little", signed=True), "int32")
+    alone = tirx.reinterpret("uint8", byte) if str(byte.ty.dtype) == "int8" else byte
+    return alone.astype("int32") * tirx.const(0x01010101, "int32")
+
+
+def _twice(word: ir.Expr) -> ir.Expr:
+    """A value of 32 bits in both halves of 64."""
+    if isinstance(word, tirx.FloatImm | tirx.IntImm):  # a number has no address to read bits from
+        kind = "<f" if isinstance(word, tirx.FloatImm) else "<I"
+        number = word.value if kind == "<f" else int(word.value) % 2**32
+        twice = struct.pack(kind, number) * 2
+        return tirx.const(int.from_bytes(twice, "little", signed=True), "int64")
+    bits = word if str(word.ty.dtype) == "uint32" else tirx.reinterpret("uint32", word)
+    wide = bits.astype("uint64")
+    return (wide << tirx.const(32, "uint64")) | wide
