@@ -157,6 +157,29 @@ def run_batch(
         return time_candidates(candidates, kernel, rounds)
 
 
+# The inputs that were made last, which the next candidates are likely to read: by shapes and seed.
+_made: dict[str, list[Any]] = {}
+
+
+def prepare(arguments: list[list[Any]], seed: int) -> None:
+    """Make the inputs that :func:`run_batch` will ask for, while others build its candidates."""
+    shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
+    _inputs(shapes_and_types, seed, False, tvm.runtime.cuda(0))
+
+
+def _inputs(
+    arguments: Sequence[tuple[tuple[int, ...], str]], seed: int, positive: bool, device: Any
+) -> list[Any]:
+    key = repr((arguments, seed, positive))
+    if key not in _made:
+        _made.clear()  # before others are made: they may be large
+        _made[key] = [
+            filled(shape, dtype, seed + place, positive, device)
+            for place, (shape, dtype) in enumerate(arguments[:-1])
+        ]
+    return _made[key]
+
+
 class _Bench:
     """The arguments that all candidates of a function are run on, and the right result."""
 
@@ -170,10 +193,7 @@ class _Bench:
         # Signed inputs exercise both sides of an activation, but a logarithm of them is no number,
         # which equals any other.
         for positive in (False, True):
-            self._inputs = [
-                filled(shape, dtype, seed + place, positive, self._device)
-                for place, (shape, dtype) in enumerate(arguments[:-1])
-            ]
+            self._inputs = _inputs(arguments, seed, positive, self._device)
             self._wanted = tvm.runtime.empty(self._shape, self._dtype, self._device)
             module["reference"](*self._inputs, self._wanted)
             self._device.sync()

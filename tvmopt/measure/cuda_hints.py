@@ -7,6 +7,7 @@ CUDA's compilers take longest.
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from tvmopt.measure.hints import (
 from tvmopt.measure.workers import Job, Outcome
 
 _MOST_BUILDERS = 16
+# Rounds that tell candidates apart: a GPU's speed varies less than a CPU's.
+_ROUNDS = 20
 
 
 class CudaMeasurer(MeasuringWorkers):
@@ -83,7 +86,10 @@ class CudaMeasurer(MeasuringWorkers):
                 library = self._new_library()
                 parts.append((number, chunk, library))
                 jobs.append(self._build_job(group, chunk, library))
+        preparing = threading.Thread(target=self._prepare, args=(groups,))
+        preparing.start()
         outcomes = self._builders.run(jobs, stop)
+        preparing.join()
         built: dict[int, dict[int, Measured]] = {}
         bases: dict[int, Path] = {}
         for (number, chunk, library), outcome in zip(parts, outcomes, strict=False):
@@ -107,6 +113,15 @@ class CudaMeasurer(MeasuringWorkers):
         A GPU's speed does not change with what its host does.
         """
         return [measured.latency_us for _, measured in rivals]
+
+    def _prepare(self, groups: Sequence[Candidates]) -> None:
+        """Have the inputs of what is run first made while it is built."""
+        first = next((group for group in groups if group.hints or group.again), None)
+        if first is None:
+            return
+        arguments = {"arguments": argument_types(first.func), "seed": self._seed}
+        job = Job("tvmopt.measure.cuda_batch:prepare", arguments, self._timeouts[1])
+        self._runner.run([job])  # where it fails, running will, and say so
 
     def _build_job(self, group: Candidates, chunk: list[int], library: Path) -> Job:
         arguments = {
@@ -138,7 +153,7 @@ class CudaMeasurer(MeasuringWorkers):
             "arguments": argument_types(group.func),
             "candidates": [[libraries.index(b.library), b.index] for b in built],
             "seed": self._seed,
-            "rounds": group.rounds,
+            "rounds": min(group.rounds, _ROUNDS),
         }
         job = Job("tvmopt.measure.cuda_batch:run_batch", arguments, self._timeouts[1])
         [outcome] = self._runner.run([job])

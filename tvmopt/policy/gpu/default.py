@@ -15,11 +15,13 @@ from tvmopt.schedule.gpu.column_reduction import prepare_columns
 from tvmopt.schedule.gpu.column_walk import prepare_walk
 from tvmopt.schedule.gpu.gemv import prepare_gemv
 from tvmopt.schedule.gpu.hint import GpuHint
+from tvmopt.schedule.gpu.int4_form import prepare_int4
 from tvmopt.schedule.gpu.row_form import prepare_rows
 from tvmopt.schedule.gpu.steps import inline_all, output_block, spatial_extent
 
 from .elementwise import elementwise_hints, transpose_hints
 from .gemv import gemv_hints
+from .int4 import int4_hints
 from .ranked import GpuRanked
 from .reductions import column_reduction_hints, column_walk_hints, row_reduction_hints
 from .window import fallback_hints, window_hints
@@ -65,6 +67,8 @@ class SimtPolicy:
         try:
             if (gemv := prepare_gemv(func)) is not None:
                 found += gemv_hints(gemv, arch)
+                if gemv.packed > 1 and (int4 := prepare_int4(func)) is not None:
+                    found += int4_hints(int4, arch)
             elif (rows := prepare_rows(func)) is not None:
                 found += row_reduction_hints(rows, arch)
             if (columns := prepare_columns(func)) is not None:

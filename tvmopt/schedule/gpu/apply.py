@@ -22,6 +22,7 @@ from .elementwise import GpuElementwise
 from .gemv import GpuGemv
 from .hint import GpuHint
 from .int4 import rewrite_int4
+from .int4_mma import GpuInt4
 from .mma_matmul import MmaMatmul
 from .passes import PASS_CONFIG
 from .row_reduction import GpuRowReduction
@@ -39,6 +40,7 @@ GPU_TEMPLATES: dict[str, GpuTemplate] = {
         GpuColumnReduction(),
         GpuColumnWalk(),
         GpuGemv(),
+        GpuInt4(),
         GpuWindow(),
         GpuFallback(),
         SimtMatmul(),

@@ -62,13 +62,25 @@ __device__ __forceinline__ float tvmopt_int4_f32_{c}(unsigned int word, int shif
 
 
 @dataclasses.dataclass(frozen=True)
-class _Nibble:
+class Nibble:
     """``((word >> shift) & 15) - offset``, as a float of type ``dtype``."""
 
     word: ir.Expr
     shift: ir.Expr
     offset: int
     dtype: str
+
+    @property
+    def place(self) -> ir.Expr | None:
+        """``k`` where the word is a load and the shift ``k % 8 * 4``; None otherwise."""
+        shift = self.shift
+        while isinstance(shift, tirx.Cast):
+            shift = shift.value
+        if not isinstance(self.word, ir.TensorLoad) or not isinstance(shift, tirx.Mul):
+            return None
+        place = shift.a
+        is_place = _whole(shift.b) == 4 and isinstance(place, tirx.FloorMod)
+        return place.a if is_place and _whole(place.b) == 8 else None
 
 
 def rewrite_int4(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -87,7 +99,7 @@ def rewrite_int4(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _on_product(product: tirx.Mul) -> ir.Expr:
     for value, scale in ((product.a, product.b), (product.b, product.a)):
-        nibble = _nibble(value)
+        nibble = nibble_of(value)
         if nibble is None or not 0 <= nibble.offset <= _MOST_OFFSET:
             continue
         source = {"float16": _FLOAT16, "float32": _FLOAT32}.get(nibble.dtype)
@@ -111,7 +123,7 @@ def _on_product(product: tirx.Mul) -> ir.Expr:
     return product
 
 
-def _nibble(value: ir.Expr) -> _Nibble | None:
+def nibble_of(value: ir.Expr) -> Nibble | None:
     """The four bits that ``value`` is, less an offset; None when it is something else."""
     offset = 0
     dtype = str(value.ty.dtype)
@@ -132,7 +144,7 @@ def _nibble(value: ir.Expr) -> _Nibble | None:
                 return None
             if str(shifted.a.ty.dtype) not in _WORDS:
                 return None
-            return _Nibble(shifted.a, shifted.b, offset, dtype)
+            return Nibble(shifted.a, shifted.b, offset, dtype)
         else:
             return None
 
