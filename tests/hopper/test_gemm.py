@@ -76,8 +76,8 @@ def test_epilogue_compiles(config, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"k": 100}, r"rows of a multiple of 16 bytes, but those of A have 200"),
-        ({"n": 1001, "trans_b": False}, r"those of B have 2002"),
+        ({"k": 100, "dynamic": True}, r"those of A have 200, and their number is not known"),
+        ({"m": 2**26, "n": 8, "k": 33}, r"a copy of an operand has more than 2\*\*31 - 1"),
         ({"dtype": "float32"}, "inputs must be of"),
         ({"out": "int32"}, "output of float16 must be of"),
         ({"dtype": "int8", "out": "int32", "trans_b": False}, "contiguous along the depth"),

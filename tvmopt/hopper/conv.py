@@ -3,11 +3,15 @@
 The rows of a tile are boxes of output pixels (images x lines x columns). For each position of the
 window and each piece of the input's channels, the copy engine loads the box's pixels, moved by that
 position, with the stride as its step; what lies outside of the image is read as zero.
+
+Images of few channels are copied first, as lines of pixels (:mod:`.lines`); other images, and
+weights, where the copy engine cannot address their rows (:mod:`.copies`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 from tvm import tirx
@@ -17,8 +21,10 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.errors import ConfigError
 
 from .config import DEPTH_BYTES, Config
+from .copies import Copies, pitch_of
 from .emit import const, quotient, remainder, tensor_map, tma_load
 from .epilogue import Epilogue, identity
+from .lines import LineKernel, LineProblem, line_problem
 from .parameters import Parameters, declare, mark, plain_signature
 from .pixels import PixelKernel, boxes, why_not
 from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature, ceil_div
@@ -89,6 +95,37 @@ class ConvProblem:
         return self.weight == "OHWI"
 
     @property
+    def lines(self) -> LineProblem | None:
+        """The same as lines of few channels, of copies; None where that is not done."""
+        if self.dilation != (1, 1) or self.weight not in ("OHWI", "HWIO"):
+            return None
+        found = line_problem(
+            self.images, self.height, self.width, self.channels, self.filters, self.kernel,
+            self.stride, self.padding, self.dtype, self.out,
+        )  # fmt: skip
+        return found and dataclasses.replace(found, epilogue=self.epilogue)
+
+    @property
+    def copied(self) -> tuple[bool, bool]:
+        """Whether image and weight are copied first."""
+        if self.lines is not None:
+            return True, True
+        size = BYTES[self.dtype]
+        row = self.channels if self.right_major else self.filters
+        return self.channels * size % 16 != 0, row * size % 16 != 0
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that are read and written to copy image and weight first."""
+        image, weight = self.copied
+        pixels = self.images * self.height * self.width * image
+        taps = self.kernel[0] * self.kernel[1] * self.channels * self.filters * weight
+        written = pixels * self.channels
+        if self.lines is not None:
+            written = self.images * self.lines.height * self.lines.width
+        return (pixels * self.channels + written + 2 * taps) * BYTES[self.dtype]
+
+    @property
     def why_not(self) -> str | None:
         """Why no kernel of this family computes it; None where one does."""
         if self.dtype not in OUTPUTS or self.out not in OUTPUTS[self.dtype]:
@@ -98,13 +135,6 @@ class ConvProblem:
         size = BYTES[self.dtype]
         if size == 1 and self.weight != "OHWI":
             return "8-bit weights must be contiguous along the input's channels"
-        if self.channels * size % 16:
-            return (
-                "the copy engine needs pixels of a multiple of 16 bytes, but those of the input "
-                f"have {self.channels * size}"
-            )
-        if self.weight == "HWIO" and self.filters * size % 16:
-            return f"the weight's rows must be a multiple of 16 bytes, not {self.filters * size}"
         if min(self.images, self.height, self.width, self.channels, self.filters) < 1:
             return "every extent must be at least 1"
         if min(self.out_size) < 1:
@@ -112,6 +142,8 @@ class ConvProblem:
         high, wide = self.out_size
         if self.images * high * wide * self.filters > MOST_ELEMENTS:
             return "the output has more than 2**31 - 1 elements"
+        if self.copied[0] and self.images * self.height * self.width * 16 > MOST_ELEMENTS:
+            return "a copy of the image has more than 2**31 - 1 elements"
         if max(self.stride) > 8:
             return f"the copy engine's step is at most 8, but the stride is {self.stride}"
         return None
@@ -135,15 +167,63 @@ def conv(
     """
     if reason := problem.why_not:
         raise ConfigError(f"no Hopper kernel for this convolution: {reason}")
-    if reason := why_not(problem, config):
+    lines = problem.lines
+    if reason := why_not(lines or problem, config):
         raise ConfigError(f"the configuration does not fit the convolution: {reason}")
     with IRBuilder() as builder, build.prim_func(is_private=name is None):
         build.func_name(name or "main")
         mark(name, "hopper_conv")
-        parameters = declare(signature or conv_signature(problem))
-        box = box or boxes(problem, 64 * config.atoms)[0]
-        ConvKernel(problem, config, box, parameters).emit()
+        parameters = _copy(problem, declare(signature or conv_signature(problem)))
+        box = box or boxes(lines or problem, 64 * config.atoms)[0]
+        if lines is None:
+            ConvKernel(problem, config, box, parameters).emit()
+        else:
+            LineKernel(lines, config, box, parameters).emit()
     return builder.get()
+
+
+def _copy(p: ConvProblem, parameters: Parameters) -> Parameters:
+    """Emit the copies; the parameters with these in place of what was copied."""
+    copies = Copies(p.dtype)
+    (kh, kw), lines = p.kernel, p.lines
+    image = weight = None
+    if lines is not None:
+        filled = lines.pixel // p.stride[1]
+        image = copies.image(
+            parameters.a, (p.images, p.height, p.width, p.channels),
+            (p.images, lines.height, lines.width), filled, p.padding[:2],
+        )  # fmt: skip
+        weight = copies.elements(
+            parameters.b,
+            kh * kw * p.channels * p.filters,
+            p.filters * lines.groups * lines.fold * lines.window,
+            functools.partial(_tap, p, lines, filled),
+        )
+    else:
+        if p.copied[0]:
+            image = copies.rows(parameters.a, p.images * p.height * p.width, p.channels)
+        if p.copied[1]:
+            taps, row = (p.filters, p.channels) if p.right_major else (p.channels, p.filters)
+            weight = copies.rows(parameters.b, kh * kw * taps, row)
+    copies.emit()
+    return dataclasses.replace(
+        parameters,
+        a=parameters.a if image is None else copies.pointer(image),
+        b=parameters.b if weight is None else copies.pointer(weight),
+    )
+
+
+def _tap(p: ConvProblem, lines: LineProblem, filled: int, item: Any) -> tuple[Any, Any]:
+    """Which element of the weight an element of the copy is, and whether there is one."""
+    kh, kw = p.kernel
+    e, rest = remainder(item, lines.window), quotient(item, lines.window)
+    each = lines.groups * lines.fold
+    r, o = remainder(rest, each), quotient(rest, each)
+    s, c = quotient(e, filled), remainder(e, filled)
+    there = tirx.all(r < kh, s < kw, c < p.channels)
+    if p.right_major:
+        return ((o * kh + r) * kw + s) * p.channels + c, there
+    return ((r * kw + s) * p.channels + c) * p.filters + o, there
 
 
 def conv_signature(problem: ConvProblem) -> Signature:
@@ -174,7 +254,7 @@ class ConvKernel(PixelKernel):
         kh, kw = p.kernel
         size = BYTES[p.dtype]
         sh, sw = p.stride
-        line = p.channels * size
+        line = pitch_of(p.channels, p.dtype) * size
         # A window of one pixel: its steps are the tensor's own; else the copy engine takes them.
         self.steps_in_map = p.kernel == (1, 1) and not any(p.padding[:2])
         if self.steps_in_map:
@@ -203,7 +283,7 @@ class ConvKernel(PixelKernel):
                 (step, 1, config.columns),
             )
         else:
-            line = p.filters * size
+            line = pitch_of(p.filters, p.dtype) * size
             self.w_map = tensor_map(
                 parameters.b,
                 p.dtype,

@@ -139,10 +139,11 @@ class Barriers:
         """Wait until the phase of that parity is complete."""
         build.evaluate(T.cuda.mbarrier_wait(self.pointer(slot), phase))
 
-    def expect(self, slot: Any, count: int) -> None:
+    def expect(self, slot: Any, count: Any) -> None:
         """Arrive, and announce so many bytes."""
+        count = T.uint32(count) if isinstance(count, int) else T.cast(count, "uint32")
         build.evaluate(
-            T.ptx.mbarrier.arrive.expect_tx.shared.b64(self.pointer(slot), T.uint32(count))
+            T.ptx.mbarrier.arrive.expect_tx.shared.b64(self.pointer(slot), count)
         )
 
     def arrive(self, slot: Any, where: Any) -> None:
@@ -176,7 +177,7 @@ def tensor_map(
     """Emit (on the host) the descriptor of a tensor for the copy engine.
 
     Args:
-        buffer: The tensor.
+        buffer: The tensor, or a pointer to it.
         dtype: Its type.
         shape: Its extents, the contiguous one first.
         strides: Bytes between neighbours along all but the first.
@@ -195,7 +196,7 @@ def tensor_map(
             result,
             dtype,
             rank,
-            buffer.data,
+            getattr(buffer, "data", buffer),
             *shape,
             *strides,
             *box,

@@ -17,7 +17,8 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.errors import ConfigError
 
 from .config import DEPTH_BYTES, Config
-from .emit import tensor_map, tma_load, tma_store
+from .copies import Copies, pitch_of
+from .emit import const, tensor_map, tma_load, tma_store
 from .mainloop import Kernel
 from .parameters import Parameters, declare, mark, plain_signature
 from .problem import BYTES, GemmProblem, Signature, ceil_div
@@ -28,40 +29,83 @@ class _Operand:
 
     In shared memory rows that are contiguous along the depth lie under each other, 128 bytes each;
     others lie as blocks of 64 rows, each with one line of 128 bytes for every step of the depth.
+
+    The copy engine is slow where it only writes zeros. So the last tile loads no rows that there
+    are not (of ``major``, by a map of its own), or no such blocks; what the tensor cores make of
+    the rest is not stored.
     """
 
     def __init__(
-        self, buffer: Any, dtype: str, rows: Any, depth: int, major: bool, batch: int, tile: int
-    ) -> None:
+        self, buffer: Any, dtype: str, rows: Any, depth: int, major: bool, batch: int, tile: int,
+        parts: int = 1,
+    ) -> None:  # fmt: skip
         self.major = major
         self.batch = batch
         self.tile = tile
+        self.parts = parts
         self.step = DEPTH_BYTES // BYTES[dtype]
+        self.rows = rows
+        part = tile // parts
         size = BYTES[dtype]
         across, along = (depth, rows) if major else (rows, depth)
-        self.box = tile // ceil_div(tile, 256) if major else 64
+        pitch = pitch_of(across, dtype) if isinstance(across, int) else across
+        self.box = part // ceil_div(part, 256) if major else 64
         shape = [across, along]
-        strides = [across * size]
+        strides = [pitch * size]
         box = [self.step, self.box] if major else [64, self.step]
         if batch > 1:
             shape.append(batch)
-            strides.append(across * along * size)
+            strides.append(pitch * along * size)
             box.append(1)
         self.map = tensor_map(buffer, dtype, shape, strides, box)
+        self.maps = [self.map]
+        self.rest, self.rest_map = 0, self.map
+        if parts == 1 and isinstance(rows, int) and self.box in (tile, 64):
+            rest = rows % tile
+            if major and self.box == tile and rest:
+                self.rest = rest
+                box[1] = rest
+                self.rest_map = tensor_map(buffer, dtype, shape, strides, box)
+                self.maps.append(self.rest_map)
+            elif not major and 0 < ceil_div(rest, 64) * 64 < tile:
+                self.rest = ceil_div(rest, 64) * 64
+
+    def missing(self, start: Any) -> Any:
+        """Bytes of the tile from ``start`` on that are not loaded, because there are no rows."""
+        if not self.rest:
+            return 0
+        spare = (self.tile - self.rest) * DEPTH_BYTES
+        return tirx.Select(self._is_whole(start), const(0), const(spare))
+
+    def _is_whole(self, start: Any) -> Any:
+        return start + self.tile <= self.rows
 
     def load(
         self, stage: Any, slot: Any, bar: Any, start: Any, step: Any, batch: Any,
-        part: Any = 0, parts: int = 1, mask: int = 0,
+        part: Any = 0, mask: int = 0,
     ) -> None:  # fmt: skip
-        """Load ``1 / parts`` of the tile that begins at row ``start``."""
-        rows = self.tile // parts
-        for i in range(rows // self.box):
+        """Load a part of the tile that begins at row ``start``."""
+        if not self.rest:
+            self._load(self.map, self.tile // self.parts, stage, slot, bar, start, step, batch,
+                       part, mask)  # fmt: skip
+            return
+        with build.If(self._is_whole(start)):
+            with build.Then():
+                self._load(self.map, self.tile, stage, slot, bar, start, step, batch)
+            with build.Else():
+                self._load(self.rest_map, self.rest, stage, slot, bar, start, step, batch)
+
+    def _load(
+        self, tensor: Any, rows: int, stage: Any, slot: Any, bar: Any, start: Any, step: Any,
+        batch: Any, part: Any = 0, mask: int = 0,
+    ) -> None:  # fmt: skip
+        for i in range(ceil_div(rows, self.box)):
             offset = part * rows + i * self.box
             depth = step * self.step
             place = [depth, start + offset] if self.major else [start + offset, depth]
             if self.batch > 1:
                 place.append(batch)
-            tma_load(stage.ptr_to([slot, offset * self.step]), self.map, place, bar, mask)
+            tma_load(stage.ptr_to([slot, offset * self.step]), tensor, place, bar, mask)
 
 
 def gemm(
@@ -115,11 +159,22 @@ def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> 
     parameters = declare(signature)
     rows = signature.rows if p.dynamic else p.m
     batch_a, batch_b = (p.batch if p.batch_a else 1), (p.batch if p.batch_b else 1)
-    first = (parameters.a, p.dtype, rows, p.k, not p.trans_a, batch_a)
-    second = (parameters.b, p.dtype, p.n, p.k, p.trans_b, batch_b)
+    copies = Copies(p.dtype)
+    copied = [
+        copies.rows(buffer, count * batch, width) if there else None
+        for buffer, (count, width), batch, there in zip(
+            (parameters.a, parameters.b), p.stored, (batch_a, batch_b), p.copied, strict=True
+        )
+    ]
+    copies.emit()
+    a, b = (
+        buffer if part is None else copies.pointer(part)
+        for buffer, part in zip((parameters.a, parameters.b), copied, strict=True)
+    )
+    first = (a, p.dtype, rows, p.k, not p.trans_a, batch_a)
+    second = (b, p.dtype, p.n, p.k, p.trans_b, batch_b)
     left = _Operand(*(second if c.swap else first), c.rows)
-    right = _Operand(*(first if c.swap else second), c.columns // c.cluster)
-    right.tile = c.columns
+    right = _Operand(*(first if c.swap else second), c.columns, c.cluster)
     out_map = None
     if not c.staged:
         size = BYTES[p.out]
@@ -147,7 +202,7 @@ class GemmKernel(Kernel):
         self.problem = problem
         self.left, self.right, self.out_map = left, right, out_map
         self.rows = rows
-        self.maps = [left.map, right.map, *([out_map] if out_map is not None else [])]
+        self.maps = [*left.maps, *right.maps, *([out_map] if out_map is not None else [])]
         self.left_major, self.right_major = left.major, right.major
         self.batch = problem.batch
         self.out_shape = (*((problem.batch,) if problem.batch > 1 else ()), rows, problem.n)
@@ -157,6 +212,11 @@ class GemmKernel(Kernel):
         m = T.cast(self.rows, "int32") if self.problem.dynamic else self.problem.m
         return (self.problem.n, m) if self.config.swap else (m, self.problem.n)
 
+    def stage_bytes(self, tile: Any) -> Any:
+        """Bytes that arrive in a stage."""
+        missing = self.left.missing(tile.row) + self.right.missing(tile.column)
+        return self.config.stage_bytes - missing
+
     def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
         """Fill one stage."""
         c = self.config
@@ -165,7 +225,7 @@ class GemmKernel(Kernel):
         mask = (1 << c.cluster) - 1 if c.cluster > 1 else 0
         part = rank if c.cluster > 1 else 0
         self.right.load(
-            self.right_ring, slot, bar, tile.column, step, tile.batch, part, c.cluster, mask
+            self.right_ring, slot, bar, tile.column, step, tile.batch, part, mask
         )
 
     def place(self, tile: Any, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:

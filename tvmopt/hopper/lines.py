@@ -21,11 +21,13 @@ from .emit import const, tensor_map, tma_load
 from .epilogue import Epilogue, identity
 from .parameters import Parameters, declare, mark, plain_signature
 from .pixels import PixelKernel, boxes, why_not
-from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature
+from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature, ceil_div
 from .stage_layout import Lines
 
 # The copy engine's pattern for a line of the window, by its elements.
 _SWIZZLE = {16: 1, 32: 2, 64: 3}
+# Channels up to which an image is laid out anew: from 8 on, its own pixels are 16 bytes.
+_MOST_CHANNELS = 7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +108,54 @@ class LineProblem:
         if not 1 <= self.step <= 8:
             return f"the copy engine's step is at most 8, but the stride is {self.step}"
         return None
+
+
+def line_problem(
+    images: int, height: int, width: int, channels: int, filters: int, kernel: tuple[int, int],
+    stride: tuple[int, int], padding: tuple[int, int, int, int], dtype: str, out: str,
+) -> LineProblem | None:  # fmt: skip
+    """The convolution as lines of pixels; None where that does not pay or cannot be.
+
+    Args:
+        images: Images of the batch.
+        height: Lines of an image.
+        width: Pixels of a line.
+        channels: Channels of the image.
+        filters: Channels of the output.
+        kernel: Lines and columns of the window.
+        stride: Steps of the window, down and across.
+        padding: Zeros around the image: top, left, bottom, right.
+        dtype: Type of image and weight.
+        out: Type of the output.
+    """
+    if BYTES.get(dtype) != 2 or channels > _MOST_CHANNELS:
+        return None
+    (kh, kw), (sh, sw) = kernel, stride
+    top, left, bottom, right = padding
+    high = (height + top + bottom - kh) // sh + 1
+    wide = (width + left + right - kw) // sw + 1
+    step = DEPTH_BYTES // 2
+    filled = next(c for c in (1, 2, 4, 8) if c >= channels and sw * c % 8 == 0)
+    window = next((e for e in (16, 32, 64) if e >= kw * filled), None)
+    if window is None or min(high, wide) < 1:
+        return None
+    fold = step // window
+    groups = ceil_div(kh, fold)
+    problem = LineProblem(
+        images=images,
+        height=(high - 1) * sh + groups * fold,
+        width=ceil_div((wide - 1) * sw * filled + window, 8) * 8,
+        filters=filters,
+        out_size=(high, wide),
+        groups=groups,
+        fold=fold,
+        window=window,
+        step=sh,
+        pixel=sw * filled,
+        dtype=dtype,
+        out=out,
+    )
+    return problem if problem.why_not is None else None
 
 
 def line_signature(problem: LineProblem) -> Signature:

@@ -195,12 +195,19 @@ class Kernel(Storing):
         first = build.Bind(quotient(self.rank * self.steps, split))
         return first, build.Bind(quotient((self.rank + 1) * self.steps, split) - first)
 
+    def stage_bytes(self, tile: Tile) -> Any:
+        """Bytes that arrive in a stage: of all of it, unless the tile ends before."""
+        return self.config.stage_bytes
+
     def _produce(self, tile: Tile) -> None:
         first, count = self._range()
+        expected = self.stage_bytes(tile)
+        if not isinstance(expected, int):
+            expected = build.Bind(expected)
         with build.serial(0, count) as k:
             slot = self._stage.value
             self.empty.wait(slot, self._phase.value ^ 1)
-            self.full.expect(slot, self.config.stage_bytes)
+            self.full.expect(slot, expected)
             self.load(slot, first + k, tile, self.rank)
             self._following()
 

@@ -14,6 +14,7 @@ from tvmopt.arch.cuda import CudaArch
 
 from .config import DEPTH_BYTES, Config
 from .conv import ConvProblem
+from .copies import pitch_of
 from .lines import LineProblem
 from .problem import BYTES, GemmProblem, ceil_div
 
@@ -47,6 +48,8 @@ _ISSUE = 1.0 / 128.0
 _LATENCY, _ADD_UP = 1133.0, 7731.0
 # Cycles of a step besides.
 _STEP = 15.7
+# Cycles that a kernel before takes besides reading and writing.
+_COPY = 4000.0
 # Clusters that run at once, by their size, on 132 multiprocessors.
 _AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
@@ -87,11 +90,12 @@ def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
     down = ceil_div(left, config.rows * config.cluster)
     across = ceil_div(right, config.columns)
     pitches = ((p.m if p.trans_a else p.k), (p.k if p.trans_b else p.n))
-    odd = any(pitch * size % 128 for pitch in pitches)
+    odd = any(pitch_of(pitch, p.dtype) * size % 128 for pitch in pitches)
     moved = p.k * size * (
         p.m * (p.batch if p.batch_a else 1) + p.n * (p.batch if p.batch_b else 1)
     ) + p.batch * p.m * p.n * _written(p.out, problem)
-    return _cost(config, arch, down * across * p.batch, steps, odd, moved, p.out, problem)
+    cost = _cost(config, arch, down * across * p.batch, steps, odd, moved, p.out, problem)
+    return _with_copies(cost, p.copied_bytes, arch)
 
 
 def conv_cost(
@@ -99,8 +103,17 @@ def conv_cost(
     config: Config,
     box: tuple[int, int, int],
     arch: CudaArch,
+    copied: int = 0,
 ) -> Cost:
-    """The cost of a convolution whose tiles are boxes of pixels."""
+    """The cost of a convolution whose tiles are boxes of pixels.
+
+    Args:
+        problem: The convolution.
+        config: How it is computed.
+        box: Images, lines and columns of a box.
+        arch: The GPU.
+        copied: Bytes that are read and written before.
+    """
     p = problem
     size = BYTES[p.dtype]
     high, wide = p.out_size
@@ -120,7 +133,16 @@ def conv_cost(
         odd = False
     moved = read + p.images * high * wide * p.filters * _written(p.out, problem)
     pixel = _PIXEL + _LINE / box[2]
-    return _cost(config, arch, down * across, p.steps, odd, moved, p.out, problem, pixel)
+    cost = _cost(config, arch, down * across, p.steps, odd, moved, p.out, problem, pixel)
+    return _with_copies(cost, copied, arch)
+
+
+def _with_copies(cost: Cost, copied: int, arch: CudaArch) -> Cost:
+    """``cost``, and that of a kernel before that reads and writes ``copied`` bytes."""
+    if not copied:
+        return cost
+    more = _COPY + copied / arch.dram_bytes_cycle
+    return dataclasses.replace(cost, cycles=cost.cycles + more, dram=cost.dram + more)
 
 
 def _written(out: str, problem: _Problem) -> float:

@@ -96,6 +96,32 @@ class GemmProblem:
         )
 
     @property
+    def stored(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Of A and of B the rows (of one product) and their elements, as memory holds them."""
+        return (
+            (self.k, self.m) if self.trans_a else (self.m, self.k),
+            (self.n, self.k) if self.trans_b else (self.k, self.n),
+        )
+
+    @property
+    def copied(self) -> tuple[bool, bool]:
+        """Whether A, and B, are copied first, because the copy engine cannot address their rows."""
+        size = BYTES[self.dtype]
+        (_, a), (_, b) = self.stored
+        return a * size % 16 != 0, b * size % 16 != 0
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that are read and written to copy operands first."""
+        return sum(
+            2 * count * width * (self.batch if batched else 1) * BYTES[self.dtype]
+            for (count, width), batched, there in zip(
+                self.stored, (self.batch_a, self.batch_b), self.copied, strict=True
+            )
+            if there
+        )
+
+    @property
     def why_not(self) -> str | None:
         """Why no kernel of this family computes it; None where one does."""
         if self.dtype not in OUTPUTS:
@@ -112,14 +138,16 @@ class GemmProblem:
             return "8-bit inputs must both be contiguous along the depth"
         if self.trans_a and self.dynamic:
             return "a transposed A must have a static number of rows"
-        a_row = self.m if self.trans_a else self.k
-        b_row = self.k if self.trans_b else self.n
-        for name, row in (("A", a_row), ("B", b_row)):
-            if row * size % 16:
-                return (
-                    "the copy engine needs rows of a multiple of 16 bytes, but those of "
-                    f"{name} have {row * size}"
-                )
+        if self.dynamic and self.copied[0]:
+            return (
+                "the copy engine needs rows of a multiple of 16 bytes, but those of A have "
+                f"{self.k * size}, and their number is not known"
+            )
+        if any(
+            there and self.batch * count * (width + 16) > MOST_ELEMENTS
+            for there, (count, width) in zip(self.copied, self.stored, strict=True)
+        ):
+            return "a copy of an operand has more than 2**31 - 1 elements"
         if self.dynamic and self.batch > 1:
             return "a batch needs a static number of rows"
         return None
