@@ -142,8 +142,10 @@ class ConvProblem:
         high, wide = self.out_size
         if self.images * high * wide * self.filters > MOST_ELEMENTS:
             return "the output has more than 2**31 - 1 elements"
-        if self.copied[0] and self.images * self.height * self.width * 16 > MOST_ELEMENTS:
-            return "a copy of the image has more than 2**31 - 1 elements"
+        if self.copied[0]:
+            pitch = pitch_of(self.channels, self.dtype)
+            if self.images * (self.height + 16) * (self.width + 16) * pitch > MOST_ELEMENTS:
+                return "a copy of the image has more than 2**31 - 1 elements"
         if max(self.stride) > 8:
             return f"the copy engine's step is at most 8, but the stride is {self.stride}"
         return None
