@@ -36,11 +36,11 @@ def test_instructions_of_a_product():
         ({"dtype": "float8_e4m3fn", "out": "bfloat16"}, SMALL, ["f32.e4m3.e4m3"]),
         ({"out": "float32"}, SMALL, ["store_pair_float32"]),
         ({"batch": 3}, SMALL, ["cp.async.bulk.tensor.3d.shared", "tensor.3d.global"]),
-        ({"n": 1001}, STAGED, ["take_four_f32", "bar.sync"]),
+        ({"n": 1001}, STAGED, ["copy_4", "bar.sync"]),
         (
             {"m": 16},
             dataclasses.replace(STAGED, swap=True, columns=16, split=2),
-            ["add_four_f32", "mapa.shared::cluster", "m64n16k16"],
+            ["add_remote_4_f32", "mapa.shared::cluster", "m64n16k16"],
         ),
         ({}, Config(columns=128, cluster=2), ["multicast::cluster"]),
         ({"dynamic": True}, Config(columns=128), ["cp.async.bulk.tensor.2d"]),

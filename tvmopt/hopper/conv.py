@@ -28,6 +28,7 @@ from .lines import LineKernel, LineProblem, line_problem
 from .parameters import Parameters, declare, mark, plain_signature
 from .pixels import PixelKernel, boxes, why_not
 from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature, ceil_div
+from .stage_layout import SWIZZLE, Lines, blocks_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +87,26 @@ class ConvProblem:
     @property
     def steps(self) -> int:
         """Steps of the depth: of the window, and of the channels."""
-        pieces = ceil_div(self.channels * BYTES[self.dtype], DEPTH_BYTES)
-        return self.kernel[0] * self.kernel[1] * pieces
+        taps = self.kernel[0] * self.kernel[1]
+        return ceil_div(taps, self.fold) * self.pieces
+
+    @property
+    def fold(self) -> int:
+        """Elements of the window that one step holds, because its pixels are of few channels."""
+        line = self.channels * BYTES[self.dtype]
+        return DEPTH_BYTES // line if line in SWIZZLE and self.kernel != (1, 1) else 1
+
+    @property
+    def pieces(self) -> int:
+        """Steps in which the channels of one pixel come."""
+        return ceil_div(self.channels * BYTES[self.dtype], DEPTH_BYTES)
+
+    @property
+    def instructions(self) -> int:
+        """Instructions of a step, each of 32 bytes of depth; fewer than four where that will do."""
+        if self.fold > 1:
+            return DEPTH_BYTES // 32
+        return ceil_div(self.channels * BYTES[self.dtype], self.pieces * 32)
 
     @property
     def right_major(self) -> bool:
@@ -241,9 +260,12 @@ def conv_signature(problem: ConvProblem) -> Signature:
     )
 
 
-
 class ConvKernel(PixelKernel):
-    """A convolution: the window's elements one after the other, and pieces of the channels."""
+    """A convolution: the window's elements one after the other, and pieces of the channels.
+
+    A step holds several elements of the window where pixels are of 32 or 64 bytes; where they are
+    of more than 128, pieces that are alike.
+    """
 
     def __init__(
         self, problem: ConvProblem, config: Config, box: tuple[int, int, int],
@@ -252,11 +274,12 @@ class ConvKernel(PixelKernel):
         super().__init__(problem, config, box, parameters)
         p = self.problem = problem
         step = DEPTH_BYTES // BYTES[p.dtype]
-        self.pieces = ceil_div(p.channels, step)
+        self.instructions = p.instructions
         kh, kw = p.kernel
         size = BYTES[p.dtype]
         sh, sw = p.stride
-        line = pitch_of(p.channels, p.dtype) * size
+        pixel = pitch_of(p.channels, p.dtype) * size
+        wide = step // p.fold
         # A window of one pixel: its steps are the tensor's own; else the copy engine takes them.
         self.steps_in_map = p.kernel == (1, 1) and not any(p.padding[:2])
         if self.steps_in_map:
@@ -264,66 +287,92 @@ class ConvKernel(PixelKernel):
                 parameters.a,
                 p.dtype,
                 (p.channels, ceil_div(p.width, sw), ceil_div(p.height, sh), p.images),
-                (sw * line, sh * p.width * line, p.height * p.width * line),
-                (step, box[2], box[1], box[0]),
+                (sw * pixel, sh * p.width * pixel, p.height * p.width * pixel),
+                (wide, box[2], box[1], box[0]),
             )
         else:
             self.x_map = tensor_map(
                 parameters.a,
                 p.dtype,
                 (p.channels, p.width, p.height, p.images),
-                (line, p.width * line, p.height * p.width * line),
-                (step, box[2] * sw, box[1] * sh, box[0]),
+                (pixel, p.width * pixel, p.height * p.width * pixel),
+                (wide, box[2] * sw, box[1] * sh, box[0]),
                 steps=(1, sw, sh, 1),
+                swizzle=SWIZZLE[wide * size],
             )
-        if self.right_major:
+        taps = kh * kw
+        if p.right_major:
+            row = pixel // size
+            # The elements of the window follow each other, so that a step may hold several.
+            depth = (taps * p.channels,) if p.fold > 1 else (p.channels, taps)
             self.w_map = tensor_map(
                 parameters.b,
                 p.dtype,
-                (p.channels, kh * kw, p.filters),
-                (line, kh * kw * line),
-                (step, 1, config.columns),
+                (*depth, p.filters),
+                (*((pixel,) if p.fold == 1 else ()), taps * row * size),
+                (step, *((1,) if p.fold == 1 else ()), config.columns),
             )
         else:
-            line = pitch_of(p.filters, p.dtype) * size
+            row = pitch_of(p.filters, p.dtype) * size
+            depth = (taps * p.channels,) if p.fold > 1 else (p.channels, taps)
             self.w_map = tensor_map(
                 parameters.b,
                 p.dtype,
-                (p.filters, p.channels, kh * kw),
-                (line, p.channels * line),
-                (64, step, 1),
+                (p.filters, *depth),
+                (row, *((p.channels * row,) if p.fold == 1 else ())),
+                (64, step, *((1,) if p.fold == 1 else ())),
             )
         self.maps += [self.x_map, self.w_map]
+
+    def left_lines(self) -> Lines:
+        """Of several elements of the window each is a block of its own."""
+        if self.problem.fold == 1:
+            return super().left_lines()
+        return blocks_of(DEPTH_BYTES // self.problem.fold, 64 * self.config.atoms)
 
     def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
         """Fill one stage: a box of pixels for each warpgroup, and the weight's columns."""
         c, p = self.config, self.problem
         bar = self.full.pointer(slot)
         window, channel = step, const(0)
-        if self.pieces > 1:
-            window = build.Bind(quotient(step, self.pieces))
-            channel = build.Bind(remainder(step, self.pieces) * self.depth)
-        r, s = quotient(window, p.kernel[1]), remainder(window, p.kernel[1])
+        if p.pieces > 1:
+            each = p.instructions * 32 // BYTES[p.dtype]
+            window = build.Bind(quotient(step, p.pieces))
+            channel = build.Bind(remainder(step, p.pieces) * each)
+        boxed = 64 * c.atoms * self.depth
         for group in range(c.consumers):
-            image, line, column = self.corner(tile.index * c.consumers + group)
-            if not self.steps_in_map:
-                column = column * p.stride[1] + (s * p.dilation[1] - p.padding[1])
-                line = line * p.stride[0] + (r * p.dilation[0] - p.padding[0])
+            corner = self.corner(tile.index * c.consumers + group)
+            for f in range(p.fold):
+                tap = step * p.fold + f if p.fold > 1 else window
+                image, line, column = self._moved(corner, tap)
+                place = self.left_ring.ptr_to([slot, group * boxed + f * (boxed // p.fold)])
+                tma_load(place, self.x_map, [channel, column, line, image], bar)
+        places = [step * self.depth] if p.fold > 1 else [channel, window]
+        if p.right_major:
             tma_load(
-                self.left_ring.ptr_to([slot, group * 64 * c.atoms * self.depth]),
-                self.x_map,
-                [channel, column, line, image],
-                bar,
-            )
-        if self.right_major:
-            tma_load(
-                self.right_ring.ptr_to([slot, 0]), self.w_map, [channel, window, tile.column], bar
+                self.right_ring.ptr_to([slot, 0]), self.w_map, [*places, tile.column], bar
             )
             return
         for i in range(c.columns // 64):
             tma_load(
                 self.right_ring.ptr_to([slot, i * 64 * self.depth]),
                 self.w_map,
-                [tile.column + i * 64, channel, window],
+                [tile.column + i * 64, *places],
                 bar,
             )
+
+    def _moved(self, corner: tuple[Any, Any, Any], tap: Any) -> tuple[Any, Any, Any]:
+        """Where the box that begins at ``corner`` is read for one element of the window."""
+        p = self.problem
+        image, line, column = corner
+        if self.steps_in_map:
+            return corner
+        r, s = quotient(tap, p.kernel[1]), remainder(tap, p.kernel[1])
+        taps = p.kernel[0] * p.kernel[1]
+        if taps % p.fold:  # beyond the last element: images that there are not, read as zeros
+            image = tirx.Select(tap < taps, image, const(p.images))
+        return (
+            image,
+            line * p.stride[0] + (r * p.dilation[0] - p.padding[0]),
+            column * p.stride[1] + (s * p.dilation[1] - p.padding[1]),
+        )

@@ -200,6 +200,8 @@ class GemmKernel(Kernel):
             config, problem.dtype, problem.out, steps, problem.ending(), parameters
         )
         self.problem = problem
+        if steps == 1:
+            self.instructions = ceil_div(problem.k * BYTES[problem.dtype], 32)
         self.left, self.right, self.out_map = left, right, out_map
         self.rows = rows
         self.maps = [*left.maps, *right.maps, *([out_map] if out_map is not None else [])]

@@ -22,10 +22,8 @@ from .epilogue import Epilogue, identity
 from .parameters import Parameters, declare, mark, plain_signature
 from .pixels import PixelKernel, boxes, why_not
 from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature, ceil_div
-from .stage_layout import Lines
+from .stage_layout import SWIZZLE, Lines, blocks_of
 
-# The copy engine's pattern for a line of the window, by its elements.
-_SWIZZLE = {16: 1, 32: 2, 64: 3}
 # Channels up to which an image is laid out anew: from 8 on, its own pixels are 16 bytes.
 _MOST_CHANNELS = 7
 
@@ -94,7 +92,7 @@ class LineProblem:
             return f"{self.dtype} to {self.out} is no pair of types of 16-bit factors"
         if self.fold * self.window * 2 != DEPTH_BYTES:
             return f"a step of the depth must be 128 bytes, not {self.fold * self.window * 2}"
-        if self.window not in _SWIZZLE:
+        if self.window * 2 not in SWIZZLE:
             return f"a line of the window must be 16, 32 or 64 elements, not {self.window}"
         if self.width * 2 % 16 or self.pixel * 2 % 16:
             return "the copy engine needs lines, and steps of the window, of multiples of 16 bytes"
@@ -105,6 +103,8 @@ class LineProblem:
             return "the window reaches beyond the end of a line"
         if self.images * high * wide * self.filters > MOST_ELEMENTS:
             return "the output has more than 2**31 - 1 elements"
+        if self.images * self.height * self.width > MOST_ELEMENTS:
+            return "the padded input has more than 2**31 - 1 elements"
         if not 1 <= self.step <= 8:
             return f"the copy engine's step is at most 8, but the stride is {self.step}"
         return None
@@ -215,7 +215,7 @@ class LineKernel(PixelKernel):
             (p.pixel * 2, line, p.height * line, line),
             (p.window, box[2], box[1] * p.step, box[0], p.fold),
             steps=(1, 1, p.step, 1, 1),
-            swizzle=_SWIZZLE[p.window],
+            swizzle=SWIZZLE[p.window * 2],
         )
         depth = p.groups * p.fold * p.window
         self.w_map = tensor_map(
@@ -225,12 +225,7 @@ class LineKernel(PixelKernel):
 
     def left_lines(self) -> Lines:
         """Each of the lines of the window is a block of its own, with a short line a pixel."""
-        p = self.problem
-        size = p.window * 2 // 16
-        block = 64 * self.config.atoms * size
-        each = p.window // 16
-        steps = tuple(k // each * block + k % each * 2 for k in range(4))
-        return Lines(1, 8 * size, _SWIZZLE[p.window], 64 * size, steps)
+        return blocks_of(self.problem.window * 2, 64 * self.config.atoms)
 
     def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
         """Fill one stage: the lines under each warpgroup's box, and the weight's columns."""

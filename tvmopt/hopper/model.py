@@ -164,8 +164,9 @@ def _cost(
     busy = min(1.0, tiles * shared / arch.sms)
     depth = ceil_div(steps, c.split)
     atoms = c.rows // 64
-    compute = _POWER * 4.0 * atoms * c.columns / 2.0
-    reads = _SHARED * 4.0 * atoms * (32.0 * c.columns + 2048.0) / arch.smem_bandwidth
+    instructions = problem.instructions if isinstance(problem, ConvProblem) else 4
+    compute = _POWER * instructions * atoms * c.columns / 2.0
+    reads = _SHARED * instructions * atoms * (32.0 * c.columns + 2048.0) / arch.smem_bandwidth
     l2 = DEPTH_BYTES * (c.rows + c.columns / c.cluster) / _L2 * busy
     if moved > _FAR_FROM * arch.l2_bytes and not pixel:
         l2 = max(l2, DEPTH_BYTES * (c.rows + c.columns) / _FAR * busy)
