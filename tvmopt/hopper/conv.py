@@ -26,7 +26,7 @@ from .emit import const, quotient, remainder, tensor_map, tma_load
 from .epilogue import Epilogue, identity
 from .lines import LineKernel, LineProblem, line_problem
 from .parameters import Parameters, declare, mark, plain_signature
-from .pixels import PixelKernel, boxes, why_not
+from .pixels import PixelKernel, boxes, why_no_box, why_not
 from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature, ceil_div
 from .stage_layout import SWIZZLE, Lines, blocks_of
 
@@ -189,13 +189,13 @@ def conv(
     if reason := problem.why_not:
         raise ConfigError(f"no Hopper kernel for this convolution: {reason}")
     lines = problem.lines
-    if reason := why_not(lines or problem, config):
+    box = box or boxes(lines or problem, 64 * config.atoms)[0]
+    if reason := why_not(lines or problem, config) or why_no_box(lines or problem, config, box):
         raise ConfigError(f"the configuration does not fit the convolution: {reason}")
     with IRBuilder() as builder, build.prim_func(is_private=name is None):
         build.func_name(name or "main")
         mark(name, "hopper_conv")
         parameters = _copy(problem, declare(signature or conv_signature(problem)))
-        box = box or boxes(lines or problem, 64 * config.atoms)[0]
         if lines is None:
             ConvKernel(problem, config, box, parameters).emit()
         else:

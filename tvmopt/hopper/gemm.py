@@ -29,6 +29,7 @@ class _Operand:
 
     In shared memory rows that are contiguous along the depth lie under each other, 128 bytes each;
     others lie as blocks of 64 rows, each with one line of 128 bytes for every step of the depth.
+    Thread blocks that share a tile each load a part: of its rows, or of the lines of each block.
 
     The copy engine is slow where it only writes zeros. So the last tile loads no rows that there
     are not (of ``major``, by a map of its own), or no such blocks; what the tensor cores make of
@@ -45,30 +46,36 @@ class _Operand:
         self.parts = parts
         self.step = DEPTH_BYTES // BYTES[dtype]
         self.rows = rows
-        part = tile // parts
         size = BYTES[dtype]
         across, along = (depth, rows) if major else (rows, depth)
         pitch = pitch_of(across, dtype) if isinstance(across, int) else across
-        self.box = part // ceil_div(part, 256) if major else 64
         shape = [across, along]
         strides = [pitch * size]
-        box = [self.step, self.box] if major else [64, self.step]
         if batch > 1:
             shape.append(batch)
             strides.append(pitch * along * size)
-            box.append(1)
-        self.map = tensor_map(buffer, dtype, shape, strides, box)
+
+        def box_of(rows: int) -> Any:
+            box = [self.step, rows] if major else [64, self.step // parts]
+            return tensor_map(buffer, dtype, shape, strides, box + [1] * (batch > 1))
+
+        each = tile // parts
+        self.boxes = ceil_div(each, 256) if major else tile // 64
+        self.map = box_of(each // self.boxes)
         self.maps = [self.map]
+        #: Rows of the last tile that are loaded, and how; 0 where it is as the others.
         self.rest, self.rest_map = 0, self.map
-        if parts == 1 and isinstance(rows, int) and self.box in (tile, 64):
-            rest = rows % tile
-            if major and self.box == tile and rest:
-                self.rest = rest
-                box[1] = rest
-                self.rest_map = tensor_map(buffer, dtype, shape, strides, box)
+        if not isinstance(rows, int) or not rows % tile or (self.boxes > 1 and major):
+            return
+        # Parts begin where the swizzle's pattern does, every 8 rows.
+        least = 8 * parts if parts > 1 else 1
+        unit = least if major else 64
+        rest = ceil_div(rows % tile, unit) * unit
+        if rest < tile:
+            self.rest = rest
+            if major:
+                self.rest_map = box_of(rest // parts)
                 self.maps.append(self.rest_map)
-            elif not major and 0 < ceil_div(rest, 64) * 64 < tile:
-                self.rest = ceil_div(rest, 64) * 64
 
     def missing(self, start: Any) -> Any:
         """Bytes of the tile from ``start`` on that are not loaded, because there are no rows."""
@@ -85,27 +92,36 @@ class _Operand:
         part: Any = 0, mask: int = 0,
     ) -> None:  # fmt: skip
         """Load a part of the tile that begins at row ``start``."""
+
+        def rows(tensor: Any, count: int) -> None:
+            self._load(tensor, count, stage, slot, bar, start, step, batch, part, mask)
+
         if not self.rest:
-            self._load(self.map, self.tile // self.parts, stage, slot, bar, start, step, batch,
-                       part, mask)  # fmt: skip
+            rows(self.map, self.tile)
             return
         with build.If(self._is_whole(start)):
             with build.Then():
-                self._load(self.map, self.tile, stage, slot, bar, start, step, batch)
+                rows(self.map, self.tile)
             with build.Else():
-                self._load(self.rest_map, self.rest, stage, slot, bar, start, step, batch)
+                rows(self.rest_map, self.rest)
 
     def _load(
         self, tensor: Any, rows: int, stage: Any, slot: Any, bar: Any, start: Any, step: Any,
-        batch: Any, part: Any = 0, mask: int = 0,
+        batch: Any, part: Any, mask: int,
     ) -> None:  # fmt: skip
-        for i in range(ceil_div(rows, self.box)):
-            offset = part * rows + i * self.box
-            depth = step * self.step
-            place = [depth, start + offset] if self.major else [start + offset, depth]
+        boxes = self.boxes if self.major else rows // 64
+        lines = self.step // self.parts
+        for i in range(boxes):
+            if self.major:
+                row = part * (rows // self.parts) + i * (rows // self.parts // boxes)
+                offset = row * self.step
+                place = [step * self.step, start + row]
+            else:
+                offset = i * 64 * self.step + part * lines * 64
+                place = [start + i * 64, step * self.step + part * lines]
             if self.batch > 1:
                 place.append(batch)
-            tma_load(stage.ptr_to([slot, offset * self.step]), tensor, place, bar, mask)
+            tma_load(stage.ptr_to([slot, offset]), tensor, place, bar, mask)
 
 
 def gemm(

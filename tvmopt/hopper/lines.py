@@ -20,7 +20,7 @@ from .config import DEPTH_BYTES, Config
 from .emit import const, tensor_map, tma_load
 from .epilogue import Epilogue, identity
 from .parameters import Parameters, declare, mark, plain_signature
-from .pixels import PixelKernel, boxes, why_not
+from .pixels import PixelKernel, boxes, why_no_box, why_not
 from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature, ceil_div
 from .stage_layout import SWIZZLE, Lines, blocks_of
 
@@ -185,15 +185,14 @@ def line_conv(
     Raises:
         ConfigError: When there is no such kernel, or ``config`` does not fit.
     """
-    if reason := problem.why_not or why_not(problem, config):
+    box = box or boxes(problem, 64 * config.atoms)[0]
+    if reason := problem.why_not or why_not(problem, config) or why_no_box(problem, config, box):
         raise ConfigError(f"no Hopper kernel for this convolution: {reason}")
     with IRBuilder() as builder, build.prim_func(is_private=name is None):
         build.func_name(name or "main")
         mark(name, "hopper_conv")
         parameters = declare(signature or line_signature(problem))
-        LineKernel(
-            problem, config, box or boxes(problem, 64 * config.atoms)[0], parameters
-        ).emit()
+        LineKernel(problem, config, box, parameters).emit()
     return builder.get()
 
 
