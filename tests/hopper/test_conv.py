@@ -43,7 +43,7 @@ def test_instructions(weight, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"channels": 20, "filters": 1, "height": 20000, "width": 20000}, "a copy of the image has more than"),
+        ({"channels": 20, "filters": 1, "height": 20000, "width": 20000}, "a copy of the image"),
         ({"weight": "OIHW"}, "must be OHWI or HWIO"),
         ({"height": 2}, "larger than the padded input"),
         ({"stride": (9, 9)}, "step is at most 8"),

@@ -51,6 +51,8 @@ def test_what_is_copied(fields, copied, moved):
         ({"k": 17, "dtype": "int8", "out": "int32"}, ["copy_pixels_1_1_1"]),
         ({"k": 63, "dtype": "bfloat16", "out": "bfloat16"}, ["copy_pixels_2_1_1"]),
         ({"n": 77, "trans_b": False, "dynamic": True}, ["copy_pixels_2_1_1"]),
+        ({"dtype": "int8", "out": "int32", "trans_b": False}, ["copy_turned_1", "m64n64k32"]),
+        ({"dtype": "float8_e4m3fn", "trans_a": True}, ["copy_turned_1", "e4m3.e4m3"]),
     ],
 )
 def test_product(fields, words):
@@ -86,6 +88,7 @@ def test_images_of_few_channels(tmp_path):
         ({"filters": 41, "weight": "HWIO"}, (False, True)),
         ({"channels": 3, "dilation": (2, 2)}, (True, True)),
         ({"channels": 20, "dtype": "int8", "out": "int32"}, (True, True)),
+        ({"weight": "HWIO", "dtype": "int8", "out": "int32"}, (False, True)),
     ],
 )
 def test_odd_channels(fields, copied):

@@ -151,5 +151,5 @@ class Config:
 
     def major(self, problem: GemmProblem) -> tuple[bool, bool]:
         """Whether the operand of the rows, and that of the columns, is contiguous along k."""
-        a, b = not problem.trans_a, problem.trans_b
+        a, b = problem.major
         return (b, a) if self.swap else (a, b)

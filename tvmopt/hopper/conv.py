@@ -110,8 +110,8 @@ class ConvProblem:
 
     @property
     def right_major(self) -> bool:
-        """Whether the weight is contiguous along the depth."""
-        return self.weight == "OHWI"
+        """Whether the weight is contiguous along the depth where it is multiplied from."""
+        return self.weight == "OHWI" or BYTES[self.dtype] == 1
 
     @property
     def lines(self) -> LineProblem | None:
@@ -131,7 +131,8 @@ class ConvProblem:
             return True, True
         size = BYTES[self.dtype]
         row = self.channels if self.right_major else self.filters
-        return self.channels * size % 16 != 0, row * size % 16 != 0
+        turned = self.right_major and self.weight != "OHWI"
+        return self.channels * size % 16 != 0, turned or row * size % 16 != 0
 
     @property
     def copied_bytes(self) -> int:
@@ -151,9 +152,6 @@ class ConvProblem:
             return f"{self.dtype} to {self.out} is no pair of types of the tensor cores"
         if self.weight not in ("OHWI", "HWIO"):
             return f"the weight must be OHWI or HWIO, but is {self.weight}"
-        size = BYTES[self.dtype]
-        if size == 1 and self.weight != "OHWI":
-            return "8-bit weights must be contiguous along the input's channels"
         if min(self.images, self.height, self.width, self.channels, self.filters) < 1:
             return "every extent must be at least 1"
         if min(self.out_size) < 1:
@@ -223,7 +221,15 @@ def _copy(p: ConvProblem, parameters: Parameters) -> Parameters:
     else:
         if p.copied[0]:
             image = copies.rows(parameters.a, p.images * p.height * p.width, p.channels)
-        if p.copied[1]:
+        if p.copied[1] and p.right_major and p.weight != "OHWI":
+            pitch = pitch_of(p.channels, p.dtype)
+            weight = copies.elements(
+                parameters.b,
+                kh * kw * p.channels * p.filters,
+                p.filters * kh * kw * pitch,
+                functools.partial(_turned_tap, p, pitch),
+            )
+        elif p.copied[1]:
             taps, row = (p.filters, p.channels) if p.right_major else (p.channels, p.filters)
             weight = copies.rows(parameters.b, kh * kw * taps, row)
     copies.emit()
@@ -258,6 +264,14 @@ def conv_signature(problem: ConvProblem) -> Signature:
         ((p.images, high, wide, p.filters), p.out),
         p.ending(),
     )
+
+
+def _turned_tap(p: ConvProblem, pitch: int, item: Any) -> tuple[Any, Any]:
+    """The same of a weight that is copied along the depth, with ``pitch`` channels."""
+    taps = p.kernel[0] * p.kernel[1]
+    c, rest = remainder(item, pitch), quotient(item, pitch)
+    tap, o = remainder(rest, taps), quotient(rest, taps)
+    return (tap * p.channels + c) * p.filters + o, c < p.channels
 
 
 class ConvKernel(PixelKernel):

@@ -1,8 +1,9 @@
 """Copies of operands that the copy engine cannot address, made by a kernel of their own.
 
-The copy engine wants rows that begin at multiples of 16 bytes. Where an operand's do not, a first
-kernel writes them, zeros behind each, into a workspace of the same function; so does it with images
-of few channels and their weight (:mod:`.few_channels`). All parts are written by one launch.
+The copy engine wants rows that begin at multiples of 16 bytes, and the tensor cores want 8-bit
+operands along the depth. Where an operand's rows are others, a first kernel writes them, zeros
+behind each, into a workspace of the same function; so does it with images of few channels and their
+weight (:mod:`.lines`). All parts are written by one launch.
 
 TVM takes the workspace from a pool that every later call finds again. A function that asks for more
 may move it: a CUDA graph of such a function must not outlive the first call of a larger one.
@@ -33,6 +34,15 @@ __forceinline__ __device__ void {0}(void* to, const void* from, int first, int l
     const int p = e / {3}, c = e % {3};
     words[e] = c < {4} && p >= first && p < last ? source[p * {4} + c] : ({1})0;
   }}
+  *(uint4*)to = *(const uint4*)words;
+}}
+"""
+_TURNED = """
+__forceinline__ __device__ void {0}(void* to, const void* from, long long pitch, int count) {{
+  const {1}* source = (const {1}*)from;
+  alignas(16) {1} words[{2}];
+  #pragma unroll
+  for (int e = 0; e < {2}; ++e) words[e] = e < count ? source[e * pitch] : ({1})0;
   *(uint4*)to = *(const uint4*)words;
 }}
 """
@@ -88,6 +98,34 @@ class Copies:
             _pixels(word, 1, 1, target, source, const(0), words - first * per)
 
         return self._part(rows * pitch, rows * pieces, body)
+
+    def turned(self, buffer: Any, batch: int, rows: int, width: int) -> int:
+        """Copy ``batch`` matrices of ``rows`` x ``width`` as ``width`` rows of the other pitch.
+
+        Returns:
+            The number of the part.
+        """
+        pitch = pitch_of(rows, self._dtype)
+        at_once = _VECTOR // self._size
+        pieces = pitch // at_once
+
+        def body(workspace: Any, offset: int, item: Any) -> None:
+            # Neighbouring threads read neighbours.
+            column, rest = remainder(item, width), quotient(item, width)
+            first, matrix = remainder(rest, pieces) * at_once, quotient(rest, pieces)
+            source = _flat(buffer, batch * rows * width, self._dtype).ptr_to(
+                [(matrix * rows + first) * width + column]
+            )
+            target = workspace.ptr_to([offset + (matrix * width + column) * pitch + first])
+            name = f"copy_turned_{self._size}"
+            text = _TURNED.format(name, _WORDS[self._size], at_once)
+            build.evaluate(
+                T.cuda.func_call(
+                    name, target, source, const(width, "int64"), rows - first, source_code=text
+                )
+            )
+
+        return self._part(batch * width * pitch, batch * width * pieces, body)
 
     def image(
         self, buffer: Any, shape: Sequence[int], out: Sequence[int], filled: int,

@@ -175,20 +175,9 @@ def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> 
     parameters = declare(signature)
     rows = signature.rows if p.dynamic else p.m
     batch_a, batch_b = (p.batch if p.batch_a else 1), (p.batch if p.batch_b else 1)
-    copies = Copies(p.dtype)
-    copied = [
-        copies.rows(buffer, count * batch, width) if there else None
-        for buffer, (count, width), batch, there in zip(
-            (parameters.a, parameters.b), p.stored, (batch_a, batch_b), p.copied, strict=True
-        )
-    ]
-    copies.emit()
-    a, b = (
-        buffer if part is None else copies.pointer(part)
-        for buffer, part in zip((parameters.a, parameters.b), copied, strict=True)
-    )
-    first = (a, p.dtype, rows, p.k, not p.trans_a, batch_a)
-    second = (b, p.dtype, p.n, p.k, p.trans_b, batch_b)
+    a, b = _copy(p, parameters, (batch_a, batch_b))
+    first = (a, p.dtype, rows, p.k, p.major[0], batch_a)
+    second = (b, p.dtype, p.n, p.k, p.major[1], batch_b)
     left = _Operand(*(second if c.swap else first), c.rows)
     right = _Operand(*(first if c.swap else second), c.columns, c.cluster)
     out_map = None
@@ -202,6 +191,25 @@ def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> 
             box.append(1)
         out_map = tensor_map(parameters.out, p.out, shape, strides, box, promotion=0)
     GemmKernel(p, c, left, right, parameters, out_map, rows).emit()
+
+
+def _copy(p: GemmProblem, parameters: Parameters, batches: tuple[int, int]) -> list[Any]:
+    """Emit the copies; what A and B are loaded from."""
+    copies = Copies(p.dtype)
+    buffers = (parameters.a, parameters.b)
+    parts: list[int | None] = []
+    for buffer, (rows, width), batch, copied, turned in zip(
+        buffers, p.stored, batches, p.copied, p.turned, strict=True
+    ):
+        if turned:
+            parts.append(copies.turned(buffer, batch, rows, width))
+        else:
+            parts.append(copies.rows(buffer, rows * batch, width) if copied else None)
+    copies.emit()
+    return [
+        buffer if part is None else copies.pointer(part)
+        for buffer, part in zip(buffers, parts, strict=True)
+    ]
 
 
 class GemmKernel(Kernel):

@@ -89,7 +89,7 @@ def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
     steps = ceil_div(p.k * size, DEPTH_BYTES)
     down = ceil_div(left, config.rows * config.cluster)
     across = ceil_div(right, config.columns)
-    pitches = ((p.m if p.trans_a else p.k), (p.k if p.trans_b else p.n))
+    pitches = ((p.k if p.major[0] else p.m), (p.k if p.major[1] else p.n))
     odd = any(pitch_of(pitch, p.dtype) * size % 128 for pitch in pitches)
     moved = p.k * size * (
         p.m * (p.batch if p.batch_a else 1) + p.n * (p.batch if p.batch_b else 1)

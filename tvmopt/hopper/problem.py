@@ -104,11 +104,22 @@ class GemmProblem:
         )
 
     @property
+    def turned(self) -> tuple[bool, bool]:
+        """Whether A, and B, are transposed first: the tensor cores want 8 bits along the depth."""
+        narrow = BYTES[self.dtype] == 1
+        return narrow and self.trans_a, narrow and not self.trans_b
+
+    @property
+    def major(self) -> tuple[bool, bool]:
+        """Whether A, and B, are contiguous along the depth where they are multiplied from."""
+        return not self.trans_a or self.turned[0], self.trans_b or self.turned[1]
+
+    @property
     def copied(self) -> tuple[bool, bool]:
-        """Whether A, and B, are copied first, because the copy engine cannot address their rows."""
+        """Whether A, and B, are copied first: turned, or rows that the copy engine refuses."""
         size = BYTES[self.dtype]
         (_, a), (_, b) = self.stored
-        return a * size % 16 != 0, b * size % 16 != 0
+        return self.turned[0] or a * size % 16 != 0, self.turned[1] or b * size % 16 != 0
 
     @property
     def copied_bytes(self) -> int:
@@ -134,8 +145,6 @@ class GemmProblem:
         if self.batch * self.m * self.n > MOST_ELEMENTS:
             return f"an output of {self.batch * self.m * self.n} elements has more than 2**31 - 1"
         size = BYTES[self.dtype]
-        if size == 1 and (self.trans_a or not self.trans_b):
-            return "8-bit inputs must both be contiguous along the depth"
         if self.trans_a and self.dynamic:
             return "a transposed A must have a static number of rows"
         if self.dynamic and self.copied[0]:
