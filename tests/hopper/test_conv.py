@@ -7,7 +7,8 @@ import pytest
 from tests.hopper.sources import compile_with_nvcc, cuda_source
 from tvmopt.errors import ConfigError
 from tvmopt.hopper.config import Config
-from tvmopt.hopper.conv import ConvProblem, conv
+from tvmopt.hopper.conv import conv
+from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.pixels import boxes
 
 CONFIG = Config(consumers=2, columns=64, stages=4, buffers=1)

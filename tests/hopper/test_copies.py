@@ -8,7 +8,8 @@ import pytest
 
 from tests.hopper.sources import compile_with_nvcc, cuda_source
 from tvmopt.hopper.config import Config
-from tvmopt.hopper.conv import ConvProblem, conv
+from tvmopt.hopper.conv import conv
+from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.copies import pitch_of
 from tvmopt.hopper.gemm import gemm
 from tvmopt.hopper.problem import GemmProblem

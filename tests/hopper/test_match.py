@@ -6,7 +6,7 @@ import pytest
 from tvm import relax, te
 
 from tests.hopper.sources import functions, lowered, only_function
-from tvmopt.hopper.conv import ConvProblem
+from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.match import Match, match
 from tvmopt.hopper.problem import GemmProblem
 

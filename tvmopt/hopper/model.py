@@ -13,7 +13,7 @@ from typing import TypeAlias
 from tvmopt.arch.cuda import CudaArch
 
 from .config import DEPTH_BYTES, Config
-from .conv import ConvProblem
+from .conv_problem import ConvProblem
 from .copies import pitch_of
 from .lines import LineProblem
 from .problem import BYTES, GemmProblem, ceil_div

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.hopper.config import SHARED_BYTES, Config
-from tvmopt.hopper.conv import ConvProblem
+from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.hints import CONV, GEMM, hint_of
 from tvmopt.hopper.lines import LineProblem
 from tvmopt.hopper.model import conv_cost, gemm_cost
