@@ -113,6 +113,23 @@ def test_refused_configurations(config, reason):
         gemm(GemmProblem(512, 512, 1024), config)
 
 
+@pytest.mark.parametrize(
+    ("fields", "config", "maps"),
+    [
+        ({"m": 768}, Config(columns=128), 3),
+        ({"m": 777}, Config(columns=128), 4),
+        ({"m": 777, "n": 1000}, Config(columns=128), 5),
+        ({"m": 777, "n": 1000}, Config(columns=128, cluster=2), 5),
+        ({"n": 1000, "trans_b": False}, Config(columns=192, buffers=1), 3),
+        ({"m": 777, "dynamic": True}, Config(columns=128), 3),
+    ],
+)
+def test_last_tiles_load_only_what_there_is(fields, config, maps):
+    source = cuda_source(gemm(GemmProblem(**{"m": 1024, "n": 1024, "k": 512, **fields}), config))
+    kernel = source[source.rindex("main_kernel(") :].partition("{")[0]
+    assert kernel.count("CUtensorMap") == maps
+
+
 def test_odd_output_needs_staged_stores():
     assert "multiple of 16 bytes" in SMALL.why_not(GemmProblem(64, 33, 64))
     assert STAGED.why_not(GemmProblem(64, 33, 64)) is None
