@@ -36,11 +36,11 @@ def test_instructions_of_a_product():
         ({"dtype": "float8_e4m3fn", "out": "bfloat16"}, SMALL, ["f32.e4m3.e4m3"]),
         ({"out": "float32"}, SMALL, ["store_pair_float32"]),
         ({"batch": 3}, SMALL, ["cp.async.bulk.tensor.3d.shared", "tensor.3d.global"]),
-        ({"n": 1001}, STAGED, ["take_four_f32", "bar.sync"]),
+        ({"n": 1001}, STAGED, ["copy_4", "bar.sync"]),
         (
             {"m": 16},
             dataclasses.replace(STAGED, swap=True, columns=16, split=2),
-            ["add_four_f32", "mapa.shared::cluster", "m64n16k16"],
+            ["add_remote_4_f32", "mapa.shared::cluster", "m64n16k16"],
         ),
         ({}, Config(columns=128, cluster=2), ["multicast::cluster"]),
         ({"dynamic": True}, Config(columns=128), ["cp.async.bulk.tensor.2d"]),
@@ -76,11 +76,10 @@ def test_epilogue_compiles(config, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"k": 100}, r"rows of a multiple of 16 bytes, but those of A have 200"),
-        ({"n": 1001, "trans_b": False}, r"those of B have 2002"),
+        ({"k": 100, "dynamic": True}, r"those of A have 200, and their number is not known"),
+        ({"m": 2**26, "n": 8, "k": 33}, r"a copy of an operand has more than 2\*\*31 - 1"),
         ({"dtype": "float32"}, "inputs must be of"),
         ({"out": "int32"}, "output of float16 must be of"),
-        ({"dtype": "int8", "out": "int32", "trans_b": False}, "contiguous along the depth"),
         ({"m": 0}, "at least 1"),
         ({"m": 65536, "n": 32768}, r"more than 2\*\*31 - 1"),
         ({"dynamic": True, "batch": 2}, "static number of rows"),
@@ -112,6 +111,23 @@ def test_refused_products(fields, reason):
 def test_refused_configurations(config, reason):
     with pytest.raises(ConfigError, match=reason):
         gemm(GemmProblem(512, 512, 1024), config)
+
+
+@pytest.mark.parametrize(
+    ("fields", "config", "maps"),
+    [
+        ({"m": 768}, Config(columns=128), 3),
+        ({"m": 777}, Config(columns=128), 4),
+        ({"m": 777, "n": 1000}, Config(columns=128), 5),
+        ({"m": 777, "n": 1000}, Config(columns=128, cluster=2), 5),
+        ({"n": 1000, "trans_b": False}, Config(columns=192, buffers=1), 3),
+        ({"m": 777, "dynamic": True}, Config(columns=128), 3),
+    ],
+)
+def test_last_tiles_load_only_what_there_is(fields, config, maps):
+    source = cuda_source(gemm(GemmProblem(**{"m": 1024, "n": 1024, "k": 512, **fields}), config))
+    kernel = source[source.rindex("main_kernel(") :].partition("{")[0]
+    assert kernel.count("CUtensorMap") == maps
 
 
 def test_odd_output_needs_staged_stores():

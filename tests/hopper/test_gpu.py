@@ -12,7 +12,8 @@ from tvm.script import tirx as T  # noqa: N812
 
 from tests.hopper.sources import H200
 from tvmopt.hopper.config import Config
-from tvmopt.hopper.conv import ConvProblem, conv
+from tvmopt.hopper.conv import conv
+from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.epilogue import elementwise
 from tvmopt.hopper.gemm import gemm
 from tvmopt.hopper.problem import GemmProblem
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.gpu
 RNG = np.random.default_rng(0)
 SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
 STAGED = dataclasses.replace(SMALL, columns=40, staged=True, persistent=False)
+PERSISTENT = dataclasses.replace(STAGED, columns=64, persistent=True)
+SHARED = Config(columns=192, stages=3, cluster=2, buffers=1)
 
 
 @pytest.fixture
@@ -62,6 +65,11 @@ def _matrix(*shape, dtype="float16"):
         ({"dynamic": True}, SMALL),
         ({"out": "float32"}, SMALL),
         ({"dtype": "int8", "out": "int32"}, dataclasses.replace(SMALL, consumers=2)),
+        ({"k": 271}, SMALL),
+        ({"n": 263, "k": 270, "batch": 2}, STAGED),
+        ({"n": 263, "trans_b": False, "dynamic": True}, PERSISTENT),
+        ({"m": 300, "n": 520, "trans_b": False}, SHARED),
+        ({"dtype": "int8", "out": "int32", "k": 273, "trans_b": False}, SMALL),
     ],
 )
 def test_products(fields, config, device):
@@ -104,8 +112,20 @@ def test_epilogue(config, device):
 @pytest.mark.parametrize("config", [SMALL, STAGED, dataclasses.replace(STAGED, split=4)])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_convolutions(config, stride, device):
-    p = ConvProblem(3, 13, 9, 24, 40, stride=(stride, stride), padding=(1, 1, 1, 1))
-    x, w = _matrix(3, 13, 9, 24), _matrix(40, 3, 3, 24)
+    _check_conv(config, stride, 24, "OHWI", device)
+
+
+@pytest.mark.parametrize("layout", ["OHWI", "HWIO"])
+@pytest.mark.parametrize("channels", [1, 3, 12, 16, 32, 48, 80])
+def test_channels(channels, layout, device):
+    _check_conv(SMALL, 1, channels, layout, device)
+
+
+def _check_conv(config, stride, channels, layout, device):
+    p = ConvProblem(
+        3, 13, 9, channels, 40, stride=(stride, stride), padding=(1, 1, 1, 1), weight=layout
+    )
+    x, w = _matrix(3, 13, 9, channels), _matrix(40, 3, 3, channels)
     high, wide = p.out_size
     padded = np.pad(x.astype("f8"), ((0, 0), (1, 1), (1, 1), (0, 0)))
     want = np.zeros((3, high, wide, 40))
@@ -113,5 +133,7 @@ def test_convolutions(config, stride, device):
         for s in range(3):
             part = padded[:, r : r + stride * high : stride, s : s + stride * wide : stride]
             want += part[:, :high, :wide] @ w[:, r, s].astype("f8").T
+    if layout == "HWIO":
+        w = np.ascontiguousarray(w.transpose(1, 2, 3, 0))
     got = _run(conv(p, config), [x, w], want.shape, "float16", device)
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, tirx
 
 from tests.hopper.sources import H200
-from tvmopt.hopper.conv import ConvProblem
+from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.few_channels import line_problem
 from tvmopt.hopper.legalize import hopper_legalize_map
 from tvmopt.hopper.lines import LineProblem, line_conv

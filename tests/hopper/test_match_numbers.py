@@ -10,7 +10,7 @@ import tvm
 from tvm import ir, relax, te, tirx
 
 from tests.hopper.sources import functions, lowered
-from tvmopt.hopper.conv import ConvProblem
+from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.match import Match, match
 from tvmopt.hopper.problem import GemmProblem
 

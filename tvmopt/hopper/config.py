@@ -125,7 +125,7 @@ class Config:
         if reason := self.why_not_any(problem.dtype):
             return reason
         _, right = self.major(problem)
-        if not right and self.columns // self.cluster % 64:
+        if not right and self.columns % 64:
             return "columns that are not contiguous along the depth come 64 at a time"
         if self.cluster > 1 and (self.split > 1 or self.columns % (8 * self.cluster)):
             return "a cluster shares either columns or depth"
@@ -151,5 +151,5 @@ class Config:
 
     def major(self, problem: GemmProblem) -> tuple[bool, bool]:
         """Whether the operand of the rows, and that of the columns, is contiguous along k."""
-        a, b = not problem.trans_a, problem.trans_b
+        a, b = problem.major
         return (b, a) if self.swap else (a, b)

@@ -3,11 +3,15 @@
 The rows of a tile are boxes of output pixels (images x lines x columns). For each position of the
 window and each piece of the input's channels, the copy engine loads the box's pixels, moved by that
 position, with the stride as its step; what lies outside of the image is read as zero.
+
+Images of few channels are copied first, as lines of pixels (:mod:`.lines`); other images, and
+weights, where the copy engine cannot address their rows (:mod:`.copies`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 from tvm import tirx
@@ -17,104 +21,14 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.errors import ConfigError
 
 from .config import DEPTH_BYTES, Config
+from .conv_problem import ConvProblem
+from .copies import Copies, pitch_of
 from .emit import const, quotient, remainder, tensor_map, tma_load
-from .epilogue import Epilogue, identity
+from .lines import LineKernel, LineProblem
 from .parameters import Parameters, declare, mark, plain_signature
-from .pixels import PixelKernel, boxes, why_not
-from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature, ceil_div
-
-
-@dataclasses.dataclass(frozen=True)
-class ConvProblem:
-    """``y[n, h, w, o] = epilogue(sum_rsc x[n, h*sh - ph + r*dh, w*sw - pw + s*dw, c] * k)``.
-
-    Attributes:
-        images: Images of the batch.
-        height: Lines of the input.
-        width: Pixels of a line.
-        channels: Channels of the input.
-        filters: Channels of the output.
-        kernel: Lines and columns of the window.
-        stride: Steps of the window, down and across.
-        padding: Zeros around the input: top, left, bottom, right.
-        dilation: Distance between the window's elements, down and across.
-        dtype: Type of input and weight.
-        out: Type of the output.
-        weight: Layout of the weight: ``"OHWI"`` or ``"HWIO"``.
-        epilogue: What is stored in place of the sum; its axes are those of the output (NHWC).
-    """
-
-    images: int
-    height: int
-    width: int
-    channels: int
-    filters: int
-    kernel: tuple[int, int] = (3, 3)
-    stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
-    dilation: tuple[int, int] = (1, 1)
-    dtype: str = "float16"
-    out: str = "float16"
-    weight: str = "OHWI"
-    epilogue: Epilogue | None = None
-
-    @property
-    def accumulator(self) -> str:
-        """Type of the sums."""
-        return "int32" if self.dtype == "int8" else "float32"
-
-    @property
-    def out_size(self) -> tuple[int, int]:
-        """Lines and columns of the output."""
-        (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.stride, self.dilation
-        top, left, bottom, right = self.padding
-        return (
-            (self.height + top + bottom - dh * (kh - 1) - 1) // sh + 1,
-            (self.width + left + right - dw * (kw - 1) - 1) // sw + 1,
-        )
-
-    def ending(self) -> Epilogue:
-        """The epilogue, or the one that stores the sum itself."""
-        return self.epilogue or identity(self.accumulator, self.out, rank=4)
-
-    @property
-    def steps(self) -> int:
-        """Steps of the depth: of the window, and of the channels."""
-        pieces = ceil_div(self.channels * BYTES[self.dtype], DEPTH_BYTES)
-        return self.kernel[0] * self.kernel[1] * pieces
-
-    @property
-    def right_major(self) -> bool:
-        """Whether the weight is contiguous along the depth."""
-        return self.weight == "OHWI"
-
-    @property
-    def why_not(self) -> str | None:
-        """Why no kernel of this family computes it; None where one does."""
-        if self.dtype not in OUTPUTS or self.out not in OUTPUTS[self.dtype]:
-            return f"{self.dtype} to {self.out} is no pair of types of the tensor cores"
-        if self.weight not in ("OHWI", "HWIO"):
-            return f"the weight must be OHWI or HWIO, but is {self.weight}"
-        size = BYTES[self.dtype]
-        if size == 1 and self.weight != "OHWI":
-            return "8-bit weights must be contiguous along the input's channels"
-        if self.channels * size % 16:
-            return (
-                "the copy engine needs pixels of a multiple of 16 bytes, but those of the input "
-                f"have {self.channels * size}"
-            )
-        if self.weight == "HWIO" and self.filters * size % 16:
-            return f"the weight's rows must be a multiple of 16 bytes, not {self.filters * size}"
-        if min(self.images, self.height, self.width, self.channels, self.filters) < 1:
-            return "every extent must be at least 1"
-        if min(self.out_size) < 1:
-            return "the window is larger than the padded input"
-        high, wide = self.out_size
-        if self.images * high * wide * self.filters > MOST_ELEMENTS:
-            return "the output has more than 2**31 - 1 elements"
-        if max(self.stride) > 8:
-            return f"the copy engine's step is at most 8, but the stride is {self.stride}"
-        return None
+from .pixels import PixelKernel, boxes, why_no_box, why_not
+from .problem import BYTES, Signature, ceil_div
+from .stage_layout import SWIZZLE, Lines, blocks_of
 
 
 def conv(
@@ -135,15 +49,71 @@ def conv(
     """
     if reason := problem.why_not:
         raise ConfigError(f"no Hopper kernel for this convolution: {reason}")
-    if reason := why_not(problem, config):
+    lines = problem.lines
+    box = box or boxes(lines or problem, 64 * config.atoms)[0]
+    if reason := why_not(lines or problem, config) or why_no_box(lines or problem, config, box):
         raise ConfigError(f"the configuration does not fit the convolution: {reason}")
     with IRBuilder() as builder, build.prim_func(is_private=name is None):
         build.func_name(name or "main")
         mark(name, "hopper_conv")
-        parameters = declare(signature or conv_signature(problem))
-        box = box or boxes(problem, 64 * config.atoms)[0]
-        ConvKernel(problem, config, box, parameters).emit()
+        parameters = _copy(problem, declare(signature or conv_signature(problem)))
+        if lines is None:
+            ConvKernel(problem, config, box, parameters).emit()
+        else:
+            LineKernel(lines, config, box, parameters).emit()
     return builder.get()
+
+
+def _copy(p: ConvProblem, parameters: Parameters) -> Parameters:
+    """Emit the copies; the parameters with these in place of what was copied."""
+    copies = Copies(p.dtype)
+    (kh, kw), lines = p.kernel, p.lines
+    image = weight = None
+    if lines is not None:
+        filled = lines.pixel // p.stride[1]
+        image = copies.image(
+            parameters.a, (p.images, p.height, p.width, p.channels),
+            (p.images, lines.height, lines.width), filled, p.padding[:2],
+        )  # fmt: skip
+        weight = copies.elements(
+            parameters.b,
+            kh * kw * p.channels * p.filters,
+            p.filters * lines.groups * lines.fold * lines.window,
+            functools.partial(_tap, p, lines, filled),
+        )
+    else:
+        if p.copied[0]:
+            image = copies.rows(parameters.a, p.images * p.height * p.width, p.channels)
+        if p.copied[1] and p.right_major and p.weight != "OHWI":
+            pitch = pitch_of(p.channels, p.dtype)
+            weight = copies.elements(
+                parameters.b,
+                kh * kw * p.channels * p.filters,
+                p.filters * kh * kw * pitch,
+                functools.partial(_turned_tap, p, pitch),
+            )
+        elif p.copied[1]:
+            taps, row = (p.filters, p.channels) if p.right_major else (p.channels, p.filters)
+            weight = copies.rows(parameters.b, kh * kw * taps, row)
+    copies.emit()
+    return dataclasses.replace(
+        parameters,
+        a=parameters.a if image is None else copies.pointer(image),
+        b=parameters.b if weight is None else copies.pointer(weight),
+    )
+
+
+def _tap(p: ConvProblem, lines: LineProblem, filled: int, item: Any) -> tuple[Any, Any]:
+    """Which element of the weight an element of the copy is, and whether there is one."""
+    kh, kw = p.kernel
+    e, rest = remainder(item, lines.window), quotient(item, lines.window)
+    each = lines.groups * lines.fold
+    r, o = remainder(rest, each), quotient(rest, each)
+    s, c = quotient(e, filled), remainder(e, filled)
+    there = tirx.all(r < kh, s < kw, c < p.channels)
+    if p.right_major:
+        return ((o * kh + r) * kw + s) * p.channels + c, there
+    return ((r * kw + s) * p.channels + c) * p.filters + o, there
 
 
 def conv_signature(problem: ConvProblem) -> Signature:
@@ -159,9 +129,20 @@ def conv_signature(problem: ConvProblem) -> Signature:
     )
 
 
+def _turned_tap(p: ConvProblem, pitch: int, item: Any) -> tuple[Any, Any]:
+    """The same of a weight that is copied along the depth, with ``pitch`` channels."""
+    taps = p.kernel[0] * p.kernel[1]
+    c, rest = remainder(item, pitch), quotient(item, pitch)
+    tap, o = remainder(rest, taps), quotient(rest, taps)
+    return (tap * p.channels + c) * p.filters + o, c < p.channels
+
 
 class ConvKernel(PixelKernel):
-    """A convolution: the window's elements one after the other, and pieces of the channels."""
+    """A convolution: the window's elements one after the other, and pieces of the channels.
+
+    A step holds several elements of the window where pixels are of 32 or 64 bytes; where they are
+    of more than 128, pieces that are alike.
+    """
 
     def __init__(
         self, problem: ConvProblem, config: Config, box: tuple[int, int, int],
@@ -170,11 +151,12 @@ class ConvKernel(PixelKernel):
         super().__init__(problem, config, box, parameters)
         p = self.problem = problem
         step = DEPTH_BYTES // BYTES[p.dtype]
-        self.pieces = ceil_div(p.channels, step)
+        self.instructions = p.instructions
         kh, kw = p.kernel
         size = BYTES[p.dtype]
         sh, sw = p.stride
-        line = p.channels * size
+        pixel = pitch_of(p.channels, p.dtype) * size
+        wide = step // p.fold
         # A window of one pixel: its steps are the tensor's own; else the copy engine takes them.
         self.steps_in_map = p.kernel == (1, 1) and not any(p.padding[:2])
         if self.steps_in_map:
@@ -182,66 +164,92 @@ class ConvKernel(PixelKernel):
                 parameters.a,
                 p.dtype,
                 (p.channels, ceil_div(p.width, sw), ceil_div(p.height, sh), p.images),
-                (sw * line, sh * p.width * line, p.height * p.width * line),
-                (step, box[2], box[1], box[0]),
+                (sw * pixel, sh * p.width * pixel, p.height * p.width * pixel),
+                (wide, box[2], box[1], box[0]),
             )
         else:
             self.x_map = tensor_map(
                 parameters.a,
                 p.dtype,
                 (p.channels, p.width, p.height, p.images),
-                (line, p.width * line, p.height * p.width * line),
-                (step, box[2] * sw, box[1] * sh, box[0]),
+                (pixel, p.width * pixel, p.height * p.width * pixel),
+                (wide, box[2] * sw, box[1] * sh, box[0]),
                 steps=(1, sw, sh, 1),
+                swizzle=SWIZZLE[wide * size],
             )
-        if self.right_major:
+        taps = kh * kw
+        if p.right_major:
+            row = pixel // size
+            # The elements of the window follow each other, so that a step may hold several.
+            depth = (taps * p.channels,) if p.fold > 1 else (p.channels, taps)
             self.w_map = tensor_map(
                 parameters.b,
                 p.dtype,
-                (p.channels, kh * kw, p.filters),
-                (line, kh * kw * line),
-                (step, 1, config.columns),
+                (*depth, p.filters),
+                (*((pixel,) if p.fold == 1 else ()), taps * row * size),
+                (step, *((1,) if p.fold == 1 else ()), config.columns),
             )
         else:
-            line = p.filters * size
+            row = pitch_of(p.filters, p.dtype) * size
+            depth = (taps * p.channels,) if p.fold > 1 else (p.channels, taps)
             self.w_map = tensor_map(
                 parameters.b,
                 p.dtype,
-                (p.filters, p.channels, kh * kw),
-                (line, p.channels * line),
-                (64, step, 1),
+                (p.filters, *depth),
+                (row, *((p.channels * row,) if p.fold == 1 else ())),
+                (64, step, *((1,) if p.fold == 1 else ())),
             )
         self.maps += [self.x_map, self.w_map]
+
+    def left_lines(self) -> Lines:
+        """Of several elements of the window each is a block of its own."""
+        if self.problem.fold == 1:
+            return super().left_lines()
+        return blocks_of(DEPTH_BYTES // self.problem.fold, 64 * self.config.atoms)
 
     def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
         """Fill one stage: a box of pixels for each warpgroup, and the weight's columns."""
         c, p = self.config, self.problem
         bar = self.full.pointer(slot)
         window, channel = step, const(0)
-        if self.pieces > 1:
-            window = build.Bind(quotient(step, self.pieces))
-            channel = build.Bind(remainder(step, self.pieces) * self.depth)
-        r, s = quotient(window, p.kernel[1]), remainder(window, p.kernel[1])
+        if p.pieces > 1:
+            each = p.instructions * 32 // BYTES[p.dtype]
+            window = build.Bind(quotient(step, p.pieces))
+            channel = build.Bind(remainder(step, p.pieces) * each)
+        boxed = 64 * c.atoms * self.depth
         for group in range(c.consumers):
-            image, line, column = self.corner(tile.index * c.consumers + group)
-            if not self.steps_in_map:
-                column = column * p.stride[1] + (s * p.dilation[1] - p.padding[1])
-                line = line * p.stride[0] + (r * p.dilation[0] - p.padding[0])
+            corner = self.corner(tile.index * c.consumers + group)
+            for f in range(p.fold):
+                tap = step * p.fold + f if p.fold > 1 else window
+                image, line, column = self._moved(corner, tap)
+                place = self.left_ring.ptr_to([slot, group * boxed + f * (boxed // p.fold)])
+                tma_load(place, self.x_map, [channel, column, line, image], bar)
+        places = [step * self.depth] if p.fold > 1 else [channel, window]
+        if p.right_major:
             tma_load(
-                self.left_ring.ptr_to([slot, group * 64 * c.atoms * self.depth]),
-                self.x_map,
-                [channel, column, line, image],
-                bar,
-            )
-        if self.right_major:
-            tma_load(
-                self.right_ring.ptr_to([slot, 0]), self.w_map, [channel, window, tile.column], bar
+                self.right_ring.ptr_to([slot, 0]), self.w_map, [*places, tile.column], bar
             )
             return
         for i in range(c.columns // 64):
             tma_load(
                 self.right_ring.ptr_to([slot, i * 64 * self.depth]),
                 self.w_map,
-                [tile.column + i * 64, channel, window],
+                [tile.column + i * 64, *places],
                 bar,
             )
+
+    def _moved(self, corner: tuple[Any, Any, Any], tap: Any) -> tuple[Any, Any, Any]:
+        """Where the box that begins at ``corner`` is read for one element of the window."""
+        p = self.problem
+        image, line, column = corner
+        if self.steps_in_map:
+            return corner
+        r, s = quotient(tap, p.kernel[1]), remainder(tap, p.kernel[1])
+        taps = p.kernel[0] * p.kernel[1]
+        if taps % p.fold:  # beyond the last element: images that there are not, read as zeros
+            image = tirx.Select(tap < taps, image, const(p.images))
+        return (
+            image,
+            line * p.stride[0] + (r * p.dilation[0] - p.padding[0]),
+            column * p.stride[1] + (s * p.dilation[1] - p.padding[1]),
+        )

@@ -42,23 +42,16 @@ _STORE_FOUR = {
     "int8": ("int", "*(char4*)p = make_char4(a, b, c, d);"),
 }
 _FOUR = "__forceinline__ __device__ void {0}(void* p, {1} a, {1} b, {1} c, {1} d) {{ {2} }}\n"
-_TAKE = """
-__forceinline__ __device__ void take_four_{1}(void* to, void* from) {{
-  {0}4 four = *({0}4*)from;
-  {0}* one = ({0}*)to;
-  one[0] = four.x; one[1] = four.y; one[2] = four.z; one[3] = four.w;
-}}
-"""
 _ADD_REMOTE = """
-__forceinline__ __device__ void add_four_{1}(void* to, void* from, int rank) {{
+__forceinline__ __device__ void {name}(void* to, void* from, int rank) {{
   unsigned int local = __cvta_generic_to_shared(from);
   unsigned int remote;
-  {0} a, b, c, d;
+  {kind} v[{count}];
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
-  asm volatile("ld.shared::cluster.v4.{1} {{%0, %1, %2, %3}}, [%4];"
-               : "={2}"(a), "={2}"(b), "={2}"(c), "={2}"(d) : "r"(remote) : "memory");
-  {0}* sum = ({0}*)to;
-  sum[0] += a; sum[1] += b; sum[2] += c; sum[3] += d;
+  asm volatile("ld.shared::cluster{vector}.{suffix} {places}, [%{count}];"
+               : {outs} : "r"(remote) : "memory");
+  {kind}* sum = ({kind}*)to;
+  for (int e = 0; e < {count}; ++e) sum[e] += v[e];
 }}
 """
 _COPY = """
@@ -139,10 +132,11 @@ class Barriers:
         """Wait until the phase of that parity is complete."""
         build.evaluate(T.cuda.mbarrier_wait(self.pointer(slot), phase))
 
-    def expect(self, slot: Any, count: int) -> None:
+    def expect(self, slot: Any, count: Any) -> None:
         """Arrive, and announce so many bytes."""
+        count = T.uint32(count) if isinstance(count, int) else T.cast(count, "uint32")
         build.evaluate(
-            T.ptx.mbarrier.arrive.expect_tx.shared.b64(self.pointer(slot), T.uint32(count))
+            T.ptx.mbarrier.arrive.expect_tx.shared.b64(self.pointer(slot), count)
         )
 
     def arrive(self, slot: Any, where: Any) -> None:
@@ -176,7 +170,7 @@ def tensor_map(
     """Emit (on the host) the descriptor of a tensor for the copy engine.
 
     Args:
-        buffer: The tensor.
+        buffer: The tensor, or a pointer to it.
         dtype: Its type.
         shape: Its extents, the contiguous one first.
         strides: Bytes between neighbours along all but the first.
@@ -195,7 +189,7 @@ def tensor_map(
             result,
             dtype,
             rank,
-            buffer.data,
+            getattr(buffer, "data", buffer),
             *shape,
             *strides,
             *box,
@@ -259,26 +253,28 @@ def copy(target: Any, pointer: Any, size: int) -> None:
     )
 
 
-def take_four(target: Any, pointer: Any, dtype: str) -> None:
-    """Read four neighbours of float32 or int32 at ``pointer`` into ``target``."""
-    kind, suffix = ("float", "f32") if dtype == "float32" else ("int", "s32")
-    build.evaluate(
-        T.cuda.func_call(
-            f"take_four_{suffix}", target.ptr_to([0]), pointer,
-            source_code=_TAKE.format(kind, suffix),
-        )
-    )  # fmt: skip
+def add_remote(target: Any, pointer: Any, dtype: str, count: int, rank: Any) -> None:
+    """Add to ``target`` the neighbours that block ``rank`` of the cluster has at ``pointer``.
 
-
-def add_four(target: Any, pointer: Any, dtype: str, rank: Any) -> None:
-    """Add to ``target`` what block ``rank`` of the cluster has at ``pointer``'s place."""
+    Args:
+        target: An array of them, of float32 or int32.
+        pointer: Where they lie in the own shared memory.
+        dtype: Their type.
+        count: How many, 1, 2 or 4.
+        rank: The block.
+    """
     kind, suffix, letter = ("float", "f32", "f") if dtype == "float32" else ("int", "s32", "r")
-    build.evaluate(
-        T.cuda.func_call(
-            f"add_four_{suffix}", target.ptr_to([0]), pointer, rank,
-            source_code=_ADD_REMOTE.format(kind, suffix, letter),
-        )
+    places = ", ".join(f"%{e}" for e in range(count))
+    name = f"add_remote_{count}_{suffix}"
+    source = _ADD_REMOTE.format(
+        name=name, kind=kind, count=count, suffix=suffix,
+        vector=f".v{count}" if count > 1 else "",
+        places=f"{{{places}}}" if count > 1 else places,
+        outs=", ".join(f'"={letter}"(v[{e}])' for e in range(count)),
     )  # fmt: skip
+    build.evaluate(
+        T.cuda.func_call(name, target.ptr_to([0]), pointer, rank, source_code=source)
+    )
 
 
 def as_register(value: Any, out: str) -> Any:

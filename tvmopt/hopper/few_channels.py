@@ -13,60 +13,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from .config import DEPTH_BYTES
-from .lines import LineProblem
-from .problem import BYTES, ceil_div
-
-# Channels up to which an image is laid out anew: from 8 on, its own pixels are 16 bytes.
-_MOST_CHANNELS = 7
-
-
-def line_problem(
-    images: int, height: int, width: int, channels: int, filters: int, kernel: tuple[int, int],
-    stride: tuple[int, int], padding: tuple[int, int, int, int], dtype: str, out: str,
-) -> LineProblem | None:  # fmt: skip
-    """The convolution as lines of pixels; None where that does not pay or cannot be.
-
-    Args:
-        images: Images of the batch.
-        height: Lines of an image.
-        width: Pixels of a line.
-        channels: Channels of the image.
-        filters: Channels of the output.
-        kernel: Lines and columns of the window.
-        stride: Steps of the window, down and across.
-        padding: Zeros around the image: top, left, bottom, right.
-        dtype: Type of image and weight.
-        out: Type of the output.
-    """
-    if BYTES.get(dtype) != 2 or channels > _MOST_CHANNELS:
-        return None
-    (kh, kw), (sh, sw) = kernel, stride
-    top, left, bottom, right = padding
-    high = (height + top + bottom - kh) // sh + 1
-    wide = (width + left + right - kw) // sw + 1
-    step = DEPTH_BYTES // 2
-    filled = next(c for c in (1, 2, 4, 8) if c >= channels and sw * c % 8 == 0)
-    window = next((e for e in (16, 32, 64) if e >= kw * filled), None)
-    if window is None or min(high, wide) < 1:
-        return None
-    fold = step // window
-    groups = ceil_div(kh, fold)
-    problem = LineProblem(
-        images=images,
-        height=(high - 1) * sh + groups * fold,
-        width=ceil_div((wide - 1) * sw * filled + window, 8) * 8,
-        filters=filters,
-        out_size=(high, wide),
-        groups=groups,
-        fold=fold,
-        window=window,
-        step=sh,
-        pixel=sw * filled,
-        dtype=dtype,
-        out=out,
-    )
-    return problem if problem.why_not is None else None
+from .lines import LineProblem, line_problem
 
 
 def padded(x: te.Tensor, p: LineProblem, padding: tuple[int, int], stride: int) -> te.Tensor:

@@ -17,7 +17,8 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.errors import ConfigError
 
 from .config import DEPTH_BYTES, Config
-from .emit import tensor_map, tma_load, tma_store
+from .copies import Copies, pitch_of
+from .emit import const, tensor_map, tma_load, tma_store
 from .mainloop import Kernel
 from .parameters import Parameters, declare, mark, plain_signature
 from .problem import BYTES, GemmProblem, Signature, ceil_div
@@ -28,40 +29,99 @@ class _Operand:
 
     In shared memory rows that are contiguous along the depth lie under each other, 128 bytes each;
     others lie as blocks of 64 rows, each with one line of 128 bytes for every step of the depth.
+    Thread blocks that share a tile each load a part: of its rows, or of the lines of each block.
+
+    The copy engine is slow where it only writes zeros. So the last tile loads no rows that there
+    are not (of ``major``, by a map of its own), or no such blocks; what the tensor cores make of
+    the rest is not stored.
     """
 
     def __init__(
-        self, buffer: Any, dtype: str, rows: Any, depth: int, major: bool, batch: int, tile: int
-    ) -> None:
+        self, buffer: Any, dtype: str, rows: Any, depth: int, major: bool, batch: int, tile: int,
+        parts: int = 1,
+    ) -> None:  # fmt: skip
         self.major = major
         self.batch = batch
         self.tile = tile
+        self.parts = parts
         self.step = DEPTH_BYTES // BYTES[dtype]
+        self.rows = rows
         size = BYTES[dtype]
         across, along = (depth, rows) if major else (rows, depth)
-        self.box = tile // ceil_div(tile, 256) if major else 64
+        pitch = pitch_of(across, dtype) if isinstance(across, int) else across
         shape = [across, along]
-        strides = [across * size]
-        box = [self.step, self.box] if major else [64, self.step]
+        strides = [pitch * size]
         if batch > 1:
             shape.append(batch)
-            strides.append(across * along * size)
-            box.append(1)
-        self.map = tensor_map(buffer, dtype, shape, strides, box)
+            strides.append(pitch * along * size)
+
+        def box_of(rows: int) -> Any:
+            box = [self.step, rows] if major else [64, self.step // parts]
+            return tensor_map(buffer, dtype, shape, strides, box + [1] * (batch > 1))
+
+        each = tile // parts
+        self.boxes = ceil_div(each, 256) if major else tile // 64
+        self.map = box_of(each // self.boxes)
+        self.maps = [self.map]
+        #: Rows of the last tile that are loaded, and how; 0 where it is as the others.
+        self.rest, self.rest_map = 0, self.map
+        if not isinstance(rows, int) or not rows % tile or (self.boxes > 1 and major):
+            return
+        # Parts begin where the swizzle's pattern does, every 8 rows.
+        least = 8 * parts if parts > 1 else 1
+        unit = least if major else 64
+        rest = ceil_div(rows % tile, unit) * unit
+        if rest < tile:
+            self.rest = rest
+            if major:
+                self.rest_map = box_of(rest // parts)
+                self.maps.append(self.rest_map)
+
+    def missing(self, start: Any) -> Any:
+        """Bytes of the tile from ``start`` on that are not loaded, because there are no rows."""
+        if not self.rest:
+            return 0
+        spare = (self.tile - self.rest) * DEPTH_BYTES
+        return tirx.Select(self._is_whole(start), const(0), const(spare))
+
+    def _is_whole(self, start: Any) -> Any:
+        return start + self.tile <= self.rows
 
     def load(
         self, stage: Any, slot: Any, bar: Any, start: Any, step: Any, batch: Any,
-        part: Any = 0, parts: int = 1, mask: int = 0,
+        part: Any = 0, mask: int = 0,
     ) -> None:  # fmt: skip
-        """Load ``1 / parts`` of the tile that begins at row ``start``."""
-        rows = self.tile // parts
-        for i in range(rows // self.box):
-            offset = part * rows + i * self.box
-            depth = step * self.step
-            place = [depth, start + offset] if self.major else [start + offset, depth]
+        """Load a part of the tile that begins at row ``start``."""
+
+        def rows(tensor: Any, count: int) -> None:
+            self._load(tensor, count, stage, slot, bar, start, step, batch, part, mask)
+
+        if not self.rest:
+            rows(self.map, self.tile)
+            return
+        with build.If(self._is_whole(start)):
+            with build.Then():
+                rows(self.map, self.tile)
+            with build.Else():
+                rows(self.rest_map, self.rest)
+
+    def _load(
+        self, tensor: Any, rows: int, stage: Any, slot: Any, bar: Any, start: Any, step: Any,
+        batch: Any, part: Any, mask: int,
+    ) -> None:  # fmt: skip
+        boxes = self.boxes if self.major else rows // 64
+        lines = self.step // self.parts
+        for i in range(boxes):
+            if self.major:
+                row = part * (rows // self.parts) + i * (rows // self.parts // boxes)
+                offset = row * self.step
+                place = [step * self.step, start + row]
+            else:
+                offset = i * 64 * self.step + part * lines * 64
+                place = [start + i * 64, step * self.step + part * lines]
             if self.batch > 1:
                 place.append(batch)
-            tma_load(stage.ptr_to([slot, offset * self.step]), self.map, place, bar, mask)
+            tma_load(stage.ptr_to([slot, offset]), tensor, place, bar, mask)
 
 
 def gemm(
@@ -115,11 +175,11 @@ def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> 
     parameters = declare(signature)
     rows = signature.rows if p.dynamic else p.m
     batch_a, batch_b = (p.batch if p.batch_a else 1), (p.batch if p.batch_b else 1)
-    first = (parameters.a, p.dtype, rows, p.k, not p.trans_a, batch_a)
-    second = (parameters.b, p.dtype, p.n, p.k, p.trans_b, batch_b)
+    a, b = _copy(p, parameters, (batch_a, batch_b))
+    first = (a, p.dtype, rows, p.k, p.major[0], batch_a)
+    second = (b, p.dtype, p.n, p.k, p.major[1], batch_b)
     left = _Operand(*(second if c.swap else first), c.rows)
-    right = _Operand(*(first if c.swap else second), c.columns // c.cluster)
-    right.tile = c.columns
+    right = _Operand(*(first if c.swap else second), c.columns, c.cluster)
     out_map = None
     if not c.staged:
         size = BYTES[p.out]
@@ -131,6 +191,25 @@ def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> 
             box.append(1)
         out_map = tensor_map(parameters.out, p.out, shape, strides, box, promotion=0)
     GemmKernel(p, c, left, right, parameters, out_map, rows).emit()
+
+
+def _copy(p: GemmProblem, parameters: Parameters, batches: tuple[int, int]) -> list[Any]:
+    """Emit the copies; what A and B are loaded from."""
+    copies = Copies(p.dtype)
+    buffers = (parameters.a, parameters.b)
+    parts: list[int | None] = []
+    for buffer, (rows, width), batch, copied, turned in zip(
+        buffers, p.stored, batches, p.copied, p.turned, strict=True
+    ):
+        if turned:
+            parts.append(copies.turned(buffer, batch, rows, width))
+        else:
+            parts.append(copies.rows(buffer, rows * batch, width) if copied else None)
+    copies.emit()
+    return [
+        buffer if part is None else copies.pointer(part)
+        for buffer, part in zip(buffers, parts, strict=True)
+    ]
 
 
 class GemmKernel(Kernel):
@@ -145,9 +224,11 @@ class GemmKernel(Kernel):
             config, problem.dtype, problem.out, steps, problem.ending(), parameters
         )
         self.problem = problem
+        if steps == 1:
+            self.instructions = ceil_div(problem.k * BYTES[problem.dtype], 32)
         self.left, self.right, self.out_map = left, right, out_map
         self.rows = rows
-        self.maps = [left.map, right.map, *([out_map] if out_map is not None else [])]
+        self.maps = [*left.maps, *right.maps, *([out_map] if out_map is not None else [])]
         self.left_major, self.right_major = left.major, right.major
         self.batch = problem.batch
         self.out_shape = (*((problem.batch,) if problem.batch > 1 else ()), rows, problem.n)
@@ -157,6 +238,11 @@ class GemmKernel(Kernel):
         m = T.cast(self.rows, "int32") if self.problem.dynamic else self.problem.m
         return (self.problem.n, m) if self.config.swap else (m, self.problem.n)
 
+    def stage_bytes(self, tile: Any) -> Any:
+        """Bytes that arrive in a stage."""
+        missing = self.left.missing(tile.row) + self.right.missing(tile.column)
+        return self.config.stage_bytes - missing
+
     def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
         """Fill one stage."""
         c = self.config
@@ -165,7 +251,7 @@ class GemmKernel(Kernel):
         mask = (1 << c.cluster) - 1 if c.cluster > 1 else 0
         part = rank if c.cluster > 1 else 0
         self.right.load(
-            self.right_ring, slot, bar, tile.column, step, tile.batch, part, c.cluster, mask
+            self.right_ring, slot, bar, tile.column, step, tile.batch, part, mask
         )
 
     def place(self, tile: Any, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:

@@ -20,12 +20,12 @@ from .config import DEPTH_BYTES, Config
 from .emit import const, tensor_map, tma_load
 from .epilogue import Epilogue, identity
 from .parameters import Parameters, declare, mark, plain_signature
-from .pixels import PixelKernel, boxes, why_not
-from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature
-from .stage_layout import Lines
+from .pixels import PixelKernel, boxes, why_no_box, why_not
+from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature, ceil_div
+from .stage_layout import SWIZZLE, Lines, blocks_of
 
-# The copy engine's pattern for a line of the window, by its elements.
-_SWIZZLE = {16: 1, 32: 2, 64: 3}
+# Channels up to which an image is laid out anew: from 8 on, its own pixels are 16 bytes.
+_MOST_CHANNELS = 7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ class LineProblem:
             return f"{self.dtype} to {self.out} is no pair of types of 16-bit factors"
         if self.fold * self.window * 2 != DEPTH_BYTES:
             return f"a step of the depth must be 128 bytes, not {self.fold * self.window * 2}"
-        if self.window not in _SWIZZLE:
+        if self.window * 2 not in SWIZZLE:
             return f"a line of the window must be 16, 32 or 64 elements, not {self.window}"
         if self.width * 2 % 16 or self.pixel * 2 % 16:
             return "the copy engine needs lines, and steps of the window, of multiples of 16 bytes"
@@ -103,9 +103,59 @@ class LineProblem:
             return "the window reaches beyond the end of a line"
         if self.images * high * wide * self.filters > MOST_ELEMENTS:
             return "the output has more than 2**31 - 1 elements"
+        if self.images * self.height * self.width > MOST_ELEMENTS:
+            return "the padded input has more than 2**31 - 1 elements"
         if not 1 <= self.step <= 8:
             return f"the copy engine's step is at most 8, but the stride is {self.step}"
         return None
+
+
+def line_problem(
+    images: int, height: int, width: int, channels: int, filters: int, kernel: tuple[int, int],
+    stride: tuple[int, int], padding: tuple[int, int, int, int], dtype: str, out: str,
+) -> LineProblem | None:  # fmt: skip
+    """The convolution as lines of pixels; None where that does not pay or cannot be.
+
+    Args:
+        images: Images of the batch.
+        height: Lines of an image.
+        width: Pixels of a line.
+        channels: Channels of the image.
+        filters: Channels of the output.
+        kernel: Lines and columns of the window.
+        stride: Steps of the window, down and across.
+        padding: Zeros around the image: top, left, bottom, right.
+        dtype: Type of image and weight.
+        out: Type of the output.
+    """
+    if BYTES.get(dtype) != 2 or channels > _MOST_CHANNELS:
+        return None
+    (kh, kw), (sh, sw) = kernel, stride
+    top, left, bottom, right = padding
+    high = (height + top + bottom - kh) // sh + 1
+    wide = (width + left + right - kw) // sw + 1
+    step = DEPTH_BYTES // 2
+    filled = next(c for c in (1, 2, 4, 8) if c >= channels and sw * c % 8 == 0)
+    window = next((e for e in (16, 32, 64) if e >= kw * filled), None)
+    if window is None or min(high, wide) < 1:
+        return None
+    fold = step // window
+    groups = ceil_div(kh, fold)
+    problem = LineProblem(
+        images=images,
+        height=(high - 1) * sh + groups * fold,
+        width=ceil_div((wide - 1) * sw * filled + window, 8) * 8,
+        filters=filters,
+        out_size=(high, wide),
+        groups=groups,
+        fold=fold,
+        window=window,
+        step=sh,
+        pixel=sw * filled,
+        dtype=dtype,
+        out=out,
+    )
+    return problem if problem.why_not is None else None
 
 
 def line_signature(problem: LineProblem) -> Signature:
@@ -135,15 +185,14 @@ def line_conv(
     Raises:
         ConfigError: When there is no such kernel, or ``config`` does not fit.
     """
-    if reason := problem.why_not or why_not(problem, config):
+    box = box or boxes(problem, 64 * config.atoms)[0]
+    if reason := problem.why_not or why_not(problem, config) or why_no_box(problem, config, box):
         raise ConfigError(f"no Hopper kernel for this convolution: {reason}")
     with IRBuilder() as builder, build.prim_func(is_private=name is None):
         build.func_name(name or "main")
         mark(name, "hopper_conv")
         parameters = declare(signature or line_signature(problem))
-        LineKernel(
-            problem, config, box or boxes(problem, 64 * config.atoms)[0], parameters
-        ).emit()
+        LineKernel(problem, config, box, parameters).emit()
     return builder.get()
 
 
@@ -165,7 +214,7 @@ class LineKernel(PixelKernel):
             (p.pixel * 2, line, p.height * line, line),
             (p.window, box[2], box[1] * p.step, box[0], p.fold),
             steps=(1, 1, p.step, 1, 1),
-            swizzle=_SWIZZLE[p.window],
+            swizzle=SWIZZLE[p.window * 2],
         )
         depth = p.groups * p.fold * p.window
         self.w_map = tensor_map(
@@ -175,12 +224,7 @@ class LineKernel(PixelKernel):
 
     def left_lines(self) -> Lines:
         """Each of the lines of the window is a block of its own, with a short line a pixel."""
-        p = self.problem
-        size = p.window * 2 // 16
-        block = 64 * self.config.atoms * size
-        each = p.window // 16
-        steps = tuple(k // each * block + k % each * 2 for k in range(4))
-        return Lines(1, 8 * size, _SWIZZLE[p.window], 64 * size, steps)
+        return blocks_of(self.problem.window * 2, 64 * self.config.atoms)
 
     def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
         """Fill one stage: the lines under each warpgroup's box, and the weight's columns."""

@@ -38,9 +38,11 @@ class Kernel(Storing):
         left_major: Whether the operand of the rows is contiguous along the depth.
         right_major: Whether that of the columns is.
         maps: Descriptors that the copy engine is to have at hand.
+        instructions: Steps of an instruction's depth that a stage holds.
     """
 
     batch = 1
+    instructions = DEPTH_BYTES // 32
     left_major = True
     right_major = True
     maps: list[Any]
@@ -195,12 +197,19 @@ class Kernel(Storing):
         first = build.Bind(quotient(self.rank * self.steps, split))
         return first, build.Bind(quotient((self.rank + 1) * self.steps, split) - first)
 
+    def stage_bytes(self, tile: Tile) -> Any:
+        """Bytes that arrive in a stage: of all of it, unless the tile ends before."""
+        return self.config.stage_bytes
+
     def _produce(self, tile: Tile) -> None:
         first, count = self._range()
+        expected = self.stage_bytes(tile)
+        if not isinstance(expected, int):
+            expected = build.Bind(expected)
         with build.serial(0, count) as k:
             slot = self._stage.value
             self.empty.wait(slot, self._phase.value ^ 1)
-            self.full.expect(slot, self.config.stage_bytes)
+            self.full.expect(slot, expected)
             self.load(slot, first + k, tile, self.rank)
             self._following()
 
@@ -245,7 +254,7 @@ class Kernel(Storing):
         )
         right = advance(self._right[0], slot * (c.columns * DEPTH_BYTES // 16))
         rows, columns = self.left_lines(), lines_of(self.right_major, self.depth)
-        for k in range(DEPTH_BYTES // 32):
+        for k in range(self.instructions):
             for m in range(c.atoms):
                 args = [self._sums[m * per + i] for i in range(per)]
                 args.append(advance(left, rows.steps[k] + m * rows.atom))

@@ -9,7 +9,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from .conv import ConvProblem
+from .conv_problem import ConvProblem
 from .epilogue import Epilogue
 from .expressions import (
     Inliner,

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import sym, tirx
 
-from .conv import ConvProblem
+from .conv_problem import ConvProblem
 from .expressions import NotThisForm, Stage, linear, number
 from .lines import LineProblem
 

@@ -13,7 +13,8 @@ from typing import TypeAlias
 from tvmopt.arch.cuda import CudaArch
 
 from .config import DEPTH_BYTES, Config
-from .conv import ConvProblem
+from .conv_problem import ConvProblem
+from .copies import pitch_of
 from .lines import LineProblem
 from .problem import BYTES, GemmProblem, ceil_div
 
@@ -47,6 +48,8 @@ _ISSUE = 1.0 / 128.0
 _LATENCY, _ADD_UP = 1133.0, 7731.0
 # Cycles of a step besides.
 _STEP = 15.7
+# Cycles that a kernel before takes besides reading and writing.
+_COPY = 4000.0
 # Clusters that run at once, by their size, on 132 multiprocessors.
 _AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
@@ -86,12 +89,13 @@ def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
     steps = ceil_div(p.k * size, DEPTH_BYTES)
     down = ceil_div(left, config.rows * config.cluster)
     across = ceil_div(right, config.columns)
-    pitches = ((p.m if p.trans_a else p.k), (p.k if p.trans_b else p.n))
-    odd = any(pitch * size % 128 for pitch in pitches)
+    pitches = ((p.k if p.major[0] else p.m), (p.k if p.major[1] else p.n))
+    odd = any(pitch_of(pitch, p.dtype) * size % 128 for pitch in pitches)
     moved = p.k * size * (
         p.m * (p.batch if p.batch_a else 1) + p.n * (p.batch if p.batch_b else 1)
     ) + p.batch * p.m * p.n * _written(p.out, problem)
-    return _cost(config, arch, down * across * p.batch, steps, odd, moved, p.out, problem)
+    cost = _cost(config, arch, down * across * p.batch, steps, odd, moved, p.out, problem)
+    return _with_copies(cost, p.copied_bytes, arch)
 
 
 def conv_cost(
@@ -99,8 +103,17 @@ def conv_cost(
     config: Config,
     box: tuple[int, int, int],
     arch: CudaArch,
+    copied: int = 0,
 ) -> Cost:
-    """The cost of a convolution whose tiles are boxes of pixels."""
+    """The cost of a convolution whose tiles are boxes of pixels.
+
+    Args:
+        problem: The convolution.
+        config: How it is computed.
+        box: Images, lines and columns of a box.
+        arch: The GPU.
+        copied: Bytes that are read and written before.
+    """
     p = problem
     size = BYTES[p.dtype]
     high, wide = p.out_size
@@ -120,7 +133,16 @@ def conv_cost(
         odd = False
     moved = read + p.images * high * wide * p.filters * _written(p.out, problem)
     pixel = _PIXEL + _LINE / box[2]
-    return _cost(config, arch, down * across, p.steps, odd, moved, p.out, problem, pixel)
+    cost = _cost(config, arch, down * across, p.steps, odd, moved, p.out, problem, pixel)
+    return _with_copies(cost, copied, arch)
+
+
+def _with_copies(cost: Cost, copied: int, arch: CudaArch) -> Cost:
+    """``cost``, and that of a kernel before that reads and writes ``copied`` bytes."""
+    if not copied:
+        return cost
+    more = _COPY + copied / arch.dram_bytes_cycle
+    return dataclasses.replace(cost, cycles=cost.cycles + more, dram=cost.dram + more)
 
 
 def _written(out: str, problem: _Problem) -> float:
@@ -142,8 +164,9 @@ def _cost(
     busy = min(1.0, tiles * shared / arch.sms)
     depth = ceil_div(steps, c.split)
     atoms = c.rows // 64
-    compute = _POWER * 4.0 * atoms * c.columns / 2.0
-    reads = _SHARED * 4.0 * atoms * (32.0 * c.columns + 2048.0) / arch.smem_bandwidth
+    instructions = problem.instructions if isinstance(problem, ConvProblem) else 4
+    compute = _POWER * instructions * atoms * c.columns / 2.0
+    reads = _SHARED * instructions * atoms * (32.0 * c.columns + 2048.0) / arch.smem_bandwidth
     l2 = DEPTH_BYTES * (c.rows + c.columns / c.cluster) / _L2 * busy
     if moved > _FAR_FROM * arch.l2_bytes and not pixel:
         l2 = max(l2, DEPTH_BYTES * (c.rows + c.columns) / _FAR * busy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 from .config import Config
@@ -76,6 +77,17 @@ def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
             inner *= 2
         size *= 2
     return [box for _, _, box in sorted(found)]
+
+
+def why_no_box(problem: PixelProblem, config: Config, box: tuple[int, int, int]) -> str | None:
+    """Why a warpgroup cannot compute boxes of that many images, lines and columns."""
+    rows = 64 * config.atoms
+    if math.prod(box) != rows:
+        return f"a box of pixels has {rows}, but {box} has {math.prod(box)}"
+    sides = (box[0], box[1] * problem.stride[0], box[2] * problem.stride[1])
+    if max(sides) > 256:
+        return f"the copy engine loads 256 pixels each way at most, but the box spans {sides}"
+    return None
 
 
 def why_not(problem: PixelProblem, config: Config) -> str | None:

@@ -96,6 +96,43 @@ class GemmProblem:
         )
 
     @property
+    def stored(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Of A and of B the rows (of one product) and their elements, as memory holds them."""
+        return (
+            (self.k, self.m) if self.trans_a else (self.m, self.k),
+            (self.n, self.k) if self.trans_b else (self.k, self.n),
+        )
+
+    @property
+    def turned(self) -> tuple[bool, bool]:
+        """Whether A, and B, are transposed first: the tensor cores want 8 bits along the depth."""
+        narrow = BYTES[self.dtype] == 1
+        return narrow and self.trans_a, narrow and not self.trans_b
+
+    @property
+    def major(self) -> tuple[bool, bool]:
+        """Whether A, and B, are contiguous along the depth where they are multiplied from."""
+        return not self.trans_a or self.turned[0], self.trans_b or self.turned[1]
+
+    @property
+    def copied(self) -> tuple[bool, bool]:
+        """Whether A, and B, are copied first: turned, or rows that the copy engine refuses."""
+        size = BYTES[self.dtype]
+        (_, a), (_, b) = self.stored
+        return self.turned[0] or a * size % 16 != 0, self.turned[1] or b * size % 16 != 0
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that are read and written to copy operands first."""
+        return sum(
+            2 * count * width * (self.batch if batched else 1) * BYTES[self.dtype]
+            for (count, width), batched, there in zip(
+                self.stored, (self.batch_a, self.batch_b), self.copied, strict=True
+            )
+            if there
+        )
+
+    @property
     def why_not(self) -> str | None:
         """Why no kernel of this family computes it; None where one does."""
         if self.dtype not in OUTPUTS:
@@ -108,18 +145,18 @@ class GemmProblem:
         if self.batch * self.m * self.n > MOST_ELEMENTS:
             return f"an output of {self.batch * self.m * self.n} elements has more than 2**31 - 1"
         size = BYTES[self.dtype]
-        if size == 1 and (self.trans_a or not self.trans_b):
-            return "8-bit inputs must both be contiguous along the depth"
         if self.trans_a and self.dynamic:
             return "a transposed A must have a static number of rows"
-        a_row = self.m if self.trans_a else self.k
-        b_row = self.k if self.trans_b else self.n
-        for name, row in (("A", a_row), ("B", b_row)):
-            if row * size % 16:
-                return (
-                    "the copy engine needs rows of a multiple of 16 bytes, but those of "
-                    f"{name} have {row * size}"
-                )
+        if self.dynamic and self.copied[0]:
+            return (
+                "the copy engine needs rows of a multiple of 16 bytes, but those of A have "
+                f"{self.k * size}, and their number is not known"
+            )
+        if any(
+            there and self.batch * count * (width + 16) > MOST_ELEMENTS
+            for there, (count, width) in zip(self.copied, self.stored, strict=True)
+        ):
+            return "a copy of an operand has more than 2**31 - 1 elements"
         if self.dynamic and self.batch > 1:
             return "a batch needs a static number of rows"
         return None

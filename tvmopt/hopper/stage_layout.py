@@ -6,6 +6,9 @@ import dataclasses
 
 from .config import DEPTH_BYTES
 
+#: The pattern in which the copy engine writes lines, by their bytes.
+SWIZZLE = {32: 1, 64: 2, 128: 3}
+
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
@@ -38,3 +41,16 @@ def lines_of(major: bool, depth: int) -> Lines:
     if major:
         return Lines(1, 64, 3, atom, (0, 2, 4, 6))
     return Lines(depth * 8, 64, 3, atom, (0, 128, 256, 384))
+
+
+def blocks_of(line: int, rows: int) -> Lines:
+    """Several blocks of rows, each with short lines along the depth.
+
+    Args:
+        line: Bytes of a line: 32, 64 or 128.
+        rows: Lines of a block, a multiple of 64.
+    """
+    size = line // 16
+    each = line // 32
+    steps = tuple(k // each * rows * size + k % each * 2 for k in range(DEPTH_BYTES // 32))
+    return Lines(1, 8 * size, SWIZZLE[line], 64 * size, steps)

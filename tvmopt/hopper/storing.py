@@ -13,7 +13,7 @@ from tvm.tirx.script.builder import ir as build
 
 from .config import Config
 from .emit import (
-    add_four,
+    add_remote,
     as_register,
     const,
     copy,
@@ -21,7 +21,6 @@ from .emit import (
     remainder,
     store_four,
     store_pair,
-    take_four,
     when,
 )
 from .epilogue import Epilogue, split_runs
@@ -248,47 +247,44 @@ class Storing(abc.ABC):
         top, begin = (tile.column, tile.row) if c.swap else (tile.row, tile.column)
         across = int(self.out_shape[-1])
         out = build.decl_buffer(self.out_shape, self.out_dtype, data=self.out.data)
+        # As many at once as are in one row; neighbouring threads store neighbours, whatever it is.
         at_once = next(v for v in (4, 2, 1) if across % v == 0)
         threads = c.consumers * 128
-        pieces = height * width // 4
+        pieces = height * width // at_once
         rounds = ceil_div(pieces, threads * c.split)
         me = build.Bind(self.group * 128 + self.thread)
         with build.serial(0, rounds) as i:
             piece = build.Bind((i * c.split + self.rank) * threads + me)
-            row = build.Bind(quotient(piece, width // 4))
-            col = build.Bind(remainder(piece, width // 4) * 4)
-            whole = pieces % (threads * c.split) == 0
-            with nullcontext() if whole else when(piece < pieces):
-                kept = self._kept(row * c.pitch + col)
-                for first in range(0, 4, at_once):
-                    indices, bounds = self.place(tile, top + row, begin + col + first)
-                    inside = [index < bound for index, bound in bounds if bound is not None]
-                    with when(tirx.all(*inside)) if inside else nullcontext():
-                        sums = [kept[e] for e in range(first, first + at_once)]
-                        done = self._finish(
-                            sums, tile, top + row, begin + col + first, clamp=False
-                        )
-                        if at_once == 1:
-                            build.buffer_store(out, done[0], indices)
-                            continue
-                        registers = [as_register(d, self.out_dtype) for d in done]
-                        if at_once == 2:
-                            store_pair(out.ptr_to(indices), self.out_dtype, *registers)
-                        else:
-                            store_four(out.ptr_to(indices), self.out_dtype, registers)
+            row = build.Bind(quotient(piece, width // at_once))
+            col = build.Bind(remainder(piece, width // at_once) * at_once)
+            indices, bounds = self.place(tile, top + row, begin + col)
+            inside = [index < bound for index, bound in bounds if bound is not None]
+            if pieces % (threads * c.split):
+                inside.append(piece < pieces)
+            with when(tirx.all(*inside)) if inside else nullcontext():
+                kept = self._kept(row * c.pitch + col, at_once)
+                sums = [kept[e] for e in range(at_once)]
+                done = self._finish(sums, tile, top + row, begin + col, clamp=False)
+                registers = [as_register(d, self.out_dtype) for d in done]
+                if at_once == 1:
+                    build.buffer_store(out, done[0], indices)
+                elif at_once == 2:
+                    store_pair(out.ptr_to(indices), self.out_dtype, *registers)
+                else:
+                    store_four(out.ptr_to(indices), self.out_dtype, registers)
 
-    def _kept(self, place: Any) -> Any:
-        """Four sums of the staged tile, of all parts of the depth together."""
+    def _kept(self, place: Any, count: int) -> Any:
+        """Neighbouring sums of the staged tile, of all parts of the depth together."""
         c = self.config
-        kept = build.alloc_local([4], self.accumulator)
+        kept = build.alloc_local([count], self.accumulator)
         pointer = self.leaving.ptr_to([place])
         if c.split == 1:
-            take_four(kept, pointer, self.accumulator)
+            copy(kept, pointer, 4 * count)
             return kept
-        for e in range(4):
+        for e in range(count):
             build.buffer_store(kept, tirx.const(0, self.accumulator), [e])
         for rank in range(c.split):
-            add_four(kept, pointer, self.accumulator, const(rank))
+            add_remote(kept, pointer, self.accumulator, count, const(rank))
         return kept
 
 

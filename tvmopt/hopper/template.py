@@ -8,7 +8,8 @@ from tvmopt.errors import ConfigError
 from tvmopt.schedule.gpu.base import GpuTemplate
 from tvmopt.schedule.gpu.hint import GpuHint
 
-from .conv import ConvProblem, conv
+from .conv import conv
+from .conv_problem import ConvProblem
 from .gemm import gemm
 from .hints import CONV, GEMM, box_of, config_of
 from .lines import LineProblem, line_conv

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tvmopt.arch.gpus import GPUS
-from tvmopt.hopper.conv import ConvProblem
+from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.hints import box_of, config_of
 from tvmopt.hopper.pixels import why_not as why_not_conv
 from tvmopt.hopper.problem import GemmProblem
@@ -25,6 +25,8 @@ H200 = GPUS["nvidia-h200"]
         GemmProblem(4096, 4096, 4096, dtype="int8", out="int32"),
         GemmProblem(1024, 512, 512, dynamic=True),
         GemmProblem(8, 8, 8),
+        GemmProblem(1001, 777, 1003),
+        GemmProblem(64, 1000, 17, dtype="int8", out="int32", trans_b=False),
     ],
 )
 def test_every_product_has_configurations_that_fit(problem):
@@ -55,17 +57,18 @@ def test_more_work_costs_more():
     assert 2.0 < large / small < 5.0
 
 
-def test_convolutions():
-    problem = ConvProblem(128, 14, 14, 256, 256, padding=(1, 1, 1, 1))
+@pytest.mark.parametrize(("channels", "filters"), [(256, 256), (32, 64), (48, 41), (3, 64)])
+def test_convolutions(channels, filters):
+    problem = ConvProblem(128, 14, 14, channels, filters, padding=(1, 1, 1, 1), weight="HWIO")
     ranked = conv_hints(problem, H200)
     assert ranked
     for one in ranked[:20]:
         box = box_of(one.hint)
         assert box is not None and box[0] * box[1] * box[2] == one.hint.warp[0]
-        assert why_not_conv(problem, config_of(one.hint)) is None
+        assert why_not_conv(problem.lines or problem, config_of(one.hint)) is None
 
 
 def test_only_hopper():
     assert gemm_hints(GemmProblem(64, 64, 64), GPUS["nvidia-a100"]) == []
     assert conv_hints(ConvProblem(1, 14, 14, 64, 64), GPUS["nvidia-a100"]) == []
-    assert gemm_hints(GemmProblem(64, 64, 63), H200) == []
+    assert gemm_hints(GemmProblem(64, 64, 63, dynamic=True), H200) == []

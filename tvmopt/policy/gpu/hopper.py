@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.hopper.config import SHARED_BYTES, Config
-from tvmopt.hopper.conv import ConvProblem
+from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.hints import CONV, GEMM, hint_of
 from tvmopt.hopper.lines import LineProblem
 from tvmopt.hopper.model import conv_cost, gemm_cost
@@ -50,10 +50,12 @@ def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRa
     if not arch.has_wgmma or problem.why_not:
         return []
     found = []
+    tiled = problem.lines or problem if isinstance(problem, ConvProblem) else problem
+    copied = problem.copied_bytes if isinstance(problem, ConvProblem) else 0
     for config in _configs(problem.out, arch, swap=False):
-        if why_not_conv(problem, config) is None:
-            box = boxes(problem, 64 * config.atoms)[0]
-            cost = conv_cost(problem, config, box, arch)
+        if why_not_conv(tiled, config) is None:
+            box = boxes(tiled, 64 * config.atoms)[0]
+            cost = conv_cost(tiled, config, box, arch, copied)
             hint = hint_of(CONV, config, problem.dtype, arch, box)
             found.append(GpuRanked(hint, cost.cycles, cost.facts))
     return sorted(found, key=lambda r: r.cycles)
