@@ -18,6 +18,7 @@ from tvmopt.intrin.mma import COLUMNS, LANES, ROWS, MmaIntrinsic
 
 from .base import GpuTemplate
 from .hint import GpuHint
+from .packing import pack, packed
 from .product import (
     VECTOR_BYTES,
     Operand,
@@ -39,7 +40,9 @@ class MmaMatmul(GpuTemplate):
     ``async_copy`` and else 2 through registers, ``hint.raster`` rows of blocks side by side,
     ``hint.split_k`` parts of the reduction, which a second kernel sums.
 
-    Options: ``ahead``: 1 to load fragments one instruction's depth ahead of the products.
+    Options: ``ahead``: 1 to load fragments one instruction's depth ahead of the products;
+    ``pack``: which factors are first copied to memory where they lie aligned and whole tiles of
+    them exist, 1 the first, 2 the second, 3 both.
     """
 
     name = "mma_matmul"
@@ -91,9 +94,15 @@ class MmaMatmul(GpuTemplate):
         alongs = (mma.a_along_k, mma.b_along_k)
         copies = []
         for n, (operand, along) in enumerate(zip(product.copies, alongs, strict=True)):
+            is_packed = bool(hint.option("pack") >> n & 1)
             guarded = operand.padded or product.ragged(operand, hint.block[n], bk * hint.split_k)
+            if is_packed:
+                operand, guarded = packed(operand, along), False
             vector = _vector(operand, along, guarded)
-            copies.append(_copy(sch, outer, n, operand, k0, warps, along, vector, hint))
+            copy = _copy(sch, outer, n, operand, k0, warps, along, vector, hint)
+            copies.append(copy)
+            if is_packed:
+                pack(sch, copy, along)
         fragments = []
         for operand in product.copies:
             fragment = sch.cache_read(outer, operand.index, "local")
@@ -220,7 +229,8 @@ def _copy(
     if not along:
         sch.transform_layout(copy, ("write", 0), lambda s, x, k: (s, k, x))
     sch.compute_at(copy, at, preserve_unit_loops=True)
-    inline_producers(sch, copy)
+    if not hint.option("pack") >> place & 1:
+        inline_producers(sch, copy)
     sch.storage_align(copy, 0, axis=1, factor=int(32 / size), offset=int(16 / size))
     x, k = sch.get_loops(copy)[-2:]
     along_k = operand.contiguous == "k" if operand.contiguous else along
