@@ -97,12 +97,13 @@ class MmaMatmul(GpuTemplate):
             is_packed = bool(hint.option("pack") >> n & 1)
             guarded = operand.padded or product.ragged(operand, hint.block[n], bk * hint.split_k)
             if is_packed:
+                packing = pack(sch, outer, operand.index, along)
                 operand, guarded = packed(operand, along), False
             vector = _vector(operand, along, guarded)
-            copy = _copy(sch, outer, n, operand, k0, warps, along, vector, hint)
-            copies.append(copy)
-            if is_packed:
-                pack(sch, copy, along)
+            copies.append(_copy(sch, outer, n, operand, k0, warps, along, vector, hint))
+            if is_packed and not along:
+                # After its reader: a copy has the layout of what it is made of.
+                sch.transform_layout(packing, ("write", 0), lambda s, x, k: (s, k, x))
         fragments = []
         for operand in product.copies:
             fragment = sch.cache_read(outer, operand.index, "local")

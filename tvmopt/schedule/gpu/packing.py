@@ -38,25 +38,28 @@ def packed(operand: Operand, along_k: bool) -> Operand:
     )
 
 
-def pack(sch: s_tir.Schedule, copy: SBlockRV, along_k: bool) -> None:
-    """Make what ``copy`` reads a kernel of its own.
+def pack(sch: s_tir.Schedule, product: SBlockRV, index: int, along_k: bool) -> SBlockRV:
+    """Copy a factor to memory by a kernel of its own.
 
     Before -> after::
 
-        for s, x, k: P[s, x, k] = A[...] if x < 1001 and k < 1001 else 0
+        for s, i, j: for k: C[s, i, j] += A[s, i, k] * B[s, j, k]
 
-        for block, n, thread: P[s, x, k] = ...
+        for block, n, thread: P[s, i, k] = A[s, i, k] if i < 1001 and k < 1001 else 0
+        for s, i, j: for k: C[s, i, j] += P[s, i, k] * B[s, j, k]
 
     Args:
         sch: The schedule.
-        copy: From what is packed to shared memory.
-        along_k: Whether elements are to lie side by side along k.
+        product: What multiplies.
+        index: Which of its reads is copied.
+        along_k: Whether threads that are neighbours copy neighbours along k, else along x.
+
+    Returns:
+        The block that copies, to an array in the order ``s, x, k``.
     """
-    (block,) = sch.get_producers(copy)
-    inline_producers(sch, block)
-    if not along_k:
-        sch.transform_layout(block, ("write", 0), lambda s, x, k: (s, k, x))
-    s, x, k = sch.get_loops(block)
+    copy = sch.cache_read(product, index, "global")
+    inline_producers(sch, copy)
+    s, x, k = sch.get_loops(copy)[-3:]
     order = (x, k) if along_k else (k, x)
     sch.reorder(s, *order)
     fused = sch.fuse(s, *order)
@@ -64,3 +67,4 @@ def pack(sch: s_tir.Schedule, copy: SBlockRV, along_k: bool) -> None:
     sch.bind(outer, "blockIdx.x")
     sch.unroll(each)
     sch.bind(thread, "threadIdx.x")
+    return copy
