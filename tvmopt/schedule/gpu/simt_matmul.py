@@ -94,6 +94,8 @@ class SimtMatmul(GpuTemplate):
         sch.decompose_reduction(anchor, ko)
         for loop in (ki, iv, jv):
             sch.unroll(loop)
+        # By nvcc: text of so many products costs it seconds.
+        sch.annotate(ki, "pragma_unroll_explicit", 0)
         stages = min(hint.stages, int(sch.get(ko).extent))
         if stages > 1:
             pipeline(sch, ko, copies, stages, hint.async_copy)
