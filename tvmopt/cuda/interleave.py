@@ -22,7 +22,8 @@ The copies overwrite what was read in the step before, all of it before that ste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -77,7 +78,7 @@ def _divided(
     if len(copies) < 2 or len(work) < 4 or _call(copies[0]) != _SYNC or _call(work[0]) != _SYNC:
         return None
     calls = [_call(stmt) for stmt in work[1:]]
-    if set(calls) != {_LOAD, _MULTIPLY} or not all(_only_copies(c) for c in copies[1:]):
+    if set(calls) != {_LOAD, _MULTIPLY} or any(_call(c) != _COPY for c in copies[1:]):
         return None
     end = len(calls) - calls[::-1].index(_LOAD)
     start = end
@@ -125,29 +126,30 @@ def _is_scope(stmt: tirx.Stmt, key: str) -> bool:
 
 
 def _call(stmt: tirx.Stmt) -> str:
-    """The last word of the name of what ``stmt`` calls; empty when it calls nothing."""
+    """The last word of the name of what ``stmt`` calls, in a loop or not; empty without a call."""
+    if isinstance(stmt, tirx.For):
+        _, inner = _binds_first(_flat(stmt.body))
+        calls = {_call(one) for one in inner}
+        return calls.pop() if len(calls) == 1 else ""
     if isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, ir.Call):
         return str(getattr(stmt.value.op, "name", "")).rpartition(".")[2]
     return ""
 
 
-def _only_copies(stmt: tirx.Stmt) -> bool:
-    while isinstance(stmt, tirx.For):
-        stmt = stmt.body
-    return all(_call(s) == _COPY for s in _flat(stmt))
-
-
 def _unrolled(stmt: tirx.Stmt) -> list[tirx.Stmt]:
-    """The steps of a loop over copies, one by one."""
+    """The steps of a loop over copies one by one, without names for parts of their places."""
     if not isinstance(stmt, tirx.For):
         return [stmt]
-    found = []
+    found: list[tirx.Stmt] = []
     for step in range(int(stmt.extent)):
-        at = tirx.IntImm(stmt.loop_var.ty.dtype, int(stmt.min) + step)
-
-        def put(var: tirx.Var, loop: tirx.For = stmt, at: ir.Expr = at) -> ir.Expr:
-            return at if var.same_as(loop.loop_var) else var
-
-        body = tvm_ffi.structural_map(stmt.body, (tirx.Var, put))
-        found += [one for part in _flat(body) for one in _unrolled(part)]
+        values = {stmt.loop_var: tirx.IntImm(stmt.loop_var.ty.dtype, int(stmt.min) + step)}
+        for part in _flat(stmt.body):
+            if isinstance(part, tirx.Bind):
+                values[part.var] = _substituted(part.value, values)
+            else:
+                found += _unrolled(_substituted(part, values))
     return found
+
+
+def _substituted(value: Any, values: Mapping[tirx.Var, ir.Expr]) -> Any:
+    return tvm_ffi.structural_map(value, (tirx.Var, lambda var: values.get(var, var)))

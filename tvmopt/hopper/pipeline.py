@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
 from tvmopt.cuda.interleave import interleave_copies
+from tvmopt.cuda.zero_fill import fill_with_zeros
 
 from .parameters import KERNEL_ATTR
 
@@ -42,7 +43,10 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
             out.update(lowered)
             for var, func in lowered.functions.items():
                 if isinstance(func, tirx.PrimFunc):
-                    out.update_func(out.get_global_var(var.name_hint), interleave_copies(func))
+                    out.update_func(
+                        out.get_global_var(var.name_hint),
+                        fill_with_zeros(interleave_copies(func)),
+                    )
         if generated:
             out.update(kernels(tvm.IRModule(generated, attrs=mod.attrs)))
         return out

@@ -131,6 +131,7 @@ class MmaMatmul(GpuTemplate):
         _store(sch, result, product, run)
         for loop in (i2, j2):
             sch.unroll(loop)
+        sch.annotate(j2, "pragma_unroll_explicit", 0)
         stages = min(hint.stages, int(sch.get(k0).extent))
         # Unrolled, because the registers of a fragment cannot be indexed by a loop.
         sch.unroll(k1)
