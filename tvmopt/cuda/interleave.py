@@ -17,7 +17,8 @@ before -> after::
             fragments(step + 1, 0)                     products(step, 1)
             products(step, 1)
 
-The copies overwrite what was read in the step before, all of it before that step's barrier.
+The copies overwrite what was read in the step before, all of it before that step's barrier. Where
+fragments are not loaded ahead, a step waits and meets first, then copies: one barrier, too.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 _COMMIT, _WAIT = "async_commit_queue_scope", "async_wait_queue_scope"
+_COUNT = "async_wait_inflight_count"
 _LOAD, _MULTIPLY, _COPY = "ldmatrix", "mma", "cp_async_raw"
 _SYNC = "tvm_storage_sync"
 
@@ -47,28 +49,55 @@ def _on_loop(loop: tirx.For) -> tirx.Stmt:
     if len(parts) < 2 or not _is_scope(parts[0], _COMMIT) or not _is_scope(parts[1], _WAIT):
         return loop
     commit, wait, *rest = parts
-    inner = wait.body
-    if not _is_scope(inner, "async_wait_inflight_count"):
+    if not _is_scope(wait.body, _COUNT):
         return loop
-    binds, copies = _binds_first(_flat(commit.body))
-    more, work = _binds_first([*_flat(inner.body), *rest])
-    found = _divided(copies, work)
-    if found is None:
+    body = _among_products(commit, wait, rest) or _after_barrier(commit, wait, rest)
+    if body is None:
         return loop
-    copies, sync, main, ahead, last = found
-    before, final = _spread(main, [one for copy in copies for one in _unrolled(copy)])
-    end = tirx.AttrStmt(
-        wait.node, _WAIT, wait.value,
-        tirx.AttrStmt(
-            inner.node, inner.attr_key, inner.value, tirx.SeqStmt([sync, *ahead, *last])
-        ),
-    )  # fmt: skip
-    issued = tirx.AttrStmt(commit.node, _COMMIT, commit.value, final)
-    body = tirx.SeqStmt([*binds, *more, *before, issued, end])
     return tirx.For(
-        loop.loop_var, loop.min, loop.extent, loop.kind, body,
+        loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(body),
         loop.thread_binding, loop.annotations, loop.step,
     )  # fmt: skip
+
+
+def _among_products(
+    commit: tirx.AttrStmt, wait: tirx.AttrStmt, rest: Sequence[tirx.Stmt]
+) -> list[tirx.Stmt] | None:
+    """A step with its copies among its products; None unless it loads fragments ahead."""
+    binds, copies = _binds_first(_flat(commit.body))
+    more, work = _binds_first([*_flat(wait.body.body), *rest])
+    found = _divided(copies, work)
+    if found is None:
+        return None
+    copies, sync, main, ahead, last = found
+    before, final = _spread(main, [one for copy in copies for one in _unrolled(copy)])
+    issued = tirx.AttrStmt(commit.node, _COMMIT, commit.value, final)
+    end = _waiting(wait, wait.body.value, tirx.SeqStmt([sync, *ahead, *last]))
+    return [*binds, *more, *before, issued, end]
+
+
+def _after_barrier(
+    commit: tirx.AttrStmt, wait: tirx.AttrStmt, rest: Sequence[tirx.Stmt]
+) -> list[tirx.Stmt] | None:
+    """A step that waits first, for one copy more, and meets once; None where it has no barriers."""
+    binds, copies = _binds_first(_flat(commit.body))
+    sync, *work = _flat(wait.body.body)
+    count = wait.body.value
+    if not copies or _call(copies[0]) != _SYNC or _call(sync) != _SYNC:
+        return None
+    if any(_call(copy) != _COPY for copy in copies[1:]) or int(count) < 1:
+        return None
+    begin = _waiting(wait, tirx.IntImm(count.ty.dtype, int(count) - 1), sync)
+    issued = tirx.AttrStmt(
+        commit.node, _COMMIT, commit.value, tirx.SeqStmt([*binds, *copies[1:]])
+    )
+    return [begin, issued, *work, *rest]
+
+
+def _waiting(wait: tirx.AttrStmt, count: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
+    """``body`` once no more than ``count`` copies are under way."""
+    inner = tirx.AttrStmt(wait.body.node, _COUNT, count, body)
+    return tirx.AttrStmt(wait.node, _WAIT, wait.value, inner)
 
 
 def _divided(
