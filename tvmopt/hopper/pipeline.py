@@ -1,8 +1,8 @@
 """How a module is compiled that holds generated TIRx kernels beside scheduled TensorIR functions.
 
 before -> after: marked functions go through TVM's "tirx" passes, all others through its "s_tir"
-passes, after which copies go among products, and what comes out is one module again. TVM's default pipeline refuses TIRx kernels, and its
-"tirx" pipeline TensorIR blocks.
+passes and ours for asynchronous copies, and what comes out is one module again. TVM's default
+pipeline refuses TIRx kernels, and its "tirx" pipeline TensorIR blocks.
 """
 
 from __future__ import annotations
