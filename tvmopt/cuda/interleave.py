@@ -118,7 +118,7 @@ def _divided(
         return None
     if calls[0] != _LOAD:
         return None
-    rest = work[1:]
+    rest = list(work[1:])
     return list(copies[1:]), work[0], rest[:start], rest[start:end], rest[end:]
 
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-import tvm
 import tvm_ffi
 from tvm.s_tir import meta_schedule as ms
 

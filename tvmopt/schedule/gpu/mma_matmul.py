@@ -18,18 +18,11 @@ from tvmopt.intrin.mma import COLUMNS, LANES, ROWS, MmaIntrinsic
 
 from .base import GpuTemplate
 from .hint import GpuHint
+from .inlining import inline_consumers, inline_producers
+from .order import bind_blocks, pipeline, pipeline_fragments
 from .packing import pack, packed
-from .product import (
-    VECTOR_BYTES,
-    Operand,
-    Product,
-    finish_parts,
-    inline_consumers,
-    inline_producers,
-    normalise,
-    split_reduction,
-)
-from .simt_matmul import bind_blocks, pipeline
+from .product import VECTOR_BYTES, Operand, Product, normalise
+from .split_k import finish_parts, split_reduction
 
 
 class MmaMatmul(GpuTemplate):
@@ -136,7 +129,7 @@ class MmaMatmul(GpuTemplate):
         # Unrolled, because the registers of a fragment cannot be indexed by a loop.
         sch.unroll(k1)
         if stages > 1 and hint.option("ahead") and bk > mma.depth:
-            _pipeline_fragments(sch, k0, k1, copies, stages, hint.async_copy)
+            pipeline_fragments(sch, k0, k1, copies, stages, hint.async_copy)
         elif stages > 1:
             pipeline(sch, k0, copies, stages, hint.async_copy)
         if total is not None:
@@ -291,31 +284,3 @@ def _store(sch: s_tir.Schedule, result: SBlockRV, product: Product, run: int) ->
     sch.bind(lane, "threadIdx.x")
     if vector > 1:
         sch.vectorize(element)
-
-
-def _pipeline_fragments(
-    sch: s_tir.Schedule,
-    steps: LoopRV,
-    inner: LoopRV,
-    copies: list[SBlockRV],
-    stages: int,
-    is_async: bool,
-) -> None:
-    """Let copies run ahead of fragments, and fragments of products."""
-    sch.annotate(inner, "software_pipeline_stage", [0, 0, 1])
-    sch.annotate(inner, "software_pipeline_order", [0, 1, 2])
-    # The inner pipeline is three statements: the first loads, all but the last products, the
-    # last products. The first loads of a step come before the last products of the one before.
-    last = stages - 1
-    if is_async and stages > 2:
-        stage, order = [0, 0, last - 1, last, last], [0, 1, 3, 2, 4]
-        sch.annotate(steps, "software_pipeline_async_stages", [0])
-    elif is_async:
-        stage, order = [0, 0, 1, 1, 1], [0, 1, 2, 3, 4]
-        sch.annotate(steps, "software_pipeline_async_stages", [0])
-    else:
-        for copy in copies:
-            sch.annotate(copy, "tirx.manifest_shared_memory_local_stage", 1)
-        stage, order = [0, 0, 0, 0, 0, 1, 1], [0, 3, 1, 4, 5, 2, 6]
-    sch.annotate(steps, "software_pipeline_stage", stage)
-    sch.annotate(steps, "software_pipeline_order", order)

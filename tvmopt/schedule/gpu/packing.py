@@ -14,7 +14,8 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.arch.cuda import itemsize
 
-from .product import VECTOR_BYTES, Operand, inline_producers
+from .inlining import inline_producers
+from .product import VECTOR_BYTES, Operand
 
 # Threads of a block, and elements that each copies.
 _THREADS, _EACH = 256, 4
