@@ -1,8 +1,8 @@
 """How a module is compiled that holds generated TIRx kernels beside scheduled TensorIR functions.
 
 before -> after: marked functions go through TVM's "tirx" passes, all others through its "s_tir"
-passes, and what comes out is one module again. TVM's default pipeline refuses TIRx kernels, and its
-"tirx" pipeline TensorIR blocks.
+passes and ours for asynchronous copies, and what comes out is one module again. TVM's default
+pipeline refuses TIRx kernels, and its "tirx" pipeline TensorIR blocks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import tvm.s_tir  # registers the pipeline "s_tir"
 from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
+from tvmopt.cuda.interleave import interleave_copies
+from tvmopt.cuda.zero_fill import fill_with_zeros
 from tvmopt.schedule.gpu.splat import write_splats
 
 from .parameters import KERNEL_ATTR
@@ -38,7 +40,14 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
         others = {var: f for var, f in mod.functions.items() if not is_generated(f)}
         out = tvm.IRModule({}, attrs=mod.attrs)
         if others:
-            out.update(write_splats(blocks(tvm.IRModule(others, attrs=mod.attrs))))
+            lowered = write_splats(blocks(tvm.IRModule(others, attrs=mod.attrs)))
+            out.update(lowered)
+            for var, func in lowered.functions.items():
+                if isinstance(func, tirx.PrimFunc):
+                    out.update_func(
+                        out.get_global_var(var.name_hint),
+                        fill_with_zeros(interleave_copies(func)),
+                    )
         if generated:
             out.update(kernels(tvm.IRModule(generated, attrs=mod.attrs)))
         return out

@@ -17,6 +17,7 @@ from tvm.script import tirx as T  # noqa: N812
 
 ROWS = COLUMNS = 16
 LANES = 32
+_LOCAL = ROWS * COLUMNS // LANES  # sums that a lane holds
 _ROW_BYTES = 16  # what one lane names to ldmatrix: a row of an 8 x 8 matrix of 16 bits
 _SIZES = {"float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
 _SHORT = {
@@ -154,6 +155,26 @@ def _register(name: str, make: Any) -> str:
     return name
 
 
+def _fragment(handle: Any, mma: MmaIntrinsic, dtype: str) -> Any:
+    """The registers of an operand, in a function of TVMScript."""
+    shape = (LANES, mma.local)
+    return T.match_buffer(handle, shape, dtype, align=64, offset_factor=mma.row, scope="local")
+
+
+def _sums(handle: Any, dtype: str) -> Any:
+    """The registers of 16 x 16 sums, in a function of TVMScript."""
+    return T.match_buffer(handle, (LANES, _LOCAL), dtype, align=64, offset_factor=8, scope="local")
+
+
+def _shared(
+    handle: Any, shape: tuple[int, int], dtype: str, factor: int, scope: str, strides: Any = None
+) -> Any:
+    """A tile of shared memory, its rows apart where ``strides`` are given, likewise."""
+    return T.match_buffer(
+        handle, shape, dtype, align=64, offset_factor=factor, scope=scope, strides=strides
+    )
+
+
 def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Shared memory to a fragment: definition and implementation."""
     scope, row, depth, local = mma.scope, mma.row, mma.depth, mma.local
@@ -176,12 +197,8 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def definition(warp_handle: T.handle, shared_handle: T.handle) -> None:
-        shared = T.match_buffer(
-            shared_handle, (height, width), dtype, align=64, offset_factor=row, scope=scope
-        )
-        warp = T.match_buffer(
-            warp_handle, (LANES, local), dtype, align=64, offset_factor=row, scope="local"
-        )
+        shared = _shared(shared_handle, (height, width), dtype, row, scope)
+        warp = _fragment(warp_handle, mma, dtype)
         with T.sblock("root"):
             T.reads(shared[0:height, 0:width])
             T.writes(warp[0:LANES, 0:local])
@@ -197,18 +214,8 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     def implementation(warp_handle: T.handle, shared_handle: T.handle) -> None:
         s0 = T.int32()
         s1 = T.int32()
-        shared = T.match_buffer(
-            shared_handle,
-            (height, width),
-            dtype,
-            align=64,
-            offset_factor=row,
-            scope=scope,
-            strides=[s0, s1],
-        )
-        warp = T.match_buffer(
-            warp_handle, (LANES, local), dtype, align=64, offset_factor=row, scope="local"
-        )
+        shared = _shared(shared_handle, (height, width), dtype, row, scope, [s0, s1])
+        warp = _fragment(warp_handle, mma, dtype)
         with T.sblock("root"):
             T.reads(shared[0:height, 0:width])
             T.writes(warp[0:LANES, 0:local])
@@ -231,7 +238,7 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Fragments multiplied into sums: definition and implementation."""
-    sums, row, depth, local = mma.sums, mma.row, mma.depth, mma.local
+    sums, depth, local = mma.sums, mma.depth, mma.local
     swapped, place_c = mma.swapped, mma.place_c
 
     def place_a(i: Any, _j: Any, k: Any) -> tuple[Any, Any]:
@@ -247,17 +254,15 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     type_x, type_y = by_role(mma.dtype, mma.weight)
     instruction, short_sums = f"m16n8k{depth}", _SHORT[sums]
     short_a, short_b = _SHORT[mma.dtype], _SHORT[mma.weight]
-    shape = (LANES, local)
-    local_c = ROWS * COLUMNS // LANES
 
     @T.prim_func(s_tir=True)
     def definition(first: T.handle, second: T.handle, c: T.handle) -> None:
-        X = T.match_buffer(first, shape, type_x, align=64, offset_factor=row, scope="local")  # noqa: N806
-        Y = T.match_buffer(second, shape, type_y, align=64, offset_factor=row, scope="local")  # noqa: N806
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
+        X = _fragment(first, mma, type_x)  # noqa: N806
+        Y = _fragment(second, mma, type_y)  # noqa: N806
+        C = _sums(c, sums)  # noqa: N806
         with T.sblock("root"):
-            T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
-            T.writes(C[0:LANES, 0:local_c])
+            T.reads(C[0:LANES, 0:_LOCAL], X[0:LANES, 0:local], Y[0:LANES, 0:local])
+            T.writes(C[0:LANES, 0:_LOCAL])
             for i, j, k in T.grid(ROWS, COLUMNS, depth):
                 with T.sblock("mma"):
                     vi, vj, vk = T.axis.remap("SSR", [i, j, k])
@@ -272,12 +277,12 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def implementation(first: T.handle, second: T.handle, c: T.handle) -> None:
-        X = T.match_buffer(first, shape, type_x, align=64, offset_factor=row, scope="local")  # noqa: N806
-        Y = T.match_buffer(second, shape, type_y, align=64, offset_factor=row, scope="local")  # noqa: N806
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
+        X = _fragment(first, mma, type_x)  # noqa: N806
+        Y = _fragment(second, mma, type_y)  # noqa: N806
+        C = _sums(c, sums)  # noqa: N806
         with T.sblock("root"):
-            T.reads(C[0:LANES, 0:local_c], X[0:LANES, 0:local], Y[0:LANES, 0:local])
-            T.writes(C[0:LANES, 0:local_c])
+            T.reads(C[0:LANES, 0:_LOCAL], X[0:LANES, 0:local], Y[0:LANES, 0:local])
+            T.writes(C[0:LANES, 0:_LOCAL])
             A, B = T.meta_var(by_role(X, Y))  # noqa: N806
             T.evaluate(
                 T.ptx_legacy.mma(
@@ -310,7 +315,7 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                     B.data,
                     B.elem_offset + local // 2,
                     C.data,
-                    C.elem_offset + local_c // 2,
+                    C.elem_offset + _LOCAL // 2,
                     False,
                     dtype=sums,
                 )
@@ -322,14 +327,13 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Sums set to zero: definition and implementation."""
     sums, place_c = mma.sums, mma.place_c
-    local_c = ROWS * COLUMNS // LANES
 
     @T.prim_func(s_tir=True)
     def definition(c: T.handle) -> None:
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
+        C = _sums(c, sums)  # noqa: N806
         with T.sblock("root"):
             T.reads()
-            T.writes(C[0:LANES, 0:local_c])
+            T.writes(C[0:LANES, 0:_LOCAL])
             for i, j in T.grid(ROWS, COLUMNS):
                 with T.sblock("zero"):
                     vi, vj = T.axis.remap("SS", [i, j])
@@ -340,11 +344,11 @@ def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def implementation(c: T.handle) -> None:
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
+        C = _sums(c, sums)  # noqa: N806
         with T.sblock("root"):
             T.reads()
-            T.writes(C[0:LANES, 0:local_c])
-            for n in T.serial(local_c):
+            T.writes(C[0:LANES, 0:_LOCAL])
+            for n in T.serial(_LOCAL):
                 C[0, n] = T.cast(0, sums)
 
     return definition, implementation
@@ -353,14 +357,13 @@ def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Sums to shared memory: definition and implementation."""
     sums, scope, place_c, at_c = mma.sums, mma.scope, mma.place_c, mma.at_c
-    local_c = ROWS * COLUMNS // LANES
 
     @T.prim_func(s_tir=True)
     def definition(c: T.handle, d: T.handle) -> None:
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
-        D = T.match_buffer(d, (ROWS, COLUMNS), sums, align=64, offset_factor=2, scope=scope)  # noqa: N806
+        C = _sums(c, sums)  # noqa: N806
+        D = _shared(d, (ROWS, COLUMNS), sums, 2, scope)  # noqa: N806
         with T.sblock("root"):
-            T.reads(C[0:LANES, 0:local_c])
+            T.reads(C[0:LANES, 0:_LOCAL])
             T.writes(D[0:ROWS, 0:COLUMNS])
             for i, j in T.grid(ROWS, COLUMNS):
                 with T.sblock("store"):
@@ -374,21 +377,13 @@ def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     def implementation(c: T.handle, d: T.handle) -> None:
         s0 = T.int32()
         s1 = T.int32()
-        C = T.match_buffer(c, (LANES, local_c), sums, align=64, offset_factor=8, scope="local")  # noqa: N806
-        D = T.match_buffer(  # noqa: N806
-            d,
-            (ROWS, COLUMNS),
-            sums,
-            align=64,
-            offset_factor=2,
-            scope=scope,
-            strides=[s0, s1],
-        )
+        C = _sums(c, sums)  # noqa: N806
+        D = _shared(d, (ROWS, COLUMNS), sums, 2, scope, [s0, s1])  # noqa: N806
         with T.sblock("root"):
-            T.reads(C[0:LANES, 0:local_c])
+            T.reads(C[0:LANES, 0:_LOCAL])
             T.writes(D[0:ROWS, 0:COLUMNS])
             for tx in T.thread_binding(0, LANES, "threadIdx.x"):
-                for n in T.serial(local_c):
+                for n in T.serial(_LOCAL):
                     row, column = T.meta_var(at_c(tx, n))
                     D[row, column] = C[0, n]
 

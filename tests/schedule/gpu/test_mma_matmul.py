@@ -9,16 +9,15 @@ import subprocess
 import sys
 
 import pytest
-import tvm
 import tvm_ffi
 from tvm.s_tir import meta_schedule as ms
 
 from tests.schedule.gpu import on_cpu
 from tests.schedule.gpu.products import Case, Conv, error, inputs, module
 from tvmopt.arch.gpus import GPUS
+from tvmopt.schedule.gpu.apply import build_kernels
 from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.schedule.gpu.mma_matmul import MmaMatmul
-from tvmopt.schedule.gpu.passes import PASS_CONFIG
 
 ARCH = GPUS["nvidia-h200"]
 PLAIN = GpuHint(
@@ -30,6 +29,8 @@ HINTS = {
     "through registers": dataclasses.replace(PLAIN, warp=(16, 16), stages=2, async_copy=False),
     "fragments ahead": dataclasses.replace(PLAIN, rstep=64, stages=4, options=(("ahead", 1),)),
     "one stage": dataclasses.replace(PLAIN, stages=1, async_copy=False),
+    "packed": dataclasses.replace(PLAIN, rstep=64, options=(("ahead", 1), ("pack", 3))),
+    "one packed": dataclasses.replace(PLAIN, split_k=2, options=(("pack", 2),)),
 }
 CASES = (
     Case("nn", 37, 41, 29, "float16"),
@@ -54,9 +55,7 @@ def schedule(case: Case | Conv, hint: GpuHint):
 
 
 def cuda(sch, arch=ARCH) -> str:
-    with tvm.transform.PassContext(config=PASS_CONFIG):
-        built = tvm.tirx.build(sch.mod, target=arch.to_tvm(), pipeline="s_tir")
-    return built.imports[0].inspect_source("cuda")
+    return build_kernels({"main": sch.mod["main"]}, arch).imports[0].inspect_source("cuda")
 
 
 @pytest.mark.parametrize(
@@ -66,6 +65,8 @@ def cuda(sch, arch=ARCH) -> str:
         *((case, "split") for case in CASES[::3]),
         *((CASES[0], form) for form in ("through registers", "fragments ahead", "one stage")),
         *((CASES[9], form) for form in ("through registers", "fragments ahead")),
+        *((CASES[n], "packed") for n in (0, 2, 5, 7, 8, 9)),
+        *((CASES[n], "one packed") for n in (1, 3, 7)),
     ],
     ids=str,
 )
@@ -103,7 +104,34 @@ def test_transposes_where_it_loads() -> None:
 
 def test_zeros_beyond_the_edges_are_copied_asynchronously() -> None:
     source = cuda(schedule(Case("nt", 200, 200, 200, "float16"), PLAIN))
-    assert "cp_async_legacy_pred_cg_16" in source
+    assert "tvmopt_cp_async_16" in source
+
+
+def test_packed_factors_need_no_guards_and_no_single_elements() -> None:
+    source = cuda(schedule(Case("nn", 101, 103, 107, "float16"), HINTS["packed"]))
+    assert source.count("__global__") == 6  # each kernel is declared, then defined
+    assert "cp_async_legacy_cg_16" in source and "_cp_async_4" not in source
+    assert "tvmopt_cp_async" not in source
+
+
+def test_copies_go_among_products_with_one_barrier_a_step() -> None:
+    hint = dataclasses.replace(HINTS["fragments ahead"], block=(64, 64), warp=(32, 32))
+    source = cuda(schedule(Case("nt", 256, 256, 1024, "float16"), hint))
+    start = source.index("for (int ax3_0_0 = 0")
+    loop = source[start : source.index("wait_group_1()", start)]  # the first step after it
+    assert loop.count("__syncthreads()") == 1
+    waits = loop.index("wait_group_2()")
+    assert loop.index("mma.sync") < loop.index("cp_async") < loop.index("commit_group()") < waits
+    assert waits < loop.index("__syncthreads()") < loop.rindex("ldmatrix") < loop.rindex("mma.sync")
+
+
+def test_a_step_waits_before_it_copies() -> None:
+    source = cuda(schedule(Case("nt", 256, 256, 1024, "float16"), PLAIN))
+    start = source.index("for (int ax3_0_0 = 0")
+    loop = source[start : source.index("ldmatrix", start)]
+    words = ("wait_group_1()", "__syncthreads()", "cp_async_legacy", "commit_group()")
+    places = [loop.index(word) for word in words]
+    assert places == sorted(places) and loop.count("__syncthreads()") == 1
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

@@ -7,15 +7,14 @@ import re
 
 import numpy as np
 import pytest
-import tvm
 import tvm_ffi
 from tvm.s_tir import meta_schedule as ms
 
 from tests.schedule.gpu import on_cpu
 from tests.schedule.gpu.products import Case, Conv, error, inputs, module
 from tvmopt.arch.gpus import GPUS
+from tvmopt.schedule.gpu.apply import build_kernels
 from tvmopt.schedule.gpu.hint import GpuHint
-from tvmopt.schedule.gpu.passes import PASS_CONFIG
 from tvmopt.schedule.gpu.simt_matmul import SimtMatmul, why_not_simt
 
 ARCH = GPUS["nvidia-h200"]
@@ -43,9 +42,7 @@ def schedule(case: Case | Conv, hint: GpuHint):
 
 
 def cuda(sch) -> str:
-    with tvm.transform.PassContext(config=PASS_CONFIG):
-        built = tvm.tirx.build(sch.mod, target=ARCH.to_tvm(), pipeline="s_tir")
-    return built.imports[0].inspect_source("cuda")
+    return build_kernels({"main": sch.mod["main"]}, ARCH).imports[0].inspect_source("cuda")
 
 
 @pytest.mark.parametrize("split", [1, 3])
@@ -114,7 +111,12 @@ def test_loads_the_next_step_before_it_multiplies() -> None:
     source = cuda(schedule(Case("nn", 512, 512, 512), LARGE))
     loop = source[source.index("for (int") :]
     first_load = loop.index("A_ptr")
-    assert first_load < loop.index("C_reindex_local_ptr[0] = (C_reindex_local_ptr[0] + ")
+    assert first_load < loop.index("#pragma unroll") < loop.index("C_reindex_local_ptr[")
+
+
+def test_products_are_unrolled_by_the_compiler() -> None:
+    """Text of all products of a step takes nvcc many seconds."""
+    assert len(cuda(schedule(Case("nn", 512, 512, 512), LARGE))) < 30_000
 
 
 def test_ragged_rows_keep_vectors() -> None:

@@ -30,7 +30,7 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_REGISTERS = 255
 # Multiplications in the text of a step, half of it for products of fewer than so many: nvcc takes
 # seconds over more, and gains little.
-_MOST_UNROLLED, _LONG = 1024, 2**36
+_MOST_UNROLLED, _LONG = 2048, 2**36
 # Registers beyond sums, fragments and what is under way, and those that guards at edges take.
 _OTHER_REGISTERS, _GUARD_REGISTERS = 30, 8
 # The share of what is under way that stays in registers of its own.

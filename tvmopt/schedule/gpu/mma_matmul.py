@@ -18,17 +18,11 @@ from tvmopt.intrin.mma import COLUMNS, LANES, ROWS, MmaIntrinsic
 
 from .base import GpuTemplate
 from .hint import GpuHint
-from .product import (
-    VECTOR_BYTES,
-    Operand,
-    Product,
-    finish_parts,
-    inline_consumers,
-    inline_producers,
-    normalise,
-    split_reduction,
-)
-from .simt_matmul import bind_blocks, pipeline
+from .inlining import inline_consumers, inline_producers
+from .order import bind_blocks, pipeline, pipeline_fragments
+from .packing import pack, packed
+from .product import VECTOR_BYTES, Operand, Product, normalise
+from .split_k import finish_parts, split_reduction
 
 
 class MmaMatmul(GpuTemplate):
@@ -39,7 +33,9 @@ class MmaMatmul(GpuTemplate):
     ``async_copy`` and else 2 through registers, ``hint.raster`` rows of blocks side by side,
     ``hint.split_k`` parts of the reduction, which a second kernel sums.
 
-    Options: ``ahead``: 1 to load fragments one instruction's depth ahead of the products.
+    Options: ``ahead``: 1 to load fragments one instruction's depth ahead of the products;
+    ``pack``: which factors are first copied to memory where they lie aligned and whole tiles of
+    them exist, 1 the first, 2 the second, 3 both.
     """
 
     name = "mma_matmul"
@@ -91,9 +87,16 @@ class MmaMatmul(GpuTemplate):
         alongs = (mma.a_along_k, mma.b_along_k)
         copies = []
         for n, (operand, along) in enumerate(zip(product.copies, alongs, strict=True)):
+            is_packed = bool(hint.option("pack") >> n & 1)
             guarded = operand.padded or product.ragged(operand, hint.block[n], bk * hint.split_k)
+            if is_packed:
+                packing = pack(sch, outer, operand.index, along)
+                operand, guarded = packed(operand, along), False
             vector = _vector(operand, along, guarded)
             copies.append(_copy(sch, outer, n, operand, k0, warps, along, vector, hint))
+            if is_packed and not along:
+                # After its reader: a copy has the layout of what it is made of.
+                sch.transform_layout(packing, ("write", 0), lambda s, x, k: (s, k, x))
         fragments = []
         for operand in product.copies:
             fragment = sch.cache_read(outer, operand.index, "local")
@@ -121,11 +124,12 @@ class MmaMatmul(GpuTemplate):
         _store(sch, result, product, run)
         for loop in (i2, j2):
             sch.unroll(loop)
+        sch.annotate(j2, "pragma_unroll_explicit", 0)
         stages = min(hint.stages, int(sch.get(k0).extent))
         # Unrolled, because the registers of a fragment cannot be indexed by a loop.
         sch.unroll(k1)
         if stages > 1 and hint.option("ahead") and bk > mma.depth:
-            _pipeline_fragments(sch, k0, k1, copies, stages, hint.async_copy)
+            pipeline_fragments(sch, k0, k1, copies, stages, hint.async_copy)
         elif stages > 1:
             pipeline(sch, k0, copies, stages, hint.async_copy)
         if total is not None:
@@ -220,7 +224,8 @@ def _copy(
     if not along:
         sch.transform_layout(copy, ("write", 0), lambda s, x, k: (s, k, x))
     sch.compute_at(copy, at, preserve_unit_loops=True)
-    inline_producers(sch, copy)
+    if not hint.option("pack") >> place & 1:
+        inline_producers(sch, copy)
     sch.storage_align(copy, 0, axis=1, factor=int(32 / size), offset=int(16 / size))
     x, k = sch.get_loops(copy)[-2:]
     along_k = operand.contiguous == "k" if operand.contiguous else along
@@ -279,31 +284,3 @@ def _store(sch: s_tir.Schedule, result: SBlockRV, product: Product, run: int) ->
     sch.bind(lane, "threadIdx.x")
     if vector > 1:
         sch.vectorize(element)
-
-
-def _pipeline_fragments(
-    sch: s_tir.Schedule,
-    steps: LoopRV,
-    inner: LoopRV,
-    copies: list[SBlockRV],
-    stages: int,
-    is_async: bool,
-) -> None:
-    """Let copies run ahead of fragments, and fragments of products."""
-    sch.annotate(inner, "software_pipeline_stage", [0, 0, 1])
-    sch.annotate(inner, "software_pipeline_order", [0, 1, 2])
-    # The inner pipeline is three statements: the first loads, all but the last products, the
-    # last products. The first loads of a step come before the last products of the one before.
-    last = stages - 1
-    if is_async and stages > 2:
-        stage, order = [0, 0, last - 1, last, last], [0, 1, 3, 2, 4]
-        sch.annotate(steps, "software_pipeline_async_stages", [0])
-    elif is_async:
-        stage, order = [0, 0, 1, 1, 1], [0, 1, 2, 3, 4]
-        sch.annotate(steps, "software_pipeline_async_stages", [0])
-    else:
-        for copy in copies:
-            sch.annotate(copy, "tirx.manifest_shared_memory_local_stage", 1)
-        stage, order = [0, 0, 0, 0, 0, 1, 1], [0, 3, 1, 4, 5, 2, 6]
-    sch.annotate(steps, "software_pipeline_stage", stage)
-    sch.annotate(steps, "software_pipeline_order", order)

@@ -11,20 +11,21 @@ import math
 from collections.abc import Sequence
 
 import tvm_ffi
-from tvm import ir, s_tir, sym, tirx
+from tvm import ir, s_tir, tirx
 from tvm.ir import IRModule
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.schedule.analysis import (
-    Access,
     Axis,
     BlockFacts,
     block_facts,
     leaf_blocks,
-    substitute,
     variables,
 )
+
+from .inlining import inline_producers
+from .runs import aligned_run, contiguous_run
 
 #: Elements of the longest vector that a thread moves at once, by their bytes: 16 bytes.
 VECTOR_BYTES = 16
@@ -144,7 +145,8 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
         own = [kinds[m] for m in members[n]]
         operands.append(_operand(sch, copies[n], n, own, order[1]))
     output = block_facts(sch, sch.get_output_blocks("root")[0])
-    last = len(output.axes) - 1
+    extents_out = [x.extent for x in output.axes]
+    last = len(extents_out) - 1
     read = _epilogue_bytes(sch, copies[2])
     for n, order in enumerate((first, second, "sij")):
         axes = [(kinds[m], iters[m].dom.extent) for m in members[n]]
@@ -165,7 +167,7 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
         b=b,
         sums=str(facts.write.buffer.dtype),
         out=str(output.write.buffer.dtype),
-        out_run=_run(output.write, [x.extent for x in output.axes], last) if last >= 0 else 1,
+        out_run=contiguous_run(output.write, extents_out, last) if last >= 0 else 1,
         read=read,
         unique=(sizes[a.index], sizes[b.index]),
     )
@@ -324,80 +326,6 @@ def _is_plain(value: ir.Expr) -> bool:
     return isinstance(value, ir.TensorLoad)
 
 
-def aligned_run(access: Access, facts: BlockFacts, members: Sequence[int], most: int = 16) -> int:
-    """Elements that an aligned group of steps of fused axes reads aligned and side by side.
-
-    Args:
-        access: Where it reads.
-        facts: The block that reads.
-        members: Its axes that are fused, outermost first.
-        most: The longest group asked for, a power of two.
-
-    Returns:
-        A power of two; 1 when the elements are apart.
-    """
-    if access.strides[members[-1]] is None:
-        return _divided_run(access, facts, members[-1], most)
-    length = 1
-    inner: set[int] = set()
-    for n in reversed(members):
-        # What a condition separates may not be read at once.
-        if access.strides[n] != length or (inner and facts.conditional[n]):
-            break
-        length *= facts.axes[n].extent
-        inner.add(n)
-    if not inner:
-        return 1
-    run = math.gcd(length, most)
-    while run > 1 and not _starts_aligned(access, facts, inner, run):
-        run //= 2
-    return run
-
-
-def _divided_run(access: Access, facts: BlockFacts, index: int, most: int) -> int:
-    """:func:`aligned_run` along an axis that the access divides: one that was fused before."""
-    axis, run = facts.axes[index], most
-    dtype = str(axis.var.ty.dtype)
-    part, place = tirx.Var("part", dtype), tirx.Var("place", dtype)
-    while run > 1:
-        analyzer = sym.Analyzer()
-        for other in facts.axes:
-            analyzer.bind(other.var, ir.Range(0, other.extent))
-        analyzer.bind(part, ir.Range(0, max(1, axis.extent // run)))
-        analyzer.bind(place, ir.Range(0, run))
-        moved = substitute(access.offset, {axis.var: part * run + place})
-        start = substitute(access.offset, {axis.var: part * run})
-        aligned = analyzer.simplify(start % run)
-        whole = axis.extent % run == 0 and isinstance(aligned, tirx.IntImm) and int(aligned) == 0
-        if whole and analyzer.can_prove_equal(moved, start + place):
-            return run
-        run //= 2
-    return 1
-
-
-def _starts_aligned(access: Access, facts: BlockFacts, inner: set[int], run: int) -> bool:
-    """Whether groups of ``run`` elements along the axes ``inner`` start at multiples of ``run``."""
-    analyzer = sym.Analyzer()
-    start = access.offset
-    for n, axis in enumerate(facts.axes):
-        analyzer.bind(axis.var, ir.Range(0, axis.extent))
-        if n in inner:
-            start = substitute(start, {axis.var: tirx.IntImm(axis.var.ty.dtype, 0)})
-    remainder = analyzer.simplify(start % run)
-    return isinstance(remainder, tirx.IntImm) and int(remainder) == 0
-
-
-def _run(access: Access, extents: Sequence[int], axis: int) -> int:
-    """Elements along ``axis`` that one vector may take, a power of two; 1 when not contiguous."""
-    if access.strides[axis] != 1:
-        return 1
-    others = [s for i, s in enumerate(access.strides) if i != axis and extents[i] > 1]
-    if any(s is None for s in others):
-        return 1
-    step = math.gcd(extents[axis], *(s for s in others if s))
-    return step & -step
-
-
 def _epilogue_bytes(sch: s_tir.Schedule, copy: SBlockRV) -> int:
     """Bytes that what follows ``copy``, the product's result, reads besides it."""
     total, waiting = 0, [copy]
@@ -422,152 +350,3 @@ def _fuse(axes: Sequence[tuple[str, ir.Expr]], order: str) -> tirx.IndexMap:
             fused[kind] = fused[kind] * extent + v if kind in fused else v
     zero = tirx.IntImm(axes[0][1].ty, 0)
     return tirx.IndexMap(inputs, [fused.get(kind, zero) for kind in order], None)
-
-
-def inline_producers(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Draw everything that makes what ``block`` copies into it."""
-    while True:
-        done = 0
-        for producer in sch.get_producers(block):
-            try:
-                sch.compute_inline(producer)
-                done += 1
-            except ScheduleError:
-                continue
-        if not done:
-            return
-
-
-def inline_consumers(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Draw everything that finishes what ``block`` copies out into it.
-
-    Raises:
-        ScheduleError: When something remains.
-    """
-    while consumers := sch.get_consumers(block):
-        for consumer in consumers:
-            inline_other_producers(sch, consumer, block)
-        if not _inline_forward(sch, consumers):
-            sch.reverse_compute_inline(consumers[0])
-
-
-def _inline_forward(sch: s_tir.Schedule, blocks: Sequence[SBlockRV]) -> bool:
-    """Draw each of ``blocks`` into what reads it, where that can be; whether any could."""
-    done = False
-    for block in blocks:
-        try:
-            sch.compute_inline(block)
-            done = True
-        except ScheduleError:
-            continue
-    return done
-
-
-def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, parts: int) -> tuple[SBlockRV, SBlockRV]:
-    """Divide the reduction into ``parts`` products of their own, and a sum of them.
-
-    Before -> after::
-
-        for s, i, j: for k: C[s, i, j] += A[s, i, k] * B[s, j, k]
-
-        for p, s, i, j: for k: P[p, s, i, j] += A[s, i, p * K / 4 + k] * B[s, j, p * K / 4 + k]
-        for s, i, j: for p: C[s, i, j] += P[p, s, i, j]
-
-    Args:
-        sch: The schedule.
-        anchor: The product, of loops ``s, i, j, k``; ``parts`` divides the extent of ``k``.
-        parts: How many, at least 2.
-
-    Returns:
-        The block of the parts, of loops ``p, s, i, j, k``, and that of their sum.
-    """
-    *others, k = sch.get_loops(anchor)
-    part, rest = sch.split(k, [parts, None])
-    sch.reorder(part, *others, rest)
-    return sch.rfactor(part, 0), anchor
-
-
-def finish_parts(sch: s_tir.Schedule, total: SBlockRV, vector: int, threads: int = 256) -> None:
-    """Schedule the sum of the parts, with everything that follows it, as a kernel of its own.
-
-    Args:
-        sch: The schedule.
-        total: The block that sums them.
-        vector: Elements that a thread finishes at once.
-        threads: Threads of a block.
-    """
-    while True:
-        consumers = sch.get_consumers(total)
-        if not any(sch.get_consumers(consumer) for consumer in consumers):
-            break
-        for consumer in consumers:
-            inline_other_producers(sch, consumer, total)
-        if not _inline_forward(sch, consumers):
-            break
-    (output,) = sch.get_consumers(total)
-    inline_other_producers(sch, output, total)
-    *rows, columns = sch.get_loops(output)
-    width = int(sch.get(columns).extent)
-    vector = math.gcd(width, vector)
-    across = _share(width // vector, threads)
-    outer, lane, inner = sch.split(columns, [None, across, vector])
-    lanes = [lane]
-    if rows:
-        down = _divisor(int(sch.get(rows[-1]).extent), threads // across)
-        rows[-1], row = sch.split(rows[-1], [None, down])
-        lanes.insert(0, row)
-        sch.reorder(*rows, outer, row, lane, inner)
-    sch.bind(sch.fuse(*rows, outer), "blockIdx.x")
-    thread = sch.fuse(*lanes)
-    sch.bind(thread, "threadIdx.x")
-    sch.set_scope(total, 0, "local")
-    sch.compute_at(total, thread, preserve_unit_loops=True)
-    iters = sch.get(total).iter_vars
-    loops = sch.get_loops(total)[-len(iters) :]
-    reduced = [iv.iter_type == tirx.IterVar.CommReduce for iv in iters]
-    part = loops[reduced.index(True)]
-    last = [loop for loop, is_reduced in zip(loops, reduced, strict=True) if not is_reduced][-1]
-    sch.reorder(part, last)
-    if vector > 1:
-        # Before the sums are set to zero apart: after that TVM proves no loop of them parallel.
-        sch.vectorize(inner)
-        sch.vectorize(last)
-    init = sch.decompose_reduction(total, part)
-    if vector > 1:
-        sch.vectorize(sch.get_loops(init)[-1])
-
-
-def _divisor(number: int, most: int) -> int:
-    """The largest divisor of ``number`` that is at most ``most``."""
-    return max(d for d in range(1, max(1, most) + 1) if number % d == 0)
-
-
-def _share(number: int, most: int) -> int:
-    """Of ``number`` elements those that the threads of a block take, ``most`` of them at most.
-
-    A divisor where there is one of some size: what does not divide must be guarded.
-    """
-    divisor = _divisor(number, most)
-    return divisor if divisor * 4 >= min(number, most) else min(number, most)
-
-
-def inline_other_producers(sch: s_tir.Schedule, block: SBlockRV, kept: SBlockRV) -> None:
-    """Draw what makes the other things that ``block`` reads, besides ``kept``, into it."""
-    while True:
-        others = [
-            producer
-            for producer in sch.get_producers(block)
-            if not sch.get(producer).same_as(sch.get(kept)) and not _reads(sch, producer, kept)
-        ]
-        if not others:
-            return
-        for producer in others:
-            sch.compute_inline(producer)
-
-
-def _reads(sch: s_tir.Schedule, block: SBlockRV, other: SBlockRV) -> bool:
-    """Whether ``block`` reads, at some remove, what ``other`` makes."""
-    return any(
-        sch.get(producer).same_as(sch.get(other)) or _reads(sch, producer, other)
-        for producer in sch.get_producers(block)
-    )

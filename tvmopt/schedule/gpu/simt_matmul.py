@@ -17,16 +17,10 @@ from tvmopt.arch.cuda import itemsize
 
 from .base import GpuTemplate
 from .hint import GpuHint
-from .product import (
-    VECTOR_BYTES,
-    Operand,
-    Product,
-    finish_parts,
-    inline_consumers,
-    inline_producers,
-    normalise,
-    split_reduction,
-)
+from .inlining import inline_consumers, inline_producers
+from .order import bind_blocks, pipeline
+from .product import VECTOR_BYTES, Operand, Product, normalise
+from .split_k import finish_parts, split_reduction
 
 
 class SimtMatmul(GpuTemplate):
@@ -94,6 +88,8 @@ class SimtMatmul(GpuTemplate):
         sch.decompose_reduction(anchor, ko)
         for loop in (ki, iv, jv):
             sch.unroll(loop)
+        # By nvcc: text of so many products costs it seconds.
+        sch.annotate(ki, "pragma_unroll_explicit", 0)
         stages = min(hint.stages, int(sch.get(ko).extent))
         if stages > 1:
             pipeline(sch, ko, copies, stages, hint.async_copy)
@@ -139,19 +135,6 @@ def _group(product: Product) -> int:
 def _most(product: Product) -> int:
     """Elements of the result that a thread stores at once."""
     return max(1, int(VECTOR_BYTES / max(itemsize(product.out), itemsize(product.sums))))
-
-
-def bind_blocks(
-    sch: s_tir.Schedule, batch: list[LoopRV], rows: LoopRV, columns: LoopRV, raster: int
-) -> LoopRV:
-    """Number the tiles along ``blockIdx.x``, ``raster`` rows of them side by side."""
-    extent = int(sch.get(rows).extent)
-    panel = max(d for d in range(1, max(1, raster) + 1) if extent % d == 0)
-    outer, inner = sch.split(rows, [None, panel])
-    sch.reorder(outer, columns, inner)
-    block = sch.fuse(*batch, outer, columns, inner)
-    sch.bind(block, "blockIdx.x")
-    return block
 
 
 def _store(sch: s_tir.Schedule, store: SBlockRV, vector: int) -> None:
@@ -208,32 +191,3 @@ def _fragment(sch: s_tir.Schedule, anchor: SBlockRV, operand: Operand, at: LoopR
     inner = sch.get_loops(fragment)[-1]
     if int(sch.get(inner).extent) > 1:
         sch.vectorize(inner)
-
-
-def pipeline(
-    sch: s_tir.Schedule, loop: LoopRV, copies: list[SBlockRV], stages: int, is_async: bool
-) -> None:
-    """Let the copies of a step run ahead of its products.
-
-    Args:
-        sch: The schedule.
-        loop: The loop over steps; under it the copies, then the products.
-        copies: Into shared memory.
-        stages: Steps in flight, at least 2; exactly 2 when not ``is_async``.
-        is_async: By cp.async; else through registers, into which the next step is loaded before
-            the products and from which it is stored after them.
-    """
-    count = len(copies)
-    if is_async:
-        stage, order = [*[0] * count, stages - 1], list(range(count + 1))
-        sch.annotate(loop, "software_pipeline_async_stages", [0])
-    else:
-        for copy in copies:
-            sch.annotate(copy, "tirx.manifest_shared_memory_local_stage", 1)
-        stage, order = [], []
-        for n in range(count):
-            stage += [0, 0]
-            order += [n, count + 1 + n]
-        stage, order = [*stage, 1], [*order, count]
-    sch.annotate(loop, "software_pipeline_stage", stage)
-    sch.annotate(loop, "software_pipeline_order", order)
