@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+from tvm import relax
 
 from benchmarks.cuda_models import CONTENDERS
 from benchmarks.cuda_networks import NETWORKS, to_relax
@@ -121,24 +122,24 @@ class Contenders:
     def _ours(self, lowered: tvm.IRModule, name: str) -> Callable[[], Any]:
         built = build_library(lowered, self.target, self.scratch / f"{name}.so")
         self.kernels = len(built.sources)
-        return self._loaded(built.path, self.image)
+        return self._loaded(built.path)
 
-    def _loaded(self, path: Path, image: Any) -> Callable[[], Any]:
-        machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cuda())
-        return run_of(machine, [tvm.runtime.from_dlpack(image)], on_gpu=True)
+    def _loaded(self, path: Path) -> Callable[[], Any]:
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cuda())
+        return run_of(machine, [tvm.runtime.from_dlpack(self.image)], on_gpu=True)
 
     # -- others ------------------------------------------------------------------------------
 
     def _dlight(self) -> Callable[[], Any]:
-        mod = to_relax(self.network, self.network.dtype)
-        kind = self.target.to_tvm()
+        mod, kind = to_relax(self.network), self.target.to_tvm()
+        if self.network.dtype != "float32":
+            mod = relax.transform.ToMixedPrecision(out_dtype="float32")(mod)
         assert self.target.gpu is not None
         with embed_cubins(self.target.gpu):
             executable = tvm.compile(mod, kind)
         path = self.scratch / "dlight.so"
         executable.export_library(str(path))
-        image = self.image.to(getattr(self.torch, self.network.dtype))
-        return self._loaded(path, image)
+        return self._loaded(path)
 
     def _eager(self) -> Callable[[], Any]:
         module, image = self._torch()

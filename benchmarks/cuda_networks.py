@@ -178,17 +178,11 @@ NETWORKS: dict[str, Network] = {
 }
 
 
-def to_relax(network: Network, dtype: str = "float32") -> Any:
-    """The network as TVM imports it from PyTorch: a Relax module, its weights constants in it.
-
-    Args:
-        network: The network.
-        dtype: Number format that its weights and input are exported in.
-    """
+def to_relax(network: Network) -> Any:
+    """The network in float32 as TVM imports it from PyTorch, its weights constants in it."""
     from tvm.relax.frontend.torch import from_exported_program
 
-    kind = getattr(torch, dtype)
-    exported = torch.export.export(network.module().to(kind), (network.example().to(kind),))
+    exported = torch.export.export(network.module(), (network.example(),))
     return from_exported_program(
         exported, unwrap_unit_return_tuple=True, run_ep_decomposition=False
     )
