@@ -11,10 +11,11 @@ from tvm import ir, sym, tirx
 from tvmopt.schedule.analysis import Access, BlockFacts, block_facts, substitute
 
 from .int4 import nibble_of
+from .int4_source import PIECE, STEP
 from .steps import one_reduction
 
-#: Weights that one load of a thread brings, and that those of four threads do.
-PIECE, STEP = 32, 128
+
+
 # Weights of a word.
 _WORD = 8
 # Rows of the activation: columns of the tensor instruction.
