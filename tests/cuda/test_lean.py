@@ -110,7 +110,7 @@ def _code(cubin: bytes) -> dict[str, bytes]:
 
 @needs_nvcc
 def test_an_error_is_told_with_the_line() -> None:
-    with pytest.raises(LeanError, match="cicc refused it: .*undefined"):
+    with pytest.raises(LeanError, match=r"cicc refused it: .*undefined"):
         lean_compiler(GPU).cubin('extern "C" __global__ void f(float* x) { y = 1; }')
 
 

@@ -84,8 +84,8 @@ class LeanCompiler:
         self._preludes: dict[tuple[str, ...], Path] = {}
         self._one = threading.Lock()  # the files of a kernel have the names of the last one's
         command = [
-            "nvcc", "--dryrun", "-w", "--keep", "--keep-dir", str(self._folder), "--cubin", *options,
-            str(self._folder / f"{_NAME}.cu"), "-o", str(self._folder / f"{_NAME}.cubin"),
+            "nvcc", "--dryrun", "-w", "--keep", "--keep-dir", str(self._folder), "--cubin",
+            *options, str(self._folder / f"{_NAME}.cu"), "-o", str(self._folder / f"{_NAME}.cubin"),
         ]  # fmt: skip
         (self._folder / f"{_NAME}.cu").write_text("")
         shown = _run(command, None)

@@ -84,7 +84,8 @@ class GpuInt4(GpuTemplate):
         numbers = {
             "batch": form.batch, "rows": form.rows, "depth": form.depth, "group": form.group,
             "tiles": hint.warp[0] // TILE, "share": hint.reduce_threads, "deep": hint.stages,
-            "block": block, "scaled": int(form.scales is not None), "unroll": hint.option("unroll", 1),
+            "block": block, "scaled": int(form.scales is not None),
+            "unroll": hint.option("unroll", 2),
             "x_shared": int(layout.x_shared), "s_shared": int(layout.s_shared),
             "s_pitch": layout.s_pitch, "s_at": layout.scales, "ring_at": layout.ring,
         }  # fmt: skip

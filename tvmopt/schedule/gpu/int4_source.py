@@ -1,11 +1,11 @@
 """CUDA text of the kernel that multiplies weights of four bits by tensor cores.
 
-A warp has rows of weights, 16 a tensor instruction, and walks along them 256 weights a stage; several
-stages are on their way to its own part of shared memory at any time (cp.async). A lane takes eight
-weights, one word, of a row: a logic operation each makes two of them float16 (see :mod:`.int4`), and
-as they come they are an operand of ``mma.m16n8k16``: which step of the reduction is which column of
-that operand is free, if the activation's steps are in the same order. They are put into that order
-once a thread block. Sums are float32; a scale multiplies the sum of its group.
+A warp has rows of weights, 16 a tensor instruction, and walks along them 256 weights a stage;
+several stages are on their way to its own part of shared memory at any time (cp.async). A lane
+takes eight weights, one word, of a row: a logic operation each makes two of them float16 (see
+:mod:`.int4`), and as they come they are an operand of ``mma.m16n8k16``: which step of the reduction
+is which column of that operand is free, if the activation's steps are in the same order. They are
+put into that order once a thread block. Sums are float32; a scale multiplies the sum of its group.
 """
 
 from __future__ import annotations
@@ -27,6 +27,13 @@ __device__ __forceinline__ void tvmopt_copy16(unsigned int to, const void* from,
 }
 __device__ __forceinline__ void tvmopt_copy4(unsigned int to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void tvmopt_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int left>  // until all but the last so many commits' copies are there
+__device__ __forceinline__ void tvmopt_wait() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory");
 }
 // Four bits at 0 and 16 of a register, or at 4 and 20, less an offset, as two float16.
 __device__ __forceinline__ unsigned int tvmopt_even(unsigned int word, unsigned int less) {
@@ -93,7 +100,8 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
     for (int i = 0; i < TILES * 4; ++i) {{
       const int r = i * 4 + line;
       tvmopt_copy16(to + (turn % DEEP) * (TILES * 2048) + r * 128 + ((piece ^ (r % 2 * 4)) * 16),
-                    from + stage * 128 + i * 4 * (K / 2), inside && (N % BLOCK == 0 || row + r < N));
+                    from + stage * 128 + i * 4 * (K / 2),
+                    inside && (N % BLOCK == 0 || row + r < N));
     }}
   }};
 #pragma unroll
@@ -109,7 +117,7 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
                      s + static_cast<long long>(own) * GROUPS + c);
       }}
     }}
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    tvmopt_commit();
   }}
   if (X_SHARED) {{
     uint4* steps = reinterpret_cast<uint4*>(shared);
@@ -121,7 +129,7 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
     }}
   }}
   if (X_SHARED || S_SHARED) {{
-    asm volatile("cp.async.wait_group %0;" :: "n"(DEEP - 2) : "memory");
+    tvmopt_wait<DEEP - 2>();
     __syncthreads();
   }}
   const int own = M == 1 ? 0 : (g < M ? g : M - 1);
@@ -129,10 +137,10 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
   float acc[TILES][4] = {{}};
 #pragma unroll 1
   for (int turn = 0; turn < EACH; ++turn) {{
-    asm volatile("cp.async.wait_group %0;" :: "n"(DEEP - 2) : "memory");
+    tvmopt_wait<DEEP - 2>();
     __syncwarp();  // all lanes' pieces are here, and all lanes have read the stage before
     load(turn + DEEP - 1);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    tvmopt_commit();
     const int stage = turn * SHARE + part;
     const unsigned char* here = ring + (turn % DEEP) * (TILES * 2048) + g * 128;
     const bool inside = STAGES % SHARE == 0 || stage < STAGES;
@@ -149,11 +157,11 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
         const int at = FINE ? (stage * 8 + h * 4 + t) * 32 / G : (stage * 2 + h) * 128 / G;
 #pragma unroll
         for (int i = 0; i < 2 * TILES; ++i) {{
-          const int r = first + i * 8 + g;
+          const int r = first + i * 8 + g, far = min(block * BLOCK + r, N - 1);
           const int c = K % 256 == 0 && STAGES % SHARE == 0 ? at : min(at, GROUPS - 1);
           scale[i / 2][i % 2] =
               S_SHARED ? reinterpret_cast<const half*>(shared + {s_at})[r * S_PITCH + c]
-                       : __ldg(s + static_cast<long long>(min(block * BLOCK + r, N - 1)) * GROUPS + c);
+                       : __ldg(s + static_cast<long long>(far) * GROUPS + c);
         }}
       }}
 #pragma unroll
@@ -197,7 +205,7 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
       }}
     }}
   }}
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  tvmopt_wait<0>();
   __syncthreads();  // the sums take the place of what was loaded
   float* sums = reinterpret_cast<float*>(shared);
 #pragma unroll
