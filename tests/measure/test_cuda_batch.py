@@ -53,10 +53,15 @@ def test_large_products_have_a_reference_in_tiles() -> None:
 
 @pytest.mark.parametrize(("count", "parts"), [(0, 4), (1, 4), (4, 4), (21, 4), (20, 16)])
 def test_hints_are_dealt_to_all_builders(count: int, parts: int) -> None:
-    chunks = _chunks(count, parts)
+    chunks = _chunks([GpuHint("gpu_gemv", H200)] * count, parts)
     assert sorted(n for chunk in chunks for n in chunk) == list(range(count))
     sizes = [len(chunk) for chunk in chunks]
     assert len(sizes) == min(count, parts) and (not sizes or max(sizes) - min(sizes) <= 1)
+
+
+def test_what_takes_long_is_built_alone() -> None:
+    hints = [GpuHint("gpu_gemv", H200)] * 4 + [GpuHint("hopper_gemm", H200)] * 2
+    assert sorted(map(sorted, _chunks(hints, 4))) == [[0, 2], [1, 3], [4], [5]]
 
 
 @needs_nvcc

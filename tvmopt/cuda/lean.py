@@ -16,6 +16,7 @@ import shlex
 import string
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -81,9 +82,10 @@ class LeanCompiler:
         self._held = tempfile.TemporaryDirectory(prefix="tvmopt-nvcc-")
         self._folder = Path(self._held.name)
         self._preludes: dict[tuple[str, ...], Path] = {}
+        self._one = threading.Lock()  # the files of a kernel have the names of the last one's
         command = [
-            "nvcc", "--dryrun", "-w", "--keep", "--keep-dir", str(self._folder), "--cubin", *options,
-            str(self._folder / f"{_NAME}.cu"), "-o", str(self._folder / f"{_NAME}.cubin"),
+            "nvcc", "--dryrun", "-w", "--keep", "--keep-dir", str(self._folder), "--cubin",
+            *options, str(self._folder / f"{_NAME}.cu"), "-o", str(self._folder / f"{_NAME}.cubin"),
         ]  # fmt: skip
         (self._folder / f"{_NAME}.cu").write_text("")
         shown = _run(command, None)
@@ -106,11 +108,12 @@ class LeanCompiler:
         """
         text, headers = lean_source(source)
         result = self._folder / f"{_NAME}.cubin"
-        Path(self._text).write_text(f'#include "{self._prelude(headers)}"\n{text}')
-        _run(self._compile, self._environment)
-        _run(self._assemble, self._environment)
-        code = result.read_bytes()
-        result.unlink()  # or the next source's failure would pass for this
+        with self._one:
+            Path(self._text).write_text(f'#include "{self._prelude(headers)}"\n{text}')
+            _run(self._compile, self._environment)
+            _run(self._assemble, self._environment)
+            code = result.read_bytes()
+            result.unlink()  # or what fails to write the next would pass with this
         return code
 
     def _prelude(self, headers: tuple[str, ...]) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 #: CUDA's headers that a prelude may hold, in the order in which they need each other.
-HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "math_constants.h")
+HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "math_constants.h", "mma.h")
 #: Headers whose part in a kernel every prelude has.
 OWN_HEADERS = ("cstdint", "stdint.h", "type_traits", "cuda.h", "sm_61_intrinsics.h")
 
@@ -26,7 +26,7 @@ _BASE = (
 )  # fmt: skip
 
 _EMPTY = (
-    "algorithm", "assert.h", "cassert", "cmath", "cstdint", "cstdlib", "cstring", "ctype.h",
+    "algorithm", "cmath", "cstdint", "cstdlib", "cstring", "ctype.h",
     "cuda.h", "functional", "initializer_list", "iosfwd", "limits", "limits.h", "malloc.h",
     "math.h", "memory.h", "new", "ostream", "stdint.h", "stdio.h", "stdlib.h", "string.h",
     "type_traits",
@@ -58,6 +58,9 @@ typedef unsigned long uint64_t;
 typedef long intptr_t;
 typedef unsigned long uintptr_t;
 typedef unsigned long ulong;
+"""
+_ASSERT = """
+#define assert(held) ((held) ? (void)0 : __assert_fail(#held, __FILE__, __LINE__, __func__))
 """
 _TIME = "#pragma once\ntypedef long clock_t;\ntypedef long time_t;\n"
 _UTILITY = """
@@ -150,6 +153,8 @@ def write_stand_ins(folder: Path) -> None:
         ("features.h", _FEATURES),
         ("stddef.h", _STDDEF),
         ("cstddef", _STDDEF),
+        ("assert.h", _ASSERT),
+        ("cassert", _ASSERT),
         ("time.h", _TIME),
         ("utility", _UTILITY),
         ("cmath", _cmath()),

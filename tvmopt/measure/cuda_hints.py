@@ -25,10 +25,15 @@ from tvmopt.measure.hints import (
     base_library,
 )
 from tvmopt.measure.workers import Job, Outcome
+from tvmopt.schedule import Hint
 
 _MOST_BUILDERS = 16
 # Rounds that tell candidates apart: a GPU's speed varies less than a CPU's.
 _ROUNDS = 20
+# How long a template's kernels take to make and compile, by the others'.
+_EFFORTS = {
+    "hopper_gemm": 2.0, "hopper_conv": 2.0, "mma_matmul": 4.0, "simt_matmul": 3.0, "gpu_int4": 1.5,
+}  # fmt: skip
 
 
 class CudaMeasurer(MeasuringWorkers):
@@ -79,7 +84,7 @@ class CudaMeasurer(MeasuringWorkers):
         jobs: list[Job] = []
         parts: list[tuple[int, list[int], Path]] = []
         for number, group in enumerate(groups):
-            chunks = _chunks(len(group.hints), max(1, self._chunks - 1))
+            chunks = _chunks(group.hints, max(1, self._chunks - 1))
             if group.hints and base_library(group) is None:
                 chunks.insert(0, [])  # what candidates are checked with, beside them
             for chunk in chunks:
@@ -174,9 +179,19 @@ class CudaMeasurer(MeasuringWorkers):
         return timed
 
 
-def _chunks(count: int, parts: int) -> list[list[int]]:
-    """The numbers below ``count``, dealt to at most ``parts`` lists."""
-    return [list(range(first, count, parts)) for first in range(min(count, parts))]
+def _chunks(hints: Sequence[Hint], parts: int) -> list[list[int]]:
+    """The places of ``hints``, dealt to at most ``parts`` lists that take about as long to build.
+
+    The longest first, each to the list that has least so far.
+    """
+    efforts = [_EFFORTS.get(hint.template, 1.0) for hint in hints]
+    chunks: list[list[int]] = [[] for _ in range(min(len(hints), parts))]
+    have = [0.0] * len(chunks)
+    for place in sorted(range(len(hints)), key=lambda n: -efforts[n]):
+        least = have.index(min(have))
+        chunks[least].append(place)
+        have[least] += efforts[place]
+    return chunks
 
 
 def _found(

@@ -10,6 +10,7 @@ from tvm import s_tir
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.schedule.analysis import BlockFacts, all_facts
 from tvmopt.schedule.gpu.hint import GpuHint
+from tvmopt.schedule.gpu.window import WIDEST
 
 from .elementwise import traffic
 from .ranked import GpuRanked
@@ -40,6 +41,8 @@ def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list
         sorted(vectors), (64, 128, 256), (0, 1), (1, 2, 4, 7, 8)
     ):
         if before % tile or (direct and vector == 1) or vector * tile > 32:
+            continue
+        if direct and vector * size > WIDEST:
             continue
         hint = GpuHint(
             "gpu_window", arch, thread=(threads,), vector=vector,

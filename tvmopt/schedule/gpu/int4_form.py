@@ -11,10 +11,9 @@ from tvm import ir, sym, tirx
 from tvmopt.schedule.analysis import Access, BlockFacts, block_facts, substitute
 
 from .int4 import nibble_of
+from .int4_source import PIECE, STEP
 from .steps import one_reduction
 
-#: Weights that one load of a thread brings, and that those of four threads do.
-PIECE, STEP = 32, 128
 # Weights of a word.
 _WORD = 8
 # Rows of the activation: columns of the tensor instruction.
@@ -161,7 +160,7 @@ def _group(facts: BlockFacts, scales: Access, n: int, k: int) -> int | None:
     if size % rows or depth % (size // rows):
         return None
     group = depth // (size // rows)
-    if group % PIECE or (group < STEP and STEP % group) or (group > STEP and group % STEP):
+    if group % PIECE or (group > STEP and group % STEP and group != depth):
         return None
     return group if _walks(facts, scales, n, k, depth, group) else None
 
@@ -189,7 +188,7 @@ def _walks(
 def _places(
     body: tirx.BufferStore, final: tirx.BufferStore, facts: BlockFacts, wide: list[int]
 ) -> list[tirx.Var] | None:
-    """The variables by which ``final`` reads the axes ``wide`` of the sums; None where by others."""
+    """The variables by which ``final`` reads the axes ``wide`` of the sums; None where not so."""
     loads: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(final.value, (ir.TensorLoad, loads.append), order="post")
     sums = [load for load in loads if load.source.same_as(body.buffer)]

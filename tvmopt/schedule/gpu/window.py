@@ -24,6 +24,9 @@ from .steps import (
     with_epilogue,
 )
 
+#: Bytes of the widest vector of sums that TVM can write in CUDA.
+WIDEST = 16
+
 
 class GpuWindow(GpuTemplate):
     """Every thread computes a vector of results, the window unrolled."""
@@ -54,6 +57,9 @@ class GpuWindow(GpuTemplate):
         block = sch.get_sblock(found[0].name)
         vector = _vector(found[0], hint.vector)
         threads = hint.thread[0] if hint.thread else 128
+        size = int(found[0].write.buffer.dtype.itemsize)
+        if hint.option("direct") and vector * size > WIDEST:
+            return None
         end = with_epilogue(sch, block)
         loops = sch.get_loops(block)
         spatial = [lp for lp, a in zip(loops, found[0].axes, strict=True) if not a.reduce]
