@@ -1,10 +1,11 @@
 """Whole networks on a CUDA GPU: TVM's default, ours, PyTorch eager and compiled.
 
-``python -m benchmarks.cuda_models [--only NAMES] [--topk K] [--json FILE] [--out FILE.md]``. One
-process a network, which all prepare side by side (kernels and ``torch.compile`` alike take
-minutes), and then tune and time one after the other, alone on the GPU, all contenders in turns.
-Every result is compared with float32 by PyTorch. Ends with 1 when a network has no time or is
-wrong. Needs TVM and PyTorch, not ONNX or MLflow.
+``python -m benchmarks.cuda_models [--only NAMES] [--contenders WHO] [--topk K] [--json FILE]
+[--out FILE.md]``. Two processes a network, one for ``torch.compile``, all of which prepare side by
+side (kernels and compiled networks alike take minutes). Then, alone on the GPU, one network after
+the other is tuned, and timed in rounds in which all contenders take turns in rotating order. Every
+result is compared with float32 by PyTorch. Ends with 1 when ours has no time or is wrong. Needs TVM
+and PyTorch, not ONNX or MLflow.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import statistics
 import subprocess
 import sys
 import threading
@@ -26,19 +28,22 @@ from tvmopt.versions import TVM_VERSION
 #: Who is timed: TVM's default pipeline; the policy's first choices; the best measured; PyTorch.
 CONTENDERS = ("dlight", "first", "tuned", "eager", "compiled")
 _TOLERANCE = {"float32": 1e-3, "float16": 3e-2}
+_ROUNDS = 15
+# Seconds of one step, from which on a process is given up.
+_LIMITS = {"prepare": 300.0, "tune": 240.0, "check": 60.0, "once": 20.0}
 
 
 class Worker:
-    """The process of one network; it is told each step by a line and answers by one.
+    """A process with some contenders of a network; it answers each line by one of JSON.
 
     Args:
         name: The network.
-        topk: Configurations measured a function; 0 leaves tuning out.
+        topk: Configurations measured a function.
         only: Contenders.
     """
 
     def __init__(self, name: str, topk: int, only: Sequence[str]) -> None:
-        self.name = name
+        self.name, self.only = name, list(only)
         command = [
             sys.executable, "-m", "benchmarks.cuda_models_worker", name, str(topk), ",".join(only)
         ]  # fmt: skip
@@ -46,9 +51,10 @@ class Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def ask(self, step: str, seconds: float) -> dict[str, Any]:
+    def ask(self, step: str) -> dict[str, Any]:
         """Let it do ``step``; what it answers, or ``{"problem": ...}``."""
         assert self._process.stdin is not None and self._process.stdout is not None
+        seconds = _LIMITS[step.partition(" ")[0]]
         timer = threading.Timer(seconds, self._process.kill)
         timer.start()
         try:
@@ -70,32 +76,87 @@ class Worker:
         self._process.wait()
 
 
+class Row:
+    """One network: its processes, and what was measured.
+
+    Args:
+        name: The network.
+        topk: Configurations measured a function.
+        only: Contenders.
+    """
+
+    def __init__(self, name: str, topk: int, only: Sequence[str]) -> None:
+        self.found: dict[str, Any] = {"name": name, "errors": {}, "ms": {}, "problems": {}}
+        parts = [[c for c in only if c != "compiled"], [c for c in only if c == "compiled"]]
+        self._workers = [Worker(name, topk, part) for part in parts if part]
+
+    def all(self, step: str) -> None:
+        """Let every process do ``step``, side by side."""
+        threads = [threading.Thread(target=self._one, args=(w, step)) for w in self._workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def time(self) -> None:
+        """Check all contenders, then time them in turns."""
+        for worker in list(self._workers):
+            self._one(worker, "check")
+        turns = [(worker, name) for worker in self._workers for name in worker.only]
+        turns = [(worker, name) for worker, name in turns if name in self.found["errors"]]
+        rounds: dict[str, list[float]] = {name: [] for _, name in turns}
+        for number in range(_ROUNDS):
+            first = number % max(1, len(turns))  # who comes after a slow one finds the GPU cool
+            for worker, name in turns[first:] + turns[:first]:
+                said = worker.ask(f"once {name}")
+                if "ms" in said:
+                    rounds[name].append(said["ms"])
+        for name, spent in rounds.items():
+            if spent:
+                self.found["ms"][name] = statistics.median(spent)
+                self.found.setdefault("spread", {})[name] = [min(spent), max(spent)]
+
+    def _one(self, worker: Worker, step: str) -> None:
+        said = worker.ask(step)
+        if "problem" in said:
+            for name in worker.only:
+                self.found["problems"].setdefault(name, said["problem"])
+            self._workers.remove(worker)
+            worker.close()
+        for key, value in said.items():
+            if isinstance(value, dict):
+                self.found.setdefault(key, {}).update(value)
+            else:
+                self.found[key] = value
+
+    def close(self) -> None:
+        """End its processes."""
+        for worker in self._workers:
+            worker.close()
+
+
 def measure(names: Sequence[str], topk: int, only: Sequence[str]) -> list[dict[str, Any]]:
     """One row a network, in order."""
     begun = time.perf_counter()
-    workers = [Worker(name, topk, only) for name in names]
-    rows: list[dict[str, Any]] = [{} for _ in names]
 
-    def prepare(number: int) -> None:
-        rows[number] |= workers[number].ask("prepare", 400.0)
+    def say(text: str) -> None:
+        print(f"{time.perf_counter() - begun:.0f} s {text}", file=sys.stderr, flush=True)
 
-    threads = [threading.Thread(target=prepare, args=(number,)) for number in range(len(names))]
+    rows = [Row(name, topk, only) for name in names]
+    threads = [threading.Thread(target=row.all, args=("prepare",)) for row in rows]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    print(f"prepared after {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
-    for step in ("tune", "time") if topk else ("time",):
-        for row, worker in zip(rows, workers, strict=True):
-            if "problem" not in row:
-                row |= worker.ask(step, 240.0)
-                at = time.perf_counter() - begun
-                said = row.get("problem") or row.get("ms") or f"{row.get('tune_s', 0):.0f} s"
-                print(f"{at:.0f} s {step} {worker.name}: {said}", file=sys.stderr, flush=True)
-    for row, worker in zip(rows, workers, strict=True):
-        row["name"] = worker.name
-        worker.close()
-    return rows
+    say("prepared")
+    for row in rows:
+        if topk:
+            row.all("tune")
+            say(f"{row.found['name']}: tuned in {row.found.get('tune_s', 0):.0f} s")
+        row.time()
+        row.close()
+        say(f"{row.found['name']}: {row.found['ms']}")
+    return [row.found for row in rows]
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -108,10 +169,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    if "ms" not in row:
-        return [row["name"], f"FAILED: {row.get('problem')}", *["-"] * (len(CONTENDERS) + 5)]
     ms, errors = row["ms"], row["errors"]
-    ours = min(ms[c] for c in ("first", "tuned") if c in ms) if "first" in ms else None
+    ours = min((ms[c] for c in ("first", "tuned") if c in ms), default=None)
 
     def over(contender: str) -> str:
         return f"{ms[contender] / ours:.3g}" if contender in ms and ours else "-"
@@ -129,7 +188,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 def right(row: dict[str, Any]) -> bool:
     """Whether ours was timed, and computes what PyTorch does in float32."""
     allowed = _TOLERANCE[row["name"].rpartition("-")[2]]
-    ours = [c for c in ("first", "tuned") if c in row.get("ms", {})]
+    ours = [c for c in ("first", "tuned") if c in row["ms"]]
     return bool(ours) and all(row["errors"][c] <= allowed for c in ours)
 
 
@@ -155,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     notes = [
         f"{row['name']}: {who} failed: {why}"
         for row in rows
-        for who, why in row.get("problems", {}).items()
+        for who, why in row["problems"].items()
     ]
     text = "\n".join([told, "", table(rows), "", *notes])
     if args.out:

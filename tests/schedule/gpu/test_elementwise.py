@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from tvm import relax
+from tvm import relax, s_tir, tirx
 
 from tvmopt.schedule.apply import NotApplicable
 from tvmopt.schedule.gpu.apply import apply_gpu_hint, finish_gpu
+from tvmopt.schedule.gpu.hint import GpuHint
 
 from .functions import lowered, sums
 from .serial import assert_same, cuda_source, hint
@@ -30,6 +33,9 @@ FUNCTIONS = {
     "take": lambda: lowered(lambda w, i: op.take(w, i, 0), ((5, 24), H), ((9,), "int32")),
     "scalar": lambda: lowered(op.add, ((1,), F), ((1,), F)),
     "transpose": lambda: lowered(lambda x: op.permute_dims(x, [1, 0]), ((24, 16), H)),
+    "heads": lambda: lowered(
+        lambda x: op.permute_dims(op.reshape(x, (2, 5, 3, 8)), [0, 2, 1, 3]), ((2, 5, 24), H)
+    ),
 }
 
 
@@ -58,3 +64,17 @@ def test_vectors_that_tvm_does_not_compile_are_not_made() -> None:
     code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
     assert "make_uint4" not in code.partition("main_kernel(")[2]
     assert "*(uint4*)(T_transpose" in code
+
+
+def test_a_thread_keeps_what_it_reads_of_a_reshaped_tensor() -> None:
+    """Indices of a reshape are simplified, or each thread would hold the whole tensor."""
+    for one in HINTS[:2]:
+        source = cuda_source(finish_gpu(_scheduled("heads", one), FUNCTIONS["heads"]()))
+        sizes = [int(n) for n in re.findall(r"\bhalf \w+\[(\d+)\]", source)]
+        assert all(size <= 8 for size in sizes), sizes
+
+
+def _scheduled(name: str, one: GpuHint) -> tirx.PrimFunc:
+    made = apply_gpu_hint(FUNCTIONS[name](), one)
+    assert isinstance(made, s_tir.Schedule)
+    return made.mod["main"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tvm import IRModule, s_tir, tirx
+from tvm import s_tir, tirx
 
 from tvmopt.schedule.analysis import BlockFacts, all_facts, block_facts
 
@@ -15,7 +15,7 @@ from .steps import (
     extent,
     fuse_all,
     init_before,
-    inline_all,
+    inlined,
     output_block,
     spatial_extent,
     unrolled,
@@ -45,8 +45,7 @@ class WalkForm:
 
 def prepare_walk(func: tirx.PrimFunc) -> WalkForm | None:
     """The form of ``func``; None unless all its blocks see the same columns."""
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    inline_all(sch)
+    sch = inlined(func)
     blocks = all_facts(sch)
     found = [f for f in blocks if f.reduction]
     end = output_block(sch)

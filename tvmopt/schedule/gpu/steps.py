@@ -23,7 +23,7 @@ from tvmopt.schedule.analysis import (
 _MAX_INLINED_SIZE = 300
 
 
-def inline_all(sch: s_tir.Schedule) -> None:
+def _inline_all(sch: s_tir.Schedule) -> None:
     """Inline every block without reduction that is no output into its consumers.
 
     What is read several times is computed several times: registers and arithmetic cost less than
@@ -48,6 +48,33 @@ def inline_all(sch: s_tir.Schedule) -> None:
             continue
 
 
+def inlined(func: tirx.PrimFunc) -> s_tir.Schedule:
+    """A schedule of ``func`` with all inlined and its indices simplified.
+
+    Before -> after, where ``T`` is ``A`` of shape (4, 8) reshaped to (4, 2, 4)::
+
+        Y[i, j, k] = A[((j * 4 + k) // 8 + i) % 4, (j * 4 + k) % 8]
+        Y[i, j, k] = A[i, j * 4 + k]
+
+    TVM sees what part of ``A`` a thread reads in the second form only. The trace of a schedule
+    that loses divisions in this way begins at the changed function.
+    """
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    _inline_all(sch)
+    simple = s_tir.transform.StmtSimplify()(sch.mod)["main"]
+    if _divisions(simple) == _divisions(sch.mod["main"]):
+        return sch
+    # A copy: a schedule changes in place what it does not see to be ``func``'s, too.
+    return s_tir.Schedule(IRModule({"main": s_tir.renew_defs(simple)}))
+
+
+def _divisions(func: tirx.PrimFunc) -> int:
+    """Divisions of indices in ``func``."""
+    found: list[ir.Expr] = []
+    tvm_ffi.structural_walk(func.body, ((tirx.FloorDiv, tirx.FloorMod), found.append), order="post")
+    return len(found)
+
+
 def output_block(sch: s_tir.Schedule) -> SBlockRV | None:
     """The block that writes the only result; None when there are several."""
     blocks = sch.get_output_blocks("root")
@@ -60,8 +87,7 @@ def one_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, BlockFacts, SBlo
     None where there are several reductions, or more than one block after it, or one that is not of
     the same elements.
     """
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    inline_all(sch)
+    sch = inlined(func)
     blocks = all_facts(sch)
     found = [f for f in blocks if f.reduction]
     last = output_block(sch)
