@@ -50,13 +50,14 @@ def test_what_is_for_cpus_is_refused(target: str, asked: dict, message: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_integers_have_signs_on_a_gpu_unless_asked() -> None:
+def test_integers_all_have_signs_on_hopper_unless_asked() -> None:
     found = {
         (target, asked): request(target, dtype="int8", quantization=asked).convert.quantization
-        for target in ("h200", "host")
+        for target in ("h200", "a100", "host")
         for asked in ("auto", "u8s8", "s8s8")
     }
-    assert found["h200", "auto"] == "s8s8" and found["host", "auto"] == "u8s8"
+    assert found["h200", "auto"] == "s8s8"
+    assert found["a100", "auto"] == found["host", "auto"] == "u8s8"
     assert all(found[target, asked] == asked for target, asked in found if asked != "auto")
 
 
