@@ -50,7 +50,14 @@ def lower_passes(
         relax.transform.DeadCodeElimination(["main"]),
         # 4. Weights are known: a schedule may choose their layout.
         relax.transform.AttachAttrLayoutFreeBuffers(),
+        # 5. On a GPU a launch costs: what only reshapes is a view.
+        *(_views() if target is not None and target.kind.name == "cuda" else []),
     ]
+
+
+def _views() -> list[tvm.transform.Pass]:
+    """Functions that only reshape become views; a scheduled one would not be known for one."""
+    return [relax.transform.RewriteDataflowReshape(), relax.transform.DeadCodeElimination(["main"])]
 
 
 def lower(
