@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import tvm
 
 from tvmopt import cuda_runtime, host
 from tvmopt.cuda import compiler, modules
-from tvmopt.errors import ConfigError, EnvironmentSetupError
+from tvmopt.errors import BuildError, ConfigError, EnvironmentSetupError
+from tvmopt.tracking import workflow
 from tvmopt.tracking.request import Request, make_request
 from tvmopt.tracking.search import search
 from tvmopt.tracking.workflow import _check_tools
@@ -96,3 +98,18 @@ def test_the_compilers_version_is_part_of_a_build(monkeypatch) -> None:
         assert compiler.version().split()[0] == compiler.compiler()
     except EnvironmentSetupError:
         pytest.skip("neither nvcc nor nvrtc is installed")
+
+
+def test_an_untuned_build_for_a_gpu_may_fail_alone(monkeypatch, capsys) -> None:
+    def fail(*_: object) -> None:
+        raise BuildError("nvcc refused a kernel")
+
+    logged: dict[str, str] = {}
+    monkeypatch.setattr(workflow.pipeline, "baseline_stage", fail)
+    monkeypatch.setattr(workflow, "log_tags", lambda client, run, tags: logged.update(tags))
+    session = types.SimpleNamespace(client=None, run_id="r")
+    assert workflow._baseline(session, request(), None) is None
+    assert "build-untuned_tvm  failed: nvcc refused" in capsys.readouterr().out
+    assert logged == {"tvmopt.unmeasured.untuned_latency_ms_p50": "nvcc refused a kernel"}
+    with pytest.raises(BuildError):
+        workflow._baseline(session, request("host"), None)
