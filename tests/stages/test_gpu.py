@@ -105,6 +105,7 @@ def test_latency_is_the_gpus_and_throughput_that_of_calls_in_a_row(
     monkeypatch.setattr(TargetSpec, "from_dict", classmethod(lambda cls, data: gpu))
     monkeypatch.setattr(TargetSpec, "missing_on_host", lambda self: ())
     monkeypatch.setattr(cuda_runtime, "describe", lambda: "an A100")
+    monkeypatch.setattr(evaluate_module, "peak_memory_mb", lambda bundle: 55.5)
     of = iter((0.002, 0.004))
     monkeypatch.setattr(evaluate_module, "load", lambda path: OnCpu(load(path), next(of)))
     result, out = evaluate_model(None, {CANDIDATE: conv_bundle, UNTUNED: conv_bundle}, repeats=7)
@@ -115,7 +116,8 @@ def test_latency_is_the_gpus_and_throughput_that_of_calls_in_a_row(
     assert result.tags["tvmopt.gpu"] == "an A100"
     assert result.tags["tvmopt.baseline"] == "ONNX Runtime on the CPU, 1 threads"
     assert "by the GPU's clock" in result.tags["tvmopt.latency_of"]
-    assert "for CPUs only" in result.tags["tvmopt.unmeasured.peak_memory_mb"]
+    assert result.metrics["peak_memory_mb"] == 55.5
+    assert "the GPU's memory" in result.tags["tvmopt.memory_of"]
     assert "an A100" in result.changed[-1]
     rows = {row["variant"]: row for row in read_table(out)}
     assert set(rows) == {CANDIDATE, UNTUNED, REFERENCE}
