@@ -100,6 +100,7 @@ def build_library(
         raise
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        lines = [line for line in lines if not line.endswith("skipped ...)")]  # TVM says how many
         reason = lines[-1][:300] if lines else type(error).__name__
         raise BuildError(f"code generation for {target.device} failed: {reason}") from error
     return BuiltLibrary(path, sources, time.perf_counter() - start, instructions, records)
