@@ -72,8 +72,6 @@ def build_library(
     from tvmopt.tune.database import DatabaseKey, canonical_target, granularity_of
 
     start = time.perf_counter()
-    if target.gpu is not None:
-        mod = _with_views(mod)
     functions = [v.name_hint for v, f in mod.functions_items() if _is_tensor_ir(f)]
     sources = dict.fromkeys(functions, "none:baseline")
     records: dict[str, str] = {}
@@ -102,18 +100,10 @@ def build_library(
         raise
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        lines = [line for line in lines if not line.endswith("skipped ...)")]  # TVM says how many
         reason = lines[-1][:300] if lines else type(error).__name__
         raise BuildError(f"code generation for {target.device} failed: {reason}") from error
     return BuiltLibrary(path, sources, time.perf_counter() - start, instructions, records)
-
-
-def _with_views(mod: tvm.IRModule) -> tvm.IRModule:
-    """``mod`` without the functions that only reshape: their results are views of memory.
-
-    Found here because a function that is scheduled already is not known for one any more.
-    """
-    passes = [relax.transform.RewriteDataflowReshape(), relax.transform.DeadCodeElimination()]
-    return tvm.transform.Sequential(passes)(mod)
 
 
 def _schedule(mod: tvm.IRModule, target: TargetSpec) -> tuple[tvm.IRModule, dict[str, str]]:

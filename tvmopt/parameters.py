@@ -89,8 +89,8 @@ _ALL = (
     Parameter("skip_layers", str, "",
               "layers to leave alone: indices, name globs, operator types (0,fc*,Gemm), or auto"),
     Parameter("quantization", str, "auto",
-              f"int8: activations and weights, {' or '.join(QUANTIZATIONS)}; auto: u8s8 on a CPU, "
-              "s8s8 on a GPU"),
+              f"int8: activations and weights, {' or '.join(QUANTIZATIONS)}; auto: s8s8 for "
+              "Hopper GPUs, u8s8 for all else"),
     Parameter("calibration", str, "minmax",
               f"int8: how ranges are chosen: {', '.join(CALIBRATIONS)}"),
     Parameter("calibration_samples", int, 100, "int8: most samples to calibrate on"),

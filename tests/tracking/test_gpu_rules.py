@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import tvm
 
 from tvmopt import cuda_runtime, host
 from tvmopt.cuda import compiler, modules
-from tvmopt.errors import ConfigError, EnvironmentSetupError
+from tvmopt.errors import BuildError, ConfigError, EnvironmentSetupError
+from tvmopt.tracking import workflow
 from tvmopt.tracking.request import Request, make_request
 from tvmopt.tracking.search import search
 from tvmopt.tracking.workflow import _check_tools
@@ -50,13 +52,14 @@ def test_what_is_for_cpus_is_refused(target: str, asked: dict, message: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_integers_have_signs_on_a_gpu_unless_asked() -> None:
+def test_integers_all_have_signs_on_hopper_unless_asked() -> None:
     found = {
         (target, asked): request(target, dtype="int8", quantization=asked).convert.quantization
-        for target in ("h200", "host")
+        for target in ("h200", "a100", "host")
         for asked in ("auto", "u8s8", "s8s8")
     }
-    assert found["h200", "auto"] == "s8s8" and found["host", "auto"] == "u8s8"
+    assert found["h200", "auto"] == "s8s8"
+    assert found["a100", "auto"] == found["host", "auto"] == "u8s8"
     assert all(found[target, asked] == asked for target, asked in found if asked != "auto")
 
 
@@ -95,3 +98,18 @@ def test_the_compilers_version_is_part_of_a_build(monkeypatch) -> None:
         assert compiler.version().split()[0] == compiler.compiler()
     except EnvironmentSetupError:
         pytest.skip("neither nvcc nor nvrtc is installed")
+
+
+def test_an_untuned_build_for_a_gpu_may_fail_alone(monkeypatch, capsys) -> None:
+    def fail(*_: object) -> None:
+        raise BuildError("nvcc refused a kernel")
+
+    logged: dict[str, str] = {}
+    monkeypatch.setattr(workflow.pipeline, "baseline_stage", fail)
+    monkeypatch.setattr(workflow, "log_tags", lambda client, run, tags: logged.update(tags))
+    session = types.SimpleNamespace(client=None, run_id="r")
+    assert workflow._baseline(session, request(), None) is None
+    assert "build-untuned_tvm  failed: nvcc refused" in capsys.readouterr().out
+    assert logged == {"tvmopt.unmeasured.untuned_latency_ms_p50": "nvcc refused a kernel"}
+    with pytest.raises(BuildError):
+        workflow._baseline(session, request("host"), None)

@@ -96,6 +96,19 @@ class Stream:
             raise CudaCallError(f"{name} failed: {text}")
 
 
+def free_bytes() -> int:
+    """Bytes of the first GPU's memory that nothing has taken.
+
+    Raises:
+        CudaCallError: As :class:`Stream`.
+    """
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    code = _runtime_library().cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+    if code:
+        raise CudaCallError(f"cudaMemGetInfo failed with error {code}")
+    return free.value
+
+
 def _free(
     cuda: ctypes.CDLL,
     graphs: list[tuple[ctypes.c_void_p, ctypes.c_void_p]],

@@ -1,6 +1,7 @@
-"""Peak memory of a process that does nothing but load one compiled model and call it.
+"""Memory of a process that does nothing but load one compiled model and call it.
 
-Run as ``python -m tvmopt.evaluate.memory FOLDER``; prints megabytes (10^6 bytes).
+Run as ``python -m tvmopt.evaluate.memory FOLDER``; prints megabytes (10^6 bytes): of a model for a
+CPU the peak of the process, of one for a GPU what it has taken of the GPU's memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ _TIMEOUT_S = 600
 
 
 def peak_memory_mb(bundle: Path) -> float:
-    """Peak resident memory in megabytes of a process that runs the golden inputs of ``bundle``."""
+    """Memory in megabytes of a process that runs the golden inputs of ``bundle``.
+
+    Its peak resident memory; of a model for a GPU what the process takes there for the model, its
+    kernels included.
+    """
     env = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "tvmopt.evaluate.memory", str(bundle)],
@@ -30,19 +35,33 @@ def peak_memory_mb(bundle: Path) -> float:
 
 
 def _main(folder: str) -> None:
-    from tvmopt.runtime import load
+    from tvmopt.runtime import ModelMetadata, load
     from tvmopt.runtime.model import read_golden
 
+    metadata = ModelMetadata.read(Path(folder))
+    before = _free_on_gpu() if metadata.gpu else 0
     model = load(folder)
-    inputs, _ = read_golden(Path(folder), model.metadata)
+    inputs, _ = read_golden(Path(folder), metadata)
     for _ in range(_CALLS):
         model(inputs)
+    if metadata.gpu:
+        print((before - _free_on_gpu()) / 1e6)
+        return
     # Not getrusage: its maximum survives exec, and would be that of the parent's image.
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
     if found is None:
         raise OSError("this system does not report peak memory in /proc/self/status")
     print(int(found.group(1)) * 1024 / 1e6)
+
+
+def _free_on_gpu() -> int:
+    from tvmopt import cuda_runtime
+    from tvmopt.cuda.graph import free_bytes
+
+    if problem := cuda_runtime.problem():
+        raise OSError(problem)
+    return free_bytes()
 
 
 if __name__ == "__main__":

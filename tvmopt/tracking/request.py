@@ -140,8 +140,8 @@ def make_request(
     name = check_name(name or name_of(str(model)))
     spec = resolve_target(target, threads)
     one_of("quantization", quantization, (AUTO, *QUANTIZATIONS))
-    if quantization == AUTO:  # the tensor cores' fastest instructions take one type alone
-        quantization = "u8s8" if spec.gpu is None else "s8s8"
+    if quantization == AUTO:  # the instructions of Hopper's warpgroups take one type alone
+        quantization = "s8s8" if spec.gpu is not None and spec.gpu.has_wgmma else "u8s8"
     if spec.gpu is not None:
         check_gpu_request(
             spec.gpu,

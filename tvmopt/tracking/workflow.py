@@ -7,7 +7,13 @@ from pathlib import Path
 
 from tvmopt.config import MEASURING
 from tvmopt.cuda.modules import check_tools
-from tvmopt.errors import ConfigError, PromotionRefusedError
+from tvmopt.errors import (
+    AccuracyError,
+    BuildError,
+    ConfigError,
+    PromotionRefusedError,
+    StageFailedError,
+)
 from tvmopt.link import link_options
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
 from tvmopt.stages.tune import DATABASE_DIR
@@ -85,7 +91,7 @@ def main(
         built = pipeline.build_stage(session, request, converted, tuned)
         baseline = None
         if request.is_measurable:
-            baseline = pipeline.baseline_stage(session, request, converted)
+            baseline = _baseline(session, request, converted)
         measured = pipeline.evaluate_stage(session, request, converted, built, baseline)
         stages = [converted, tuned, built, *([baseline] if baseline else []), measured]
 
@@ -292,6 +298,21 @@ def evaluate(
         say()
         say(as_text(comparison(read_table(measured.folder), names)))
         return measured
+
+
+def _baseline(
+    session: Session, request: Request, converted: StageOutput
+) -> StageOutput | None:
+    """Untuned TVM, to compare with; None where its rules for GPUs make nothing that runs."""
+    try:
+        return pipeline.baseline_stage(session, request, converted)
+    except (BuildError, AccuracyError, StageFailedError) as error:
+        if request.target.gpu is None:
+            raise
+        say(f"{'build-' + UNTUNED:<18} failed: {error}")
+        tags = {"tvmopt.unmeasured.untuned_latency_ms_p50": str(error)[:250]}
+        log_tags(session.client, session.run_id, tags)
+        return None
 
 
 def _check_tools(request: Request) -> None:

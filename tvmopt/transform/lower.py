@@ -15,6 +15,7 @@ from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.hopper.legalize import hopper_legalize_map
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.pad_early import PadEarly
+from tvmopt.transform.plain_names import PlainNames
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.safe_take import GuardTake
 from tvmopt.transform.signs import MatchSigns
@@ -28,8 +29,10 @@ def lower_passes(
     legalize: Mapping[str, Legalize] | None = None,
 ) -> list[tvm.transform.Pass]:
     """The phases of :func:`lower`, in order; without a target, for any."""
+    on_gpu = target is not None and target.kind.name == "cuda"
     return [
         # 1. Graph clean-up on Relax operators.
+        *([PlainNames()] if on_gpu else []),
         *simplify_passes(),
         GuardTake(),
         relax.transform.EliminateCommonSubexpr(),
@@ -50,7 +53,14 @@ def lower_passes(
         relax.transform.DeadCodeElimination(["main"]),
         # 4. Weights are known: a schedule may choose their layout.
         relax.transform.AttachAttrLayoutFreeBuffers(),
+        # 5. On a GPU a launch costs: what only reshapes is a view.
+        *(_views() if on_gpu else []),
     ]
+
+
+def _views() -> list[tvm.transform.Pass]:
+    """Functions that only reshape become views; a scheduled one would not be known for one."""
+    return [relax.transform.RewriteDataflowReshape(), relax.transform.DeadCodeElimination(["main"])]
 
 
 def lower(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+
 from tvm import IRModule, tirx
 from tvm.ir import GlobalVar
 
@@ -12,8 +14,8 @@ from tvmopt.schedule.gpu.hint import GpuHint
 
 from .cuda import CudaPolicy
 
-# Configurations that are tried before a function is given up.
-_MOST_REFUSALS = 16
+# Configurations of one template that are tried before it is given up.
+_MOST_REFUSALS = 8
 
 
 def first_kernel(func: tirx.PrimFunc, arch: CudaArch) -> tuple[tirx.PrimFunc, GpuHint] | str:
@@ -27,13 +29,18 @@ def first_kernel(func: tirx.PrimFunc, arch: CudaArch) -> tuple[tirx.PrimFunc, Gp
         The kernel and its configuration; or why there is none.
     """
     policy = CudaPolicy(func, arch)
-    refusals: list[str] = []
-    for ranked in policy.ranked[:_MOST_REFUSALS]:
+    refusals: collections.Counter[str] = collections.Counter()
+    reasons: dict[str, None] = {}
+    for ranked in policy.ranked:
+        template = ranked.hint.template
+        if refusals[template] >= _MOST_REFUSALS:
+            continue
         try:
             return gpu_kernel(func, ranked.hint), ranked.hint
         except NotApplicable as error:
-            refusals.append(str(error))
-    return policy.reason or "; ".join(dict.fromkeys(refusals))
+            refusals[template] += 1
+            reasons[str(error)] = None
+    return policy.reason or "; ".join(reasons)
 
 
 def schedule_kernels(mod: IRModule, arch: CudaArch) -> tuple[IRModule, dict[str, str]]:

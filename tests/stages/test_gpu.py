@@ -1,0 +1,147 @@
+"""The stages for a GPU: what they do where there is none, and, on a machine with one, all of it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+
+from tvmopt import cuda_runtime
+from tvmopt.arch.target import TargetSpec, resolve_target
+from tvmopt.config import BuildConfig, ConvertConfig, EvaluateConfig, TuneConfig
+from tvmopt.runtime import CompiledModel, ModelMetadata, load
+from tvmopt.stages import evaluate as evaluate_module
+from tvmopt.stages.auto_layout import choose_layout
+from tvmopt.stages.build import build
+from tvmopt.stages.convert import convert
+from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, evaluate, read_table
+from tvmopt.stages.tune import tune
+
+has_gpu = bool(tvm.runtime.cuda(0).exist)
+no_gpu = pytest.mark.skipif(has_gpu, reason="this machine has a GPU")
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+
+
+def quiet(done: int, total: int, text: str) -> None:
+    pass
+
+
+@pytest.fixture
+def stages(conv_model, tmp_path):
+    """Convert, tune and build the model of the session for a target; the results by stage."""
+
+    def run(name: str, dtype: str, strategy: str = "fast"):
+        target = resolve_target(name).to_dict()
+        onnx.save(conv_model, str(tmp_path / "model.onnx"))
+        folders = {stage: tmp_path / stage for stage in ("convert", "tune", "build")}
+        for folder in folders.values():
+            folder.mkdir()
+        asked = ConvertConfig("", target, dtype=dtype)
+        results = [convert(asked, tmp_path / "model.onnx", folders["convert"], quiet)]
+        asked = TuneConfig(target, strategy, topk=4)
+        results.append(tune(asked, folders["convert"], folders["tune"], quiet))
+        asked = BuildConfig("conv", target, "none" if strategy == "none" else "default")
+        where = folders["convert"], folders["tune"]
+        results.append(build(asked, *where, "d", folders["build"], quiet))
+        return dict(zip(folders, results, strict=True)), folders
+
+    return run
+
+
+def test_convolutions_are_laid_out_for_its_kernels(conv_build) -> None:
+    from tvmopt.stages.module_files import read_module
+
+    plain = read_module(conv_build / "convert")
+    assert choose_layout(lambda layout: plain, resolve_target("a100")) == "NHWC"
+
+
+@no_gpu
+@needs_nvcc
+@pytest.mark.parametrize("strategy", ["fast", "default", "none"])
+def test_a_gpu_elsewhere_is_built_for(stages, tmp_path, strategy: str) -> None:
+    results, folders = stages("nvidia-a100", "float16", strategy)
+    lacks = "this machine lacks a GPU of compute capability 8.0 (nvidia-a100)"
+    assert results["convert"].tags["tvmopt.layout"] == "NHWC"
+    assert "target nvidia-a100 does not run" in results["convert"].tags["tvmopt.unchecked"]
+    unmeasured = results["tune"].tags.get("tvmopt.unmeasured.tuning", "")
+    assert unmeasured.startswith(lacks) == (strategy == "fast")
+    assert results["tune"].metrics["tune_trials"] == 0
+    assert results["build"].tags["tvmopt.unchecked"] == lacks
+    rows = list(csv.DictReader((folders["tune"] / "tasks.csv").open()))
+    kind = "none:baseline" if strategy == "none" else "default:"
+    assert rows and all(row["source"].startswith(kind) for row in rows)
+    metadata = ModelMetadata.read(folders["build"] / "bundle")
+    assert metadata.gpu == "nvidia-a100" and metadata.target["gpu"]["sm"] == 80
+    out = tmp_path / "evaluate"
+    out.mkdir()
+    bundles = {CANDIDATE: folders["build"] / "bundle"}
+    measured = evaluate(EvaluateConfig(1), folders["convert"], bundles, out, quiet)
+    assert set(measured.metrics) == {"library_bytes"}
+    assert measured.tags["tvmopt.unmeasured.accuracy"] == lacks
+
+
+class OnCpu:
+    """A model of this machine's CPU that says what one of a GPU would."""
+
+    def __init__(self, model: CompiledModel, seconds: float) -> None:
+        self._model, self._seconds = model, seconds
+
+    def __call__(self, inputs):
+        return self._model(inputs)
+
+    def gpu_seconds(self, calls: int = 1) -> float:
+        return self._seconds if calls == 1 else self._seconds / 2
+
+
+def test_latency_is_the_gpus_and_throughput_that_of_calls_in_a_row(
+    evaluate_model, conv_bundle, monkeypatch
+) -> None:
+    gpu = dataclasses.replace(resolve_target("a100"), mcpu="x86-64")
+    monkeypatch.setattr(TargetSpec, "from_dict", classmethod(lambda cls, data: gpu))
+    monkeypatch.setattr(TargetSpec, "missing_on_host", lambda self: ())
+    monkeypatch.setattr(cuda_runtime, "describe", lambda: "an A100")
+    monkeypatch.setattr(evaluate_module, "peak_memory_mb", lambda bundle: 55.5)
+    of = iter((0.002, 0.004))
+    monkeypatch.setattr(evaluate_module, "load", lambda path: OnCpu(load(path), next(of)))
+    result, out = evaluate_model(None, {CANDIDATE: conv_bundle, UNTUNED: conv_bundle}, repeats=7)
+    assert result.metrics["latency_ms_p50"] == pytest.approx(2)
+    assert result.metrics["speedup_vs_untuned"] == pytest.approx(2)
+    assert result.metrics["throughput_per_s"] == pytest.approx(1000)  # twice as fast in a row
+    assert result.metrics["latency_ms_with_copies"] > 0
+    assert result.tags["tvmopt.gpu"] == "an A100"
+    assert result.tags["tvmopt.baseline"] == "ONNX Runtime on the CPU, 1 threads"
+    assert "by the GPU's clock" in result.tags["tvmopt.latency_of"]
+    assert result.metrics["peak_memory_mb"] == 55.5
+    assert "the GPU's memory" in result.tags["tvmopt.memory_of"]
+    assert "an A100" in result.changed[-1]
+    rows = {row["variant"]: row for row in read_table(out)}
+    assert set(rows) == {CANDIDATE, UNTUNED, REFERENCE}
+
+
+def test_a_model_of_a_cpu_has_no_gpus_clock(conv_bundle) -> None:
+    from tvmopt.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="the model must be for a GPU"):
+        load(conv_bundle).gpu_seconds()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_gpu, reason="this machine has no GPU")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_on_a_gpu_all_is_checked_and_measured(stages, tmp_path, dtype: str) -> None:
+    results, folders = stages("cuda", dtype)
+    assert "tvmopt.unchecked" not in results["convert"].tags | results["build"].tags
+    assert results["tune"].metrics["tune_trials"] > 0
+    assert np.isfinite(results["build"].metrics["golden_max_deviation"])
+    model = load(folders["build"] / "bundle")
+    assert 0 < model.gpu_seconds(10) < 0.1
+    out = tmp_path / "evaluate"
+    out.mkdir()
+    bundles = {CANDIDATE: folders["build"] / "bundle"}
+    measured = evaluate(EvaluateConfig(1, repeats=10), folders["convert"], bundles, out, quiet)
+    assert measured.metrics["accuracy"] == 1 and measured.metrics["latency_ms_p50"] > 0
