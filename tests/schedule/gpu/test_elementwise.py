@@ -29,6 +29,9 @@ FUNCTIONS = {
     "slice": lambda: lowered(lambda x: op.strided_slice(x, [1], [3], [19]), ((7, 40), H)),
     "take": lambda: lowered(lambda w, i: op.take(w, i, 0), ((5, 24), H), ((9,), "int32")),
     "scalar": lambda: lowered(op.add, ((1,), F), ((1,), F)),
+    "heads": lambda: lowered(
+        lambda x: op.permute_dims(op.reshape(x, (4, 8, 3, 16)), [0, 2, 1, 3]), ((4, 8, 48), H)
+    ),
     "transpose": lambda: lowered(lambda x: op.permute_dims(x, [1, 0]), ((24, 16), H)),
 }
 
@@ -58,3 +61,10 @@ def test_vectors_that_tvm_does_not_compile_are_not_made() -> None:
     code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
     assert "make_uint4" not in code.partition("main_kernel(")[2]
     assert "*(uint4*)(T_transpose" in code
+
+
+def test_a_reshape_leaves_no_registers_for_the_whole_input() -> None:
+    one = hint("gpu_elementwise", thread=(32,), vector=8, unroll=2)
+    func = FUNCTIONS["heads"]()
+    code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
+    assert "x0_local_ptr[8]" in code

@@ -46,6 +46,32 @@ def inline_all(sch: s_tir.Schedule) -> None:
             sch.compute_inline(block)
         except ScheduleError:
             continue
+    for block in leaf_blocks(sch):
+        _simplify(sch, block)
+
+
+def _simplify(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Simplify the indices of ``block`` where a reshape was inlined.
+
+    Where one index is written in two ways, TVM does not see that they are one, and gives each
+    thread registers for all that lies between.
+
+    Before -> after, of 32 images::
+
+        Y[i, j, k] = X[((j * 32 + k) // 384 + i) % 32, (j * 32 + k) % 384]
+        Y[i, j, k] = X[i, j * 32 + k]
+    """
+    divisions: list[ir.Expr] = []
+
+    def on_load(load: ir.TensorLoad) -> None:
+        for index in load.indices:
+            kinds = (tirx.FloorDiv, tirx.FloorMod)
+            tvm_ffi.structural_walk(index, (kinds, divisions.append), order="post")
+
+    tvm_ffi.structural_walk(sch.get(block).body, (ir.TensorLoad, on_load), order="post")
+    if divisions:
+        # The same axes again: what TVM writes anew it simplifies, knowing how long each is.
+        sch.transform_block_layout(block, index_map(sch, block, lambda *axes: list(axes)))
 
 
 def output_block(sch: s_tir.Schedule) -> SBlockRV | None:
