@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from tvm import tirx
+from tvm import IRModule, s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
@@ -17,7 +17,7 @@ from tvmopt.schedule.gpu.gemv import prepare_gemv
 from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.schedule.gpu.int4_form import prepare_int4
 from tvmopt.schedule.gpu.row_form import prepare_rows
-from tvmopt.schedule.gpu.steps import inlined, output_block, spatial_extent
+from tvmopt.schedule.gpu.steps import inline_all, output_block, spatial_extent
 
 from .elementwise import elementwise_hints, transpose_hints
 from .gemv import gemv_hints
@@ -77,7 +77,8 @@ class SimtPolicy:
                 found += column_walk_hints(walk, arch)
         except (ScheduleError, InternalError):
             pass  # another template may take it
-        sch = inlined(func)
+        sch = s_tir.Schedule(IRModule({"main": func}))
+        inline_all(sch)
         blocks = all_facts(sch)
         reductions = [f for f in blocks if f.reduction]
         last = output_block(sch)

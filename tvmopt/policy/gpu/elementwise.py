@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 
-from tvm import s_tir, tirx
+from tvm import IRModule, s_tir, tirx
 
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.schedule.analysis import BlockFacts, all_facts
 from tvmopt.schedule.gpu.elementwise import is_flat, vectorizes
 from tvmopt.schedule.gpu.hint import GpuHint
-from tvmopt.schedule.gpu.steps import moves_by_vectors
+from tvmopt.schedule.gpu.steps import inline_all, moves_by_vectors
 from tvmopt.schedule.gpu.transpose import prepare_transpose
 
 from .ranked import GpuRanked
@@ -44,9 +44,10 @@ def _bytes(buffer: tirx.Buffer) -> int:
 
 def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
     """Configurations of ``gpu_elementwise`` for ``func``, best first; none with a reduction."""
-    sch = inlined(func)
+    sch = s_tir.Schedule(IRModule({"main": func}))
     if any(facts.reduction for facts in all_facts(sch)):
         return []
+    inline_all(sch)
     blocks = all_facts(sch)
     main = max(blocks, key=lambda facts: facts.work)
     inner = max((i for i, a in enumerate(main.axes) if a.extent > 1), default=0)

@@ -57,7 +57,7 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
             continue
         if stage == 2 and (
             form.crosses
-            or form.columns % (vector * share)
+            or (vector > 1 and form.columns % (vector * share))
             or form.columns // share > 128
             or unroll > 1
             or share < 2
@@ -87,7 +87,8 @@ def _rows(
     exchanges = math.log2(share) * sum(f.stores for f in blocks if f.reduction)
     loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
     many = max(0, len(passes) - 1)
-    kept = min(form.columns // share, 128) if stage == 2 else vector * min(unroll, steps)
+    most = math.ceil(form.columns / share)
+    kept = min(most, 128) if stage == 2 else vector * min(unroll, steps)
     return Stream(
         blocks=math.ceil(form.rows / place),
         threads=share * place,

@@ -24,6 +24,7 @@ from .hint import GpuHint
 from .int4 import rewrite_int4
 from .int4_mma import GpuInt4
 from .mma_matmul import MmaMatmul
+from .own_parts import drop_threads
 from .passes import PASS_CONFIG
 from .row_reduction import GpuRowReduction
 from .simt_matmul import SimtMatmul
@@ -58,7 +59,7 @@ def finish_gpu(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
         scheduled: ``func`` under a schedule.
         func: The function before, whose attributes are kept.
     """
-    result = rewrite_int4(scheduled)
+    result = rewrite_int4(drop_threads(scheduled))
     for key, value in (func.attrs or {}).items():
         result = result.with_attr(key, value)
     return result.with_attr(SCHEDULED_ATTR, True)

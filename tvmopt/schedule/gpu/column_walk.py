@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tvm import s_tir, tirx
+from tvm import IRModule, s_tir, tirx
 
 from tvmopt.schedule.analysis import BlockFacts, all_facts, block_facts
 
@@ -15,7 +15,7 @@ from .steps import (
     extent,
     fuse_all,
     init_before,
-    inlined,
+    inline_all,
     output_block,
     spatial_extent,
     unrolled,
@@ -45,7 +45,8 @@ class WalkForm:
 
 def prepare_walk(func: tirx.PrimFunc) -> WalkForm | None:
     """The form of ``func``; None unless all its blocks see the same columns."""
-    sch = inlined(func)
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    inline_all(sch)
     blocks = all_facts(sch)
     found = [f for f in blocks if f.reduction]
     end = output_block(sch)

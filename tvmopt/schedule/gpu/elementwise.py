@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import ir, s_tir, sym, tirx
+from tvm import IRModule, ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.arch.cuda import itemsize
@@ -15,7 +15,7 @@ from .steps import (
     cache_reads,
     cache_result,
     fuse_all,
-    inlined,
+    inline_all,
     load_at,
     moves_by_vectors,
     split_vector,
@@ -42,9 +42,10 @@ class GpuElementwise(GpuTemplate):
                 for v in range(8): Y_local[v] = f(X_local[v])
                 for v in vectorized(8): Y[...] = Y_local[v]
         """
-        sch = inlined(func)
+        sch = s_tir.Schedule(IRModule({"main": func}))
         if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
             return None
+        inline_all(sch)
         for block in leaf_blocks(sch):
             schedule_elementwise(sch, block, hint)
         return sch

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tvm import s_tir, tirx
+from tvm import IRModule, s_tir, tirx
 
 from tvmopt.schedule.analysis import Access, BlockFacts, all_facts, block_facts
 
-from .steps import inlined, output_block, spatial_extent
+from .steps import inline_all, output_block, spatial_extent
 
 
 @dataclasses.dataclass
@@ -44,7 +44,8 @@ class RowForm:
 
 def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
     """The form of ``func``; None unless all its reductions are over the same, contiguous rows."""
-    sch = inlined(func)
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    inline_all(sch)
     blocks = all_facts(sch)
     found = [f for f in blocks if f.reduction]
     last = output_block(sch)

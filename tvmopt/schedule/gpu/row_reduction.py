@@ -16,6 +16,7 @@ from .row_stage import (
     REGISTERS,
     SHARED,
     bind_parts,
+    is_ragged,
     keep_rows,
     place_kept,
     place_staged,
@@ -75,9 +76,11 @@ class GpuRowReduction(GpuTemplate):
         rows, columns = divided
         rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
         together = hint.thread[0] if hint.thread else 1
-        if together <= extent(sch, rows[-1]):
-            inner, place = sch.split(rows[-1], [None, together])
-            grid = fuse_all(sch, [*rows[:-1], inner])
+        inner = extent(sch, rows[-1])
+        # Rows of a block that are all of one axis need less arithmetic, but none should be too many.
+        if together <= inner and (inner % together == 0 or form.rows % together):
+            outer, place = sch.split(rows[-1], [None, together])
+            grid = fuse_all(sch, [*rows[:-1], outer])
         else:
             grid, place = sch.split(fuse_all(sch, rows), [None, together])
         sch.bind(grid, "blockIdx.x")
@@ -92,8 +95,9 @@ class GpuRowReduction(GpuTemplate):
             if math.prod(extent(sch, loop) for loop in inside[:-count]) > 1:
                 return None
             work.append((block, inside[-count:]))
+        divides = kept is not None and not is_ragged(form, hint, vector)
         for block, inside in work:
-            if kept is not None:
+            if divides:
                 at = bind_parts(sch, inside)
             elif (found := _deal_columns(sch, block, inside, hint, vector, form.crosses)) is None:
                 return None
@@ -134,4 +138,6 @@ def _deal_columns(
     sch.bind(thread, "threadIdx.x")
     if vector > 1:
         sch.unroll(lane)
-    return unrolled(sch, step, hint.option("unroll", 1))
+    # What is kept in registers has no address: every step must know which it is.
+    every = extent(sch, step) if hint.option("stage") == REGISTERS else 1
+    return unrolled(sch, step, max(every, hint.option("unroll", 1)))

@@ -11,6 +11,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmopt.schedule.analysis import block_facts
 
 from .hint import GpuHint
+from .own_parts import mark_own
 from .row_form import RowForm
 from .steps import index_map, split_vector, unrolled
 
@@ -72,18 +73,20 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: GpuHint, vector: int) ->
     """Have every thread keep its part of what the blocks read along the rows in registers.
 
     The columns of all blocks are numbered by step, thread and place in a vector, so that TVM sees
-    which part is whose.
+    which part is whose. Where single columns do not divide, only those of the registers are: there
+    are some for columns past the end, which hold zeros and are read by none (:func:`is_ragged`).
 
     Returns:
         The block that loads it; None where there is nothing to gain, a row is of several axes, or
-        does not divide.
+        vectors do not divide.
     """
     blocks = [sch.get_sblock(n) for n in dict.fromkeys([*form.reductions, form.last])]
     share = hint.reduce_threads
     facts = [block_facts(sch, block) for block in blocks]
     if len(blocks) < 2 or any(f.axes[-1].extent != form.columns for f in facts):
         return None
-    if form.columns % (share * vector) or form.columns // share > _MOST_KEPT:
+    ragged = is_ragged(form, hint, vector)
+    if (form.columns % (share * vector) and not ragged) or form.columns // share > _MOST_KEPT:
         return None
     reads = [r for r in facts[0].reads if r.strides[-1] == 1]
     if not reads or int(reads[0].buffer.shape[-1]) != form.columns:
@@ -94,6 +97,15 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: GpuHint, vector: int) ->
     index = next(n for n, r in enumerate(regions) if r.source.same_as(buffer))
     copy = sch.cache_read(blocks[0], index, "local", consumer_blocks=users)
 
+    if ragged:
+        if share == 1:
+            return None
+        pad = tirx.const(0, str(buffer.dtype))
+        how = index_map(sch, copy, _divided(-1, share))
+        sch.transform_layout(copy, ("write", 0), how, pad_value=pad)
+        mark_own(sch, copy)
+        return copy
+
     # Two steps: TVM does not simplify what one would leave.
     places = ((-1, vector), (-2, share)) if vector > 1 else ((-1, share),)
     for place, size in places:
@@ -102,6 +114,11 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: GpuHint, vector: int) ->
             sch.transform_block_layout(block, index_map(sch, block, _divided(place, size)))
         sch.transform_layout(copy, ("write", 0), how)
     return copy
+
+
+def is_ragged(form: RowForm, hint: GpuHint, vector: int) -> bool:
+    """Whether the last of the single columns that threads take in turns are fewer than threads."""
+    return vector == 1 and form.columns % hint.reduce_threads != 0
 
 
 def place_kept(sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV) -> None:

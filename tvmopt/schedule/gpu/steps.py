@@ -23,7 +23,7 @@ from tvmopt.schedule.analysis import (
 _MAX_INLINED_SIZE = 300
 
 
-def _inline_all(sch: s_tir.Schedule) -> None:
+def inline_all(sch: s_tir.Schedule) -> None:
     """Inline every block without reduction that is no output into its consumers.
 
     What is read several times is computed several times: registers and arithmetic cost less than
@@ -46,33 +46,32 @@ def _inline_all(sch: s_tir.Schedule) -> None:
             sch.compute_inline(block)
         except ScheduleError:
             continue
+    for block in leaf_blocks(sch):
+        _simplify(sch, block)
 
 
-def inlined(func: tirx.PrimFunc) -> s_tir.Schedule:
-    """A schedule of ``func`` with all inlined and its indices simplified.
+def _simplify(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Simplify the indices of ``block`` where a reshape was inlined.
 
-    Before -> after, where ``T`` is ``A`` of shape (4, 8) reshaped to (4, 2, 4)::
+    Where one index is written in two ways, TVM does not see that they are one, and gives each
+    thread registers for all that lies between.
 
-        Y[i, j, k] = A[((j * 4 + k) // 8 + i) % 4, (j * 4 + k) % 8]
-        Y[i, j, k] = A[i, j * 4 + k]
+    Before -> after, of 32 images::
 
-    TVM sees what part of ``A`` a thread reads in the second form only. The trace of a schedule
-    that loses divisions in this way begins at the changed function.
+        Y[i, j, k] = X[((j * 32 + k) // 384 + i) % 32, (j * 32 + k) % 384]
+        Y[i, j, k] = X[i, j * 32 + k]
     """
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    _inline_all(sch)
-    simple = s_tir.transform.StmtSimplify()(sch.mod)["main"]
-    if _divisions(simple) == _divisions(sch.mod["main"]):
-        return sch
-    # A copy: a schedule changes in place what it does not see to be ``func``'s, too.
-    return s_tir.Schedule(IRModule({"main": s_tir.renew_defs(simple)}))
+    divisions: list[ir.Expr] = []
 
+    def on_load(load: ir.TensorLoad) -> None:
+        for index in load.indices:
+            kinds = (tirx.FloorDiv, tirx.FloorMod)
+            tvm_ffi.structural_walk(index, (kinds, divisions.append), order="post")
 
-def _divisions(func: tirx.PrimFunc) -> int:
-    """Divisions of indices in ``func``."""
-    found: list[ir.Expr] = []
-    tvm_ffi.structural_walk(func.body, ((tirx.FloorDiv, tirx.FloorMod), found.append), order="post")
-    return len(found)
+    tvm_ffi.structural_walk(sch.get(block).body, (ir.TensorLoad, on_load), order="post")
+    if divisions:
+        # The same axes again: what TVM writes anew it simplifies, knowing how long each is.
+        sch.transform_block_layout(block, index_map(sch, block, lambda *axes: list(axes)))
 
 
 def output_block(sch: s_tir.Schedule) -> SBlockRV | None:
@@ -87,7 +86,8 @@ def one_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, BlockFacts, SBlo
     None where there are several reductions, or more than one block after it, or one that is not of
     the same elements.
     """
-    sch = inlined(func)
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    inline_all(sch)
     blocks = all_facts(sch)
     found = [f for f in blocks if f.reduction]
     last = output_block(sch)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from tvm import ir, s_tir, tirx
+from tvm import IRModule, ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.schedule.analysis import Access, BlockFacts, block_facts, leaf_blocks
@@ -18,7 +18,7 @@ from .steps import (
     extent,
     fuse_all,
     index_map,
-    inlined,
+    inline_all,
     load_at,
     moves_by_vectors,
     store_at,
@@ -46,9 +46,10 @@ class TransposeForm:
 
 def prepare_transpose(func: tirx.PrimFunc) -> TransposeForm | None:
     """The form of ``func``; None unless it turns two contiguous axes around, of one input."""
-    sch = inlined(func)
+    sch = s_tir.Schedule(IRModule({"main": func}))
     if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
         return None
+    inline_all(sch)
     blocks = leaf_blocks(sch)
     if len(blocks) != 1:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tvm import s_tir, tirx
+from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.schedule.analysis import BlockFacts, all_facts, block_facts, leaf_blocks
@@ -16,7 +16,7 @@ from .steps import (
     extent,
     fuse_all,
     init_before,
-    inlined,
+    inline_all,
     moves_by_vectors,
     output_block,
     spatial_extent,
@@ -44,7 +44,8 @@ class GpuWindow(GpuTemplate):
                 for y, x: for v in vectorized(8): p[v] = max(p[v], X[...])
                 for v in vectorized(8): P[...] = p[v]
         """
-        sch = inlined(func)
+        sch = s_tir.Schedule(IRModule({"main": func}))
+        inline_all(sch)
         blocks = all_facts(sch)
         found = [f for f in blocks if f.reduction]
         last = output_block(sch)
@@ -120,7 +121,8 @@ class GpuFallback(GpuTemplate):
 
     def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
         """Schedule any function of leaf blocks."""
-        sch = inlined(func)
+        sch = s_tir.Schedule(IRModule({"main": func}))
+        inline_all(sch)
         for block in leaf_blocks(sch):
             if block_facts(sch, block).reduction:
                 _serial(sch, block, hint)
