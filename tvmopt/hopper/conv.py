@@ -70,7 +70,7 @@ def _copy(p: ConvProblem, parameters: Parameters) -> Parameters:
     (kh, kw), lines = p.kernel, p.lines
     image = weight = None
     if lines is not None:
-        filled = lines.pixel // p.stride[1]
+        filled = lines.pixel // (p.stride[1] * lines.together)
         image = copies.image(
             parameters.a, (p.images, p.height, p.width, p.channels),
             (p.images, lines.height, lines.width), filled, p.padding[:2],
@@ -78,7 +78,7 @@ def _copy(p: ConvProblem, parameters: Parameters) -> Parameters:
         weight = copies.elements(
             parameters.b,
             kh * kw * p.channels * p.filters,
-            p.filters * lines.groups * lines.fold * lines.window,
+            lines.filters * lines.groups * lines.fold * lines.window,
             functools.partial(_tap, p, lines, filled),
         )
     else:
@@ -108,9 +108,11 @@ def _tap(p: ConvProblem, lines: LineProblem, filled: int, item: Any) -> tuple[An
     kh, kw = p.kernel
     e, rest = remainder(item, lines.window), quotient(item, lines.window)
     each = lines.groups * lines.fold
-    r, o = remainder(rest, each), quotient(rest, each)
-    s, c = quotient(e, filled), remainder(e, filled)
-    there = tirx.all(r < kh, s < kw, c < p.channels)
+    r, rest = remainder(rest, each), quotient(rest, each)
+    # Of pixels that are computed as one, the windows lie beside each other.
+    o, beside = remainder(rest, p.filters), quotient(rest, p.filters)
+    s, c = quotient(e, filled) - beside * p.stride[1], remainder(e, filled)
+    there = tirx.all(r < kh, s >= 0, s < kw, c < p.channels)
     if p.right_major:
         return ((o * kh + r) * kw + s) * p.channels + c, there
     return ((r * kw + s) * p.channels + c) * p.filters + o, there

@@ -47,6 +47,9 @@ class LineProblem:
         dtype: Type of input and weight, of 16 bits.
         out: Type of the output.
         epilogue: What is stored in place of the sum; its axes are those of the output (NHWC).
+        together: Pixels of a convolution's output, side by side, that one of these pixels is: its
+            channels are theirs in turn. Their windows overlap, so that less is loaded.
+        used: Elements of the window that are not zero in every filter; 0 for all.
     """
 
     images: int
@@ -62,6 +65,8 @@ class LineProblem:
     dtype: str = "float16"
     out: str = "float16"
     epilogue: Epilogue | None = None
+    together: int = 1
+    used: int = 0
 
     #: The weight is contiguous along the depth.
     right_major = True
@@ -75,6 +80,13 @@ class LineProblem:
     def steps(self) -> int:
         """Steps of the depth."""
         return self.groups
+
+    @property
+    def instructions(self) -> int:
+        """Instructions of a step, each of 32 bytes of depth."""
+        if self.fold > 1 or not self.used:
+            return DEPTH_BYTES // 32
+        return ceil_div(self.used * 2, 32)
 
     @property
     def stride(self) -> tuple[int, int]:
@@ -113,6 +125,7 @@ class LineProblem:
 def line_problem(
     images: int, height: int, width: int, channels: int, filters: int, kernel: tuple[int, int],
     stride: tuple[int, int], padding: tuple[int, int, int, int], dtype: str, out: str,
+    together: int = 1,
 ) -> LineProblem | None:  # fmt: skip
     """The convolution as lines of pixels; None where that does not pay or cannot be.
 
@@ -127,6 +140,7 @@ def line_problem(
         padding: Zeros around the image: top, left, bottom, right.
         dtype: Type of image and weight.
         out: Type of the output.
+        together: Pixels of the output, side by side, that are computed as one.
     """
     if BYTES.get(dtype) != 2 or channels > _MOST_CHANNELS:
         return None
@@ -135,23 +149,27 @@ def line_problem(
     high = (height + top + bottom - kh) // sh + 1
     wide = (width + left + right - kw) // sw + 1
     step = DEPTH_BYTES // 2
-    filled = next(c for c in (1, 2, 4, 8) if c >= channels and sw * c % 8 == 0)
-    window = next((e for e in (16, 32, 64) if e >= kw * filled), None)
-    if window is None or min(high, wide) < 1:
+    filled = next(c for c in (1, 2, 4, 8) if c >= channels and together * sw * c % 8 == 0)
+    used = (kw + (together - 1) * sw) * filled
+    window = next((e for e in (16, 32, 64) if e >= used), None)
+    if window is None or min(high, wide) < 1 or wide % together:
         return None
     fold = step // window
     groups = ceil_div(kh, fold)
+    pixel = together * sw * filled
     problem = LineProblem(
         images=images,
         height=(high - 1) * sh + groups * fold,
-        width=ceil_div((wide - 1) * sw * filled + window, 8) * 8,
-        filters=filters,
-        out_size=(high, wide),
+        width=ceil_div((wide // together - 1) * pixel + window, 8) * 8,
+        filters=filters * together,
+        out_size=(high, wide // together),
         groups=groups,
         fold=fold,
         window=window,
         step=sh,
-        pixel=sw * filled,
+        pixel=pixel,
+        together=together,
+        used=used,
         dtype=dtype,
         out=out,
     )
@@ -205,6 +223,7 @@ class LineKernel(PixelKernel):
     ) -> None:  # fmt: skip
         super().__init__(problem, config, box, parameters)
         p = self.problem = problem
+        self.instructions = p.instructions
         line = p.width * 2
         _, wide = p.out_size
         self.x_map = tensor_map(

@@ -23,6 +23,8 @@ from .problem import BYTES, GemmProblem, ceil_div
 _FILL, _CLUSTER = 3311.0, 3996.0
 # How much longer than nominally the tensor cores take, because the clock falls when they are busy.
 _POWER = 1.177
+# Share of the time of reading shared memory that all else takes longer, for the power it draws.
+_DRAW = 0.1
 # Share of its nominal time that reading shared memory takes.
 _SHARED = 0.8
 # Bytes a cycle of one multiprocessor from L2, when all of them read.
@@ -164,7 +166,7 @@ def _cost(
     busy = min(1.0, tiles * shared / arch.sms)
     depth = ceil_div(steps, c.split)
     atoms = c.rows // 64
-    instructions = problem.instructions if isinstance(problem, ConvProblem) else 4
+    instructions = 4 if isinstance(problem, GemmProblem) else problem.instructions
     compute = _POWER * instructions * atoms * c.columns / 2.0
     reads = _SHARED * instructions * atoms * (32.0 * c.columns + 2048.0) / arch.smem_bandwidth
     l2 = DEPTH_BYTES * (c.rows + c.columns / c.cluster) / _L2 * busy
@@ -172,7 +174,8 @@ def _cost(
         l2 = max(l2, DEPTH_BYTES * (c.rows + c.columns) / _FAR * busy)
     if odd:
         l2 *= _ODD_PITCH
-    step = _STEP + max(compute, reads, l2, pixel * c.rows, _LATENCY / (c.stages - 1))
+    slowest = max(compute, reads, l2, pixel * c.rows, _LATENCY / (c.stages - 1))
+    step = _STEP + slowest + _DRAW * reads
     area = c.rows * c.columns
     mine = 64.0 * c.atoms * c.columns / 16384.0
     store = _STORE_STAGED if c.staged else _STORE
