@@ -72,9 +72,9 @@ def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
                     * ceil_div(high, box[1])
                     * ceil_div(wide, box[2])
                 )
-                # About 6 cycles to load and multiply a pixel, and one to begin a line. Of boxes
+                # About 8 cycles to load and multiply a pixel, and one to begin a line. Of boxes
                 # that take as long, the squarest: neighbours share most of what they read.
-                cycles = used * (6 + 1 / box[2])
+                cycles = used * (8 + 1 / box[2])
                 found.append((cycles, abs(box[1] - box[2]) + 4 * box[0], box))
             inner *= 2
         size *= 2
