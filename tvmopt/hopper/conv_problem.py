@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from tvm import tirx
-
 from .config import DEPTH_BYTES
 from .copies import pitch_of
-from .epilogue import Epilogue, identity, substitute
-from .lines import LineProblem, line_problem
+from .epilogue import Epilogue, identity
+from .line_problem import LinePlan, LineProblem, line_problem
 from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
 from .stage_layout import SWIZZLE
 
@@ -102,18 +100,16 @@ class ConvProblem:
         """The same as lines of few channels, of copies; None where that is not done."""
         if self.dilation != (1, 1) or self.weight not in ("OHWI", "HWIO"):
             return None
-        found = [
-            line_problem(
-                self.images, self.height, self.width, self.channels, self.filters, self.kernel,
-                self.stride, self.padding, self.dtype, self.out, together,
-            )
-            for together in (1, 2, 4)
-        ]  # fmt: skip
-        possible = [p for p in found if p is not None]
-        if not possible:
-            return None
-        best = min(possible, key=_line_cycles)
-        return dataclasses.replace(best, epilogue=_together(self.epilogue, best))
+        found = line_problem(
+            self.images, self.height, self.width, self.channels, self.filters, self.kernel,
+            self.stride, self.padding, self.dtype, self.out,
+        )  # fmt: skip
+        return found and dataclasses.replace(found, epilogue=self.epilogue)
+
+    @property
+    def tiled(self) -> ConvProblem | LinePlan:
+        """What is cut into tiles: the plan for few channels, or the convolution itself."""
+        return self if self.lines is None else self.lines.plan
 
     @property
     def copied(self) -> tuple[bool, bool]:
@@ -157,26 +153,3 @@ class ConvProblem:
         if max(self.stride) > 8:
             return f"the copy engine's step is at most 8, but the stride is {self.stride}"
         return None
-
-
-def _line_cycles(p: LineProblem) -> float:
-    """Cycles of one pixel of the convolution's output, about: to multiply it, or to load it."""
-    multiply = 0.6 * p.groups * p.instructions * ceil_div(p.filters, 64) / p.together
-    load = 3.0 * p.groups * p.fold / p.together
-    return max(multiply, load) + 0.1 * (multiply + load)
-
-
-def _together(ending: Epilogue | None, p: LineProblem) -> Epilogue | None:
-    """The epilogue of pixels that are computed as one."""
-    if ending is None or p.together == 1:
-        return ending
-    each = p.filters // p.together
-    n, y, w, o = axes = tuple(tirx.Var(axis.name, "int32") for axis in ending.axes)
-    places = (n, y, w * p.together + tirx.truncdiv(o, each), tirx.truncmod(o, each))
-    values = {
-        old: new if str(old.ty.dtype) == "int32" else tirx.Cast(str(old.ty.dtype), new)
-        for old, new in zip(ending.axes, places, strict=True)
-    }
-    return dataclasses.replace(
-        ending, axes=axes, expr=substitute(ending.expr, values, ())
-    )

@@ -15,7 +15,7 @@ from tvmopt.arch.cuda import CudaArch
 from .config import DEPTH_BYTES, Config
 from .conv_problem import ConvProblem
 from .copies import pitch_of
-from .lines import LineProblem
+from .line_problem import LinePlan
 from .problem import BYTES, GemmProblem, ceil_div
 
 # Cycles from the launch until the first products, and from the last ones to the next launch; and
@@ -56,7 +56,7 @@ _COPY = 4000.0
 _AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
 
-_Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
+_Problem: TypeAlias = GemmProblem | ConvProblem | LinePlan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +101,7 @@ def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
 
 
 def conv_cost(
-    problem: ConvProblem | LineProblem,
+    problem: ConvProblem | LinePlan,
     config: Config,
     box: tuple[int, int, int],
     arch: CudaArch,

@@ -10,7 +10,7 @@ from tvmopt.arch.cuda import CudaArch
 from tvmopt.hopper.config import SHARED_BYTES, Config
 from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.hints import CONV, GEMM, hint_of
-from tvmopt.hopper.lines import LineProblem
+from tvmopt.hopper.line_problem import LineProblem
 from tvmopt.hopper.model import conv_cost, gemm_cost
 from tvmopt.hopper.pixels import boxes
 from tvmopt.hopper.pixels import why_not as why_not_conv
@@ -50,7 +50,7 @@ def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRa
     if not arch.has_wgmma or problem.why_not:
         return []
     found = []
-    tiled = problem.lines or problem if isinstance(problem, ConvProblem) else problem
+    tiled = problem.tiled if isinstance(problem, ConvProblem) else problem.plan
     copied = problem.copied_bytes if isinstance(problem, ConvProblem) else 0
     for config in _configs(problem.out, arch, swap=False):
         if why_not_conv(tiled, config) is None:
