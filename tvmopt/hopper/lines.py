@@ -87,19 +87,19 @@ class LineKernel(PixelKernel):
         )
         depth = p.lines * p.window
         if plan.together == 1:
-            self.part = config.columns
+            self.piece = config.columns
             self.w_map = tensor_map(
                 parameters.b, p.dtype, (depth, p.filters), (depth * 2,), (64, config.columns)
             )
         else:
             # Filters of one pixel at a time, moved by the place of its window.
-            self.part = math.gcd(config.columns, p.filters)
+            self.piece = math.gcd(config.columns, p.filters)
             self.w_map = tensor_map(
                 parameters.b,
                 p.dtype,
                 (p.window, p.lines, p.filters),
                 (p.window * 2, depth * 2),
-                (64, 1, self.part),
+                (64, 1, self.piece),
             )
         self.maps += [self.x_map, self.w_map]
 
@@ -119,7 +119,7 @@ class LineKernel(PixelKernel):
                 [const(0), column, line * p.step + step * self.plan.fold, image, const(0)],
                 bar,
             )
-        for row in range(0, c.columns, self.part):
+        for row in range(0, c.columns, self.piece):
             column = tile.column + row
             if self.plan.together == 1:
                 place = [step * (DEPTH_BYTES // 2), column]

@@ -251,15 +251,15 @@ class Storing(abc.ABC):
         at_once = next(v for v in (4, 2, 1) if across % v == 0)
         threads = c.consumers * 128
         pieces = height * width // at_once
-        rounds = ceil_div(pieces, threads * c.split)
+        rounds = ceil_div(pieces, threads * c.ranks)
         me = build.Bind(self.group * 128 + self.thread)
         with build.serial(0, rounds) as i:
-            piece = build.Bind((i * c.split + self.rank) * threads + me)
+            piece = build.Bind((i * c.ranks + self.rank) * threads + me)
             row = build.Bind(quotient(piece, width // at_once))
             col = build.Bind(remainder(piece, width // at_once) * at_once)
             indices, bounds = self.place(tile, top + row, begin + col)
             inside = [index < bound for index, bound in bounds if bound is not None]
-            if pieces % (threads * c.split):
+            if pieces % (threads * c.ranks):
                 inside.append(piece < pieces)
             with when(tirx.all(*inside)) if inside else nullcontext():
                 kept = self._kept(row * c.pitch + col, at_once)
@@ -278,12 +278,12 @@ class Storing(abc.ABC):
         c = self.config
         kept = build.alloc_local([count], self.accumulator)
         pointer = self.leaving.ptr_to([place])
-        if c.split == 1:
+        if c.ranks == 1:
             copy(kept, pointer, 4 * count)
             return kept
         for e in range(count):
             build.buffer_store(kept, tirx.const(0, self.accumulator), [e])
-        for rank in range(c.split):
+        for rank in range(c.ranks):
             add_remote(kept, pointer, self.accumulator, count, const(rank))
         return kept
 

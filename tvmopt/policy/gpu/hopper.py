@@ -7,14 +7,14 @@ import itertools
 from collections.abc import Iterator
 
 from tvmopt.arch.cuda import CudaArch
-from tvmopt.hopper.config import SHARED_BYTES, Config
+from tvmopt.hopper.config import DEPTH_BYTES, SHARED_BYTES, Config
 from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.hints import CONV, GEMM, hint_of
 from tvmopt.hopper.line_problem import LineProblem
 from tvmopt.hopper.model import conv_cost, gemm_cost
 from tvmopt.hopper.pixels import boxes
 from tvmopt.hopper.pixels import why_not as why_not_conv
-from tvmopt.hopper.problem import BYTES, GemmProblem
+from tvmopt.hopper.problem import BYTES, GemmProblem, ceil_div
 
 from .ranked import GpuRanked
 
@@ -25,6 +25,8 @@ _COLUMNS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 208, 224, 25
 _FEW = 128
 _MOST_STAGES = 12
 _SPLITS = (1, 2, 3, 4, 6, 8)
+# Steps of the depth that a part must have where parts are added up by a second kernel.
+_LEAST_STEPS = 4
 
 
 def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
@@ -37,7 +39,8 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
     if not arch.has_wgmma or problem.why_not:
         return []
     found = []
-    for config in _configs(problem.out, arch, swap=problem.m <= _FEW):
+    swap = problem.m <= _FEW
+    for config in (*_configs(problem.out, arch, swap=swap), *_apart(problem, arch, swap)):
         if config.why_not(problem) is None:
             cost = gemm_cost(problem, config, arch)
             hint = hint_of(GEMM, config, problem.dtype, arch)
@@ -84,6 +87,23 @@ def _configs(out: str, arch: CudaArch, *, swap: bool) -> Iterator[Config]:
                         plain, staged=True, persistent=False, split=split, swap=exchange
                     )
                 )
+
+
+def _apart(problem: GemmProblem, arch: CudaArch, swap: bool) -> Iterator[Config]:
+    """Tiles so few that each one's depth is divided among thread blocks that fill the GPU."""
+    steps = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
+    for (atoms, consumers), columns, exchange in itertools.product(
+        _ROWS, _COLUMNS, (False, True) if swap else (False,)
+    ):
+        left, right = (problem.n, problem.m) if exchange else (problem.m, problem.n)
+        plain = Config(atoms, consumers, columns, apart=True, swap=exchange, sms=arch.sms)
+        tiles = ceil_div(left, plain.rows) * ceil_div(right, columns) * problem.batch
+        for split in {arch.sms // tiles, 2 * arch.sms // tiles}:
+            if split > 1 and steps >= _LEAST_STEPS * split:
+                whole = dataclasses.replace(plain, split=split)
+                for buffers in (1, 2):
+                    yield from _filled(dataclasses.replace(whole, buffers=buffers))
+                yield from _filled(dataclasses.replace(whole, staged=True, persistent=False))
 
 
 def _filled(config: Config) -> Iterator[Config]:
