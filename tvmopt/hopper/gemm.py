@@ -20,7 +20,7 @@ from tvmopt.errors import ConfigError
 from .adding import add_up
 from .config import DEPTH_BYTES, Config
 from .copies import Copies, pitch_of
-from .emit import const, quotient, remainder, tensor_map, tma_load, tma_store
+from .emit import const, quotient, remainder, tensor_map, tma_load
 from .epilogue import Epilogue, identity
 from .mainloop import Kernel
 from .parameters import Parameters, declare, mark, plain_signature
@@ -238,15 +238,19 @@ class GemmKernel(Kernel):
         self.batch = p.batch * self.parts
         self.out_shape = (*((self.batch,) if self.batch > 1 else ()), rows, p.n)
         if not config.staged:
-            size = BYTES[out]
-            shape, strides = [p.n, rows], [p.n * size]
-            box = [128 // size, 64 * config.atoms]
-            if self.batch > 1:
-                shape.append(self.batch)
-                strides.append(p.m * p.n * size)
-                box.append(1)
-            self.out_map = tensor_map(parameters.out, out, shape, strides, box, promotion=0)
-            self.maps.append(self.out_map)
+            self.out_map = self._map_of(parameters.out, out)
+            self.maps += [self.out_map, *self._load_residual_ahead(self._map_of)]
+
+    def _map_of(self, buffer: Any, dtype: str) -> Any:
+        """The map of a tensor of the output's shape."""
+        size = BYTES[dtype]
+        shape, strides = [self.problem.n, self.rows], [self.problem.n * size]
+        box = [128 // size, 64 * self.config.atoms]
+        if self.batch > 1:
+            shape.append(self.batch)
+            strides.append(self.problem.m * self.problem.n * size)
+            box.append(1)
+        return tensor_map(buffer, dtype, shape, strides, box, promotion=0)
 
     def extents(self) -> tuple[Any, Any]:
         """Rows and columns of the whole, as tiles count them; int32."""
@@ -288,12 +292,12 @@ class GemmKernel(Kernel):
             indices.insert(0, (tile.batch, None))
         return [i for i, _ in indices], indices
 
-    def store_box(self, tile: Any, group: Any, chunk: int, source: Any) -> None:
-        """Send the rows of one warpgroup, 128 bytes of each, out."""
+    def corner_of(self, tile: Any, group: Any, chunk: int) -> list[Any]:
+        """Where the rows of one warpgroup begin, 128 bytes of each, as maps of the output count."""
         start = [
             tile.column + chunk * (128 // BYTES[self.out_dtype]),
             tile.row + group * (64 * self.config.atoms),
         ]
         if self.batch > 1:
             start.append(tile.batch)
-        tma_store(self.out_map, start, source)
+        return start

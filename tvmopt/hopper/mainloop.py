@@ -117,12 +117,16 @@ class Kernel(Storing):
             pool.move_base_to(max(end, pool.offset))
         self.full = Barriers(pool, c.stages)
         self.empty = Barriers(pool, c.stages)
+        if self.residual is not None:
+            self.arriving = Barriers(pool, c.consumers)
         pool.commit()
         with when(T.cuda.thread_rank() < 1):
             for descriptor in self.maps:
                 build.evaluate(T.ptx.prefetch.tensormap(T.address_of(descriptor)))
             self.full.init(1)
             self.empty.init(c.consumers * c.cluster)
+            if self.residual is not None:
+                self.arriving.init(1)
         build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
         self._sync_blocks()
 
@@ -230,6 +234,8 @@ class Kernel(Storing):
         self._left = self._descriptor(self.left_ring, self.left_lines())
         self._right = self._descriptor(self.right_ring, lines_of(self.right_major, self.depth))
         self._before = Scalar("int32", 0)
+        if self.residual is not None:
+            self._residual_phase = Scalar("int32", 0)
 
     def left_lines(self) -> Lines:
         """How the operand of the rows lies in a stage."""
@@ -285,6 +291,7 @@ class Kernel(Storing):
     def _consume(self, tile: Tile) -> None:
         c = self.config
         _, count = self._range(tile)
+        self._load_residual(tile)
         with build.serial(0, count) as k:
             slot = self._stage.value
             self.full.wait(slot, self._phase.value)

@@ -46,6 +46,8 @@ _STORE, _STORE_STAGED, _TURN = 1566.0, 6432.0, 779.0
 _STORE_ODD = 2.063
 # Cycles in which a warp's instruction is issued, where all four schedulers are busy.
 _ISSUE = 1.0 / 128.0
+# Instructions for which a load counts, less those of one from shared memory.
+_LOADED = 9.0
 # Cycles in which a load arrives; and to add up a tile of 128 x 256 numbers of several blocks.
 _LATENCY, _ADD_UP = 1449.0, 6005.0
 # Cycles of a step besides.
@@ -190,7 +192,11 @@ def _cost(
         store *= _STORE_ODD
     ending = store * mine * BYTES[out] / 2.0
     if problem.epilogue is not None:
-        ending += _ISSUE * area * problem.epilogue.work
+        work = problem.epilogue.work
+        if not c.staged and c.columns * BYTES[out] == 128 * c.buffers:
+            # An input of the output's shape is loaded ahead.
+            work -= _LOADED * any(all(along) for _, along in problem.epilogue.reads)
+        ending += _ISSUE * area * work
     if c.ranks > 1:
         ending = ending / c.ranks + _ADD_UP * area / 32768.0
     ending += _TURN

@@ -10,7 +10,7 @@ from tvmopt.arch.cuda import CudaArch
 from tvmopt.hopper.config import DEPTH_BYTES, SHARED_BYTES, Config
 from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.hints import CONV, GEMM, hint_of
-from tvmopt.hopper.line_problem import LineProblem
+from tvmopt.hopper.line_problem import LinePlan, LineProblem
 from tvmopt.hopper.model import conv_cost, gemm_cost
 from tvmopt.hopper.pixels import boxes
 from tvmopt.hopper.pixels import why_not as why_not_conv
@@ -40,7 +40,8 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
         return []
     found = []
     swap = problem.m <= _FEW
-    for config in (*_configs(problem.out, arch, swap=swap), *_apart(problem, arch, swap)):
+    plain = _configs(problem.out, arch, swap=swap, whole=_has_residual(problem))
+    for config in (*plain, *_apart(problem, arch, swap)):
         if config.why_not(problem) is None:
             cost = gemm_cost(problem, config, arch)
             hint = hint_of(GEMM, config, problem.dtype, arch)
@@ -55,7 +56,7 @@ def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRa
     found = []
     tiled = problem.tiled if isinstance(problem, ConvProblem) else problem.plan
     copied = problem.copied_bytes if isinstance(problem, ConvProblem) else 0
-    for config in _configs(problem.out, arch, swap=False):
+    for config in _configs(problem.out, arch, swap=False, whole=_has_residual(tiled)):
         if why_not_conv(tiled, config) is None:
             box = boxes(tiled, 64 * config.atoms)[0]
             cost = conv_cost(tiled, config, box, arch, copied)
@@ -64,12 +65,27 @@ def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRa
     return sorted(found, key=lambda r: r.cycles)
 
 
-def _configs(out: str, arch: CudaArch, *, swap: bool) -> Iterator[Config]:
-    """Tiles, each with as many stages as fit, and the ways in which they leave."""
+def _has_residual(problem: GemmProblem | ConvProblem | LinePlan) -> bool:
+    """Whether the epilogue reads an input of the output's shape."""
+    ending = problem.epilogue
+    return ending is not None and any(all(along) for _, along in ending.reads)
+
+
+def _configs(out: str, arch: CudaArch, *, swap: bool, whole: bool) -> Iterator[Config]:
+    """Tiles, each with as many stages as fit, and the ways in which they leave.
+
+    Args:
+        out: Type of the output.
+        arch: The GPU.
+        swap: Whether operands may change places.
+        whole: Whether there may be room for all that leaves of a tile, so that an input of the
+            output's shape can be loaded ahead.
+    """
     for (atoms, consumers), columns in itertools.product(_ROWS, _COLUMNS):
         plain = Config(atoms, consumers, columns, sms=arch.sms)
         for cluster in (1, 2):
-            for buffers in (1, 2):
+            chunks = columns * BYTES[out] // 128
+            for buffers in sorted({1, 2, chunks} if whole and chunks else {1, 2}):
                 if columns * BYTES[out] % (128 * buffers) == 0:
                     yield from _filled(
                         dataclasses.replace(plain, cluster=cluster, buffers=buffers)
