@@ -101,7 +101,7 @@ def test_refused_products(fields, reason):
         (Config(columns=20), "a multiple of 8"),
         (Config(consumers=4), "one to three warpgroups"),
         (dataclasses.replace(STAGED, split=9), "cannot be divided by 9"),
-        (dataclasses.replace(SMALL, split=2), "a divided depth needs staged stores"),
+        (dataclasses.replace(SMALL, split=2), "a cluster divides needs staged stores"),
         (dataclasses.replace(SMALL, swap=True), "exchanged operands need staged stores"),
         (dataclasses.replace(SMALL, columns=72), "whole groups"),
         (Config(consumers=3, columns=256, stages=2), "registers"),
@@ -128,6 +128,31 @@ def test_last_tiles_load_only_what_there_is(fields, config, maps):
     source = cuda_source(gemm(GemmProblem(**{"m": 1024, "n": 1024, "k": 512, **fields}), config))
     kernel = source[source.rindex("main_kernel(") :].partition("{")[0]
     assert kernel.count("CUtensorMap") == maps
+
+
+@pytest.mark.parametrize(
+    ("fields", "config"),
+    [
+        ({}, SMALL),
+        ({"n": 77, "batch": 2}, STAGED),
+        ({"m": 5, "n": 77}, dataclasses.replace(STAGED, swap=True, columns=8)),
+        ({"k": 2047, "dtype": "int8", "out": "int32"}, SMALL),
+    ],
+)
+def test_parts_that_are_added_up_later(fields, config):
+    problem = GemmProblem(**{"m": 64, "n": 64, "k": 2048, **fields})
+    source = cuda_source(gemm(problem, dataclasses.replace(config, split=5, apart=True)))
+    kind = "s32" if "dtype" in fields else "f32"
+    assert f"sum_5_of_1_{kind}" in source and "cluster_sync" not in source
+    assert source.count("__global__") == (6 if "k" in fields else 4)
+
+
+def test_parts_that_are_added_up_later_are_several():
+    one = dataclasses.replace(SMALL, apart=True)
+    assert "must be several" in one.why_not(GemmProblem(64, 64, 64))
+    deep = dataclasses.replace(one, split=9)
+    assert "cannot be divided by 9" in deep.why_not(GemmProblem(64, 64, 512))
+    assert deep.why_not(GemmProblem(64, 64, 1024)) is None
 
 
 def test_odd_output_needs_staged_stores():

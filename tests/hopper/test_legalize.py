@@ -9,9 +9,9 @@ from tvm import relax, tirx
 
 from tests.hopper.sources import H200
 from tvmopt.hopper.conv_problem import ConvProblem
-from tvmopt.hopper.few_channels import line_problem
 from tvmopt.hopper.legalize import hopper_legalize_map
-from tvmopt.hopper.lines import LineProblem, line_conv
+from tvmopt.hopper.line_problem import LineProblem, line_problem
+from tvmopt.hopper.lines import line_conv
 from tvmopt.hopper.match import Match, match
 from tvmopt.hopper.pixels import boxes
 from tvmopt.hopper.problem import GemmProblem
@@ -85,7 +85,7 @@ def test_lines_compute_the_convolution(kernel, stride, padding):
     [problem] = _problems(lowered)
     assert isinstance(problem, LineProblem)
     assert conv_hints(problem, H200)
-    line_conv(problem, _config(), boxes(problem, 64)[0])
+    line_conv(problem, _config(), boxes(problem.plan, 64)[0])
     x = np.random.default_rng(1).integers(-3, 4, (2, 13, 17, 3)).astype("float16")
     results = []
     for one in (lowered, mod):
@@ -104,7 +104,7 @@ def _config():
 def test_lines_are_for_few_channels():
     common = ((7, 7), (2, 2), (3, 3, 3, 3), "float16", "float16")
     found = line_problem(1, 224, 224, 3, 64, *common)
-    assert (found.window, found.fold, found.groups, found.pixel) == (32, 2, 4, 8)
+    assert (found.window, found.lines, found.pixel) == (32, 7, 8)
     assert found.width % 8 == 0 and found.out_size == (112, 112)
     assert line_problem(1, 224, 224, 8, 64, *common) is None
     assert line_problem(1, 224, 224, 3, 64, (11, 11), *common[1:]) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from .problem import BYTES, GemmProblem, ceil_div
+from .problem import BYTES, MOST_ELEMENTS, GemmProblem, ceil_div
 
 #: Shared memory that one thread block may have, in bytes.
 SHARED_BYTES = 232448
@@ -30,7 +30,9 @@ class Config:
         columns: Columns of a tile.
         stages: Slots of the ring in shared memory.
         cluster: Thread blocks, one above the other, that share the loads of the columns.
-        split: Thread blocks (a cluster) that share the depth of one tile.
+        split: Thread blocks that share the depth of one tile.
+        apart: Whether these are no cluster but each on its own: what they add up goes through
+            memory, and a second kernel ends it.
         swap: Whether the columns of C are the rows of the tile.
         raster: Tiles, one above the other, that are computed side by side.
         persistent: Whether one thread block per multiprocessor computes many tiles in turn.
@@ -47,6 +49,7 @@ class Config:
     stages: int = 4
     cluster: int = 1
     split: int = 1
+    apart: bool = False
     swap: bool = False
     raster: int = 8
     persistent: bool = True
@@ -59,6 +62,11 @@ class Config:
     def rows(self) -> int:
         """Rows of a tile."""
         return 64 * self.atoms * self.consumers
+
+    @property
+    def ranks(self) -> int:
+        """Thread blocks of a cluster that share the depth of one tile."""
+        return 1 if self.apart else self.split
 
     @property
     def stage_bytes(self) -> int:
@@ -131,16 +139,18 @@ class Config:
             return "a cluster shares either columns or depth"
         if self.split > 1:
             depth = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
-            if not self.staged or self.persistent:
-                return "a divided depth needs staged stores and one tile a block"
-            if self.split > 8 or depth < self.split:
+            if not self.apart and (not self.staged or self.persistent):
+                return "a depth that a cluster divides needs staged stores and one tile a block"
+            if self.ranks > 8 or depth < self.split:
                 return f"a depth of {depth} steps cannot be divided by {self.split}"
+        if self.apart and not 1 < self.split <= MOST_ELEMENTS // problem.elements:
+            return "parts that are added up later must be several, of 2**31 - 1 elements in all"
         if problem.dynamic and not (self.persistent and self.split == 1):
             return "a dynamic number of rows needs a persistent grid"
         if self.swap and not self.staged:
             return "exchanged operands need staged stores"
         if not self.staged:
-            size = BYTES[problem.out]
+            size = BYTES[problem.accumulator if self.apart else problem.out]
             if problem.n * size % 16:
                 row = problem.n * size
                 return f"the copy engine stores rows of a multiple of 16 bytes, not {row}"

@@ -24,7 +24,8 @@ from .config import DEPTH_BYTES, Config
 from .conv_problem import ConvProblem
 from .copies import Copies, pitch_of
 from .emit import const, quotient, remainder, tensor_map, tma_load
-from .lines import LineKernel, LineProblem
+from .line_problem import LinePlan, LineProblem
+from .lines import LineKernel
 from .parameters import Parameters, declare, mark, plain_signature
 from .pixels import PixelKernel, boxes, why_no_box, why_not
 from .problem import BYTES, Signature, ceil_div
@@ -49,18 +50,18 @@ def conv(
     """
     if reason := problem.why_not:
         raise ConfigError(f"no Hopper kernel for this convolution: {reason}")
-    lines = problem.lines
-    box = box or boxes(lines or problem, 64 * config.atoms)[0]
-    if reason := why_not(lines or problem, config) or why_no_box(lines or problem, config, box):
+    tiled = problem.tiled
+    box = box or boxes(tiled, 64 * config.atoms)[0]
+    if reason := why_not(tiled, config) or why_no_box(tiled, config, box):
         raise ConfigError(f"the configuration does not fit the convolution: {reason}")
     with IRBuilder() as builder, build.prim_func(is_private=name is None):
         build.func_name(name or "main")
         mark(name, "hopper_conv")
         parameters = _copy(problem, declare(signature or conv_signature(problem)))
-        if lines is None:
-            ConvKernel(problem, config, box, parameters).emit()
+        if isinstance(tiled, LinePlan):
+            LineKernel(tiled, config, box, parameters).emit()
         else:
-            LineKernel(lines, config, box, parameters).emit()
+            ConvKernel(problem, config, box, parameters).emit()
     return builder.get()
 
 
@@ -78,7 +79,7 @@ def _copy(p: ConvProblem, parameters: Parameters) -> Parameters:
         weight = copies.elements(
             parameters.b,
             kh * kw * p.channels * p.filters,
-            p.filters * lines.groups * lines.fold * lines.window,
+            p.filters * lines.lines * lines.window,
             functools.partial(_tap, p, lines, filled),
         )
     else:
@@ -107,10 +108,9 @@ def _tap(p: ConvProblem, lines: LineProblem, filled: int, item: Any) -> tuple[An
     """Which element of the weight an element of the copy is, and whether there is one."""
     kh, kw = p.kernel
     e, rest = remainder(item, lines.window), quotient(item, lines.window)
-    each = lines.groups * lines.fold
-    r, o = remainder(rest, each), quotient(rest, each)
+    r, o = remainder(rest, kh), quotient(rest, kh)
     s, c = quotient(e, filled), remainder(e, filled)
-    there = tirx.all(r < kh, s < kw, c < p.channels)
+    there = tirx.all(s < kw, c < p.channels)
     if p.right_major:
         return ((o * kh + r) * kw + s) * p.channels + c, there
     return ((r * kw + s) * p.channels + c) * p.filters + o, there

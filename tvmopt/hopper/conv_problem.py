@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from .config import DEPTH_BYTES
 from .copies import pitch_of
 from .epilogue import Epilogue, identity
-from .lines import LineProblem, line_problem
+from .line_problem import LinePlan, LineProblem, line_problem
 from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
 from .stage_layout import SWIZZLE
 
@@ -94,7 +95,7 @@ class ConvProblem:
         """Whether the weight is contiguous along the depth where it is multiplied from."""
         return self.weight == "OHWI" or BYTES[self.dtype] == 1
 
-    @property
+    @functools.cached_property
     def lines(self) -> LineProblem | None:
         """The same as lines of few channels, of copies; None where that is not done."""
         if self.dilation != (1, 1) or self.weight not in ("OHWI", "HWIO"):
@@ -104,6 +105,11 @@ class ConvProblem:
             self.stride, self.padding, self.dtype, self.out,
         )  # fmt: skip
         return found and dataclasses.replace(found, epilogue=self.epilogue)
+
+    @property
+    def tiled(self) -> ConvProblem | LinePlan:
+        """What is cut into tiles: the plan for few channels, or the convolution itself."""
+        return self if self.lines is None else self.lines.plan
 
     @property
     def copied(self) -> tuple[bool, bool]:

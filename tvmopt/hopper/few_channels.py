@@ -4,7 +4,7 @@ before -> after: ``conv2d(x, w)`` of NHWC data with 3 channels and HWIO weight -
 ``lines(padded(x), packed(w))``. ``padded`` writes the zeros around the image and brings its
 channels to a number whose windows begin at multiples of 16 bytes; ``packed`` lays the weight out
 alike (it is folded where the weight is constant); ``lines`` is what :mod:`.match` knows as a
-:class:`~tvmopt.hopper.lines.LineProblem`.
+:class:`~tvmopt.hopper.line_problem.LineProblem`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from .lines import LineProblem, line_problem
+from .line_problem import LineProblem, line_problem
 
 
 def padded(x: te.Tensor, p: LineProblem, padding: tuple[int, int], stride: int) -> te.Tensor:
@@ -41,29 +41,28 @@ def padded(x: te.Tensor, p: LineProblem, padding: tuple[int, int], stride: int) 
 
 
 def packed(weight: te.Tensor, p: LineProblem, stride: int) -> te.Tensor:
-    """The weight (HWIO) as :class:`~tvmopt.hopper.lines.LineProblem` reads it."""
-    kh, kw, channels, _ = (int(d) for d in weight.shape)
+    """The weight (HWIO) as :class:`~tvmopt.hopper.line_problem.LineProblem` reads it."""
+    _, kw, channels, _ = (int(d) for d in weight.shape)
     filled = p.pixel // stride
 
-    def value(o: Any, g: Any, f: Any, e: Any) -> Any:
-        row, column, channel = g * p.fold + f, e // filled, e % filled
-        inside = tirx.all(row < kh, column < kw, channel < channels)
+    def value(o: Any, g: Any, e: Any) -> Any:
+        column, channel = e // filled, e % filled
+        inside = tirx.all(column < kw, channel < channels)
         return tirx.if_then_else(
-            inside, weight[row, column, channel, o], tirx.const(0, str(weight.dtype))
+            inside, weight[g, column, channel, o], tirx.const(0, str(weight.dtype))
         )
 
-    return te.compute((p.filters, p.groups, p.fold, p.window), value, name="packed")
+    return te.compute((p.filters, p.lines, p.window), value, name="packed")
 
 
 def lines(x: te.Tensor, weight: te.Tensor, p: LineProblem) -> te.Tensor:
     """The sum of products, in NHWC."""
-    g = te.reduce_axis((0, p.groups), "g")
-    f = te.reduce_axis((0, p.fold), "f")
+    g = te.reduce_axis((0, p.lines), "g")
     e = te.reduce_axis((0, p.window), "e")
 
     def value(n: Any, y: Any, w: Any, o: Any) -> Any:
-        pixel = x[n, y * p.step + g * p.fold + f, w * p.pixel + e].astype("float32")
-        return te.sum(pixel * weight[o, g, f, e].astype("float32"), axis=[g, f, e])
+        pixel = x[n, y * p.step + g, w * p.pixel + e].astype("float32")
+        return te.sum(pixel * weight[o, g, e].astype("float32"), axis=[g, e])
 
     total = te.compute((p.images, *p.out_size, p.filters), value, name="lines")
     if p.out == "float32":

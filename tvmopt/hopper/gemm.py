@@ -7,6 +7,7 @@ of the 128-byte swizzle. What lies out of range is read as zero and not stored.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from tvm import tirx
@@ -16,9 +17,11 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.errors import ConfigError
 
+from .adding import add_up
 from .config import DEPTH_BYTES, Config
 from .copies import Copies, pitch_of
-from .emit import const, tensor_map, tma_load, tma_store
+from .emit import const, quotient, remainder, tensor_map, tma_load
+from .epilogue import Epilogue, identity
 from .mainloop import Kernel
 from .parameters import Parameters, declare, mark, plain_signature
 from .problem import BYTES, GemmProblem, Signature, ceil_div
@@ -180,17 +183,15 @@ def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> 
     second = (b, p.dtype, p.n, p.k, p.major[1], batch_b)
     left = _Operand(*(second if c.swap else first), c.rows)
     right = _Operand(*(first if c.swap else second), c.columns, c.cluster)
-    out_map = None
-    if not c.staged:
-        size = BYTES[p.out]
-        shape, strides = [p.n, rows], [p.n * size]
-        box = [128 // size, 64 * c.atoms]
-        if p.batch > 1:
-            shape.append(p.batch)
-            strides.append(p.m * p.n * size)
-            box.append(1)
-        out_map = tensor_map(parameters.out, p.out, shape, strides, box, promotion=0)
-    GemmKernel(p, c, left, right, parameters, out_map, rows).emit()
+    if not c.apart:
+        GemmKernel(p, c, left, right, parameters, p.ending(), rows).emit()
+        return
+    shape = (*((p.batch,) if p.batch > 1 else ()), p.m, p.n)
+    partial = build.alloc_buffer((c.split, *shape), p.accumulator, scope="global")
+    target = dataclasses.replace(parameters, out=partial, inputs=[])
+    sums = identity(p.accumulator, p.accumulator)
+    GemmKernel(p, c, left, right, target, sums, rows).emit()
+    add_up(partial, c.split, shape, p.accumulator, p.out, p.ending(), parameters)
 
 
 def _copy(p: GemmProblem, parameters: Parameters, batches: tuple[int, int]) -> list[Any]:
@@ -213,30 +214,52 @@ def _copy(p: GemmProblem, parameters: Parameters, batches: tuple[int, int]) -> l
 
 
 class GemmKernel(Kernel):
-    """The main loop over tiles of a product of matrices."""
+    """The main loop over tiles of a product of matrices.
+
+    With a depth that is divided apart, each part is a matrix of its own, one after the other.
+    """
 
     def __init__(
         self, problem: GemmProblem, config: Config, left: _Operand, right: _Operand,
-        parameters: Parameters, out_map: Any, rows: Any,
+        parameters: Parameters, ending: Epilogue, rows: Any,
     ) -> None:  # fmt: skip
-        steps = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
-        super().__init__(
-            config, problem.dtype, problem.out, steps, problem.ending(), parameters
-        )
-        self.problem = problem
+        p = problem
+        steps = ceil_div(p.k * BYTES[p.dtype], DEPTH_BYTES)
+        out = p.accumulator if config.apart else p.out
+        super().__init__(config, p.dtype, out, steps, ending, parameters)
+        self.problem = p
         if steps == 1:
-            self.instructions = ceil_div(problem.k * BYTES[problem.dtype], 32)
-        self.left, self.right, self.out_map = left, right, out_map
+            self.instructions = ceil_div(p.k * BYTES[p.dtype], 32)
+        self.left, self.right = left, right
         self.rows = rows
-        self.maps = [*left.maps, *right.maps, *([out_map] if out_map is not None else [])]
+        self.maps = [*left.maps, *right.maps]
         self.left_major, self.right_major = left.major, right.major
-        self.batch = problem.batch
-        self.out_shape = (*((problem.batch,) if problem.batch > 1 else ()), rows, problem.n)
+        self.parts = config.split if config.apart else 1
+        self.batch = p.batch * self.parts
+        self.out_shape = (*((self.batch,) if self.batch > 1 else ()), rows, p.n)
+        if not config.staged:
+            self.out_map = self._map_of(parameters.out, out)
+            self.maps += [self.out_map, *self._load_residual_ahead(self._map_of)]
+
+    def _map_of(self, buffer: Any, dtype: str) -> Any:
+        """The map of a tensor of the output's shape."""
+        size = BYTES[dtype]
+        shape, strides = [self.problem.n, self.rows], [self.problem.n * size]
+        box = [128 // size, 64 * self.config.atoms]
+        if self.batch > 1:
+            shape.append(self.batch)
+            strides.append(self.problem.m * self.problem.n * size)
+            box.append(1)
+        return tensor_map(buffer, dtype, shape, strides, box, promotion=0)
 
     def extents(self) -> tuple[Any, Any]:
         """Rows and columns of the whole, as tiles count them; int32."""
         m = T.cast(self.rows, "int32") if self.problem.dynamic else self.problem.m
         return (self.problem.n, m) if self.config.swap else (m, self.problem.n)
+
+    def part(self, tile: Any) -> Any:
+        """Which part of a divided depth this thread block multiplies."""
+        return quotient(tile.batch, self.problem.batch) if self.parts > 1 else self.rank
 
     def stage_bytes(self, tile: Any) -> Any:
         """Bytes that arrive in a stage."""
@@ -247,12 +270,11 @@ class GemmKernel(Kernel):
         """Fill one stage."""
         c = self.config
         bar = self.full.pointer(slot)
-        self.left.load(self.left_ring, slot, bar, tile.row, step, tile.batch)
+        batch = remainder(tile.batch, self.problem.batch) if self.parts > 1 else tile.batch
+        self.left.load(self.left_ring, slot, bar, tile.row, step, batch)
         mask = (1 << c.cluster) - 1 if c.cluster > 1 else 0
         part = rank if c.cluster > 1 else 0
-        self.right.load(
-            self.right_ring, slot, bar, tile.column, step, tile.batch, part, mask
-        )
+        self.right.load(self.right_ring, slot, bar, tile.column, step, batch, part, mask)
 
     def place(self, tile: Any, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
         """Where a row and a column of C are, and the conditions under which they exist.
@@ -260,23 +282,22 @@ class GemmKernel(Kernel):
         Returns:
             The indices of the output, and for each the extent that it may reach, or None.
         """
-        c, p = self.config, self.problem
+        c = self.config
         left, right = self.extents()
         ragged_left = left if not isinstance(left, int) or left % (c.rows * c.cluster) else None
         ragged_right = right if not isinstance(right, int) or right % c.columns else None
         bounds = (ragged_right, ragged_left) if c.swap else (ragged_left, ragged_right)
         indices = list(zip((row, column), bounds, strict=True))
-        if p.batch > 1:
+        if self.batch > 1:
             indices.insert(0, (tile.batch, None))
         return [i for i, _ in indices], indices
 
-    def store_box(self, tile: Any, group: Any, chunk: int, source: Any) -> None:
-        """Send the rows of one warpgroup, 128 bytes of each, out."""
-        c, p = self.config, self.problem
+    def corner_of(self, tile: Any, group: Any, chunk: int) -> list[Any]:
+        """Where the rows of one warpgroup begin, 128 bytes of each, as maps of the output count."""
         start = [
-            tile.column + chunk * (128 // BYTES[p.out]),
-            tile.row + group * (64 * c.atoms),
+            tile.column + chunk * (128 // BYTES[self.out_dtype]),
+            tile.row + group * (64 * self.config.atoms),
         ]
-        if p.batch > 1:
+        if self.batch > 1:
             start.append(tile.batch)
-        tma_store(self.out_map, start, source)
+        return start

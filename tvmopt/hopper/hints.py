@@ -32,6 +32,8 @@ def hint_of(
         "buffers": config.buffers,
         "flight": config.flight,
     }
+    if config.apart:
+        options["apart"] = 1
     if box is not None:
         options |= dict(zip(_BOX, box, strict=True))
     return GpuHint(
@@ -60,6 +62,7 @@ def config_of(hint: GpuHint) -> Config:
         stages=hint.stages,
         cluster=hint.cluster,
         split=hint.split_k,
+        apart=bool(hint.option("apart")),
         swap=hint.swap,
         raster=hint.raster,
         persistent=bool(hint.option("persistent", 1)),

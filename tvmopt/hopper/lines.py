@@ -1,13 +1,12 @@
 """Convolutions of images of few channels, such as a network's first: whole lines of the window.
 
-The pixels under one line of the window lie side by side, so that the copy engine can read them as
-one row; rows of neighbouring outputs overlap. Several lines of the window, loaded together, make
-one step of the depth. The image must be padded before (:mod:`tvmopt.hopper.few_channels`).
+How they are cut into steps is :mod:`.line_problem`'s; the image must be padded before
+(:mod:`.few_channels`, or :mod:`.conv`).
 """
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from typing import Any
 
 from tvm import tirx
@@ -17,145 +16,12 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.errors import ConfigError
 
 from .config import DEPTH_BYTES, Config
-from .emit import const, tensor_map, tma_load
-from .epilogue import Epilogue, identity
+from .emit import const, quotient, remainder, tensor_map, tma_load
+from .line_problem import LinePlan, LineProblem
 from .parameters import Parameters, declare, mark, plain_signature
 from .pixels import PixelKernel, boxes, why_no_box, why_not
-from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, Signature, ceil_div
+from .problem import Signature
 from .stage_layout import SWIZZLE, Lines, blocks_of
-
-# Channels up to which an image is laid out anew: from 8 on, its own pixels are 16 bytes.
-_MOST_CHANNELS = 7
-
-
-@dataclasses.dataclass(frozen=True)
-class LineProblem:
-    """``y[n, h, w, o] = epilogue(sum_pfe x[n, h*s + p*fold + f, w*pixel + e] * k[o, p, f, e])``.
-
-    Attributes:
-        images: Images of the batch.
-        height: Lines of the padded input.
-        width: Elements of a line of the padded input.
-        filters: Channels of the output.
-        out_size: Lines and columns of the output.
-        groups: Steps of the depth: groups of lines of the window (extent of ``p``).
-        fold: Lines of a group (extent of ``f``).
-        window: Elements of a line of the window (extent of ``e``), 16, 32 or 64;
-            ``fold * window`` elements are 128 bytes.
-        step: Lines between neighbouring lines of the output (``s``).
-        pixel: Elements between neighbouring columns of the output.
-        dtype: Type of input and weight, of 16 bits.
-        out: Type of the output.
-        epilogue: What is stored in place of the sum; its axes are those of the output (NHWC).
-    """
-
-    images: int
-    height: int
-    width: int
-    filters: int
-    out_size: tuple[int, int]
-    groups: int
-    fold: int
-    window: int
-    step: int
-    pixel: int
-    dtype: str = "float16"
-    out: str = "float16"
-    epilogue: Epilogue | None = None
-
-    #: The weight is contiguous along the depth.
-    right_major = True
-
-    @property
-    def accumulator(self) -> str:
-        """Type of the sums."""
-        return "float32"
-
-    @property
-    def steps(self) -> int:
-        """Steps of the depth."""
-        return self.groups
-
-    @property
-    def stride(self) -> tuple[int, int]:
-        """Lines, and places of the window, between neighbouring pixels of the output."""
-        return self.step, 1
-
-    def ending(self) -> Epilogue:
-        """The epilogue, or the one that stores the sum itself."""
-        return self.epilogue or identity(self.accumulator, self.out, rank=4)
-
-    @property
-    def why_not(self) -> str | None:
-        """Why no kernel of this family computes it; None where one does."""
-        if BYTES.get(self.dtype) != 2 or self.out not in OUTPUTS[self.dtype]:
-            return f"{self.dtype} to {self.out} is no pair of types of 16-bit factors"
-        if self.fold * self.window * 2 != DEPTH_BYTES:
-            return f"a step of the depth must be 128 bytes, not {self.fold * self.window * 2}"
-        if self.window * 2 not in SWIZZLE:
-            return f"a line of the window must be 16, 32 or 64 elements, not {self.window}"
-        if self.width * 2 % 16 or self.pixel * 2 % 16:
-            return "the copy engine needs lines, and steps of the window, of multiples of 16 bytes"
-        high, wide = self.out_size
-        if (high - 1) * self.step + self.groups * self.fold > self.height:
-            return "the window reaches beyond the last line"
-        if (wide - 1) * self.pixel + self.window > self.width:
-            return "the window reaches beyond the end of a line"
-        if self.images * high * wide * self.filters > MOST_ELEMENTS:
-            return "the output has more than 2**31 - 1 elements"
-        if self.images * self.height * self.width > MOST_ELEMENTS:
-            return "the padded input has more than 2**31 - 1 elements"
-        if not 1 <= self.step <= 8:
-            return f"the copy engine's step is at most 8, but the stride is {self.step}"
-        return None
-
-
-def line_problem(
-    images: int, height: int, width: int, channels: int, filters: int, kernel: tuple[int, int],
-    stride: tuple[int, int], padding: tuple[int, int, int, int], dtype: str, out: str,
-) -> LineProblem | None:  # fmt: skip
-    """The convolution as lines of pixels; None where that does not pay or cannot be.
-
-    Args:
-        images: Images of the batch.
-        height: Lines of an image.
-        width: Pixels of a line.
-        channels: Channels of the image.
-        filters: Channels of the output.
-        kernel: Lines and columns of the window.
-        stride: Steps of the window, down and across.
-        padding: Zeros around the image: top, left, bottom, right.
-        dtype: Type of image and weight.
-        out: Type of the output.
-    """
-    if BYTES.get(dtype) != 2 or channels > _MOST_CHANNELS:
-        return None
-    (kh, kw), (sh, sw) = kernel, stride
-    top, left, bottom, right = padding
-    high = (height + top + bottom - kh) // sh + 1
-    wide = (width + left + right - kw) // sw + 1
-    step = DEPTH_BYTES // 2
-    filled = next(c for c in (1, 2, 4, 8) if c >= channels and sw * c % 8 == 0)
-    window = next((e for e in (16, 32, 64) if e >= kw * filled), None)
-    if window is None or min(high, wide) < 1:
-        return None
-    fold = step // window
-    groups = ceil_div(kh, fold)
-    problem = LineProblem(
-        images=images,
-        height=(high - 1) * sh + groups * fold,
-        width=ceil_div((wide - 1) * sw * filled + window, 8) * 8,
-        filters=filters,
-        out_size=(high, wide),
-        groups=groups,
-        fold=fold,
-        window=window,
-        step=sh,
-        pixel=sw * filled,
-        dtype=dtype,
-        out=out,
-    )
-    return problem if problem.why_not is None else None
 
 
 def line_signature(problem: LineProblem) -> Signature:
@@ -163,7 +29,7 @@ def line_signature(problem: LineProblem) -> Signature:
     p = problem
     return plain_signature(
         ((p.images, p.height, p.width), p.dtype),
-        ((p.filters, p.groups, p.fold, p.window), p.dtype),
+        ((p.filters, p.lines, p.window), p.dtype),
         ((p.images, *p.out_size, p.filters), p.out),
         p.ending(),
     )
@@ -185,14 +51,17 @@ def line_conv(
     Raises:
         ConfigError: When there is no such kernel, or ``config`` does not fit.
     """
-    box = box or boxes(problem, 64 * config.atoms)[0]
-    if reason := problem.why_not or why_not(problem, config) or why_no_box(problem, config, box):
+    if reason := problem.why_not:
         raise ConfigError(f"no Hopper kernel for this convolution: {reason}")
+    plan = problem.plan
+    box = box or boxes(plan, 64 * config.atoms)[0]
+    if reason := why_not(plan, config) or why_no_box(plan, config, box):
+        raise ConfigError(f"the configuration does not fit the convolution: {reason}")
     with IRBuilder() as builder, build.prim_func(is_private=name is None):
         build.func_name(name or "main")
         mark(name, "hopper_conv")
         parameters = declare(signature or line_signature(problem))
-        LineKernel(problem, config, box, parameters).emit()
+        LineKernel(plan, config, box, parameters).emit()
     return builder.get()
 
 
@@ -200,42 +69,62 @@ class LineKernel(PixelKernel):
     """The main loop over groups of lines of the window."""
 
     def __init__(
-        self, problem: LineProblem, config: Config, box: tuple[int, int, int],
-        parameters: Parameters,
-    ) -> None:  # fmt: skip
-        super().__init__(problem, config, box, parameters)
-        p = self.problem = problem
+        self, plan: LinePlan, config: Config, box: tuple[int, int, int], parameters: Parameters
+    ) -> None:
+        super().__init__(plan, config, box, parameters)
+        self.plan = plan
+        self.instructions = plan.instructions
+        p = plan.problem
         line = p.width * 2
-        _, wide = p.out_size
         self.x_map = tensor_map(
             parameters.a,
             p.dtype,
-            (p.window, wide, p.height - p.fold + 1, p.images, p.fold),
-            (p.pixel * 2, line, p.height * line, line),
-            (p.window, box[2], box[1] * p.step, box[0], p.fold),
+            (plan.row, plan.out_size[1], p.height - plan.fold + 1, p.images, plan.fold),
+            (plan.pixel * 2, line, p.height * line, line),
+            (plan.row, box[2], box[1] * p.step, box[0], plan.fold),
             steps=(1, 1, p.step, 1, 1),
-            swizzle=SWIZZLE[p.window * 2],
+            swizzle=SWIZZLE[plan.row * 2],
         )
-        depth = p.groups * p.fold * p.window
-        self.w_map = tensor_map(
-            parameters.b, p.dtype, (depth, p.filters), (depth * 2,), (64, config.columns)
-        )
+        depth = p.lines * p.window
+        if plan.together == 1:
+            self.piece = config.columns
+            self.w_map = tensor_map(
+                parameters.b, p.dtype, (depth, p.filters), (depth * 2,), (64, config.columns)
+            )
+        else:
+            # Filters of one pixel at a time, moved by the place of its window.
+            self.piece = math.gcd(config.columns, p.filters)
+            self.w_map = tensor_map(
+                parameters.b,
+                p.dtype,
+                (p.window, p.lines, p.filters),
+                (p.window * 2, depth * 2),
+                (64, 1, self.piece),
+            )
         self.maps += [self.x_map, self.w_map]
 
     def left_lines(self) -> Lines:
         """Each of the lines of the window is a block of its own, with a short line a pixel."""
-        return blocks_of(self.problem.window * 2, 64 * self.config.atoms)
+        return blocks_of(self.plan.row * 2, 64 * self.config.atoms)
 
     def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
         """Fill one stage: the lines under each warpgroup's box, and the weight's columns."""
-        c, p = self.config, self.problem
+        c, p = self.config, self.plan.problem
         bar = self.full.pointer(slot)
         for group in range(c.consumers):
             image, line, column = self.corner(tile.index * c.consumers + group)
             tma_load(
                 self.left_ring.ptr_to([slot, group * 64 * c.atoms * self.depth]),
                 self.x_map,
-                [const(0), column, line * p.step + step * p.fold, image, const(0)],
+                [const(0), column, line * p.step + step * self.plan.fold, image, const(0)],
                 bar,
             )
-        tma_load(self.right_ring.ptr_to([slot, 0]), self.w_map, [step * 64, tile.column], bar)
+        for row in range(0, c.columns, self.piece):
+            column = tile.column + row
+            if self.plan.together == 1:
+                place = [step * (DEPTH_BYTES // 2), column]
+            else:
+                # Before and behind the window there are zeros.
+                beside = quotient(column, p.filters) * p.pixel
+                place = [-beside, step, remainder(column, p.filters)]
+            tma_load(self.right_ring.ptr_to([slot, row * self.depth]), self.w_map, place, bar)

@@ -69,8 +69,10 @@ class Kernel(Storing):
 
     def emit(self) -> None:
         """Emit the device side."""
-        build.device_entry()
-        with build.attr({"tirx.launch_bounds_min_blocks_per_sm": 1}):
+        with (
+            build.attr({"tirx.device_entry": True}),
+            build.attr({"tirx.launch_bounds_min_blocks_per_sm": 1}),
+        ):
             self._device()
 
     def _device(self) -> None:
@@ -80,7 +82,7 @@ class Kernel(Storing):
         across = _tiles(columns, c.columns)
         per_batch = down * across
         total = per_batch * self.batch
-        shared = max(c.cluster, c.split)
+        shared = max(c.cluster, c.ranks)
         if isinstance(total, int):
             groups = min(total, c.sms // shared) if c.persistent else total
         else:
@@ -115,17 +117,21 @@ class Kernel(Storing):
             pool.move_base_to(max(end, pool.offset))
         self.full = Barriers(pool, c.stages)
         self.empty = Barriers(pool, c.stages)
+        if self.residual is not None:
+            self.arriving = Barriers(pool, c.consumers)
         pool.commit()
         with when(T.cuda.thread_rank() < 1):
             for descriptor in self.maps:
                 build.evaluate(T.ptx.prefetch.tensormap(T.address_of(descriptor)))
             self.full.init(1)
             self.empty.init(c.consumers * c.cluster)
+            if self.residual is not None:
+                self.arriving.init(1)
         build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
         self._sync_blocks()
 
     def _sync_blocks(self) -> None:
-        shared = max(self.config.cluster, self.config.split) > 1
+        shared = max(self.config.cluster, self.config.ranks) > 1
         build.evaluate(T.cuda.cluster_sync() if shared else T.cuda.cta_sync())
 
     def _walk(
@@ -178,31 +184,36 @@ class Kernel(Storing):
                     set_registers("dec", few)
                 with when(self.thread < 1):
                     for_tiles(self._produce)
-        if c.split > 1:
+        if c.ranks > 1:
             self._sync_cluster()
             with when(self.group < c.consumers):
                 self._store_staged(tile_of(block))
-        if max(c.cluster, c.split) > 1:
+        if max(c.cluster, c.ranks) > 1:
             self._sync_cluster()
 
     def _sync_cluster(self) -> None:
         build.evaluate(T.cuda.warp_sync())
         build.evaluate(T.cuda.cluster_sync())
 
-    def _range(self) -> tuple[Any, Any]:
+    def part(self, tile: Tile) -> Any:
+        """Which part of a divided depth this thread block multiplies."""
+        return self.rank
+
+    def _range(self, tile: Tile) -> tuple[Any, Any]:
         """First step of the depth, and how many, of this thread block."""
         split = self.config.split
         if split == 1:
             return const(0), const(self.steps)
-        first = build.Bind(quotient(self.rank * self.steps, split))
-        return first, build.Bind(quotient((self.rank + 1) * self.steps, split) - first)
+        part = self.part(tile)
+        first = build.Bind(quotient(part * self.steps, split))
+        return first, build.Bind(quotient((part + 1) * self.steps, split) - first)
 
     def stage_bytes(self, tile: Tile) -> Any:
         """Bytes that arrive in a stage: of all of it, unless the tile ends before."""
         return self.config.stage_bytes
 
     def _produce(self, tile: Tile) -> None:
-        first, count = self._range()
+        first, count = self._range(tile)
         expected = self.stage_bytes(tile)
         if not isinstance(expected, int):
             expected = build.Bind(expected)
@@ -223,6 +234,8 @@ class Kernel(Storing):
         self._left = self._descriptor(self.left_ring, self.left_lines())
         self._right = self._descriptor(self.right_ring, lines_of(self.right_major, self.depth))
         self._before = Scalar("int32", 0)
+        if self.residual is not None:
+            self._residual_phase = Scalar("int32", 0)
 
     def left_lines(self) -> Lines:
         """How the operand of the rows lies in a stage."""
@@ -277,7 +290,8 @@ class Kernel(Storing):
 
     def _consume(self, tile: Tile) -> None:
         c = self.config
-        _, count = self._range()
+        _, count = self._range(tile)
+        self._load_residual(tile)
         with build.serial(0, count) as k:
             slot = self._stage.value
             self.full.wait(slot, self._phase.value)
@@ -302,7 +316,7 @@ class Kernel(Storing):
         # Others may still multiply from the ring, or read the tile before.
         sync_threads_of(8, threads)
         self._keep()
-        if c.split == 1:
+        if c.ranks == 1:
             sync_threads_of(8, threads)
             self._store_staged(tile)
 

@@ -20,7 +20,7 @@ from .expressions import (
     number,
     stages,
 )
-from .lines import LineProblem
+from .line_problem import LineProblem
 from .match_conv import convolution, line_problem_of
 from .match_gemm import Roles, regroup
 from .problem import GemmProblem, Signature

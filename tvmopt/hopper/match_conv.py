@@ -8,7 +8,7 @@ from tvm import sym, tirx
 
 from .conv_problem import ConvProblem
 from .expressions import NotThisForm, Stage, linear, number
-from .lines import LineProblem
+from .line_problem import LineProblem
 
 
 def convolution(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> ConvProblem:
@@ -104,14 +104,14 @@ def line_problem_of(anchor: Stage, left: Any, right: Any, dtype: str, out: str) 
     parallel = anchor.parallel
     if condition is not None or masked is not None:
         raise NotThisForm("an operand that is padded")
-    if len(x.indices) != 3 or len(weight.indices) != 4 or len(parallel) != 4 or len(reduced) != 3:
+    if len(x.indices) != 3 or len(weight.indices) != 3 or len(parallel) != 4 or len(reduced) != 2:
         raise NotThisForm("not the lines of an image")
     sizes = [number(e) for e in (*x.source.shape, *weight.source.shape, *anchor.buffer.shape)]
     if not all(isinstance(e, int) for e in sizes):
         raise NotThisForm("a convolution of dynamic size")
-    images, height, width, filters, groups, fold, window = sizes[:7]
+    images, height, width, filters, lines, window = sizes[:6]
     n, y, w, o = parallel
-    g, f, e = reduced
+    g, e = reduced
 
     def place(load: Any) -> list[tuple[dict[Any, int], int]]:
         return [linear(i, anchor.axes, anchor.extents) for i in load.indices]
@@ -121,12 +121,12 @@ def line_problem_of(anchor: Stage, left: Any, right: Any, dtype: str, out: str) 
 
     at_x = place(x)
     step, pixel = at_x[1][0].get(y, 1), at_x[2][0].get(w, 1)
-    wanted_x = [only({n: 1}), only({y: step, g: fold, f: 1}), only({w: pixel, e: 1})]
-    wanted_w = [only({o: 1}), only({g: 1}), only({f: 1}), only({e: 1})]
-    if at_x != wanted_x or place(weight) != wanted_w or sizes[7] != images:
+    wanted_x = [only({n: 1}), only({y: step, g: 1}), only({w: pixel, e: 1})]
+    wanted_w = [only({o: 1}), only({g: 1}), only({e: 1})]
+    if at_x != wanted_x or place(weight) != wanted_w or sizes[6] != images:
         raise NotThisForm("not the lines of an image")
     return LineProblem(
-        images, height, width, filters, (sizes[8], sizes[9]), groups, fold, window, step, pixel,
+        images, height, width, filters, (sizes[7], sizes[8]), lines, window, step, pixel,
         dtype, out,
     )  # fmt: skip
 

@@ -15,46 +15,50 @@ from tvmopt.arch.cuda import CudaArch
 from .config import DEPTH_BYTES, Config
 from .conv_problem import ConvProblem
 from .copies import pitch_of
-from .lines import LineProblem
+from .line_problem import LinePlan
 from .problem import BYTES, GemmProblem, ceil_div
 
 # Cycles from the launch until the first products, and from the last ones to the next launch; and
 # those that thread blocks of a cluster need more, to begin and end together.
-_FILL, _CLUSTER = 3311.0, 3996.0
+_FILL, _CLUSTER = 2193.0, 3249.0
 # How much longer than nominally the tensor cores take, because the clock falls when they are busy.
-_POWER = 1.177
+_POWER = 0.919
+# Share of the time of reading shared memory that all else takes longer, for the power it draws.
+_DRAW = 0.383
 # Share of its nominal time that reading shared memory takes.
-_SHARED = 0.8
+_SHARED = 1.008
 # Bytes a cycle of one multiprocessor from L2, when all of them read.
-_L2 = 61.9
+_L2 = 98.0
 # The same where the operands are larger than L2: from kernels of 8192^3 and 16384^3, in which
 # sharing the second operand did not help.
-_FAR, _FAR_FROM = 42.0, 1.5
+_FAR, _FAR_FROM = 74.9, 1.5
 # Cycles in which the copy engine loads 128 bytes of a box of pixels; more where a line begins.
-_PIXEL, _LINE = 3.133, 1.025
+_PIXEL, _LINE = 2.253, 1.205
 # How much slower L2 is where rows do not begin at its lines of 128 bytes.
-_ODD_PITCH = 1.594
+_ODD_PITCH = 2.278
 # Share of the bandwidth of device memory, and how sharply the longer of computing and reading it
 # decides (1: they add up). Fitted together: neither means much alone.
-_STREAM, _NORM = 1.13, 1.574
+_STREAM, _NORM = 0.873, 3.287
 # Cycles in which a warpgroup stores 64 x 256 16-bit numbers, by the copy engine and otherwise; and
 # cycles between the last product of a tile and the first of the next besides.
-_STORE, _STORE_STAGED, _TURN = 594.0, 4508.0, 856.0
+_STORE, _STORE_STAGED, _TURN = 1566.0, 6432.0, 779.0
 # How much slower the copy engine stores rows that do not begin at lines of 128 bytes.
-_STORE_ODD = 2.415
+_STORE_ODD = 2.063
 # Cycles in which a warp's instruction is issued, where all four schedulers are busy.
 _ISSUE = 1.0 / 128.0
+# Instructions for which a load counts, less those of one from shared memory.
+_LOADED = 9.0
 # Cycles in which a load arrives; and to add up a tile of 128 x 256 numbers of several blocks.
-_LATENCY, _ADD_UP = 1133.0, 7731.0
+_LATENCY, _ADD_UP = 1449.0, 6005.0
 # Cycles of a step besides.
-_STEP = 15.7
+_STEP = 8.040
 # Cycles that a kernel before takes besides reading and writing.
-_COPY = 4000.0
+_COPY = 3614.0
 # Clusters that run at once, by their size, on 132 multiprocessors.
 _AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
 
-_Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
+_Problem: TypeAlias = GemmProblem | ConvProblem | LinePlan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,12 +98,19 @@ def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
     moved = p.k * size * (
         p.m * (p.batch if p.batch_a else 1) + p.n * (p.batch if p.batch_b else 1)
     ) + p.batch * p.m * p.n * _written(p.out, problem)
-    cost = _cost(config, arch, down * across * p.batch, steps, odd, moved, p.out, problem)
+    tiles = down * across * p.batch
+    if config.apart:
+        plain, parts = dataclasses.replace(p, epilogue=None), config.split
+        cost = _cost(config, arch, tiles * parts, steps, odd, moved, p.accumulator, plain)
+        added = _COPY + (parts + 1) * p.elements * 4.0 / (2.0 * arch.dram_bytes_cycle)
+        cost = dataclasses.replace(cost, cycles=cost.cycles + added, ending=cost.ending + added)
+    else:
+        cost = _cost(config, arch, tiles, steps, odd, moved, p.out, problem)
     return _with_copies(cost, p.copied_bytes, arch)
 
 
 def conv_cost(
-    problem: ConvProblem | LineProblem,
+    problem: ConvProblem | LinePlan,
     config: Config,
     box: tuple[int, int, int],
     arch: CudaArch,
@@ -159,12 +170,12 @@ def _cost(
     c: Config, arch: CudaArch, tiles: int, steps: int, odd: bool, moved: float, out: str,
     problem: _Problem, pixel: float = 0.0,
 ) -> Cost:  # fmt: skip
-    shared = max(c.cluster, c.split)
+    shared = max(c.cluster, c.ranks)
     waves = ceil_div(tiles, clusters(arch, shared))
     busy = min(1.0, tiles * shared / arch.sms)
     depth = ceil_div(steps, c.split)
     atoms = c.rows // 64
-    instructions = problem.instructions if isinstance(problem, ConvProblem) else 4
+    instructions = 4 if isinstance(problem, GemmProblem) else problem.instructions
     compute = _POWER * instructions * atoms * c.columns / 2.0
     reads = _SHARED * instructions * atoms * (32.0 * c.columns + 2048.0) / arch.smem_bandwidth
     l2 = DEPTH_BYTES * (c.rows + c.columns / c.cluster) / _L2 * busy
@@ -172,7 +183,8 @@ def _cost(
         l2 = max(l2, DEPTH_BYTES * (c.rows + c.columns) / _FAR * busy)
     if odd:
         l2 *= _ODD_PITCH
-    step = _STEP + max(compute, reads, l2, pixel * c.rows, _LATENCY / (c.stages - 1))
+    slowest = max(compute, reads, l2, pixel * c.rows, _LATENCY / (c.stages - 1))
+    step = _STEP + slowest + _DRAW * reads
     area = c.rows * c.columns
     mine = 64.0 * c.atoms * c.columns / 16384.0
     store = _STORE_STAGED if c.staged else _STORE
@@ -180,9 +192,13 @@ def _cost(
         store *= _STORE_ODD
     ending = store * mine * BYTES[out] / 2.0
     if problem.epilogue is not None:
-        ending += _ISSUE * area * problem.epilogue.work
-    if c.split > 1:
-        ending = ending / c.split + _ADD_UP * area / 32768.0
+        work = problem.epilogue.work
+        if not c.staged and c.columns * BYTES[out] == 128 * c.buffers:
+            # An input of the output's shape is loaded ahead.
+            work -= _LOADED * any(all(along) for _, along in problem.epilogue.reads)
+        ending += _ISSUE * area * work
+    if c.ranks > 1:
+        ending = ending / c.ranks + _ADD_UP * area / 32768.0
     ending += _TURN
     dram = moved / (arch.dram_bytes_cycle * _STREAM)
     work = waves * (depth * step + ending) + (_CLUSTER if shared > 1 else 0.0)

@@ -6,7 +6,7 @@ import math
 from typing import Any, Protocol
 
 from .config import Config
-from .emit import quotient, remainder, tensor_map, tma_store
+from .emit import quotient, remainder, tensor_map
 from .epilogue import Epilogue
 from .mainloop import Kernel
 from .parameters import Parameters
@@ -53,7 +53,7 @@ class PixelProblem(Protocol):
 
 
 def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
-    """Ways to cut the output into boxes of ``rows`` pixels, those that waste least first.
+    """Ways to cut the output into boxes of ``rows`` pixels, those that load fastest first.
 
     Returns:
         Images, lines and columns of a box.
@@ -72,8 +72,10 @@ def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
                     * ceil_div(high, box[1])
                     * ceil_div(wide, box[2])
                 )
-                # Of those that waste alike, the squarest: neighbours share most of what they read.
-                found.append((used, abs(box[1] - box[2]) + 4 * box[0], box))
+                # About 8 cycles to load and multiply a pixel, and one to begin a line. Of boxes
+                # that take as long, the squarest: neighbours share most of what they read.
+                cycles = used * (8 + 1 / box[2])
+                found.append((cycles, abs(box[1] - box[2]) + 4 * box[0], box))
             inner *= 2
         size *= 2
     return [box for _, _, box in sorted(found)]
@@ -92,8 +94,8 @@ def why_no_box(problem: PixelProblem, config: Config, box: tuple[int, int, int])
 
 def why_not(problem: PixelProblem, config: Config) -> str | None:
     """Why ``config`` cannot compute ``problem``; None where it can."""
-    if config.swap or config.cluster > 1:
-        return "a convolution neither exchanges operands nor shares loads"
+    if config.swap or config.cluster > 1 or config.apart:
+        return "a convolution neither exchanges operands nor shares loads, nor divides depth apart"
     if config.split > 1 and (not config.staged or config.persistent):
         return "a divided depth needs staged stores and one tile a block"
     if reason := config.why_not_any(problem.dtype):
@@ -133,17 +135,22 @@ class PixelKernel(Kernel):
         self.out_shape = (p.images, high, wide, p.filters)
         self.maps = []
         if not config.staged:
-            size = BYTES[p.out]
-            line = p.filters * size
-            self.y_map = tensor_map(
-                self.out,
-                p.out,
-                (p.filters, wide, high, p.images),
-                (line, wide * line, high * wide * line),
-                (128 // size, box[2], box[1], box[0]),
-                promotion=0,
-            )
-            self.maps.append(self.y_map)
+            self.out_map = self._map_of(self.out, p.out)
+            self.maps += [self.out_map, *self._load_residual_ahead(self._map_of)]
+
+    def _map_of(self, buffer: Any, dtype: str) -> Any:
+        """The map of a tensor of the output's shape."""
+        p, size = self.pixels, BYTES[dtype]
+        high, wide = p.out_size
+        line = p.filters * size
+        return tensor_map(
+            buffer,
+            dtype,
+            (p.filters, wide, high, p.images),
+            (line, wide * line, high * wide * line),
+            (128 // size, self.box[2], self.box[1], self.box[0]),
+            promotion=0,
+        )
 
     def extents(self) -> tuple[Any, Any]:
         """Rows (of whole boxes) and columns."""
@@ -176,8 +183,7 @@ class PixelKernel(Kernel):
         bounds.append((column, p.filters if p.filters % self.config.columns else None))
         return [i for i, _ in bounds], bounds
 
-    def store_box(self, tile: Any, group: Any, chunk: int, source: Any) -> None:
-        """Send the box of one warpgroup, 128 bytes of each pixel, out."""
+    def corner_of(self, tile: Any, group: Any, chunk: int) -> list[Any]:
+        """Where the box of one warpgroup begins, 128 bytes of each pixel."""
         image, line, column = self.corner(tile.index * self.config.consumers + group)
-        first = tile.column + chunk * (128 // BYTES[self.pixels.out])
-        tma_store(self.y_map, [first, column, line, image], source)
+        return [tile.column + chunk * (128 // BYTES[self.pixels.out]), column, line, image]

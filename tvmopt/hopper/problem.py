@@ -96,6 +96,11 @@ class GemmProblem:
         )
 
     @property
+    def elements(self) -> int:
+        """Elements of C."""
+        return self.batch * self.m * self.n
+
+    @property
     def stored(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Of A and of B the rows (of one product) and their elements, as memory holds them."""
         return (
@@ -142,8 +147,8 @@ class GemmProblem:
             return f"the output of {self.dtype} must be of {allowed}, but is {self.out}"
         if min(self.m, self.n, self.k, self.batch) < 1:
             return "every extent must be at least 1"
-        if self.batch * self.m * self.n > MOST_ELEMENTS:
-            return f"an output of {self.batch * self.m * self.n} elements has more than 2**31 - 1"
+        if self.elements > MOST_ELEMENTS:
+            return f"an output of {self.elements} elements has more than 2**31 - 1"
         size = BYTES[self.dtype]
         if self.trans_a and self.dynamic:
             return "a transposed A must have a static number of rows"

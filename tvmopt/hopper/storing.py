@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,6 +14,8 @@ from tvm.tirx.script.builder import ir as build
 
 from .config import Config
 from .emit import (
+    Barriers,
+    Scalar,
     add_remote,
     as_register,
     const,
@@ -21,11 +24,14 @@ from .emit import (
     remainder,
     store_four,
     store_pair,
+    tma_load,
+    tma_store,
     when,
 )
 from .epilogue import Epilogue, split_runs
 from .parameters import Parameters
 from .problem import BYTES, ceil_div
+from .residual import Residual, residual_of
 
 _PACK = {"float16": "cvt.rn.f16x2.f32", "bfloat16": "cvt.rn.bf16x2.f32"}
 
@@ -64,6 +70,11 @@ class Storing(abc.ABC):
     # Registers of the sums; what is on its way out, in shared memory.
     _sums: Any
     leaving: Any
+    # The map by which they leave; what is loaded there before has a barrier for each warpgroup.
+    out_map: Any
+    arriving: Barriers
+    _residual_phase: Scalar
+    _chunk: int
 
     def __init__(
         self, config: Config, accumulator: str, out_dtype: str, ending: Epilogue,
@@ -75,6 +86,8 @@ class Storing(abc.ABC):
         self.ending = ending
         self.out = parameters.out
         self.inputs = parameters.inputs
+        self.residual: Residual | None = None
+        self._residual_map: Any = None
         self._splits: dict[int, tuple[Epilogue, tuple[tuple[Any, Any], ...]]] = {}
 
     @abc.abstractmethod
@@ -87,16 +100,71 @@ class Storing(abc.ABC):
         """
 
     @abc.abstractmethod
-    def store_box(self, tile: Tile, group: Any, chunk: int, source: Any) -> None:
-        """Send the rows of one warpgroup, 128 bytes of each, out."""
+    def corner_of(self, tile: Tile, group: Any, chunk: int) -> list[Any]:
+        """Where the rows of one warpgroup begin, 128 bytes of each, as maps of the output count."""
+
+    def _load_residual_ahead(self, tensor_of: Callable[[Any, str], Any]) -> list[Any]:
+        """Have an input that is read where the output is written loaded by the copy engine.
+
+        It comes to where the results leave from, so there must be room for all of a tile's.
+
+        Args:
+            tensor_of: Gives the map of a tensor of the output's shape, and of a type.
+
+        Returns:
+            The maps that it takes.
+        """
+        c = self.config
+        whole = c.columns * BYTES[self.out_dtype] == 128 * c.buffers
+        if c.staged or not whole or not all(isinstance(e, int) for e in self.out_shape):
+            return []
+        self.residual = residual_of(self.ending, self.out_shape, self.out_dtype)
+        if self.residual is None:
+            return []
+        self.ending = self.residual.ending
+        source = self.inputs[self.residual.number]
+        self._residual_map = tensor_of(source, str(source.dtype))
+        return [self._residual_map]
+
+    def _load_residual(self, tile: Tile) -> None:
+        """Load a tile's residual, once the results before have left; of one warpgroup."""
+        if self.residual is None:
+            return
+        c = self.config
+        with when(self.thread < 1):
+            build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
+            self.arriving.expect(self.group, c.buffers * 64 * c.atoms * 128)
+            for chunk in range(c.buffers):
+                tma_load(
+                    self.leaving.ptr_to([self.group * c.buffers + chunk, 0]),
+                    self._residual_map,
+                    self.corner_of(tile, self.group, chunk),
+                    self.arriving.pointer(self.group),
+                )
+
+    def _residuals(self, buffer: Any, line: Any, column: Any) -> list[Any]:
+        """Two neighbours of the residual, of one line of a buffer of 128 bytes a line."""
+        if self.residual is None:
+            return []
+        dtype = str(self.residual.value.ty.dtype)
+        size = BYTES[dtype]
+        piece = quotient(column * size, 16) ^ remainder(line, 8)
+        place = line * (128 // size) + piece * (16 // size) + remainder(column, 16 // size)
+        found = build.alloc_local([2], dtype)
+        flat = build.decl_buffer(
+            tuple(self.leaving.shape), dtype, data=self.leaving.data, scope="shared.dyn"
+        )
+        copy(found, flat.ptr_to([buffer, place]), 2 * size)
+        return [found[0], found[1]]
 
     def _sum(self, index: int) -> Any:
         value = self._sums[index]
         return T.cast(value, "int32") if self.accumulator == "int32" else value
 
     def _finish(
-        self, values: list[Any], tile: Tile, row: Any, column: Any, clamp: bool
-    ) -> list[Any]:
+        self, values: list[Any], tile: Tile, row: Any, column: Any, clamp: bool,
+        residuals: Sequence[Any] = (),
+    ) -> list[Any]:  # fmt: skip
         """The epilogue of neighbours in one row.
 
         Args:
@@ -105,6 +173,7 @@ class Storing(abc.ABC):
             row: Their row of C (with exchanged operands, too).
             column: The column of the first, a multiple of their number.
             clamp: Whether places may be out of range, in which case others are read.
+            residuals: Their elements of the residual.
         """
         if not self.ending.has_place:
             return [self.ending.at(value, ()) for value in values]
@@ -129,7 +198,10 @@ class Storing(abc.ABC):
             here = [*indices[:-1], indices[-1] + e if e else indices[-1]]
             if not together and e:
                 here[-1] = T.min(column + e, _less(last, 1))
-            done.append(ending.at(value, here, buffers, [(var, buf[e]) for var, buf in read]))
+            known = [(var, buf[e]) for var, buf in read]
+            if self.residual is not None:
+                known.append((self.residual.value, residuals[e]))
+            done.append(ending.at(value, here, buffers, known))
         return done
 
     def _read(self, load: Epilogue, indices: list[Any], buffers: Any, count: int) -> Any:
@@ -157,14 +229,25 @@ class Storing(abc.ABC):
 
         def pair(index: int, row: Any, column: Any) -> list[Any]:
             sums = [self._sum(index), self._sum(index + 1)]
-            done = self._finish(sums, tile, first_row + row, tile.column + column, clamp=True)
+            chunk = self._chunk
+            residuals = self._residuals(
+                self.group * c.buffers + chunk, row, column - chunk * width
+            )
+            done = self._finish(
+                sums, tile, first_row + row, tile.column + column, True, residuals
+            )
             return [as_register(d, self.out_dtype) for d in done]
 
+        if self.residual is not None:
+            self.arriving.wait(self.group, self._residual_phase.value)
+            self._residual_phase.set(self._residual_phase.value ^ 1)
         for chunk in range(c.columns // width):
+            self._chunk = chunk
             buffer = self.group * c.buffers + chunk % c.buffers
-            with when(self.thread < 1):
-                build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(c.buffers - 1))
-            build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
+            if self.residual is None:
+                with when(self.thread < 1):
+                    build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(c.buffers - 1))
+                build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
             for m in range(c.atoms):
                 base = m * per + chunk * width // 2
                 if self.out_dtype in _PACK:
@@ -174,7 +257,8 @@ class Storing(abc.ABC):
             build.evaluate(T.ptx.fence.proxy.async_.shared__cta())
             build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
             with when(self.thread < 1):
-                self.store_box(tile, self.group, chunk, self.leaving.ptr_to([buffer, 0]))
+                start = self.corner_of(tile, self.group, chunk)
+                tma_store(self.out_map, start, self.leaving.ptr_to([buffer, 0]))
                 build.evaluate(T.ptx.cp.async_.bulk.commit_group())
 
     def _matrices(self, buffer: Any, m: int, base: int, column: int, pair: Any) -> None:
@@ -251,15 +335,15 @@ class Storing(abc.ABC):
         at_once = next(v for v in (4, 2, 1) if across % v == 0)
         threads = c.consumers * 128
         pieces = height * width // at_once
-        rounds = ceil_div(pieces, threads * c.split)
+        rounds = ceil_div(pieces, threads * c.ranks)
         me = build.Bind(self.group * 128 + self.thread)
         with build.serial(0, rounds) as i:
-            piece = build.Bind((i * c.split + self.rank) * threads + me)
+            piece = build.Bind((i * c.ranks + self.rank) * threads + me)
             row = build.Bind(quotient(piece, width // at_once))
             col = build.Bind(remainder(piece, width // at_once) * at_once)
             indices, bounds = self.place(tile, top + row, begin + col)
             inside = [index < bound for index, bound in bounds if bound is not None]
-            if pieces % (threads * c.split):
+            if pieces % (threads * c.ranks):
                 inside.append(piece < pieces)
             with when(tirx.all(*inside)) if inside else nullcontext():
                 kept = self._kept(row * c.pitch + col, at_once)
@@ -278,12 +362,12 @@ class Storing(abc.ABC):
         c = self.config
         kept = build.alloc_local([count], self.accumulator)
         pointer = self.leaving.ptr_to([place])
-        if c.split == 1:
+        if c.ranks == 1:
             copy(kept, pointer, 4 * count)
             return kept
         for e in range(count):
             build.buffer_store(kept, tirx.const(0, self.accumulator), [e])
-        for rank in range(c.split):
+        for rank in range(c.ranks):
             add_remote(kept, pointer, self.accumulator, count, const(rank))
         return kept
 

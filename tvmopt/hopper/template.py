@@ -12,7 +12,8 @@ from .conv import conv
 from .conv_problem import ConvProblem
 from .gemm import gemm
 from .hints import CONV, GEMM, box_of, config_of
-from .lines import LineProblem, line_conv
+from .line_problem import LineProblem
+from .lines import line_conv
 from .match import match
 from .problem import GemmProblem
 

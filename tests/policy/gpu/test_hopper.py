@@ -65,7 +65,7 @@ def test_convolutions(channels, filters):
     for one in ranked[:20]:
         box = box_of(one.hint)
         assert box is not None and box[0] * box[1] * box[2] == one.hint.warp[0]
-        assert why_not_conv(problem.lines or problem, config_of(one.hint)) is None
+        assert why_not_conv(problem.tiled, config_of(one.hint)) is None
 
 
 def test_only_hopper():

@@ -12,6 +12,7 @@ import math
 from tvm import tirx
 
 from tvmopt.arch.cuda import CudaArch
+from tvmopt.hopper.hints import CONV
 from tvmopt.hopper.match import match
 from tvmopt.hopper.problem import GemmProblem
 from tvmopt.policy.ranked import spread
@@ -28,6 +29,8 @@ from .tensor_core import product_of
 # Times its model's cycles that a template takes where another's model is to be compared: warps
 # reach two thirds of warpgroups' rate; a product with one vector is what gpu_gemv is for.
 _WEIGHTS = {"mma_matmul": 1.5, "gpu_gemv": 0.75}
+# The same of a convolution, where warpgroups take it: loading its pixels is not in the model.
+_IMAGES = 2.0
 # Templates whose first is modelled this many times as long as the best are tried, too, and how many
 # of their configurations.
 _NEAR, _SHARE = 1.5, 4
@@ -85,12 +88,14 @@ class CudaPolicy:
 
     def _all(self) -> list[GpuRanked]:
         found = self._hopper()
+        of_images = bool(found) and found[0].hint.template == CONV
         if why_not_schedulable(self.func) is not None:
             return found
         product = product_of(self.func)
         if product is None:
             return found or SimtPolicy(self.func, self.arch).ranked
-        found += mma_hints(product, self.arch)
+        warps = mma_hints(product, self.arch)
+        found += [_longer(r, _IMAGES) for r in warps] if of_images else warps
         _, rows, columns, _ = product.extents
         if not found or product.a.dtype == "float32":
             found += simt_matmul_hints(product, self.arch)
@@ -108,8 +113,12 @@ class CudaPolicy:
         return list(hints(found.problem, self.arch))  # type: ignore[arg-type]
 
 
+def _longer(ranked: GpuRanked, factor: float) -> GpuRanked:
+    return dataclasses.replace(ranked, cycles=ranked.cycles * factor)
+
+
 def _weighed(ranked: GpuRanked) -> GpuRanked:
     hint = ranked.hint
     if not hint.arch.has_wgmma or hint.template not in _WEIGHTS:
         return ranked
-    return dataclasses.replace(ranked, cycles=ranked.cycles * _WEIGHTS[hint.template])
+    return _longer(ranked, _WEIGHTS[hint.template])

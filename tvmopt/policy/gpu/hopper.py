@@ -7,14 +7,14 @@ import itertools
 from collections.abc import Iterator
 
 from tvmopt.arch.cuda import CudaArch
-from tvmopt.hopper.config import SHARED_BYTES, Config
+from tvmopt.hopper.config import DEPTH_BYTES, SHARED_BYTES, Config
 from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.hints import CONV, GEMM, hint_of
-from tvmopt.hopper.lines import LineProblem
+from tvmopt.hopper.line_problem import LinePlan, LineProblem
 from tvmopt.hopper.model import conv_cost, gemm_cost
 from tvmopt.hopper.pixels import boxes
 from tvmopt.hopper.pixels import why_not as why_not_conv
-from tvmopt.hopper.problem import BYTES, GemmProblem
+from tvmopt.hopper.problem import BYTES, GemmProblem, ceil_div
 
 from .ranked import GpuRanked
 
@@ -25,6 +25,8 @@ _COLUMNS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 208, 224, 25
 _FEW = 128
 _MOST_STAGES = 12
 _SPLITS = (1, 2, 3, 4, 6, 8)
+# Steps of the depth that a part must have where parts are added up by a second kernel.
+_LEAST_STEPS = 4
 
 
 def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
@@ -37,7 +39,9 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
     if not arch.has_wgmma or problem.why_not:
         return []
     found = []
-    for config in _configs(problem.out, arch, swap=problem.m <= _FEW):
+    swap = problem.m <= _FEW
+    plain = _configs(problem.out, arch, swap=swap, whole=_has_residual(problem))
+    for config in (*plain, *_apart(problem, arch, swap)):
         if config.why_not(problem) is None:
             cost = gemm_cost(problem, config, arch)
             hint = hint_of(GEMM, config, problem.dtype, arch)
@@ -50,9 +54,9 @@ def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRa
     if not arch.has_wgmma or problem.why_not:
         return []
     found = []
-    tiled = problem.lines or problem if isinstance(problem, ConvProblem) else problem
+    tiled = problem.tiled if isinstance(problem, ConvProblem) else problem.plan
     copied = problem.copied_bytes if isinstance(problem, ConvProblem) else 0
-    for config in _configs(problem.out, arch, swap=False):
+    for config in _configs(problem.out, arch, swap=False, whole=_has_residual(tiled)):
         if why_not_conv(tiled, config) is None:
             box = boxes(tiled, 64 * config.atoms)[0]
             cost = conv_cost(tiled, config, box, arch, copied)
@@ -61,12 +65,27 @@ def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRa
     return sorted(found, key=lambda r: r.cycles)
 
 
-def _configs(out: str, arch: CudaArch, *, swap: bool) -> Iterator[Config]:
-    """Tiles, each with as many stages as fit, and the ways in which they leave."""
+def _has_residual(problem: GemmProblem | ConvProblem | LinePlan) -> bool:
+    """Whether the epilogue reads an input of the output's shape."""
+    ending = problem.epilogue
+    return ending is not None and any(all(along) for _, along in ending.reads)
+
+
+def _configs(out: str, arch: CudaArch, *, swap: bool, whole: bool) -> Iterator[Config]:
+    """Tiles, each with as many stages as fit, and the ways in which they leave.
+
+    Args:
+        out: Type of the output.
+        arch: The GPU.
+        swap: Whether operands may change places.
+        whole: Whether there may be room for all that leaves of a tile, so that an input of the
+            output's shape can be loaded ahead.
+    """
     for (atoms, consumers), columns in itertools.product(_ROWS, _COLUMNS):
         plain = Config(atoms, consumers, columns, sms=arch.sms)
         for cluster in (1, 2):
-            for buffers in (1, 2):
+            chunks = columns * BYTES[out] // 128
+            for buffers in sorted({1, 2, chunks} if whole and chunks else {1, 2}):
                 if columns * BYTES[out] % (128 * buffers) == 0:
                     yield from _filled(
                         dataclasses.replace(plain, cluster=cluster, buffers=buffers)
@@ -84,6 +103,23 @@ def _configs(out: str, arch: CudaArch, *, swap: bool) -> Iterator[Config]:
                         plain, staged=True, persistent=False, split=split, swap=exchange
                     )
                 )
+
+
+def _apart(problem: GemmProblem, arch: CudaArch, swap: bool) -> Iterator[Config]:
+    """Tiles so few that each one's depth is divided among thread blocks that fill the GPU."""
+    steps = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
+    for (atoms, consumers), columns, exchange in itertools.product(
+        _ROWS, _COLUMNS, (False, True) if swap else (False,)
+    ):
+        left, right = (problem.n, problem.m) if exchange else (problem.m, problem.n)
+        plain = Config(atoms, consumers, columns, apart=True, swap=exchange, sms=arch.sms)
+        tiles = ceil_div(left, plain.rows) * ceil_div(right, columns) * problem.batch
+        for split in {arch.sms // tiles, 2 * arch.sms // tiles}:
+            if split > 1 and steps >= _LEAST_STEPS * split:
+                whole = dataclasses.replace(plain, split=split)
+                for buffers in (1, 2):
+                    yield from _filled(dataclasses.replace(whole, buffers=buffers))
+                yield from _filled(dataclasses.replace(whole, staged=True, persistent=False))
 
 
 def _filled(config: Config) -> Iterator[Config]:

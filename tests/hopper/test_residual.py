@@ -1,0 +1,65 @@
+"""Inputs of an epilogue that are loaded ahead: which they are, and that they are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tvm import tirx
+
+from tests.hopper.sources import cuda_source
+from tvmopt.hopper.config import Config
+from tvmopt.hopper.epilogue import Epilogue, elementwise
+from tvmopt.hopper.gemm import gemm
+from tvmopt.hopper.problem import GemmProblem
+from tvmopt.hopper.residual import residual_of
+
+SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
+
+
+def _ending(inputs):
+    return elementwise("float32", "float16", lambda acc, *x: sum(x, acc), inputs, rank=2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "number"),
+    [
+        ([("float16", (64, 128), (0, 1))], 0),
+        ([("float16", (128,), (1,)), ("float16", (64, 128), (0, 1))], 1),
+        ([("float16", (128, 64), (1, 0))], None),
+        ([("float32", (64, 128), (0, 1))], None),
+        ([("float16", (64, 1), (0, -1))], None),
+    ],
+)
+def test_which(inputs, number):
+    found = residual_of(_ending(inputs), (64, 128), "float16")
+    assert (found and found.number) == number
+    if found is not None:
+        assert len(found.ending.reads) == len(inputs) - 1
+
+
+def test_rows_of_several_axes():
+    row, column = tirx.Var("r", "int32"), tirx.Var("c", "int32")
+    acc = tirx.Var("a", "float32")
+    residual = tirx.decl_buffer((4, 16, 128), "float16")
+    for inner, right in ((16, True), (8, False)):
+        load = residual[tirx.truncdiv(row, inner), tirx.truncmod(row, inner), column]
+        ending = Epilogue(acc, (row, column), tirx.Cast("float16", acc) + load, (residual,))
+        assert (residual_of(ending, (64, 128), "float16") is not None) == right
+
+
+@pytest.mark.parametrize(
+    ("config", "ahead"),
+    [
+        (SMALL, True),
+        (dataclasses.replace(SMALL, columns=128), False),
+        (dataclasses.replace(SMALL, columns=128, buffers=2), True),
+        (dataclasses.replace(SMALL, staged=True), False),
+    ],
+)
+def test_it_is_loaded_ahead(config, ahead):
+    ending = _ending([("float16", (64, 128), (0, 1))])
+    source = cuda_source(gemm(GemmProblem(64, 128, 64, epilogue=ending), config))
+    kernel = source[source.rindex("main_kernel(") :].partition("{")[0]
+    maps = 2 if config.staged else 3
+    assert kernel.count("CUtensorMap") == maps + ahead
