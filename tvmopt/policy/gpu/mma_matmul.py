@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from tvmopt.policy.gpu.matmul_problem import (
     grid,
     matmul_problem,
     memory_cycles,
+    pack_cycles,
+    packed_problem,
     resident_blocks,
     sum_cycles,
 )
@@ -60,11 +63,27 @@ def mma_hints(
         return []
     problem = matmul_problem(product)
     found = []
-    for hint in _hints(product, problem, arch, stages, async_copy):
-        cost = mma_cost(problem, hint)
-        if cost is not None:
-            found.append(cost)
+    for pack, seen in _packings(product, problem):
+        for hint in _hints(product, seen, arch, stages, async_copy):
+            options = (*hint.options, ("pack", pack)) if pack else hint.options
+            cost = mma_cost(seen, dataclasses.replace(hint, options=options))
+            if cost is not None:
+                found.append(cost)
     return sorted(found, key=lambda one: one.cycles)
+
+
+def _packings(product: Product, problem: MatmulProblem) -> Iterator[tuple[int, MatmulProblem]]:
+    """Which factors may be packed, as the template's option says, and what is to be done then."""
+    yield 0, problem
+    size = itemsize(problem.dtype)
+    # What cannot be copied by 16 bytes as it is, or not asynchronously.
+    slow = [
+        operand.run * size < 16 or operand.size != size or not operand.plain
+        or (size == 1 and operand.contiguous != "k")
+        for operand in product.copies
+    ]  # fmt: skip
+    if any(slow):
+        yield slow[0] + 2 * slow[1], packed_problem(problem, (slow[0], slow[1]))
 
 
 def copies_asynchronously(problem: MatmulProblem, rows: int, columns: int, step: int) -> bool:
@@ -74,11 +93,13 @@ def copies_asynchronously(problem: MatmulProblem, rows: int, columns: int, step:
     for what lies outside.
     """
     size = itemsize(problem.dtype)
-    wide = all(run * size >= 4 for run in problem.runs)
-    ragged = bool(problem.rows % rows or problem.columns % columns or problem.depth % step)
-    same = all(s == size for s in problem.sizes)
-    straight = itemsize(problem.dtype) > 1 or (all(problem.along_k) and not ragged)
-    return wide and same and straight and all(problem.plain)
+    for n, (edge, tile) in enumerate(((problem.rows, rows), (problem.columns, columns))):
+        ragged = bool(edge % tile or problem.depth % step) and not problem.packed[n]
+        if problem.runs[n] * size < 4 or problem.sizes[n] != size or not problem.plain[n]:
+            return False
+        if size == 1 and (ragged or not problem.along_k[n]):
+            return False
+    return True
 
 
 def _hints(
@@ -197,7 +218,7 @@ def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     finish = bm * bn * itemsize(problem.sums) * 3 / arch.smem_bandwidth
     compute = tiles.turns * (steps * one + finish) + _FILL
     dram, l2 = memory_cycles(problem, arch, hint.block, hint.raster)
-    second = sum_cycles(problem, arch, hint.split_k)
+    second = sum_cycles(problem, arch, hint.split_k) + pack_cycles(problem, arch)
     total = max(compute, dram, l2) + LAUNCH + second
     facts = (compute, dram, l2, lines, busy, float(tiles.turns))
     return GpuRanked(hint, total, facts)
