@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
 from tvmopt.cuda.interleave import interleave_copies
+from tvmopt.cuda.one_barrier import meet_once
 from tvmopt.cuda.zero_fill import fill_with_zeros
 
 from .parameters import KERNEL_ATTR
@@ -45,7 +46,7 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
                 if isinstance(func, tirx.PrimFunc):
                     out.update_func(
                         out.get_global_var(var.name_hint),
-                        fill_with_zeros(interleave_copies(func)),
+                        fill_with_zeros(interleave_copies(meet_once(func))),
                     )
         if generated:
             out.update(kernels(tvm.IRModule(generated, attrs=mod.attrs)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from tvmopt.cuda.one_barrier import HALVES
+
 
 def bind_blocks(
     sch: s_tir.Schedule, batch: list[LoopRV], rows: LoopRV, columns: LoopRV, raster: int
@@ -29,8 +31,8 @@ def pipeline(
         loop: The loop over steps; under it the copies, then the products.
         copies: Into shared memory.
         stages: Steps in flight, at least 2; exactly 2 when not ``is_async``.
-        is_async: By cp.async; else through registers, into which the next step is loaded before
-            the products and from which it is stored after them.
+        is_async: By cp.async; else through registers: a step stores what is to be multiplied next
+            to the other half of shared memory, loads what comes after that, then multiplies.
     """
     count = len(copies)
     if is_async:
@@ -41,9 +43,10 @@ def pipeline(
             sch.annotate(copy, "tirx.manifest_shared_memory_local_stage", 1)
         stage, order = [], []
         for n in range(count):
-            stage += [0, 0]
-            order += [n, count + 1 + n]
-        stage, order = [*stage, 1], [*order, count]
+            stage += [0, 1]
+            order += [count + n, n]
+        stage, order = [*stage, 2], [*order, 2 * count]
+        sch.annotate(loop, HALVES, 1)
     sch.annotate(loop, "software_pipeline_stage", stage)
     sch.annotate(loop, "software_pipeline_order", order)
 
