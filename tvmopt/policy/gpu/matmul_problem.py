@@ -14,7 +14,7 @@ LAUNCH = 2500.0
 # Bytes a cycle that one multiprocessor takes from L2: three quarters of its port.
 _PORT = 48.0
 # Cycles from the first element that packing reads to the last that it writes, at least.
-_PACKING = 2500.0
+_PACKING = 500.0
 # The share of L2 that holds data for multiprocessors everywhere.
 _NEAR_L2 = 0.5
 

@@ -36,12 +36,14 @@ _MOST_REGISTERS = 255
 _OTHER_REGISTERS = 40
 # The part of the tensor cores' rate that instructions of one warp reach: from Hopper on only those
 # of four warps together reach it all.
-_WARP_RATE, _HOPPER_WARP_RATE = 0.85, 0.55
-# Cycles to bring one line of 128 bytes from L2, in which fragments wait in the same queue; the
-# part of them that a step sees, that of each further tile at once, and what is left when fragments
-# are loaded ahead.
-_LINE, _LINE_CYCLES = 128, 2.75
-_SEEN, _SHARED, _AHEAD = 1.06, 0.3, 0.57
+_WARP_RATE, _HOPPER_WARP_RATE = 0.9, 0.62
+# Cycles for which a line of 128 bytes from L2 keeps shared memory's port from fragments; how many
+# times as long where it goes through registers; and the share of the port's time that is waited for
+# where fragments are not loaded ahead.
+_LINE, _LINE_CYCLES = 128, 3.05
+_THROUGH_REGISTERS, _NOT_AHEAD = 1.5, 0.3
+# Cycles of that port for a load and a store of a warp, however little they move.
+_MOVE_CYCLES = 4.0
 # Cycles from a copy to its arrival: what is in flight must last so long.
 _LATENCY = 1300.0
 _FILL = 1500.0
@@ -206,16 +208,17 @@ def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     loads = warps * (wm + wn) * step * size / arch.smem_bandwidth
     copies = sum(_copies(problem, hint, n, warps * arch.warp) for n in range(2))
     issue = warps * (wm / 16 * wn / 8 * step * size / 32 * 2 + copies * 3 + 20) / arch.partitions
-    at_once = (multiply**4 + loads**4 + issue**4) ** 0.25
+    # What comes from L2 and what goes to registers shares shared memory's one port.
     lines = sum(_lines(problem, hint, n) for n in range(2))
-    seen = (_SEEN + _SHARED * (tiles.together - 1.0)) / tiles.together
-    if hint.option("ahead"):
-        seen *= _AHEAD
-    elif not hint.async_copy:
-        seen += 0.5  # through registers: what is loaded is waited for, and stored by threads
-    one = at_once + lines * _LINE_CYCLES * seen
+    brought = lines * _LINE_CYCLES
+    if not hint.async_copy:  # waited for, and stored by threads
+        brought = max(brought * _THROUGH_REGISTERS, warps * copies * _MOVE_CYCLES)
+    port = loads + brought
+    one = (multiply**8 + port**8 + issue**8) ** 0.125
+    if hint.async_copy and not hint.option("ahead"):
+        one += port * _NOT_AHEAD / tiles.together
     one += max(0.0, _LATENCY - max(0, hint.stages - 1) * one * tiles.together) / tiles.together
-    finish = bm * bn * itemsize(problem.sums) * 3 / arch.smem_bandwidth
+    finish = bm * bn * itemsize(problem.sums) * 3 / arch.smem_bandwidth + _LATENCY / tiles.together
     compute = tiles.turns * (steps * one + finish) + _FILL
     dram, l2 = memory_cycles(problem, arch, hint.block, hint.raster)
     second = sum_cycles(problem, arch, hint.split_k) + pack_cycles(problem, arch)
