@@ -15,6 +15,8 @@ from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
 from tvmopt.cuda.interleave import interleave_copies
+from tvmopt.cuda.one_barrier import meet_once
+from tvmopt.cuda.swizzle import swizzle
 from tvmopt.cuda.zero_fill import fill_with_zeros
 from tvmopt.schedule.gpu.splat import write_splats
 
@@ -44,15 +46,19 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
             out.update(lowered)
             for var, func in lowered.functions.items():
                 if isinstance(func, tirx.PrimFunc):
-                    out.update_func(
-                        out.get_global_var(var.name_hint),
-                        fill_with_zeros(interleave_copies(func)),
-                    )
+                    out.update_func(out.get_global_var(var.name_hint), _finished(func))
         if generated:
             out.update(kernels(tvm.IRModule(generated, attrs=mod.attrs)))
         return out
 
     return run, host, device
+
+
+def _finished(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A lowered function with its steps in a better order."""
+    for change in (swizzle, meet_once, interleave_copies, fill_with_zeros):
+        func = change(func)
+    return func
 
 
 compilation_pipeline.register_tir_pipeline(PIPELINE, mixed_pipeline)

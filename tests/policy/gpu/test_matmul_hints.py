@@ -87,9 +87,22 @@ def test_a_large_product_gets_large_tiles() -> None:
 def test_only_what_tvm_can_copy_asynchronously_is() -> None:
     assert all(r.hint.async_copy for r in mma_hints(LARGE.func(), H200) if r.hint.stages > 1)
     stem = Conv("NHWC", 2, 28, 3, 64, 7, 2, 3, dtype="float16")
-    assert not any(r.hint.async_copy for r in mma_hints(stem.func(), H200))
+    stems = [r.hint for r in mma_hints(stem.func(), H200)]
+    assert not any(h.async_copy for h in stems if not h.option("pack"))
     bytes_along_columns = Case("nn", 256, 256, 256, "int8", "int32")
-    assert not any(r.hint.async_copy for r in mma_hints(bytes_along_columns.func(), H200))
+    ranked = mma_hints(bytes_along_columns.func(), H200)
+    assert all(r.hint.option("pack") == 2 for r in ranked if r.hint.async_copy)
+
+
+def test_factors_that_lie_unaligned_may_be_packed() -> None:
+    assert not any(r.hint.option("pack") for r in mma_hints(LARGE.func(), H200))
+    odd = mma_hints(Case("nt", 2049, 2051, 2047, "float16").func(), H200)
+    assert {r.hint.option("pack") for r in odd} == {0, 3}
+    assert odd[0].hint.option("pack") == 3 and odd[0].hint.async_copy
+    small = mma_hints(Case("nt", 33, 35, 37, "float16").func(), H200)
+    assert small[0].hint.option("pack") == 0
+    one = Case("nn", 512, 1000, 333, "float16")
+    assert {r.hint.option("pack") for r in mma_hints(one.func(), H200)} == {0, 1}
 
 
 def test_occupancy() -> None:

@@ -107,11 +107,27 @@ def test_moves_16_bytes_at_once() -> None:
     assert re.search(r"\*\(float4\*\)\(C_ptr .*\) =", source)
 
 
-def test_loads_the_next_step_before_it_multiplies() -> None:
+def test_stores_one_half_of_shared_memory_while_it_reads_the_other() -> None:
     source = cuda(schedule(Case("nn", 512, 512, 512), LARGE))
-    loop = source[source.index("for (int") :]
-    first_load = loop.index("A_ptr")
-    assert first_load < loop.index("#pragma unroll") < loop.index("C_reindex_local_ptr[")
+    start = source.index("for (int ax3_0 = 0")
+    loop = source[start : source.index("\n  }\n", start)]
+    assert loop.count("__syncthreads()") == 1
+    loop = loop[loop.index("__syncthreads()") :]
+    places = [
+        loop.index("((ax3_0 + 1) & 1)"),  # the half that is stored to
+        loop.index("(A_ptr"),
+        loop.index("#pragma unroll"),
+        loop.index("(ax3_0 & 1)"),  # the half that is read
+    ]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("depth", [8, 16, 24])
+def test_short_reductions_meet_between_storing_and_reading(depth) -> None:
+    """Steps that TVM takes out of the loop keep their barriers."""
+    source = cuda(schedule(Case("nn", 64, 64, depth), LARGE))
+    assert "for (int ax3_0 =" not in source
+    assert source.count("__syncthreads()") >= 1
 
 
 def test_products_are_unrolled_by_the_compiler() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from tvmopt.arch.cuda import CudaArch, itemsize
 from tvmopt.schedule.gpu.product import Product
@@ -12,6 +13,8 @@ from tvmopt.schedule.gpu.product import Product
 LAUNCH = 2500.0
 # Bytes a cycle that one multiprocessor takes from L2: three quarters of its port.
 _PORT = 48.0
+# Cycles from the first element that packing reads to the last that it writes, at least.
+_PACKING = 500.0
 # The share of L2 that holds data for multiprocessors everywhere.
 _NEAR_L2 = 0.5
 
@@ -35,6 +38,7 @@ class MatmulProblem:
         written: Bytes of the result.
         out_run: Elements of the result that one aligned access may take.
         read: Bytes that the epilogue reads besides.
+        packed: Whether each factor is first copied to whole, aligned tiles.
     """
 
     batch: int
@@ -51,6 +55,7 @@ class MatmulProblem:
     written: float
     out_run: int
     read: float
+    packed: tuple[bool, bool] = (False, False)
 
     @property
     def bytes(self) -> float:
@@ -78,6 +83,34 @@ def matmul_problem(product: Product) -> MatmulProblem:
         out_run=product.out_run,
         read=float(product.read),
     )
+
+
+def packed_problem(problem: MatmulProblem, which: tuple[bool, bool]) -> MatmulProblem:
+    """``problem`` once the factors that ``which`` names are packed, bytes along k."""
+    size = itemsize(problem.dtype)
+
+    def both(new: Any, old: tuple[Any, Any]) -> tuple[Any, Any]:
+        return new if which[0] else old[0], new if which[1] else old[1]
+
+    return dataclasses.replace(
+        problem,
+        sizes=both(size, problem.sizes),
+        along_k=both(True, problem.along_k) if size == 1 else problem.along_k,
+        runs=both(int(16 / size), problem.runs),
+        plain=both(True, problem.plain),
+        packed=which,
+    )
+
+
+def pack_cycles(problem: MatmulProblem, arch: CudaArch) -> float:
+    """Cycles to pack the factors of ``problem`` that are packed, a kernel each."""
+    size = itemsize(problem.dtype)
+    total = 0.0
+    for n, edge in enumerate((problem.rows, problem.columns)):
+        if problem.packed[n]:
+            moved = problem.unique[n] + problem.batch * edge * problem.depth * size
+            total += LAUNCH + _PACKING + moved / arch.dram_bytes_cycle
+    return total
 
 
 @dataclasses.dataclass(frozen=True)

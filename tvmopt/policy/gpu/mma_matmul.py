@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from tvmopt.policy.gpu.matmul_problem import (
     grid,
     matmul_problem,
     memory_cycles,
+    pack_cycles,
+    packed_problem,
     resident_blocks,
     sum_cycles,
 )
@@ -33,12 +36,14 @@ _MOST_REGISTERS = 255
 _OTHER_REGISTERS = 40
 # The part of the tensor cores' rate that instructions of one warp reach: from Hopper on only those
 # of four warps together reach it all.
-_WARP_RATE, _HOPPER_WARP_RATE = 0.85, 0.55
-# Cycles to bring one line of 128 bytes from L2, in which fragments wait in the same queue; the
-# part of them that a step sees, that of each further tile at once, and what is left when fragments
-# are loaded ahead.
-_LINE, _LINE_CYCLES = 128, 2.75
-_SEEN, _SHARED, _AHEAD = 1.06, 0.3, 0.57
+_WARP_RATE, _HOPPER_WARP_RATE = 0.9, 0.62
+# Cycles for which a line of 128 bytes from L2 keeps shared memory's port from fragments; how many
+# times as long where it goes through registers; and the share of the port's time that is waited for
+# where fragments are not loaded ahead.
+_LINE, _LINE_CYCLES = 128, 3.05
+_THROUGH_REGISTERS, _NOT_AHEAD = 1.5, 0.3
+# Cycles of that port for a load and a store of a warp, however little they move.
+_MOVE_CYCLES = 4.0
 # Cycles from a copy to its arrival: what is in flight must last so long.
 _LATENCY = 1300.0
 _FILL = 1500.0
@@ -60,11 +65,27 @@ def mma_hints(
         return []
     problem = matmul_problem(product)
     found = []
-    for hint in _hints(product, problem, arch, stages, async_copy):
-        cost = mma_cost(problem, hint)
-        if cost is not None:
-            found.append(cost)
+    for pack, seen in _packings(product, problem):
+        for hint in _hints(product, seen, arch, stages, async_copy):
+            options = (*hint.options, ("pack", pack)) if pack else hint.options
+            cost = mma_cost(seen, dataclasses.replace(hint, options=options))
+            if cost is not None:
+                found.append(cost)
     return sorted(found, key=lambda one: one.cycles)
+
+
+def _packings(product: Product, problem: MatmulProblem) -> Iterator[tuple[int, MatmulProblem]]:
+    """Which factors may be packed, as the template's option says, and what is to be done then."""
+    yield 0, problem
+    size = itemsize(problem.dtype)
+    # What cannot be copied by 16 bytes as it is, or not asynchronously.
+    slow = [
+        operand.run * size < 16 or operand.size != size or not operand.plain
+        or (size == 1 and operand.contiguous != "k")
+        for operand in product.copies
+    ]  # fmt: skip
+    if any(slow):
+        yield slow[0] + 2 * slow[1], packed_problem(problem, (slow[0], slow[1]))
 
 
 def copies_asynchronously(problem: MatmulProblem, rows: int, columns: int, step: int) -> bool:
@@ -74,11 +95,13 @@ def copies_asynchronously(problem: MatmulProblem, rows: int, columns: int, step:
     for what lies outside.
     """
     size = itemsize(problem.dtype)
-    wide = all(run * size >= 4 for run in problem.runs)
-    ragged = bool(problem.rows % rows or problem.columns % columns or problem.depth % step)
-    same = all(s == size for s in problem.sizes)
-    straight = itemsize(problem.dtype) > 1 or (all(problem.along_k) and not ragged)
-    return wide and same and straight and all(problem.plain)
+    for n, (edge, tile) in enumerate(((problem.rows, rows), (problem.columns, columns))):
+        ragged = bool(edge % tile or problem.depth % step) and not problem.packed[n]
+        if problem.runs[n] * size < 4 or problem.sizes[n] != size or not problem.plain[n]:
+            return False
+        if size == 1 and (ragged or not problem.along_k[n]):
+            return False
+    return True
 
 
 def _hints(
@@ -185,19 +208,20 @@ def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     loads = warps * (wm + wn) * step * size / arch.smem_bandwidth
     copies = sum(_copies(problem, hint, n, warps * arch.warp) for n in range(2))
     issue = warps * (wm / 16 * wn / 8 * step * size / 32 * 2 + copies * 3 + 20) / arch.partitions
-    at_once = (multiply**4 + loads**4 + issue**4) ** 0.25
+    # What comes from L2 and what goes to registers shares shared memory's one port.
     lines = sum(_lines(problem, hint, n) for n in range(2))
-    seen = (_SEEN + _SHARED * (tiles.together - 1.0)) / tiles.together
-    if hint.option("ahead"):
-        seen *= _AHEAD
-    elif not hint.async_copy:
-        seen += 0.5  # through registers: what is loaded is waited for, and stored by threads
-    one = at_once + lines * _LINE_CYCLES * seen
+    brought = lines * _LINE_CYCLES
+    if not hint.async_copy:  # waited for, and stored by threads
+        brought = max(brought * _THROUGH_REGISTERS, warps * copies * _MOVE_CYCLES)
+    port = loads + brought
+    one = (multiply**8 + port**8 + issue**8) ** 0.125
+    if hint.async_copy and not hint.option("ahead"):
+        one += port * _NOT_AHEAD / tiles.together
     one += max(0.0, _LATENCY - max(0, hint.stages - 1) * one * tiles.together) / tiles.together
-    finish = bm * bn * itemsize(problem.sums) * 3 / arch.smem_bandwidth
+    finish = bm * bn * itemsize(problem.sums) * 3 / arch.smem_bandwidth + _LATENCY / tiles.together
     compute = tiles.turns * (steps * one + finish) + _FILL
     dram, l2 = memory_cycles(problem, arch, hint.block, hint.raster)
-    second = sum_cycles(problem, arch, hint.split_k)
+    second = sum_cycles(problem, arch, hint.split_k) + pack_cycles(problem, arch)
     total = max(compute, dram, l2) + LAUNCH + second
     facts = (compute, dram, l2, lines, busy, float(tiles.turns))
     return GpuRanked(hint, total, facts)

@@ -33,7 +33,8 @@ class MmaMatmul(GpuTemplate):
     ``async_copy`` and else 2 through registers, ``hint.raster`` rows of blocks side by side,
     ``hint.split_k`` parts of the reduction, which a second kernel sums.
 
-    Options: ``ahead``: 1 to load fragments one instruction's depth ahead of the products;
+    Options: ``ahead``: 1 to load fragments one instruction's depth ahead of the products, with at
+    least three stages;
     ``pack``: which factors are first copied to memory where they lie aligned and whole tiles of
     them exist, 1 the first, 2 the second, 3 both.
     """
@@ -128,8 +129,8 @@ class MmaMatmul(GpuTemplate):
         stages = min(hint.stages, int(sch.get(k0).extent))
         # Unrolled, because the registers of a fragment cannot be indexed by a loop.
         sch.unroll(k1)
-        if stages > 1 and hint.option("ahead") and bk > mma.depth:
-            pipeline_fragments(sch, k0, k1, copies, stages, hint.async_copy)
+        if stages > 2 and hint.option("ahead") and bk > mma.depth:
+            pipeline_fragments(sch, k0, k1, stages)
         elif stages > 1:
             pipeline(sch, k0, copies, stages, hint.async_copy)
         if total is not None:
@@ -226,7 +227,9 @@ def _copy(
     sch.compute_at(copy, at, preserve_unit_loops=True)
     if not hint.option("pack") >> place & 1:
         inline_producers(sch, copy)
-    sch.storage_align(copy, 0, axis=1, factor=int(32 / size), offset=int(16 / size))
+    pitch = (hint.rstep if along else hint.block[place]) * size
+    if not hint.option("swizzle") or not hint.async_copy or pitch % 128:
+        sch.storage_align(copy, 0, axis=1, factor=int(32 / size), offset=int(16 / size))
     x, k = sch.get_loops(copy)[-2:]
     along_k = operand.contiguous == "k" if operand.contiguous else along
     if not along_k:

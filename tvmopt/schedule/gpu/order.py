@@ -5,6 +5,8 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from tvmopt.cuda.one_barrier import HALVES
+
 
 def bind_blocks(
     sch: s_tir.Schedule, batch: list[LoopRV], rows: LoopRV, columns: LoopRV, raster: int
@@ -29,8 +31,8 @@ def pipeline(
         loop: The loop over steps; under it the copies, then the products.
         copies: Into shared memory.
         stages: Steps in flight, at least 2; exactly 2 when not ``is_async``.
-        is_async: By cp.async; else through registers, into which the next step is loaded before
-            the products and from which it is stored after them.
+        is_async: By cp.async; else through registers: a step stores what is to be multiplied next
+            to the other half of shared memory, loads what comes after that, then multiplies.
     """
     count = len(copies)
     if is_async:
@@ -41,45 +43,28 @@ def pipeline(
             sch.annotate(copy, "tirx.manifest_shared_memory_local_stage", 1)
         stage, order = [], []
         for n in range(count):
-            stage += [0, 0]
-            order += [n, count + 1 + n]
-        stage, order = [*stage, 1], [*order, count]
+            stage += [0, 1]
+            order += [count + n, n]
+        stage, order = [*stage, 2], [*order, 2 * count]
+        sch.annotate(loop, HALVES, 1)
     sch.annotate(loop, "software_pipeline_stage", stage)
     sch.annotate(loop, "software_pipeline_order", order)
 
 
-def pipeline_fragments(
-    sch: s_tir.Schedule,
-    steps: LoopRV,
-    inner: LoopRV,
-    copies: list[SBlockRV],
-    stages: int,
-    is_async: bool,
-) -> None:
-    """Let copies run ahead of fragments, and fragments of products.
+def pipeline_fragments(sch: s_tir.Schedule, steps: LoopRV, inner: LoopRV, stages: int) -> None:
+    """Let copies by cp.async run ahead of fragments, and fragments of products.
 
     Args:
         sch: The schedule.
-        steps: The loop over steps; under it the copies, then ``inner``.
+        steps: The loop over steps; under it two copies into shared memory, then ``inner``.
         inner: The loop over a step's depth, to be unrolled; under it two loads, then products.
-        copies: Into shared memory, two of them.
-        stages: Steps in flight, at least 2; exactly 2 when not ``is_async``.
-        is_async: By cp.async; else through registers.
+        stages: Steps in flight, at least 3.
     """
     sch.annotate(inner, "software_pipeline_stage", [0, 0, 1])
     sch.annotate(inner, "software_pipeline_order", [0, 1, 2])
     # The inner pipeline is three statements: the first loads, all but the last products, the
     # last products. The first loads of a step come before the last products of the one before.
     last = stages - 1
-    if is_async and stages > 2:
-        stage, order = [0, 0, last - 1, last, last], [0, 1, 3, 2, 4]
-        sch.annotate(steps, "software_pipeline_async_stages", [0])
-    elif is_async:
-        stage, order = [0, 0, 1, 1, 1], [0, 1, 2, 3, 4]
-        sch.annotate(steps, "software_pipeline_async_stages", [0])
-    else:
-        for copy in copies:
-            sch.annotate(copy, "tirx.manifest_shared_memory_local_stage", 1)
-        stage, order = [0, 0, 0, 0, 0, 1, 1], [0, 3, 1, 4, 5, 2, 6]
-    sch.annotate(steps, "software_pipeline_stage", stage)
-    sch.annotate(steps, "software_pipeline_order", order)
+    sch.annotate(steps, "software_pipeline_async_stages", [0])
+    sch.annotate(steps, "software_pipeline_stage", [0, 0, last - 1, last, last])
+    sch.annotate(steps, "software_pipeline_order", [0, 1, 3, 2, 4])

@@ -1,0 +1,100 @@
+"""One barrier a step where steps go through registers into two halves of shared memory.
+
+A step stores what it has loaded to one half while the other is read. The barrier at its beginning
+ends the reading of the first and the storing of the second; TVM, which does not see that they are
+halves, lets threads meet again between storing and reading.
+
+before -> after::
+
+    for step:                                   for step:
+        sync                                        sync
+        shared[(step + 1) % 2] = registers          shared[(step + 1) % 2] = registers
+        registers = memory[step + 2]                registers = memory[step + 2]
+        sync
+        products of shared[step % 2]                products of shared[step % 2]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import ir, tirx
+
+#: Annotation of a loop over steps that stores to one half of shared memory and reads the other.
+HALVES = "tvmopt.halves"
+_SYNC = "tvm_storage_sync"
+
+
+def meet_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Leave out the second barrier of loops that are annotated with :data:`HALVES`.
+
+    Args:
+        func: A lowered device function.
+    """
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, _on_loop), order="post"))
+
+
+def _on_loop(loop: tirx.For) -> tirx.Stmt:
+    if HALVES not in loop.annotations or not _alternates(loop):
+        return loop
+    parts = _flat(loop.body)
+    syncs = [n for n, part in enumerate(parts) if _is_sync(part)]
+    inner = [part for part in parts if not _is_sync(part) and _has_sync(part)]
+    if len(syncs) != 2 or inner or not _only_binds(parts[: syncs[0]]):
+        return loop
+    body = [part for n, part in enumerate(parts) if n != syncs[1]]
+    return tirx.For(
+        loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(body),
+        loop.thread_binding, loop.annotations, loop.step,
+    )  # fmt: skip
+
+
+def _alternates(loop: tirx.For) -> bool:
+    """Whether places in ``loop`` are told apart by the step being odd, and by the next being so."""
+    found: set[int] = set()
+    step = loop.loop_var
+
+    def on_mod(mod: tirx.FloorMod) -> None:
+        if not isinstance(mod.b, tirx.IntImm) or int(mod.b) != 2:
+            return
+        if step.same_as(mod.a):
+            found.add(0)
+        elif isinstance(mod.a, tirx.Add) and step.same_as(mod.a.a) and _is_odd(mod.a.b):
+            found.add(1)
+
+    tvm_ffi.structural_walk(loop.body, (tirx.FloorMod, on_mod), order="post")
+    return found == {0, 1}
+
+
+def _is_odd(value: ir.Expr) -> bool:
+    return isinstance(value, tirx.IntImm) and int(value) % 2 == 1
+
+
+def _flat(stmt: tirx.Stmt) -> list[tirx.Stmt]:
+    if not isinstance(stmt, tirx.SeqStmt):
+        return [stmt]
+    return [one for part in stmt.seq for one in _flat(part)]
+
+
+def _only_binds(stmts: Sequence[tirx.Stmt]) -> bool:
+    return all(isinstance(stmt, tirx.Bind) for stmt in stmts)
+
+
+def _is_sync(stmt: tirx.Stmt) -> bool:
+    return isinstance(stmt, tirx.Evaluate) and _is_sync_call(stmt.value)
+
+
+def _is_sync_call(value: ir.Expr) -> bool:
+    return isinstance(value, ir.Call) and str(getattr(value.op, "name", "")).endswith(_SYNC)
+
+
+def _has_sync(stmt: tirx.Stmt) -> bool:
+    found: list[ir.Call] = []
+
+    def on_call(call: ir.Call) -> None:
+        if _is_sync_call(call):
+            found.append(call)
+
+    tvm_ffi.structural_walk(stmt, (ir.Call, on_call), order="post")
+    return bool(found)
