@@ -151,10 +151,7 @@ class Storing(abc.ABC):
         piece = quotient(column * size, 16) ^ remainder(line, 8)
         place = line * (128 // size) + piece * (16 // size) + remainder(column, 16 // size)
         found = build.alloc_local([2], dtype)
-        flat = build.decl_buffer(
-            tuple(self.leaving.shape), dtype, data=self.leaving.data, scope="shared.dyn"
-        )
-        copy(found, flat.ptr_to([buffer, place]), 2 * size)
+        copy(found, self.leaving.ptr_to([buffer, place]), 2 * size)  # of as many bytes each
         return [found[0], found[1]]
 
     def _sum(self, index: int) -> Any:
