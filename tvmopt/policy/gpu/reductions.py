@@ -11,6 +11,7 @@ from tvmopt.schedule.gpu.column_reduction import ColumnForm
 from tvmopt.schedule.gpu.column_walk import WalkForm
 from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.schedule.gpu.row_form import RowForm
+from tvmopt.schedule.gpu.steps import WIDEST_VECTOR, widest
 
 from .elementwise import traffic
 from .ranked import GpuRanked
@@ -147,7 +148,7 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
     facts = form.facts
     columns = facts.axes[form.columns].extent
     others = facts.work // columns // facts.reduced
-    most = math.gcd(columns, 8)
+    most = math.gcd(columns, min(8, WIDEST_VECTOR // widest(facts)))
     work, moved = float_work(form.sch, facts.name), traffic(facts)
     ranked = []
     for vector, x, y, split, unroll, tree in itertools.product(

@@ -69,7 +69,7 @@ class Stream:
         return max(most, 0)
 
     def parts(self, arch: CudaArch) -> tuple[float, ...]:
-        """Cycles of memory, of cached reads, of issue, of waiting, and waves; infinite if none fits."""
+        """Cycles of memory, cached reads, issue and waiting, and waves; infinite if none fits."""
         resident = self.resident(arch)
         if not resident:
             return (math.inf,)
