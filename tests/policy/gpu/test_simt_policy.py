@@ -119,3 +119,17 @@ def test_families_differ_where_the_model_may_err() -> None:
         for share in (32, 128)
     )
     assert one.family != two.family
+
+
+@pytest.mark.parametrize(
+    ("build", "operands"),
+    [
+        (relax.op.less, [((64, 128), "float32")] * 2),
+        (lambda x: relax.op.sum(x, [0]), [((64, 128), "int64")]),
+        (lambda x: relax.op.astype(x, "int8"), [((64, 128), "float64")]),
+    ],
+)
+def test_vectors_are_not_wider_than_cuda_can_say(build, operands) -> None:
+    ranked = SimtPolicy(lowered(build, *operands), H200).ranked
+    size = {"float32": 4}.get(operands[0][1], 8)
+    assert ranked and max(r.hint.vector for r in ranked) * size <= 32

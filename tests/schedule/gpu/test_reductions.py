@@ -102,13 +102,6 @@ def test_a_ragged_row_stays_in_registers_too() -> None:
     assert_same(layer_norm(5, 7, 45), one)
 
 
-def test_blocks_take_rows_that_divide_them_where_there_are_such() -> None:
-    func = sums(1, ((8 * 197, 64), H))
-    one = hint("gpu_row_reduction", thread=(8,), reduce_threads=8, vector=8)
-    code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
-    assert "< 197" not in code and "if (" not in code.partition("__shfl")[0].partition("_kernel(")[2]
-
-
 def test_more_shared_memory_than_there_is_is_not_asked_for() -> None:
     func = lowered(lambda x: nn.softmax(x, -1), ((16, 64000), F))
     one = hint("gpu_row_reduction", thread=(1,), reduce_threads=256, vector=4, stage=1)

@@ -11,7 +11,7 @@ from tvmopt.arch.cuda import CudaArch
 from tvmopt.schedule.analysis import BlockFacts, all_facts
 from tvmopt.schedule.gpu.elementwise import is_flat, vectorizes
 from tvmopt.schedule.gpu.hint import GpuHint
-from tvmopt.schedule.gpu.steps import inline_all, moves_by_vectors
+from tvmopt.schedule.gpu.steps import WIDEST_VECTOR, inline_all, moves_by_vectors
 from tvmopt.schedule.gpu.transpose import prepare_transpose
 
 from .ranked import GpuRanked
@@ -55,7 +55,9 @@ def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
     vectors = {16 // max(sizes), 16 // min(sizes), 8 // max(sizes), 1}
     cost = float_work(sch, main.name)
     ranked = []
-    for vector in sorted(v for v in vectors if v > 0 and main.work % v == 0):
+    for vector in sorted(v for v in vectors if 0 < v <= WIDEST_VECTOR // max(sizes)):
+        if main.work % vector:
+            continue
         ways = _ways(sch, main, inner, vector)
         for unroll, threads, direct in itertools.product(
             (1, 2, 4, 8), (128, 256, 512, 1024), sorted(ways)

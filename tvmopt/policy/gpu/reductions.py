@@ -11,6 +11,7 @@ from tvmopt.schedule.gpu.column_reduction import ColumnForm
 from tvmopt.schedule.gpu.column_walk import WalkForm
 from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.schedule.gpu.row_form import RowForm
+from tvmopt.schedule.gpu.steps import WIDEST_VECTOR, widest
 
 from .elementwise import traffic
 from .ranked import GpuRanked
@@ -26,6 +27,8 @@ _SHUFFLE_WAIT = 30.0
 _SIDE_BY_SIDE = 0.03
 # Cycles of a reduction over several warps: two barriers and shared memory.
 _BARRIERS = 150.0
+# Bytes of a line of the L1 cache, and how many lines a store costs that fills no sector of L2.
+_LINE, _PARTIAL = 128, 3.0
 
 
 def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
@@ -105,9 +108,33 @@ def _rows(
         + (many * 250.0 if stage != 2 else 0.0)
         + (60.0 if stage == 1 else 0.0),
         rounds=1.0 if stage == 2 else math.ceil(steps / unroll) * (0.5 + 0.5 * len(passes)),
+        lines=steps * _lines(form, blocks, hint),
         registers=32 + kept * size // 4,
         smem=place * row if stage == 1 else 0,
     )
+
+
+def _lines(form: RowForm, blocks: list[BlockFacts], hint: GpuHint) -> float:
+    """Lines that a warp touches for one vector of each thread.
+
+    Threads of a warp that are in several rows touch a line in each.
+    """
+    share, vector = hint.reduce_threads, hint.vector
+    rows = max(1.0, hint.arch.warp / share)
+    passes = [f for f in blocks if f.reduction or form.wide]
+    total = 0.0
+    for number, facts in enumerate(passes):
+        size = max((int(r.buffer.dtype.itemsize) for r in facts.reads), default=4)
+        here = rows * math.ceil(min(share, hint.arch.warp) * vector * size / _LINE)
+        if hint.option("stage") == 0 or number == 0:
+            total += here
+        elif hint.option("stage") == 1:
+            total += hint.arch.warp * vector * size / _LINE
+        if not facts.reduction:
+            out = int(facts.write.buffer.dtype.itemsize)
+            piece = min(share, hint.arch.warp) * vector * out
+            total += rows * math.ceil(piece / _LINE) * (_PARTIAL if piece < hint.arch.sector else 1)
+    return total
 
 
 def _alone(form: RowForm) -> bool:
@@ -121,7 +148,7 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
     facts = form.facts
     columns = facts.axes[form.columns].extent
     others = facts.work // columns // facts.reduced
-    most = math.gcd(columns, 8)
+    most = math.gcd(columns, min(8, WIDEST_VECTOR // widest(facts)))
     work, moved = float_work(form.sch, facts.name), traffic(facts)
     ranked = []
     for vector, x, y, split, unroll, tree in itertools.product(

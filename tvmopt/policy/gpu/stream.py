@@ -20,6 +20,10 @@ _PORT = 64.0
 _CACHE = 0.75
 # The part of the issue slots that is used at best.
 _ISSUE = 0.8
+# Cycles from one instruction of a warp to its next, whatever else there is to do.
+_ALONE = 2.5
+# Cycles between two blocks that one multiprocessor starts.
+_BLOCK = 170.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Stream:
         instructions: Instructions of one thread, all in all.
         chain: Cycles that a block spends waiting on itself (barriers, shuffles, dependent steps).
         rounds: How often a thread waits for memory, one after the other.
+        lines: Lines of 128 bytes that the loads and stores of a warp touch, all in all.
         registers: 32-bit registers of a thread.
         smem: Shared memory of a block, in bytes.
     """
@@ -50,6 +55,7 @@ class Stream:
     instructions: float = 50.0
     chain: float = 0.0
     rounds: float = 1.0
+    lines: float = 0.0
     registers: int = 32
     smem: int = 0
 
@@ -63,7 +69,7 @@ class Stream:
         return max(most, 0)
 
     def parts(self, arch: CudaArch) -> tuple[float, ...]:
-        """Cycles of memory, of cached reads, of issue, and of waiting; infinite where none fits."""
+        """Cycles of memory, cached reads, issue and waiting, and waves; infinite if none fits."""
         resident = self.resident(arch)
         if not resident:
             return (math.inf,)
@@ -83,7 +89,9 @@ class Stream:
         # The busiest multiprocessor issues for whole blocks.
         busiest = math.ceil(self.blocks / arch.sms)
         issue = busiest * warps * self.instructions / (arch.partitions * _ISSUE)
+        issue = max(issue, busiest * _BLOCK, busiest * warps * self.lines)
         waves = math.ceil(self.blocks / (resident * arch.sms))
+        issue = max(issue, waves * self.instructions * _ALONE)
         wait = latency * self.rounds + self.chain
         return memory, cached, issue, wait, float(waves)
 

@@ -10,6 +10,7 @@ from tvm import s_tir
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.schedule.analysis import BlockFacts, all_facts
 from tvmopt.schedule.gpu.hint import GpuHint
+from tvmopt.schedule.gpu.steps import WIDEST_VECTOR, widest
 from tvmopt.schedule.gpu.window import WIDEST
 
 from .elementwise import traffic
@@ -42,7 +43,7 @@ def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list
     ):
         if before % tile or (direct and vector == 1) or vector * tile > 32:
             continue
-        if direct and vector * size > WIDEST:
+        if vector * widest(facts) > WIDEST_VECTOR or (direct and vector * size > WIDEST):
             continue
         hint = GpuHint(
             "gpu_window", arch, thread=(threads,), vector=vector,

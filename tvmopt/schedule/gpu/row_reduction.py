@@ -76,11 +76,9 @@ class GpuRowReduction(GpuTemplate):
         rows, columns = divided
         rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
         together = hint.thread[0] if hint.thread else 1
-        inner = extent(sch, rows[-1])
-        # Rows of a block that are all of one axis need less arithmetic, but none should be too many.
-        if together <= inner and (inner % together == 0 or form.rows % together):
-            outer, place = sch.split(rows[-1], [None, together])
-            grid = fuse_all(sch, [*rows[:-1], outer])
+        if together <= extent(sch, rows[-1]):
+            inner, place = sch.split(rows[-1], [None, together])
+            grid = fuse_all(sch, [*rows[:-1], inner])
         else:
             grid, place = sch.split(fuse_all(sch, rows), [None, together])
         sch.bind(grid, "blockIdx.x")
@@ -107,7 +105,7 @@ class GpuRowReduction(GpuTemplate):
             if result is not None and sch.get(block).name_hint == form.last:
                 store_at(sch, result, at)
         if staged is not None:
-            place_staged(sch, staged, place, hint, vector)
+            place_staged(sch, staged, grid, hint, vector)
         if kept is not None:
             place_kept(sch, kept, place)
         return sch

@@ -57,12 +57,14 @@ def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: GpuHint) -> SBlockRV | 
 
 
 def place_staged(
-    sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV, hint: GpuHint, vector: int
+    sch: s_tir.Schedule, copy: SBlockRV, grid: LoopRV, hint: GpuHint, vector: int
 ) -> None:
-    """Copy a row into shared memory before it is used."""
-    sch.compute_at(copy, place, preserve_unit_loops=True)
-    pieces, lane = split_vector(sch, sch.get_loops(copy)[2:], vector)
-    step, thread = sch.split(pieces, [None, hint.reduce_threads])
+    """Copy a block's rows into shared memory before they are used, by all its threads."""
+    sch.compute_at(copy, grid, preserve_unit_loops=True)
+    pieces, lane = split_vector(sch, sch.get_loops(copy)[1:], vector)
+    together = hint.thread[0] if hint.thread else 1
+    step, place, thread = sch.split(pieces, [None, together, hint.reduce_threads])
+    sch.bind(place, "threadIdx.y")
     sch.bind(thread, "threadIdx.x")
     if vector > 1:
         sch.vectorize(lane)

@@ -19,6 +19,8 @@ from tvmopt.schedule.analysis import (
     substitute,
 )
 
+#: Bytes of the widest vector that TVM can write in CUDA, of any type of elements.
+WIDEST_VECTOR = 32
 # Expressions in a block from which on nothing that is read twice is inlined into it.
 _MAX_INLINED_SIZE = 300
 
