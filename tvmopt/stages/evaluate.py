@@ -100,11 +100,9 @@ def evaluate(
 
     inputs = dataset.batch(0).inputs
     calls: dict[str, Callable[[], object]] = {
-        label: _bind(model, inputs) for label, model in models.items()
+        label: functools.partial(model, inputs) for label, model in models.items()
     }
-
-    def onnxruntime() -> object:
-        return reference(inputs)
+    onnxruntime = {REFERENCE: functools.partial(reference, inputs)}
 
     def told(done: int, total: int) -> None:
         progress(10 + 90 * done // total, 100, "latency")
@@ -114,9 +112,9 @@ def evaluate(
         for call in calls.values():
             call()  # so that the inputs are there
         bare = {label: model.gpu_seconds for label, model in models.items()}
-        samples = interleave_on_gpu(bare, {REFERENCE: onnxruntime}, *limits, told)
+        samples = interleave_on_gpu(bare, onnxruntime, *limits, told)
     else:
-        samples = interleave({**calls, REFERENCE: onnxruntime}, *limits, told)
+        samples = interleave({**calls, **onnxruntime}, *limits, told)
     latency = {label: summarise(values) for label, values in samples.items()}
 
     metrics = _candidate_metrics(latency, accuracies[CANDIDATE], bundles, dataset)
@@ -253,10 +251,6 @@ def _changed(accuracy: Accuracy, latency: LatencySummary, where: str) -> list[st
         f"p50 {latency.p50:.4g} ms, 95% interval {latency.ci_low:.4g} to {latency.ci_high:.4g}, "
         f"{where}",
     ]
-
-
-def _bind(model: CompiledModel, inputs: dict[str, np.ndarray]) -> Callable[[], object]:
-    return lambda: model(inputs)
 
 
 def _session(path: Path, threads: int) -> ort.InferenceSession:
