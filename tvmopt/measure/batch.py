@@ -208,6 +208,7 @@ def time_candidates(
     candidates: list[list[Any]],
     kernel: Callable[..., Callable[[int], float]],
     rounds: int = ROUNDS,
+    turns: Callable[..., dict[int, tuple[float, int]]] | None = None,
 ) -> list[dict[str, Any]]:
     """Make a kernel of each candidate, which checks it, and time those that are right in turns.
 
@@ -215,6 +216,7 @@ def time_candidates(
         candidates: Arguments of ``kernel`` for each, see :func:`run_batch`.
         kernel: Gives what :func:`time_in_turns` calls, or raises when the candidate is wrong.
         rounds: Most rounds to time them in.
+        turns: How to time them; :func:`time_in_turns` by default.
 
     Returns:
         As :func:`run_batch`.
@@ -227,7 +229,7 @@ def time_candidates(
             kernels[place] = kernel(*candidate)
         except Exception as error:
             results[place]["error"] = one_line(error)
-    for place, (latency_us, timed) in time_in_turns(kernels, rounds).items():
+    for place, (latency_us, timed) in (turns or time_in_turns)(kernels, rounds).items():
         results[place] |= {"latency_us": latency_us, "rounds": timed}
     return results
 

@@ -21,6 +21,7 @@ from tvmopt.measure.batch import ROUNDS, time_candidates
 from tvmopt.measure.cuda_check import check_equal, difference, filled, repeated
 from tvmopt.measure.cuda_graph import GraphTimer
 from tvmopt.measure.jobs import numpy_dtype
+from tvmopt.measure.sustained import time_under_load
 from tvmopt.measure.worker import one_line
 from tvmopt.policy.gpu.simt_matmul import simt_matmul_hints
 from tvmopt.policy.gpu.tensor_core import product_of
@@ -154,7 +155,7 @@ def run_batch(
         def kernel(library: int, index: int) -> Callable[[int], float]:
             return bench.kernel(modules[library][f"candidate{index}"], timer)
 
-        return time_candidates(candidates, kernel, rounds)
+        return time_candidates(candidates, kernel, rounds, time_under_load)
 
 
 # The inputs that were made last, which the next candidates are likely to read: by shapes and seed.

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 
 from tvmopt.cuda.graph import Stream
 
-# How long a recorded burst lasts, and the most calls in one.
-_BURST_S, _MOST_CALLS = 3e-4, 100
+#: Seconds that a recorded burst lasts, about.
+BURST_S = 3e-4
+# The most calls in one.
+_MOST_CALLS = 100
 
 
 class GraphTimer:
@@ -42,7 +44,7 @@ class GraphTimer:
         with self.launching():
             run()
             once = self._stream.seconds(run)
-        count = max(1, min(_MOST_CALLS, round(_BURST_S / max(once, 1e-7))))
+        count = max(1, min(_MOST_CALLS, round(BURST_S / max(once, 1e-7))))
         launch = self._stream.record(run, count)
         self._stream.seconds(launch)
         return lambda _times: self._stream.seconds(launch) / count

@@ -1,0 +1,60 @@
+"""The choice among kernels that are nearly as fast."""
+
+from __future__ import annotations
+
+import itertools
+
+from tvmopt.measure.sustained import time_under_load
+
+
+class Gpu:
+    """A GPU that is slower the longer it has run hot kernels; each call takes a millisecond."""
+
+    def __init__(self) -> None:
+        self.heat = 0.0
+        self.order: list[int] = []
+
+    def kernel(self, place: int, seconds: float, hot: float):
+        def run(_times: int) -> float:
+            self.order.append(place)
+            self.heat = 0.9 * self.heat + 0.1 * hot
+            return seconds * (1 + self.heat)
+
+        return run
+
+
+def test_a_kernel_that_is_slower_under_load_loses():
+    gpu = Gpu()
+    calls = itertools.count()
+
+    def short_lived(_times: int) -> float:
+        return 1e-3 if next(calls) < 12 else 1.3e-3  # fast in the short bursts alone
+
+    kernels = {0: gpu.kernel(0, 1.05e-3, 0.0), 1: short_lived}
+    found = time_under_load(kernels, 4)
+    assert found[0][0] < found[1][0]
+
+
+def test_short_kernels_are_not_timed_again():
+    gpu = Gpu()
+    found = time_under_load({0: gpu.kernel(0, 1e-5, 0), 1: gpu.kernel(1, 1.01e-5, 0)}, 4)
+    assert set(found) == {0, 1}
+    assert len(gpu.order) <= 2 * 4
+
+
+def test_others_stay_behind_the_leaders():
+    gpu = Gpu()
+    kernels = {p: gpu.kernel(p, s, 0.5) for p, s in enumerate((1e-3, 1.01e-3, 1.5e-3))}
+    found = time_under_load(kernels, 5)
+    assert found[2][0] > max(found[0][0], found[1][0])
+
+
+def test_turns_rotate():
+    gpu = Gpu()
+    time_under_load({p: gpu.kernel(p, 1e-3, 0) for p in range(3)}, 4)
+    last = [p for p, _ in itertools.groupby(gpu.order)][-9:]
+    assert len({last[i] for i in (0, 3, 6)}) > 1 or len(set(last)) == 3
+
+
+def test_nothing_to_time():
+    assert time_under_load({}, 3) == {}
