@@ -19,6 +19,7 @@ def _forget(monkeypatch):
 
 def loading(monkeypatch, *names: str) -> None:
     monkeypatch.setattr(cuda_runtime, "_loads", lambda library: library in names)
+    monkeypatch.setattr(cuda_runtime, "_has_driver", lambda: cuda_runtime.DRIVER in names)
 
 
 def test_without_a_driver_there_is_no_gpu(monkeypatch) -> None:
@@ -42,6 +43,15 @@ def test_pypis_library_is_found(monkeypatch, tmp_path) -> None:
     assert library in list(cuda_runtime._wheels())
     loading(monkeypatch, str(library))
     assert cuda_runtime.load_library()
+
+
+@pytest.mark.skipif(bool(tvm.runtime.cuda(0).exist), reason="this machine has a GPU")
+def test_what_stands_in_for_the_driver_is_none(monkeypatch) -> None:
+    from tvmopt.cuda.modules import _driver_stand_in
+
+    if not cuda_runtime._has_driver():
+        stand_in = _driver_stand_in()
+        assert hasattr(stand_in, "cuLaunchKernelEx") and not cuda_runtime._has_driver()
 
 
 @pytest.mark.skipif(not tvm.runtime.cuda(0).exist, reason="this machine has no GPU")
