@@ -14,6 +14,7 @@ import tvm
 from tvmopt import cuda_runtime
 from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.config import BuildConfig, ConvertConfig, EvaluateConfig, TuneConfig
+from tvmopt.measure.hints import Measured
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.stages import evaluate as evaluate_module
 from tvmopt.stages.auto_layout import choose_layout
@@ -21,6 +22,7 @@ from tvmopt.stages.build import build
 from tvmopt.stages.convert import convert
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, evaluate, read_table
 from tvmopt.stages.tune import tune
+from tvmopt.tune import fast
 
 has_gpu = bool(tvm.runtime.cuda(0).exist)
 no_gpu = pytest.mark.skipif(has_gpu, reason="this machine has a GPU")
@@ -83,6 +85,55 @@ def test_a_gpu_elsewhere_is_built_for(stages, tmp_path, strategy: str) -> None:
     measured = evaluate(EvaluateConfig(1), folders["convert"], bundles, out, quiet)
     assert set(measured.metrics) == {"library_bytes"}
     assert measured.tags["tvmopt.unmeasured.accuracy"] == lacks
+
+
+class Pretended:
+    """A measurer for a GPU that finds each configuration faster than the one before."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def measure(self, groups, stop=lambda: False):
+        found = []
+        for group in groups:
+            new = [Measured(h, 100.0 - i, None, 15) for i, h in enumerate(group.hints)]
+            found.append([*group.again, *new])
+        return found
+
+    def race(self, rivals, weight_bytes=0):
+        return [measured.latency_us for _, measured in rivals]
+
+
+@no_gpu
+@needs_nvcc
+def test_what_was_measured_on_a_gpu_is_what_is_built(conv_model, tmp_path, monkeypatch) -> None:
+    target = resolve_target("nvidia-a100").to_dict()
+    for stage in ("convert", "tune", "build"):
+        (tmp_path / stage).mkdir()
+    onnx.save(conv_model, str(tmp_path / "model.onnx"))
+    asked = ConvertConfig("", target, dtype="float16")
+    convert(asked, tmp_path / "model.onnx", tmp_path / "convert", quiet)
+    with monkeypatch.context() as here:
+        here.setattr(TargetSpec, "why_not_here", lambda self: "")
+        here.setattr(fast, "_check", lambda *_: None)
+        here.setattr(fast, "measurer_of", lambda *_: Pretended())
+        where = tmp_path / "convert", tmp_path / "tune"
+        tuned = tune(TuneConfig(target, topk=4), *where, quiet)
+    assert tuned.metrics["tasks_from_database"] == tuned.metrics["tasks"] > 2
+    assert "tvmopt.unmeasured.tuning" not in tuned.tags
+    rows = list(csv.DictReader((tmp_path / "tune" / "tasks.csv").open()))
+    assert {row["source"] for row in rows} == {"database"}
+    where = tmp_path / "convert", tmp_path / "tune"
+    result = build(BuildConfig("conv", target), *where, "d", tmp_path / "build", quiet)
+    rows = list(csv.DictReader((tmp_path / "build" / "schedules.csv").open()))
+    assert {(row["schedule"], row["record"]) for row in rows} == {("database", "subgraph")}
+    assert result.tags["tvmopt.records"] == f"{len(rows)} subgraph"
 
 
 class OnCpu:
