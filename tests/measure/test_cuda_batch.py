@@ -64,6 +64,18 @@ def test_what_takes_long_is_built_alone() -> None:
     assert sorted(map(sorted, _chunks(hints, 4))) == [[0, 2], [1, 3], [4], [5]]
 
 
+def test_text_that_is_unrolled_takes_long() -> None:
+    long, short = (
+        GpuHint("simt_matmul", H200, (64, 128), (8, 16), rstep=rstep) for rstep in (16, 4)
+    )
+    assert sorted(map(sorted, _chunks([short, long, short], 2))) == [[0, 2], [1]]
+
+
+def test_the_last_builder_has_less_when_it_builds_the_reference_first() -> None:
+    chunks = _chunks([GpuHint("gpu_gemv", H200)] * 7, 4, 1.0)
+    assert [len(chunk) for chunk in chunks] == [2, 2, 2, 1]
+
+
 @needs_nvcc
 @pytest.mark.skipif(has_gpu, reason="this machine has a GPU")
 def test_without_a_gpu_nothing_is_measured_and_nothing_lost(tmp_path) -> None:

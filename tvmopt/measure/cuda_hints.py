@@ -7,6 +7,7 @@ CUDA's compilers take longest.
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,14 +27,15 @@ from tvmopt.measure.hints import (
 )
 from tvmopt.measure.workers import Job, Outcome
 from tvmopt.schedule import Hint
+from tvmopt.schedule.gpu.hint import GpuHint
 
 _MOST_BUILDERS = 16
 # Rounds that tell candidates apart: a GPU's speed varies less than a CPU's.
 _ROUNDS = 20
-# How long a template's kernels take to make and compile, by the others'.
-_EFFORTS = {
-    "hopper_gemm": 2.0, "hopper_conv": 2.0, "mma_matmul": 4.0, "simt_matmul": 3.0, "gpu_int4": 1.5,
-}  # fmt: skip
+# How long a template's kernels take to make and compile, by those bound by memory.
+_EFFORTS = {"hopper_gemm": 2.0, "hopper_conv": 2.0, "mma_matmul": 4.0, "gpu_int4": 1.5}
+# The same of what candidates are checked with, and of multiplications in a kernel's text.
+_BASE_EFFORT, _UNROLLED_EFFORT = 1.0, 1 / 400
 
 
 class CudaMeasurer(MeasuringWorkers):
@@ -84,9 +86,11 @@ class CudaMeasurer(MeasuringWorkers):
         jobs: list[Job] = []
         parts: list[tuple[int, list[int], Path]] = []
         for number, group in enumerate(groups):
-            chunks = _chunks(group.hints, max(1, self._chunks - 1))
-            if group.hints and base_library(group) is None:
-                chunks.insert(0, [])  # what candidates are checked with, beside them
+            # What candidates are checked with is built first, the last of them after it.
+            is_new = bool(group.hints) and base_library(group) is None
+            chunks = _chunks(group.hints, self._chunks, _BASE_EFFORT * is_new)
+            if is_new:
+                chunks.insert(0, [])
             for chunk in chunks:
                 library = self._new_library()
                 parts.append((number, chunk, library))
@@ -179,19 +183,34 @@ class CudaMeasurer(MeasuringWorkers):
         return timed
 
 
-def _chunks(hints: Sequence[Hint], parts: int) -> list[list[int]]:
+def _chunks(hints: Sequence[Hint], parts: int, before: float = 0.0) -> list[list[int]]:
     """The places of ``hints``, dealt to at most ``parts`` lists that take about as long to build.
 
     The longest first, each to the list that has least so far.
+
+    Args:
+        hints: What is dealt.
+        parts: Most lists.
+        before: What the builder of the last list does before.
     """
-    efforts = [_EFFORTS.get(hint.template, 1.0) for hint in hints]
+    efforts = [_effort(hint) for hint in hints]
     chunks: list[list[int]] = [[] for _ in range(min(len(hints), parts))]
     have = [0.0] * len(chunks)
+    if len(chunks) == parts:
+        have[-1:] = [before]
     for place in sorted(range(len(hints)), key=lambda n: -efforts[n]):
         least = have.index(min(have))
         chunks[least].append(place)
         have[least] += efforts[place]
-    return chunks
+    return [chunk for chunk in chunks if chunk]
+
+
+def _effort(hint: Hint) -> float:
+    """How long a hint takes to build, roughly."""
+    if isinstance(hint, GpuHint) and hint.template == "simt_matmul":
+        text = hint.rstep * math.prod(hint.block) / math.prod(hint.thread)
+        return 1.0 + text * _UNROLLED_EFFORT
+    return _EFFORTS.get(hint.template, 1.0)
 
 
 def _found(

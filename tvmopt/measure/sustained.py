@@ -19,8 +19,8 @@ _SHORTEST_S = 5e-5
 # Who is within this of the fastest is timed again, and how many at most; the first is always
 # among them where it is near, since it is what is built without measuring.
 _NEAR, _MOST = 1.12, 4
-# Seconds of a turn, of all turns together, and the least rounds.
-_TURN_S, _ALL_S, _LEAST = 5e-3, 0.8, 7
+# Seconds of a turn, of all turns together, the least rounds and the most.
+_TURN_S, _ALL_S, _LEAST, _ENOUGH = 5e-3, 0.8, 7, 12
 
 #: A kernel: how often to call it -> the mean seconds of a call.
 Kernel = Callable[[int], float]
@@ -64,7 +64,7 @@ def _rotate(kernels: Mapping[int, Kernel], seconds: float) -> dict[int, float]:
         seconds: How long a call takes, about.
     """
     calls = math.ceil(_TURN_S / max(seconds, BURST_S))
-    rounds = max(_LEAST, min(25, int(_ALL_S / (len(kernels) * max(_TURN_S, seconds)))))
+    rounds = max(_LEAST, min(_ENOUGH, int(_ALL_S / (len(kernels) * max(_TURN_S, seconds)))))
     places = list(kernels)
     times: dict[int, list[float]] = {place: [] for place in places}
     for turn in range(rounds + 1):

@@ -22,11 +22,13 @@ from .work import float_work
 _PROLOGUE = 30.0
 # Instructions of one step of an exchange in a warp, and cycles of it.
 _SHUFFLE = 6.0
-_SHUFFLE_WAIT = 30.0
+_SHUFFLE_WAIT = 45.0
 # What each further column of a thread adds to the time that memory takes.
 _SIDE_BY_SIDE = 0.03
 # Cycles of a reduction over several warps: two barriers and shared memory.
 _BARRIERS = 150.0
+# Cycles until what was read before is there again.
+_AGAIN = 120.0
 # Bytes of a line of the L1 cache, and how many lines a store costs that fills no sector of L2.
 _LINE, _PARTIAL = 128, 3.0
 
@@ -60,7 +62,7 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
             continue
         if stage == 2 and (
             form.crosses
-            or (vector > 1 and form.columns % (vector * share))
+            or (form.columns % (vector * share) and (vector > 1 or form.columns < 4 * share))
             or form.columns // share > 128
             or unroll > 1
             or share < 2
@@ -105,7 +107,7 @@ def _rows(
         + (steps * 8.0 if stage == 1 else 0.0),
         chain=exchanges * _SHUFFLE_WAIT
         + (_BARRIERS * len(form.reductions) if share > 32 else 0.0)
-        + (many * 250.0 if stage != 2 else 0.0)
+        + (many * _AGAIN if stage != 2 else 0.0)
         + (60.0 if stage == 1 else 0.0),
         rounds=1.0 if stage == 2 else math.ceil(steps / unroll) * (0.5 + 0.5 * len(passes)),
         lines=steps * _lines(form, blocks, hint),
@@ -119,22 +121,27 @@ def _lines(form: RowForm, blocks: list[BlockFacts], hint: GpuHint) -> float:
 
     Threads of a warp that are in several rows touch a line in each.
     """
-    share, vector = hint.reduce_threads, hint.vector
-    rows = max(1.0, hint.arch.warp / share)
-    passes = [f for f in blocks if f.reduction or form.wide]
+    vector, stage = hint.vector, hint.option("stage")
+    together = min(hint.reduce_threads, hint.arch.warp)
+    rows = hint.arch.warp / together
     total = 0.0
-    for number, facts in enumerate(passes):
+    for number, facts in enumerate(f for f in blocks if f.reduction or form.wide):
         size = max((int(r.buffer.dtype.itemsize) for r in facts.reads), default=4)
-        here = rows * math.ceil(min(share, hint.arch.warp) * vector * size / _LINE)
-        if hint.option("stage") == 0 or number == 0:
-            total += here
-        elif hint.option("stage") == 1:
+        if stage == 0 or number == 0:
+            total += rows * _touched(together * vector * size, form.columns * size, _LINE)
+        elif stage == 1:
             total += hint.arch.warp * vector * size / _LINE
         if not facts.reduction:
             out = int(facts.write.buffer.dtype.itemsize)
-            piece = min(share, hint.arch.warp) * vector * out
-            total += rows * math.ceil(piece / _LINE) * (_PARTIAL if piece < hint.arch.sector else 1)
+            piece, row = together * vector * out, form.columns * out
+            whole = piece >= (hint.arch.sector if row % hint.arch.sector == 0 else _LINE // 2)
+            total += rows * _touched(piece, row, _LINE) * (1.0 if whole else _PARTIAL)
     return total
+
+
+def _touched(piece: int, row: int, line: int) -> float:
+    """Lines that a piece of a row touches, on average: rows may start anywhere in a line."""
+    return math.ceil(piece / line) + (piece / line % 1.0 if row % line else 0.0)
 
 
 def _alone(form: RowForm) -> bool:

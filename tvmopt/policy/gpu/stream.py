@@ -22,6 +22,9 @@ _CACHE = 0.75
 _ISSUE = 0.8
 # Cycles from one instruction of a warp to its next, whatever else there is to do.
 _ALONE = 2.5
+# The part of the shorter of memory and issue that the longer does not hide, and what is added to
+# it where threads wait once for all that they compute.
+_APART, _ONCE = 0.2, 0.6
 # Cycles between two blocks that one multiprocessor starts.
 _BLOCK = 170.0
 
@@ -103,4 +106,6 @@ class Stream:
         memory, cached, issue, wait, waves = found
         # The first wave's wait is seen in full; those of later waves hide behind other blocks.
         tail = wait * (1.0 + 0.15 * (waves - 1.0))
-        return LAUNCH + max(memory, issue, cached) + 0.2 * min(memory, issue) + tail
+        # What all threads load at once, and compute after, does not overlap.
+        apart = _APART + _ONCE / (waves * max(1.0, self.rounds))
+        return LAUNCH + max(memory, issue, cached) + apart * min(memory, issue) + tail
