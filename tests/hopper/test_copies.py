@@ -11,7 +11,6 @@ from tvmopt.hopper.config import Config
 from tvmopt.hopper.conv import conv
 from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.copies import pitch_of
-from tvmopt.hopper.epilogue import elementwise
 from tvmopt.hopper.gemm import gemm
 from tvmopt.hopper.problem import GemmProblem
 
@@ -80,43 +79,6 @@ def test_images_of_few_channels(tmp_path):
     assert "cp.async.bulk.tensor.5d.shared" in source
     if compile_with_nvcc(source, tmp_path) is None:
         pytest.skip("nvcc is not installed")
-
-
-@pytest.mark.parametrize(
-    ("shape", "kernel", "stride", "together", "row"),
-    [
-        ((224, 224, 3), 7, 2, 2, 64),
-        ((224, 224, 3), 3, 2, 2, 64),
-        ((33, 33, 3), 3, 1, 1, 32),  # 33 pixels of output are no pairs
-        ((32, 32, 1), 5, 1, 1, 64),
-    ],
-)
-def test_pixels_that_are_computed_as_one(shape, kernel, stride, together, row):
-    height, width, channels = shape
-    pad = (kernel // 2,) * 4
-    problem = ConvProblem(
-        2, height, width, channels, 64, kernel=(kernel, kernel), stride=(stride, stride),
-        padding=pad, weight="HWIO",
-    )  # fmt: skip
-    plan = problem.lines.plan
-    assert (plan.together, plan.row) == (together, row)
-    assert plan.filters == 64 * together
-    assert plan.out_size[1] * together == problem.out_size[1]
-    columns = dataclasses.replace(SMALL, columns=plan.filters, stages=2)
-    assert "wgmma.mma_async" in cuda_source(conv(problem, columns))
-
-
-def test_epilogue_of_pixels_that_are_computed_as_one():
-    ending = elementwise(
-        "float32", "float16", lambda acc, bias: acc + bias, [("float32", (64,), (3,))], rank=4
-    )
-    problem = ConvProblem(
-        2, 32, 32, 3, 64, kernel=(7, 7), stride=(2, 2), padding=(3, 3, 3, 3), epilogue=ending
-    )
-    [(_, along)] = problem.lines.plan.ending().reads
-    assert along == (False, False, False, True)
-    source = cuda_source(conv(problem, dataclasses.replace(STAGED, columns=128)))
-    assert "copy_16" in source  # four neighbours of the bias at once
 
 
 @pytest.mark.parametrize(

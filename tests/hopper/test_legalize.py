@@ -85,7 +85,7 @@ def test_lines_compute_the_convolution(kernel, stride, padding):
     [problem] = _problems(lowered)
     assert isinstance(problem, LineProblem)
     assert conv_hints(problem, H200)
-    line_conv(problem, _config(), boxes(problem.plan, 64)[0])
+    line_conv(problem, _config(), boxes(problem, 64)[0])
     x = np.random.default_rng(1).integers(-3, 4, (2, 13, 17, 3)).astype("float16")
     results = []
     for one in (lowered, mod):

@@ -24,7 +24,7 @@ from .config import DEPTH_BYTES, Config
 from .conv_problem import ConvProblem
 from .copies import Copies, pitch_of
 from .emit import const, quotient, remainder, tensor_map, tma_load
-from .line_problem import LinePlan, LineProblem
+from .line_problem import LineProblem
 from .lines import LineKernel
 from .parameters import Parameters, declare, mark, plain_signature
 from .pixels import PixelKernel, boxes, why_no_box, why_not
@@ -58,7 +58,7 @@ def conv(
         build.func_name(name or "main")
         mark(name, "hopper_conv")
         parameters = _copy(problem, declare(signature or conv_signature(problem)))
-        if isinstance(tiled, LinePlan):
+        if isinstance(tiled, LineProblem):
             LineKernel(tiled, config, box, parameters).emit()
         else:
             ConvKernel(problem, config, box, parameters).emit()

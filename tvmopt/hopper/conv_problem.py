@@ -8,7 +8,7 @@ import functools
 from .config import DEPTH_BYTES
 from .copies import pitch_of
 from .epilogue import Epilogue, identity
-from .line_problem import LinePlan, LineProblem, line_problem
+from .line_problem import LineProblem, line_problem
 from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
 from .stage_layout import SWIZZLE
 
@@ -107,9 +107,9 @@ class ConvProblem:
         return found and dataclasses.replace(found, epilogue=self.epilogue)
 
     @property
-    def tiled(self) -> ConvProblem | LinePlan:
-        """What is cut into tiles: the plan for few channels, or the convolution itself."""
-        return self if self.lines is None else self.lines.plan
+    def tiled(self) -> ConvProblem | LineProblem:
+        """What is cut into tiles: lines of few channels, or the convolution itself."""
+        return self.lines or self
 
     @property
     def copied(self) -> tuple[bool, bool]:

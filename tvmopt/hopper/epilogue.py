@@ -122,9 +122,6 @@ def _is_run(load: Any, column: tirx.Var, count: int) -> bool:
     *others, last = load.indices
     while isinstance(last, tirx.Cast):
         last = last.value
-    # Of columns that are several pixels side by side, what is left of one is a column again.
-    if isinstance(last, tirx.Mod) and isinstance(last.b, tirx.IntImm) and not int(last.b) % count:
-        last = last.a
     extent = load.source.shape[-1]
     if not isinstance(extent, tirx.IntImm) or int(extent) % count or not last.same_as(column):
         return False

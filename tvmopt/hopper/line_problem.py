@@ -1,20 +1,16 @@
 """Convolutions of images of few channels as lines of pixels: what is computed, and in what steps.
 
 The pixels under one line of the window lie side by side, so that the copy engine can read them as
-one row; rows of neighbouring outputs overlap. Short ones are loaded for several lines of the window
-at once, which make one step of the depth. Or neighbouring pixels of the output are computed as one
-of more channels: their windows together fill a row, and fewer rows are loaded.
+one row; rows of neighbouring outputs overlap. Several lines of the window, loaded together, make
+one step of the depth.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-
-from tvm import tirx
 
 from .config import DEPTH_BYTES
-from .epilogue import Epilogue, identity, substitute
+from .epilogue import Epilogue, identity
 from .problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
 from .stage_layout import SWIZZLE
 
@@ -22,8 +18,6 @@ from .stage_layout import SWIZZLE
 _MOST_CHANNELS = 7
 # Elements of a step of the depth: they have 16 bits.
 _STEP = DEPTH_BYTES // 2
-# Pixels that may be computed as one.
-_TOGETHER = (1, 2, 4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,15 +52,29 @@ class LineProblem:
     out: str = "float16"
     epilogue: Epilogue | None = None
 
+    #: The weight is contiguous along the depth.
+    right_major = True
+    #: Instructions of a step, each of 32 bytes of depth.
+    instructions = DEPTH_BYTES // 32
+
     def ending(self) -> Epilogue:
         """The epilogue, or the one that stores the sum itself."""
         return self.epilogue or identity("float32", self.out, rank=4)
 
-    @functools.cached_property
-    def plan(self) -> LinePlan:
-        """The steps that take least."""
-        plans = [LinePlan(self, together) for together in _TOGETHER]
-        return min((p for p in plans if p.fits), key=lambda p: p.cycles)
+    @property
+    def fold(self) -> int:
+        """Lines of the window that one step holds."""
+        return _STEP // self.window
+
+    @property
+    def steps(self) -> int:
+        """Steps of the depth."""
+        return ceil_div(self.lines, self.fold)
+
+    @property
+    def stride(self) -> tuple[int, int]:
+        """Lines, and places of the window, between neighbouring pixels of the output."""
+        return self.step, 1
 
     @property
     def why_not(self) -> str | None:
@@ -78,10 +86,9 @@ class LineProblem:
         if self.width * 2 % 16 or self.pixel * 2 % 16:
             return "the copy engine needs lines, and steps of the window, of multiples of 16 bytes"
         high, wide = self.out_size
-        plain = LinePlan(self)
-        if plain.height > self.height:
+        if (high - 1) * self.step + self.steps * self.fold > self.height:
             return "the window reaches beyond the last line"
-        if plain.width > self.width:
+        if (wide - 1) * self.pixel + self.window > self.width:
             return "the window reaches beyond the end of a line"
         if self.images * high * wide * self.filters > MOST_ELEMENTS:
             return "the output has more than 2**31 - 1 elements"
@@ -90,132 +97,6 @@ class LineProblem:
         if not 1 <= self.step <= 8:
             return f"the copy engine's step is at most 8, but the stride is {self.step}"
         return None
-
-
-@dataclasses.dataclass(frozen=True)
-class LinePlan:
-    """The steps in which a problem is computed.
-
-    Attributes:
-        problem: The problem.
-        together: Pixels of its output, side by side, that are computed as one: the channels of
-            that one are theirs in turn.
-    """
-
-    problem: LineProblem
-    together: int = 1
-
-    #: The weight is contiguous along the depth.
-    right_major = True
-
-    @property
-    def images(self) -> int:
-        """Images of the batch."""
-        return self.problem.images
-
-    @property
-    def dtype(self) -> str:
-        """Type of the factors."""
-        return self.problem.dtype
-
-    @property
-    def out(self) -> str:
-        """Type of the output."""
-        return self.problem.out
-
-    @property
-    def filters(self) -> int:
-        """Channels of the output."""
-        return self.problem.filters * self.together
-
-    @property
-    def out_size(self) -> tuple[int, int]:
-        """Lines and columns of the output."""
-        high, wide = self.problem.out_size
-        return high, wide // self.together
-
-    @property
-    def stride(self) -> tuple[int, int]:
-        """Lines, and places of the window, between neighbouring pixels of the output."""
-        return self.problem.step, 1
-
-    @property
-    def pixel(self) -> int:
-        """Elements between neighbouring columns of the output."""
-        return self.problem.pixel * self.together
-
-    @property
-    def used(self) -> int:
-        """Elements under one line of the windows."""
-        return self.problem.window + (self.together - 1) * self.problem.pixel
-
-    @property
-    def row(self) -> int:
-        """Elements that the copy engine reads as one row."""
-        return self.problem.window if self.together == 1 else _STEP
-
-    @property
-    def fold(self) -> int:
-        """Lines of the window that one step holds."""
-        return _STEP // self.row
-
-    @property
-    def steps(self) -> int:
-        """Steps of the depth."""
-        return ceil_div(self.problem.lines, self.fold)
-
-    @property
-    def instructions(self) -> int:
-        """Instructions of a step, each of 32 bytes of depth."""
-        return 4 if self.fold > 1 else ceil_div(self.used * 2, 32)
-
-    @property
-    def height(self) -> int:
-        """Lines of the padded input that are read."""
-        return (self.out_size[0] - 1) * self.problem.step + self.steps * self.fold
-
-    @property
-    def width(self) -> int:
-        """Elements of a line of the padded input that are read."""
-        return (self.out_size[1] - 1) * self.pixel + self.row
-
-    @property
-    def fits(self) -> bool:
-        """Whether the problem can be computed so."""
-        p = self.problem
-        if p.height < self.height or p.width < self.width:
-            return False
-        one = self.together == 1
-        return one or (
-            p.out_size[1] % self.together == 0 and self.used <= _STEP and p.filters % 8 == 0
-        )
-
-    @property
-    def cycles(self) -> float:
-        """Cycles of one pixel of the problem's output, about: to multiply it, or to load it."""
-        multiply = 0.6 * self.steps * self.instructions * self.filters / 64
-        load = 3.0 * self.steps * self.fold
-        return (max(multiply, load) + 0.1 * (multiply + load)) / self.together
-
-    @property
-    def epilogue(self) -> Epilogue | None:
-        """What is stored in place of the sum."""
-        ending, p = self.problem.epilogue, self.problem
-        if ending is None or self.together == 1:
-            return ending
-        n, y, w, o = axes = tuple(tirx.Var(axis.name, "int32") for axis in ending.axes)
-        places = (
-            n, y, w * self.together + tirx.truncdiv(o, p.filters), tirx.truncmod(o, p.filters)
-        )  # fmt: skip
-        values = {
-            old: new if str(old.ty.dtype) == "int32" else tirx.Cast(str(old.ty.dtype), new)
-            for old, new in zip(ending.axes, places, strict=True)
-        }
-        return dataclasses.replace(ending, axes=axes, expr=substitute(ending.expr, values, ()))
-
-    def ending(self) -> Epilogue:
-        """The epilogue, or the one that stores the sum itself."""
-        return self.epilogue or identity("float32", self.out, rank=4)
 
 
 def line_problem(
@@ -246,15 +127,18 @@ def line_problem(
     window = next((e for e in (16, 32, 64) if e >= kw * filled), None)
     if window is None or min(high, wide) < 1:
         return None
-    # As large as any plan wants it, to begin with.
-    roomy = LineProblem(
-        images, (high + 8) * sh + kh + 8, (wide + 8) * sw * filled + 64, filters, (high, wide), kh,
-        window, sh, sw * filled, dtype, out,
-    )  # fmt: skip
-    plans = (roomy.plan, LinePlan(roomy))
-    problem = dataclasses.replace(
-        roomy,
-        height=max(p.height for p in plans),
-        width=ceil_div(max(p.width for p in plans), 8) * 8,
+    fold = _STEP // window
+    problem = LineProblem(
+        images=images,
+        height=(high - 1) * sh + ceil_div(kh, fold) * fold,
+        width=ceil_div((wide - 1) * sw * filled + window, 8) * 8,
+        filters=filters,
+        out_size=(high, wide),
+        lines=kh,
+        window=window,
+        step=sh,
+        pixel=sw * filled,
+        dtype=dtype,
+        out=out,
     )
     return problem if problem.why_not is None else None

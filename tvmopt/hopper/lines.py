@@ -6,7 +6,6 @@ How they are cut into steps is :mod:`.line_problem`'s; the image must be padded 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from tvm import tirx
@@ -16,8 +15,8 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.errors import ConfigError
 
 from .config import DEPTH_BYTES, Config
-from .emit import const, quotient, remainder, tensor_map, tma_load
-from .line_problem import LinePlan, LineProblem
+from .emit import const, tensor_map, tma_load
+from .line_problem import LineProblem
 from .parameters import Parameters, declare, mark, plain_signature
 from .pixels import PixelKernel, boxes, why_no_box, why_not
 from .problem import Signature
@@ -53,15 +52,14 @@ def line_conv(
     """
     if reason := problem.why_not:
         raise ConfigError(f"no Hopper kernel for this convolution: {reason}")
-    plan = problem.plan
-    box = box or boxes(plan, 64 * config.atoms)[0]
-    if reason := why_not(plan, config) or why_no_box(plan, config, box):
+    box = box or boxes(problem, 64 * config.atoms)[0]
+    if reason := why_not(problem, config) or why_no_box(problem, config, box):
         raise ConfigError(f"the configuration does not fit the convolution: {reason}")
     with IRBuilder() as builder, build.prim_func(is_private=name is None):
         build.func_name(name or "main")
         mark(name, "hopper_conv")
         parameters = declare(signature or line_signature(problem))
-        LineKernel(plan, config, box, parameters).emit()
+        LineKernel(problem, config, box, parameters).emit()
     return builder.get()
 
 
@@ -69,62 +67,42 @@ class LineKernel(PixelKernel):
     """The main loop over groups of lines of the window."""
 
     def __init__(
-        self, plan: LinePlan, config: Config, box: tuple[int, int, int], parameters: Parameters
-    ) -> None:
-        super().__init__(plan, config, box, parameters)
-        self.plan = plan
-        self.instructions = plan.instructions
-        p = plan.problem
+        self, problem: LineProblem, config: Config, box: tuple[int, int, int],
+        parameters: Parameters,
+    ) -> None:  # fmt: skip
+        super().__init__(problem, config, box, parameters)
+        p = self.problem = problem
         line = p.width * 2
         self.x_map = tensor_map(
             parameters.a,
             p.dtype,
-            (plan.row, plan.out_size[1], p.height - plan.fold + 1, p.images, plan.fold),
-            (plan.pixel * 2, line, p.height * line, line),
-            (plan.row, box[2], box[1] * p.step, box[0], plan.fold),
+            (p.window, p.out_size[1], p.height - p.fold + 1, p.images, p.fold),
+            (p.pixel * 2, line, p.height * line, line),
+            (p.window, box[2], box[1] * p.step, box[0], p.fold),
             steps=(1, 1, p.step, 1, 1),
-            swizzle=SWIZZLE[plan.row * 2],
+            swizzle=SWIZZLE[p.window * 2],
         )
         depth = p.lines * p.window
-        if plan.together == 1:
-            self.piece = config.columns
-            self.w_map = tensor_map(
-                parameters.b, p.dtype, (depth, p.filters), (depth * 2,), (64, config.columns)
-            )
-        else:
-            # Filters of one pixel at a time, moved by the place of its window.
-            self.piece = math.gcd(config.columns, p.filters)
-            self.w_map = tensor_map(
-                parameters.b,
-                p.dtype,
-                (p.window, p.lines, p.filters),
-                (p.window * 2, depth * 2),
-                (64, 1, self.piece),
-            )
+        self.w_map = tensor_map(
+            parameters.b, p.dtype, (depth, p.filters), (depth * 2,), (64, config.columns)
+        )
         self.maps += [self.x_map, self.w_map]
 
     def left_lines(self) -> Lines:
         """Each of the lines of the window is a block of its own, with a short line a pixel."""
-        return blocks_of(self.plan.row * 2, 64 * self.config.atoms)
+        return blocks_of(self.problem.window * 2, 64 * self.config.atoms)
 
     def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
         """Fill one stage: the lines under each warpgroup's box, and the weight's columns."""
-        c, p = self.config, self.plan.problem
+        c, p = self.config, self.problem
         bar = self.full.pointer(slot)
         for group in range(c.consumers):
             image, line, column = self.corner(tile.index * c.consumers + group)
             tma_load(
                 self.left_ring.ptr_to([slot, group * 64 * c.atoms * self.depth]),
                 self.x_map,
-                [const(0), column, line * p.step + step * self.plan.fold, image, const(0)],
+                [const(0), column, line * p.step + step * p.fold, image, const(0)],
                 bar,
             )
-        for row in range(0, c.columns, self.piece):
-            column = tile.column + row
-            if self.plan.together == 1:
-                place = [step * (DEPTH_BYTES // 2), column]
-            else:
-                # Before and behind the window there are zeros.
-                beside = quotient(column, p.filters) * p.pixel
-                place = [-beside, step, remainder(column, p.filters)]
-            tma_load(self.right_ring.ptr_to([slot, row * self.depth]), self.w_map, place, bar)
+        place = [step * (DEPTH_BYTES // 2), tile.column]
+        tma_load(self.right_ring.ptr_to([slot, 0]), self.w_map, place, bar)

@@ -15,7 +15,7 @@ from tvmopt.arch.cuda import CudaArch
 from .config import DEPTH_BYTES, Config
 from .conv_problem import ConvProblem
 from .copies import pitch_of
-from .line_problem import LinePlan
+from .line_problem import LineProblem
 from .problem import BYTES, GemmProblem, ceil_div
 
 # Cycles from the launch until the first products, and from the last ones to the next launch; and
@@ -58,7 +58,7 @@ _COPY = 3614.0
 _AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
 
-_Problem: TypeAlias = GemmProblem | ConvProblem | LinePlan
+_Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
 
 
 def conv_cost(
-    problem: ConvProblem | LinePlan,
+    problem: ConvProblem | LineProblem,
     config: Config,
     box: tuple[int, int, int],
     arch: CudaArch,

@@ -10,7 +10,7 @@ from tvmopt.arch.cuda import CudaArch
 from tvmopt.hopper.config import DEPTH_BYTES, SHARED_BYTES, Config
 from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.hints import CONV, GEMM, hint_of
-from tvmopt.hopper.line_problem import LinePlan, LineProblem
+from tvmopt.hopper.line_problem import LineProblem
 from tvmopt.hopper.model import conv_cost, gemm_cost
 from tvmopt.hopper.pixels import boxes
 from tvmopt.hopper.pixels import why_not as why_not_conv
@@ -54,7 +54,7 @@ def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRa
     if not arch.has_wgmma or problem.why_not:
         return []
     found = []
-    tiled = problem.tiled if isinstance(problem, ConvProblem) else problem.plan
+    tiled = problem.tiled if isinstance(problem, ConvProblem) else problem
     copied = problem.copied_bytes if isinstance(problem, ConvProblem) else 0
     for config in _configs(problem.out, arch, swap=False, whole=_has_residual(tiled)):
         if why_not_conv(tiled, config) is None:
@@ -65,7 +65,7 @@ def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRa
     return sorted(found, key=lambda r: r.cycles)
 
 
-def _has_residual(problem: GemmProblem | ConvProblem | LinePlan) -> bool:
+def _has_residual(problem: GemmProblem | ConvProblem | LineProblem) -> bool:
     """Whether the epilogue reads an input of the output's shape."""
     ending = problem.epilogue
     return ending is not None and any(all(along) for _, along in ending.reads)
