@@ -3,7 +3,7 @@
 ``python -m benchmarks.cuda_models [--only NAMES] [--contenders WHO] [--topk K] [--json FILE]
 [--out FILE.md]``. Two processes a network, one for ``torch.compile``, all of which prepare side by
 side (kernels and compiled networks alike take minutes). Then, alone on the GPU, one network after
-the other is tuned, and timed in rounds in which all contenders take turns in rotating order. Every
+the other is tuned, and timed in rounds in which contenders take turns, slow ones apart. Every
 result is compared with float32 by PyTorch. Ends with 1 when ours has no time or is wrong. Needs TVM
 and PyTorch, not ONNX or MLflow.
 """
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -22,13 +24,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cuda_timing import in_turns
 from benchmarks.report import markdown
 from tvmopt.versions import TVM_VERSION
 
 #: Who is timed: TVM's default pipeline; the policy's first choices; the best measured; PyTorch.
 CONTENDERS = ("dlight", "first", "tuned", "eager", "compiled")
 _TOLERANCE = {"float32": 1e-3, "float16": 3e-2}
-_ROUNDS = 15
 # Seconds of one step, from which on a process is given up.
 _LIMITS = {"prepare": 300.0, "tune": 240.0, "check": 60.0, "once": 20.0}
 
@@ -104,14 +106,10 @@ class Row:
             self._one(worker, "check")
         turns = [(worker, name) for worker in self._workers for name in worker.only]
         turns = [(worker, name) for worker, name in turns if name in self.found["errors"]]
-        rounds: dict[str, list[float]] = {name: [] for _, name in turns}
-        for number in range(_ROUNDS):
-            first = number % max(1, len(turns))  # who comes after a slow one finds the GPU cool
-            for worker, name in turns[first:] + turns[:first]:
-                said = worker.ask(f"once {name}")
-                if "ms" in said:
-                    rounds[name].append(said["ms"])
+        timers = {name: functools.partial(_once, worker, name) for worker, name in turns}
+        rounds = in_turns(timers)
         for name, spent in rounds.items():
+            spent = [ms for ms in spent if math.isfinite(ms)]
             if spent:
                 self.found["ms"][name] = statistics.median(spent)
                 self.found.setdefault("spread", {})[name] = [min(spent), max(spent)]
@@ -133,6 +131,11 @@ class Row:
         """End its processes."""
         for worker in self._workers:
             worker.close()
+
+
+def _once(worker: Worker, contender: str) -> float:
+    """Milliseconds of a call in one round; infinite where there is no answer."""
+    return float(worker.ask(f"once {contender}").get("ms", math.inf))
 
 
 def measure(names: Sequence[str], topk: int, only: Sequence[str]) -> list[dict[str, Any]]:

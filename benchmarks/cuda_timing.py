@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 # How long a recorded burst lasts at most, and the calls in one.
 _BURST_S, _MOST_CALLS = 5e-3, 50
 _ROUNDS = 15
+# Times the fastest's time from which on a contender is timed apart, and how often.
+_SLOW, _SLOW_ROUNDS = 3.0, 5
 
 
 def inputs_of(torch: Any, arguments: list[list[Any]], seed: int = 0) -> list[Any]:
@@ -72,16 +74,32 @@ def time_in_turns(
                 for _ in range(count):
                     run()
             graphs[name] = graph, count
-        times: dict[str, list[float]] = {name: [] for name in runs}
-        names = list(graphs)
-        for turn in range(_ROUNDS + 1):
-            # Who comes after a slow one finds the GPU cool, and so at a higher clock.
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
-                graph, count = graphs[name]
-                spent = seconds(graph.replay) / count * 1e3
-                if turn:
-                    times[name].append(spent)
+        times = in_turns(
+            {name: lambda g=graph, n=count: seconds(g.replay) / n * 1e3  # type: ignore[misc]
+             for name, (graph, count) in graphs.items()}
+        )  # fmt: skip
+    return times
+
+
+def in_turns(timers: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Milliseconds of a call of each contender, a value a round, the first not counted.
+
+    What takes several times as long as the fastest is timed apart: a slow kernel draws little
+    power, so that whoever came after it would find the GPU cool and at a higher clock. The others
+    take turns, every other round in reverse.
+    """
+    first = {name: timer() for name, timer in timers.items()}
+    limit = _SLOW * min(first.values(), default=0.0)
+    leaders = [name for name in timers if first[name] <= limit]
+    times: dict[str, list[float]] = {name: [] for name in timers}
+    for turn in range(_ROUNDS + 1):
+        for name in leaders if turn % 2 else leaders[::-1]:
+            spent = timers[name]()
+            if turn:
+                times[name].append(spent)
+    for name in timers:
+        if name not in leaders:
+            times[name] = [timers[name]() for _ in range(_SLOW_ROUNDS)]
     return times
 
 

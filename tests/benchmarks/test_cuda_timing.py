@@ -1,0 +1,35 @@
+"""Contenders of the GPU benchmarks take turns that favour nobody."""
+
+from __future__ import annotations
+
+from benchmarks.cuda_timing import in_turns
+
+
+def _timers(order: list[str], **times: float):
+    def timer(name: str, ms: float):
+        def run() -> float:
+            order.append(name)
+            return ms
+
+        return run
+
+    return {name: timer(name, ms) for name, ms in times.items()}
+
+
+def test_a_slow_contender_is_timed_apart():
+    order: list[str] = []
+    found = in_turns(_timers(order, slow=40.0, one=1.0, two=1.1))
+    assert len(found["one"]) == len(found["two"]) > len(found["slow"]) > 2
+    after = [b for a, b in zip(order[3:], order[4:], strict=False) if a == "slow"]
+    assert set(after) == {"slow"}
+
+
+def test_nobody_always_comes_after_the_same():
+    order: list[str] = []
+    in_turns(_timers(order, one=1.0, two=1.0, three=1.0))
+    before = [a for a, b in zip(order[3:], order[4:], strict=False) if b == "two"]
+    assert 0.4 < before.count("one") / len(before) < 0.6
+
+
+def test_one_contender():
+    assert set(in_turns(_timers([], one=1.0))) == {"one"}
