@@ -22,7 +22,12 @@ def bind_blocks(
 
 
 def pipeline(
-    sch: s_tir.Schedule, loop: LoopRV, copies: list[SBlockRV], stages: int, is_async: bool
+    sch: s_tir.Schedule,
+    loop: LoopRV,
+    copies: list[SBlockRV],
+    stages: int,
+    is_async: bool,
+    halves: bool = False,
 ) -> None:
     """Let the copies of a step run ahead of its products.
 
@@ -31,8 +36,11 @@ def pipeline(
         loop: The loop over steps; under it the copies, then the products.
         copies: Into shared memory.
         stages: Steps in flight, at least 2; exactly 2 when not ``is_async``.
-        is_async: By cp.async; else through registers: a step stores what is to be multiplied next
-            to the other half of shared memory, loads what comes after that, then multiplies.
+        is_async: By cp.async; else through registers, into which the next step is loaded before
+            the products and from which it is stored after them.
+        halves: Through registers: a step stores what is to be multiplied next to the other half of
+            shared memory, loads what comes after that, then multiplies. Threads meet once a step
+            rather than twice, but need more registers.
     """
     count = len(copies)
     if is_async:
@@ -43,10 +51,12 @@ def pipeline(
             sch.annotate(copy, "tirx.manifest_shared_memory_local_stage", 1)
         stage, order = [], []
         for n in range(count):
-            stage += [0, 1]
-            order += [count + n, n]
-        stage, order = [*stage, 2], [*order, 2 * count]
-        sch.annotate(loop, HALVES, 1)
+            stage += [0, 1] if halves else [0, 0]
+            order += [count + n, n] if halves else [n, count + 1 + n]
+        stage.append(2 if halves else 1)
+        order.append(2 * count if halves else count)
+        if halves:
+            sch.annotate(loop, HALVES, 1)
     sch.annotate(loop, "software_pipeline_stage", stage)
     sch.annotate(loop, "software_pipeline_order", order)
 

@@ -22,6 +22,10 @@ from .order import bind_blocks, pipeline
 from .product import VECTOR_BYTES, Operand, Product, normalise
 from .split_k import finish_parts, split_reduction
 
+# Elements on their way through a thread's registers up to which shared memory has two halves: with
+# more, the registers that it takes cost a thread block of two on a multiprocessor.
+_FEW_STAGED = 8
+
 
 class SimtMatmul(GpuTemplate):
     """Rows and columns of sums in registers, operands in shared memory, no tensor cores.
@@ -92,7 +96,8 @@ class SimtMatmul(GpuTemplate):
         sch.annotate(ki, "pragma_unroll_explicit", 0)
         stages = min(hint.stages, int(sch.get(ko).extent))
         if stages > 1:
-            pipeline(sch, ko, copies, stages, hint.async_copy)
+            staged = sum(hint.block) * bk / math.prod(hint.thread)
+            pipeline(sch, ko, copies, stages, hint.async_copy, halves=staged <= _FEW_STAGED)
         if total is not None:
             finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
         return sch
