@@ -40,7 +40,7 @@ def test_every_row_of_the_table_has_configurations(name) -> None:
         ("matmul_nn-1023-517-129-bfloat16", A100, "mma_matmul"),
         ("matmul_nn-1024-1024-1024-float32", H200, "simt_matmul"),
         ("conv2d-32-64-28-28-64-3-3-1-1-1-float16", H200, "hopper_conv"),
-        ("gemv_i4-4096-4096-float16", H200, "gpu_gemv"),
+        ("gemv_i4-4096-4096-float16", H200, "gpu_int4"),
         ("sum-512-1024-float32", A100, "gpu_row_reduction"),
     ],
 )

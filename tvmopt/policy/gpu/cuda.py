@@ -27,8 +27,9 @@ from .simt_matmul import simt_matmul_hints
 from .tensor_core import product_of
 
 # Times its model's cycles that a template takes where another's model is to be compared: warps
-# reach two thirds of warpgroups' rate; a product with one vector is what gpu_gemv is for.
-_WEIGHTS = {"mma_matmul": 1.5, "gpu_gemv": 0.75}
+# reach two thirds of warpgroups' rate; a product with one vector is what gpu_gemv and
+# gpu_int4 are for.
+_WEIGHTS = {"mma_matmul": 1.5, "gpu_gemv": 0.75, "gpu_int4": 0.75}
 # The same of a convolution, where warpgroups take it: loading its pixels is not in the model.
 _IMAGES = 2.0
 # Templates whose first is modelled this many times as long as the best are tried, too, and how many
