@@ -20,7 +20,7 @@ from .problem import BYTES, GemmProblem, ceil_div
 
 # Cycles from the launch until the first products, and from the last ones to the next launch; and
 # those that thread blocks of a cluster need more, to begin and end together.
-_FILL, _CLUSTER = 2193.0, 3249.0
+_FILL, _CLUSTER = 2184.0, 1760.0
 # How much longer than nominally the tensor cores take, because the clock falls when they are busy.
 _POWER = 0.919
 # Share of the time of reading shared memory that all else takes longer, for the power it draws.
@@ -35,21 +35,21 @@ _FAR, _FAR_FROM = 74.9, 1.5
 # Cycles in which the copy engine loads 128 bytes of a box of pixels; more where a line begins.
 _PIXEL, _LINE = 2.253, 1.205
 # How much slower L2 is where rows do not begin at its lines of 128 bytes.
-_ODD_PITCH = 2.278
+_ODD_PITCH = 2.294
 # Share of the bandwidth of device memory, and how sharply the longer of computing and reading it
 # decides (1: they add up). Fitted together: neither means much alone.
 _STREAM, _NORM = 0.873, 3.287
 # Cycles in which a warpgroup stores 64 x 256 16-bit numbers, by the copy engine and otherwise; and
 # cycles between the last product of a tile and the first of the next besides.
-_STORE, _STORE_STAGED, _TURN = 1566.0, 6432.0, 779.0
+_STORE, _STORE_STAGED, _TURN = 1566.0, 6341.0, 1016.0
 # How much slower the copy engine stores rows that do not begin at lines of 128 bytes.
-_STORE_ODD = 2.063
+_STORE_ODD = 1.551
 # Cycles in which a warp's instruction is issued, where all four schedulers are busy.
 _ISSUE = 1.0 / 128.0
 # Instructions for which a load counts, less those of one from shared memory.
 _LOADED = 9.0
 # Cycles in which a load arrives; and to add up a tile of 128 x 256 numbers of several blocks.
-_LATENCY, _ADD_UP = 1449.0, 6005.0
+_LATENCY, _ADD_UP = 1454.0, 12423.0
 # Cycles of a step besides.
 _STEP = 8.040
 # Cycles that a kernel before takes besides reading and writing.
