@@ -39,12 +39,28 @@ class GraphTimer:
     def kernel(self, run: Callable[[], None]) -> Callable[[int], float]:
         """A function that gives the mean seconds of one ``run``, of a burst of them.
 
-        ``run`` must launch the same work on every call and not wait for it.
+        It is recorded when it is first timed: what others of the thread run before then may make
+        TVM's pool of workspaces grow, and with that the addresses change that a recording names.
+
+        Args:
+            run: Launches the same work on every call and does not wait for it.
         """
+        recorded: list[tuple[Callable[[], None], int]] = []
+
+        def timed(_times: int) -> float:
+            if not recorded:
+                recorded.append(self._burst(run))
+            launch, count = recorded[0]
+            return self._stream.seconds(launch) / count
+
+        return timed
+
+    def _burst(self, run: Callable[[], None]) -> tuple[Callable[[], None], int]:
+        """A recording of a burst of runs, and how many it has."""
         with self.launching():
             run()
             once = self._stream.seconds(run)
         count = max(1, min(_MOST_CALLS, round(BURST_S / max(once, 1e-7))))
         launch = self._stream.record(run, count)
         self._stream.seconds(launch)
-        return lambda _times: self._stream.seconds(launch) / count
+        return launch, count

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 #: Function of a compiled network that allocates the memory ``main`` is given beside its inputs.
@@ -13,7 +15,7 @@ STORAGES = "storages"
 def network(machine: Any, inputs: Sequence[Any], on_gpu: bool | str) -> Callable[[], Any]:
     """What runs the network on ``inputs`` and gives its outputs once they are there.
 
-    On a GPU its launches are recorded at the first call of each thread, where the network allocates
+    On a GPU its launches are recorded at the first call, where the network allocates
     nothing by itself: what is played back costs the host one launch. Outputs then lie in the
     network's own memory, which the next call writes again.
 
@@ -63,10 +65,11 @@ class LaunchedRun:
 
 
 class RecordedRun:
-    """Plays back the launches of ``run``, recorded once a thread.
+    """Plays back the launches of ``run``, recorded at the first call.
 
-    Kernels that need memory of their own take it from a pool that TVM keeps a thread; a recording
-    names addresses of it and must not outlive the thread.
+    Kernels that need memory of their own take it from a pool that TVM keeps a thread, and a pool
+    gives a block back when another function of its thread wants a larger one. A recording names
+    addresses of blocks. So it is made in a thread of its own, which ends with this object.
 
     Args:
         run: Launches the same work at the same addresses on every call.
@@ -74,38 +77,59 @@ class RecordedRun:
 
     def __init__(self, run: Callable[[], Any]) -> None:
         self._run = run
-        self._here = threading.local()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tvmopt-recording")
+        self._lock = threading.Lock()
+        self._recording: _Recording | None = None
 
     def __call__(self) -> Any:
         """Run, wait, and give what ``run`` gave when it was recorded."""
-        self.launch()
-        self._here.stream.wait()
-        return self._here.result
+        recording = self._recorded()
+        recording.play()
+        recording.stream.wait()
+        return recording.result
 
     def launch(self) -> None:
-        """Run on the stream of this thread's recording, without waiting."""
-        if not hasattr(self._here, "play"):
-            self._record()
-        self._here.play()
+        """Run on the recording's stream, without waiting."""
+        self._recorded().play()
 
     def seconds(self, calls: int) -> float:
         """Mean seconds of calls in a row, by the GPU's clock."""
-        self()
-        return self._here.stream.seconds(lambda: _repeat(self._here.play, calls)) / calls
+        recording = self._recorded()
+        return recording.stream.seconds(lambda: _repeat(recording.play, calls)) / calls
 
-    def _record(self) -> None:
-        from tvmopt.cuda.graph import Stream
+    def _recorded(self) -> _Recording:
+        with self._lock:
+            if self._recording is None:
+                self._recording = self._thread.submit(_record, self._run).result()
+            return self._recording
 
-        stream = Stream()
-        with stream.launching():
-            self._run()  # allocates and loads what the recording must not
-        stream.wait()
 
-        def run() -> None:
-            self._here.result = self._run()
+@dataclasses.dataclass(frozen=True)
+class _Recording:
+    """Launches that were recorded.
 
-        self._here.play = stream.record(run)
-        self._here.stream = stream
+    Attributes:
+        stream: Where they are played.
+        play: Plays them.
+        result: What the function gave that made them.
+    """
+
+    stream: Any
+    play: Callable[[], None]
+    result: Any
+
+
+def _record(run: Callable[[], Any]) -> _Recording:
+    from tvmopt.cuda.graph import Stream
+
+    stream = Stream()
+    with stream.launching():
+        for _ in range(2):  # allocates and loads what the recording must not; the pool settles
+            run()
+    stream.wait()
+    results: list[Any] = []
+    play = stream.record(lambda: results.append(run()))
+    return _Recording(stream, play, results[0])
 
 
 def _repeat(run: Callable[[], Any], times: int) -> None:
