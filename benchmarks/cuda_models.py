@@ -26,6 +26,8 @@ from typing import Any
 
 from benchmarks.cuda_timing import in_turns
 from benchmarks.report import markdown
+from tvmopt.arch.cuda import probe
+from tvmopt.errors import TvmoptError
 from tvmopt.versions import TVM_VERSION
 
 #: Who is timed: TVM's default pipeline; the policy's first choices; the best measured; PyTorch.
@@ -207,10 +209,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", default="", help="file to write the table to")
     args = parser.parse_args(arguments)
     names = [name for name in args.only.split(",") if name] or list(NETWORKS)
-    unknown = [name for name in names if name not in NETWORKS]
-    if unknown:
-        parser.error(f"networks must be of {', '.join(NETWORKS)}, but got {unknown[0]!r}")
-    rows = measure(names, args.topk, args.contenders.split(","))
+    contenders = args.contenders.split(",")
+    for what, got, known in (("networks", names, NETWORKS), ("contenders", contenders, CONTENDERS)):
+        unknown = [name for name in got if name not in known]
+        if unknown:
+            parser.error(f"{what} must be of {', '.join(known)}, but got {unknown[0]!r}")
+    try:
+        probe()
+    except TvmoptError as error:
+        parser.error(str(error))
+    rows = measure(names, args.topk, contenders)
     facts = {"date": str(datetime.date.today()), "apache-tvm": TVM_VERSION, "topk": args.topk}
     facts |= next((row["versions"] for row in rows if "versions" in row), {})
     told = ", ".join(f"{key} {value}" for key, value in facts.items())

@@ -40,7 +40,7 @@ def _has_gpu() -> bool:
 def test_without_a_gpu_it_ends_with_one_line(capsys) -> None:
     with pytest.raises(SystemExit) as end:
         main([])
-    assert end.value.code == 2 and "needs a GPU" in capsys.readouterr().err
+    assert end.value.code == 2 and "needs this machine's GPU" in capsys.readouterr().err
 
 
 def test_four_bit_weights_mean_what_they_say() -> None:

@@ -1,0 +1,70 @@
+"""cuda_models without a GPU: its refusals, its table, its networks."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+
+from benchmarks.cuda_models import main, right, table
+
+pytest.importorskip("torch", reason="PyTorch (the extra 'bench') is not installed")
+
+ROW = {
+    "name": "resnet18-128-float16",
+    "ms": {"dlight": 24.0, "first": 1.2, "tuned": 1.0, "eager": 3.0},
+    "errors": {"dlight": 1e-3, "first": 5e-4, "tuned": 6e-4, "eager": 7e-4},
+    "kernels": 23,
+    "tune_s": 41.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "alexnet"], "networks must be of mlp-128-float32"),
+        (["--contenders", "ours"], "contenders must be of dlight, first, tuned"),
+    ],
+)
+def test_what_is_unknown_is_refused(arguments, message, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(bool(tvm.runtime.cuda(0).exist), reason="this machine has a GPU")
+def test_without_a_gpu_it_ends_with_one_line(capsys):
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2 and "needs this machine's GPU" in capsys.readouterr().err
+
+
+def test_the_best_of_ours_is_compared():
+    line = table([ROW]).splitlines()[-1]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[0] == "resnet18-128-float16" and cells[6] == "24" and cells[7] == "3"
+    assert cells[8] == "-" and cells[9] == "6.0e-04"
+
+
+def test_a_row_that_is_wrong_or_missing_is_not_right():
+    assert right(ROW)
+    assert not right(ROW | {"errors": ROW["errors"] | {"first": 0.5}})
+    assert not right(ROW | {"ms": {"dlight": 24.0}})
+
+
+def test_networks_are_lowered_to_functions_that_the_policies_take():
+    from benchmarks.cuda_networks import NETWORKS, to_relax
+    from tvmopt.arch.gpus import GPUS
+    from tvmopt.policy.gpu.first_choice import first_kernel
+    from tvmopt.transform.conversion import convert_module
+    from tvmopt.transform.lower import lower
+
+    arch = GPUS["nvidia-h200"]
+    network = NETWORKS["minilm-32-float16"]
+    converted = convert_module(
+        to_relax(network), dtype="float16", layout="NCHW", skip_layers={}, keep_dtype={}
+    )
+    lowered = lower(converted.mod, arch.to_tvm())
+    functions = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
+    templates = [first_kernel(f, arch)[1].template for f in functions]
+    assert len(templates) <= 16 and templates.count("hopper_gemm") >= 6
+    assert "gpu_fallback" not in templates
