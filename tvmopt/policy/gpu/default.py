@@ -19,7 +19,7 @@ from tvmopt.schedule.gpu.int4_form import prepare_int4
 from tvmopt.schedule.gpu.row_form import prepare_rows
 from tvmopt.schedule.gpu.steps import inline_all, output_block, spatial_extent
 
-from .elementwise import elementwise_hints, transpose_hints
+from .elementwise import copy_hints, elementwise_hints, transpose_hints
 from .gemv import gemv_hints
 from .int4 import int4_hints
 from .ranked import GpuRanked
@@ -57,6 +57,7 @@ class SimtPolicy:
             return []
         func, arch = self.func, self.arch
         found = [*elementwise_hints(func, arch), *transpose_hints(func, arch)]
+        found += copy_hints(func, arch)
         if not found:
             found = self._reductions()
         return sorted(found, key=lambda r: r.cycles)

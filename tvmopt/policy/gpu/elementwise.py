@@ -9,6 +9,7 @@ from tvm import IRModule, s_tir, tirx
 
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.schedule.analysis import BlockFacts, all_facts
+from tvmopt.schedule.gpu.copy import VECTOR, prepare_copy
 from tvmopt.schedule.gpu.elementwise import is_flat, vectorizes
 from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.schedule.gpu.steps import WIDEST_VECTOR, inline_all, moves_by_vectors
@@ -20,6 +21,12 @@ from .work import float_work
 
 # Instructions of a thread besides those of its elements: indices, and the launch of it.
 _PROLOGUE = 25.0
+# What each doubling of a thread's bytes beyond 16 adds to the time of device memory, and what
+# blocks of fewer threads than there can be add.
+_SCATTER, _FEW = 0.03, 0.004
+# Cycles that larger blocks, and fewer or more vectors than two, take longer in small copies; and
+# what a plain copy takes of another kernel's time.
+_LATER, _PLAIN = 120.0, 0.95
 # Turns that lanes of a warp take, on average, at an access to a tile in shared memory.
 _SHARED_WAYS = 1.5
 
@@ -66,7 +73,7 @@ def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
                 "gpu_elementwise", arch, thread=(threads,), vector=vector,
                 options=(("direct", direct), ("unroll", unroll)),
             )  # fmt: skip
-            stream = _stream(blocks, hint, cost, inner)
+            stream = _stream(blocks, hint, cost, inner, arch)
             ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)
 
@@ -82,7 +89,9 @@ def _ways(sch: s_tir.Schedule, facts: BlockFacts, inner: int, vector: int) -> se
     return ways | ({0} if moves_by_vectors(facts, facts.write, inner, vector) else set())
 
 
-def _stream(blocks: list[BlockFacts], hint: GpuHint, cost: float, inner: int) -> Stream:
+def _stream(
+    blocks: list[BlockFacts], hint: GpuHint, cost: float, inner: int, arch: CudaArch
+) -> Stream:
     main = max(blocks, key=lambda facts: facts.work)
     unroll, vector = hint.option("unroll", 1), hint.vector
     each = vector * unroll
@@ -95,16 +104,47 @@ def _stream(blocks: list[BlockFacts], hint: GpuHint, cost: float, inner: int) ->
         if step not in (0, 1):
             # Every element is a line of its own; neighbours come later, if the cache still has it.
             again += 32.0 * main.work
+    moved = sum(traffic(facts) for facts in blocks)
+    if moved > arch.l2_bytes:
+        # Device memory likes requests of one place at a time: many threads, of one vector each.
+        piece = max(1.0, each * int(main.write.buffer.dtype.itemsize) / 16.0)
+        moved *= 1.0 + _SCATTER * math.log2(piece) + (0.0 if hint.thread[0] == 1024 else _FEW)
     return Stream(
         blocks=math.ceil(main.work / (each * hint.thread[0])),
         threads=hint.thread[0],
-        moved=sum(traffic(facts) for facts in blocks) + again / 8.0,
+        moved=moved + again / 8.0,
         again=again,
         flight=max(1.0, each * reads),
         instructions=_PROLOGUE + unroll * (6.0 + loads + vector * cost),
         rounds=1.0 + 0.1 * unroll,
         registers=24 + each * reads // 4,
     )
+
+
+def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
+    """Configurations of ``gpu_copy`` for ``func``, best first; none where it is no plain copy."""
+    form = prepare_copy(func)
+    if form is None:
+        return []
+    size = form.vectors * VECTOR
+    ranked = []
+    for each, threads in itertools.product((2, 1, 4), (128, 256, 512, 1024)):
+        hint = GpuHint("gpu_copy", arch, thread=(threads,), options=(("unroll", each),))
+        moved, late, like = 2.0 * size, 0.0, threads
+        if moved > arch.l2_bytes:
+            moved *= 1.0 + _SCATTER * math.log2(each)
+        else:  # as measured: small blocks of two vectors a thread are the first to be done
+            late, like = _LATER * (math.log2(threads / 128.0) + abs(each - 2)), 128
+        stream = Stream(
+            blocks=math.ceil(form.vectors / (like * each)),
+            threads=like,
+            moved=moved,
+            flight=float(VECTOR * each),
+            instructions=20.0 + 6.0 * each,
+        )
+        cycles = stream.cycles(arch) * _PLAIN + late
+        ranked.append(GpuRanked(hint, cycles, stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)
 
 
 def transpose_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:

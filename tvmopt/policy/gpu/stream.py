@@ -25,7 +25,8 @@ _ALONE = 2.5
 # The part of the shorter of memory and issue that the longer does not hide, and what is added to
 # it where threads wait once for all that they compute.
 _APART, _ONCE = 0.2, 0.6
-# Cycles between two blocks that one multiprocessor starts.
+# Cycles between two blocks of two warps or fewer that one multiprocessor starts; larger ones were
+# not seen to wait for each other.
 _BLOCK = 170.0
 
 
@@ -92,7 +93,7 @@ class Stream:
         # The busiest multiprocessor issues for whole blocks.
         busiest = math.ceil(self.blocks / arch.sms)
         issue = busiest * warps * self.instructions / (arch.partitions * _ISSUE)
-        issue = max(issue, busiest * _BLOCK, busiest * warps * self.lines)
+        issue = max(issue, busiest * _BLOCK / max(1.0, warps / 2.0), busiest * warps * self.lines)
         waves = math.ceil(self.blocks / (resident * arch.sms))
         issue = max(issue, waves * self.instructions * _ALONE)
         wait = latency * self.rounds + self.chain

@@ -18,6 +18,7 @@ from tvmopt.schedule.apply import SCHEDULED_ATTR, NotApplicable
 from .base import GpuTemplate
 from .column_reduction import GpuColumnReduction
 from .column_walk import GpuColumnWalk
+from .copy import GpuCopy
 from .elementwise import GpuElementwise
 from .gemv import GpuGemv
 from .hint import GpuHint
@@ -36,6 +37,7 @@ GPU_TEMPLATES: dict[str, GpuTemplate] = {
     template.name: template
     for template in (
         GpuElementwise(),
+        GpuCopy(),
         GpuTranspose(),
         GpuRowReduction(),
         GpuColumnReduction(),

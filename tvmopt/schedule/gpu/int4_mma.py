@@ -11,6 +11,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvmopt.schedule.analysis import substitute
 
 from .base import GpuTemplate
+from .copy import bound
 from .hint import GpuHint
 from .int4_form import Int4Form, prepare_int4
 from .int4_source import STAGE, TILE, int4_source
@@ -107,8 +108,8 @@ class GpuInt4(GpuTemplate):
                 tirx.IfThenElse(inside, store, None),
             ]
         )
-        body = _bound(thread, "threadIdx.x", 32 * warps, body)
-        return func.with_body(_bound(at, "blockIdx.x", -(-form.rows // block), body))
+        body = bound(thread, "threadIdx.x", 32 * warps, body)
+        return func.with_body(bound(at, "blockIdx.x", -(-form.rows // block), body))
 
 
 def _fits(form: Int4Form, hint: GpuHint) -> bool:
@@ -137,7 +138,3 @@ def _stored(
     indices = [substitute(i, places) for i in form.store.indices]
     return tirx.BufferStore(form.result, substitute(value, places), indices)
 
-
-def _bound(var: tirx.Var, tag: str, extent: int, body: tirx.Stmt) -> tirx.Stmt:
-    axis = tirx.IterVar(ir.Range(0, extent), var, tirx.IterVar.ThreadIndex, tag)
-    return tirx.AttrStmt(axis, "thread_extent", tirx.const(extent, "int32"), body)
