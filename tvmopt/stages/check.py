@@ -89,7 +89,8 @@ def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         inputs = [tvm.runtime.tensor(a, device) for a in arrays]
         try:
-            result = network(machine, inputs, target.gpu is not None)()
+            runner = network(machine, inputs, target.gpu is not None)  # owns the outputs' memory
+            result = runner()
         except Exception as error:
             raise AccuracyError(f"the import must run, but it failed: {error}") from error
         items = [result] if hasattr(result, "numpy") else list(result)
