@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import tvm
 from tvm import te, tirx, topi
 
 #: Weights that share one scale of the int4 rows.
@@ -270,20 +269,3 @@ _KINDS: dict[str, Callable[..., _Made]] = {
     "gemv": _gemv,
     "gemv_i4": _gemv_i4,
 }
-
-
-def default_dlight(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
-    """``func`` under dlight's default rules, as TVM's CUDA pipeline applies them."""
-    from tvm.s_tir import dlight
-
-    with target:
-        module = dlight.ApplyDefaultSchedule(
-            dlight.gpu.Matmul(),
-            dlight.gpu.GEMV(),
-            dlight.gpu.Reduction(),
-            dlight.gpu.GeneralReduction(),
-            dlight.gpu.Fallback(),
-        )(tvm.IRModule({"main": func}))
-    return module["main"]
-
-

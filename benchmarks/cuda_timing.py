@@ -114,15 +114,17 @@ def start() -> None:
 
 def build_default(row: str, arch: dict[str, Any], path: str) -> None:
     """Build a row's function under dlight's default rules, as ``main`` of the library ``path``."""
-    from benchmarks.cuda_rows import default_dlight
+    import tvm
+
     from benchmarks.cuda_rows import row as row_of
     from tvmopt.arch.cuda import CudaArch
     from tvmopt.cuda.modules import embed_cubins
     from tvmopt.link import link_options
+    from tvmopt.policy.gpu.first_choice import default_kernels
     from tvmopt.schedule.gpu.apply import build_kernels
 
     gpu = CudaArch(**arch)
-    kernel = default_dlight(row_of(row).func, gpu.to_tvm())
+    kernel = default_kernels(tvm.IRModule({"main": row_of(row).func}), gpu)["main"]
     with embed_cubins(gpu):
         build_kernels({"main": kernel}, gpu).export_library(path, **link_options())
 
