@@ -37,7 +37,8 @@ def time_under_load(
 
     Returns:
         As :func:`tvmopt.measure.batch.time_in_turns`. Latencies of those that were not timed again
-        are scaled by as much as the others slowed down.
+        are scaled by as much as the others slowed down, and none is below theirs: the choice is
+        among those that were.
     """
     found = time_in_turns(dict(kernels), rounds)
     if not found:
@@ -49,9 +50,10 @@ def time_under_load(
     if best < _SHORTEST_S * 1e6 or len(last) < 2:
         return found
     again = _rotate({place: kernels[place] for place in last}, best * 1e-6)
-    slower = statistics.median(again[place] / found[place][0] for place in last)
+    slower = max(1.0, statistics.median(again[place] / found[place][0] for place in last))
+    behind = max(again.values())
     return {
-        place: (again[place], timed + 1) if place in again else (us * max(1.0, slower), timed)
+        place: (again[place], timed + 1) if place in again else (max(us * slower, behind), timed)
         for place, (us, timed) in found.items()
     }
 
