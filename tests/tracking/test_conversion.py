@@ -90,6 +90,7 @@ def test_calibration_is_a_run_that_conversions_share(int8, store, mlflow_run, tm
     assert len(_runs(store, "tags.`tvmopt.stage` = 'calibrate'")) == 1
 
 
+@pytest.mark.slow
 def test_sensitivity_chooses_and_main_promotes(store, mlflow_run, tmp_path):
     done = mlflow_run(store, "main", dtype="int8", layout="NHWC", skip_layers="auto", topk=3)
     out = _ok(done)

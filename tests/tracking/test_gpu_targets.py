@@ -24,7 +24,9 @@ _GPUS = {
 only_one = pytest.mark.parametrize("built", ["nvidia-h200"], indirect=True)
 
 
-@pytest.fixture(scope="module", params=_GPUS)
+@pytest.fixture(
+    scope="module", params=["nvidia-h200", pytest.param("a100", marks=pytest.mark.slow)]
+)
 def built(request, tmp_path_factory, mlflow_run):
     """A finished run of main for one GPU: its folder, its output, what is expected."""
     name, version, dtype, used = _GPUS[request.param]

@@ -34,6 +34,7 @@ def test_other_uris_stay(uri):
     assert absolute_uri(uri) == uri
 
 
+@pytest.mark.slow
 def test_eight_processes_on_a_fresh_store_lose_nothing(tmp_path, project_env, root):
     env = {**project_env(tmp_path), "PYTHONPATH": str(root)}
     writers = [
