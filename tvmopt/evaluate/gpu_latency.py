@@ -7,10 +7,9 @@ staying on the GPU: copies do not count.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Mapping
 
-from tvmopt.evaluate.latency import calls_within, one_turn, take_turns
+from tvmopt.evaluate.latency import calls_within, host_turns, take_turns
 
 _WARM_UP = 3
 # How long a burst of calls lasts that gives the throughput, and the most calls in it.
@@ -39,12 +38,7 @@ def interleave_on_gpu(
         counts[name] = calls_within(time_limit_s, _once(seconds), repeats)
         turns[name] = functools.partial(_turn, seconds)
     for name, call in on_host.items():
-        call()
-        start = time.perf_counter()
-        call()
-        once = time.perf_counter() - start
-        counts[name] = calls_within(time_limit_s, once, repeats)
-        turns[name] = functools.partial(one_turn, call, once < time_limit_s / 10)
+        turns[name], counts[name] = host_turns(call, repeats, time_limit_s)
     return take_turns(turns, counts, progress)
 
 

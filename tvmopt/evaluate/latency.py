@@ -25,13 +25,26 @@ def interleave(
     turns: dict[str, Callable[[int], list[float]]] = {}
     counts = {}
     for name, call in contenders.items():
-        call()
-        start = time.perf_counter()
-        call()
-        once = time.perf_counter() - start
-        counts[name] = calls_within(time_limit_s, once, repeats)
-        turns[name] = functools.partial(one_turn, call, once < time_limit_s / 10)
+        turns[name], counts[name] = host_turns(call, repeats, time_limit_s)
     return take_turns(turns, counts, progress)
+
+
+def host_turns(
+    call: Callable[[], object], repeats: int, time_limit_s: float
+) -> tuple[Callable[[int], list[float]], int]:
+    """What gives so many samples of ``call`` by the host's clock, and how many are wanted.
+
+    Args:
+        call: What is timed; it is called twice here.
+        repeats: Samples wanted, where the time is enough for them.
+        time_limit_s: Most seconds for all of them.
+    """
+    call()
+    start = time.perf_counter()
+    call()
+    once = time.perf_counter() - start
+    turn = functools.partial(one_turn, call, once < time_limit_s / 10)
+    return turn, calls_within(time_limit_s, once, repeats)
 
 
 def one_turn(call: Callable[[], object], warm_up: bool, counted: int) -> list[float]:

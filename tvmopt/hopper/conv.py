@@ -15,10 +15,7 @@ import functools
 from typing import Any
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
-
-from tvmopt.errors import ConfigError
 
 from .config import DEPTH_BYTES, Config
 from .conv_problem import ConvProblem
@@ -26,8 +23,8 @@ from .copies import Copies, pitch_of
 from .emit import const, quotient, remainder, tensor_map, tma_load
 from .line_problem import LineProblem
 from .lines import LineKernel
-from .parameters import Parameters, declare, mark, plain_signature
-from .pixels import PixelKernel, boxes, why_no_box, why_not
+from .parameters import Parameters, declare, plain_signature
+from .pixels import PixelKernel, pixel_function
 from .problem import BYTES, Signature, ceil_div
 from .stage_layout import SWIZZLE, Lines, blocks_of
 
@@ -48,21 +45,16 @@ def conv(
     Raises:
         ConfigError: When there is no such kernel, or ``config`` does not fit.
     """
-    if reason := problem.why_not:
-        raise ConfigError(f"no Hopper kernel for this convolution: {reason}")
     tiled = problem.tiled
-    box = box or boxes(tiled, 64 * config.atoms)[0]
-    if reason := why_not(tiled, config) or why_no_box(tiled, config, box):
-        raise ConfigError(f"the configuration does not fit the convolution: {reason}")
-    with IRBuilder() as builder, build.prim_func(is_private=name is None):
-        build.func_name(name or "main")
-        mark(name, "hopper_conv")
+
+    def emit(box: tuple[int, int, int]) -> None:
         parameters = _copy(problem, declare(signature or conv_signature(problem)))
         if isinstance(tiled, LineProblem):
             LineKernel(tiled, config, box, parameters).emit()
         else:
             ConvKernel(problem, config, box, parameters).emit()
-    return builder.get()
+
+    return pixel_function(problem.why_not, tiled, config, box, name, emit)
 
 
 def _copy(p: ConvProblem, parameters: Parameters) -> Parameters:

@@ -9,16 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
-from tvm.tirx.script.builder import ir as build
-
-from tvmopt.errors import ConfigError
 
 from .config import DEPTH_BYTES, Config
 from .emit import const, tensor_map, tma_load
 from .line_problem import LineProblem
-from .parameters import Parameters, declare, mark, plain_signature
-from .pixels import PixelKernel, boxes, why_no_box, why_not
+from .parameters import Parameters, declare, plain_signature
+from .pixels import PixelKernel, pixel_function
 from .problem import Signature
 from .stage_layout import SWIZZLE, Lines, blocks_of
 
@@ -50,17 +46,11 @@ def line_conv(
     Raises:
         ConfigError: When there is no such kernel, or ``config`` does not fit.
     """
-    if reason := problem.why_not:
-        raise ConfigError(f"no Hopper kernel for this convolution: {reason}")
-    box = box or boxes(problem, 64 * config.atoms)[0]
-    if reason := why_not(problem, config) or why_no_box(problem, config, box):
-        raise ConfigError(f"the configuration does not fit the convolution: {reason}")
-    with IRBuilder() as builder, build.prim_func(is_private=name is None):
-        build.func_name(name or "main")
-        mark(name, "hopper_conv")
+    def emit(box: tuple[int, int, int]) -> None:
         parameters = declare(signature or line_signature(problem))
         LineKernel(problem, config, box, parameters).emit()
-    return builder.get()
+
+    return pixel_function(problem.why_not, problem, config, box, name, emit)
 
 
 class LineKernel(PixelKernel):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import tvm_ffi
@@ -90,7 +92,10 @@ class _Matcher:
         ending, out = self._ending(anchor)
         dtype = self._dtype(left, right)
         reasons = []
-        for attempt in (self._gemm, self._conv, self._lines):
+        # A product; a convolution; the lines of few channels that :mod:`.few_channels` makes.
+        attempts: list[Callable[..., Match]] = [self._gemm]
+        attempts += [functools.partial(self._pixels, of) for of in (convolution, line_problem_of)]
+        for attempt in attempts:
             for a, b in ((left, right), (right, left)):
                 try:
                     return attempt(anchor, a, b, ending, dtype, out)
@@ -253,24 +258,13 @@ class _Matcher:
 
     # -- convolutions ------------------------------------------------------------------------
 
-    def _conv(
-        self, anchor: Stage, left: Any, right: Any, ending: Epilogue, dtype: str, out: Any
-    ) -> Match:
-        """As a convolution of ``left`` with the weight ``right``."""
-        problem = convolution(anchor, left, right, dtype, str(out.dtype))
-        if reason := problem.why_not:
-            raise _RefusedError(reason)
-        signature = self._signature(left[0].source, right[0].source, out, ending, None)
-        return Match(dataclasses.replace(problem, epilogue=ending), signature, self._name())
-
-
-    # -- lines of pixels ---------------------------------------------------------------------
-
-    def _lines(
-        self, anchor: Stage, left: Any, right: Any, ending: Epilogue, dtype: str, out: Any
-    ) -> Match:
-        """As the lines of few channels that :mod:`.few_channels` makes."""
-        problem = line_problem_of(anchor, left, right, dtype, str(out.dtype))
+    def _pixels(
+        self,
+        problem_of: Callable[[Stage, Any, Any, str, str], ConvProblem | LineProblem],
+        anchor: Stage, left: Any, right: Any, ending: Epilogue, dtype: str, out: Any,
+    ) -> Match:  # fmt: skip
+        """As a convolution of ``left`` with the weight ``right``, of the form that is tried."""
+        problem = problem_of(anchor, left, right, dtype, str(out.dtype))
         if reason := problem.why_not:
             raise _RefusedError(reason)
         signature = self._signature(left[0].source, right[0].source, out, ending, None)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Protocol
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as build
+
+from tvmopt.errors import ConfigError
 
 from .config import Config
 from .emit import quotient, remainder, tensor_map
 from .epilogue import Epilogue
 from .mainloop import Kernel
-from .parameters import Parameters
+from .parameters import Parameters, mark
 from .problem import BYTES, ceil_div
 
 
@@ -114,6 +121,36 @@ def why_not(problem: PixelProblem, config: Config) -> str | None:
         if config.columns % chunk or config.columns // chunk % config.buffers:
             return f"{config.columns} columns are not whole groups of {config.buffers} x {chunk}"
     return None
+
+
+def pixel_function(
+    impossible: str | None, problem: PixelProblem, config: Config,
+    box: tuple[int, int, int] | None, name: str | None,
+    emit: Callable[[tuple[int, int, int]], None],
+) -> tirx.PrimFunc:  # fmt: skip
+    """The function of a convolution's kernel.
+
+    Args:
+        impossible: Why there is no kernel for the convolution.
+        problem: What is computed by boxes of pixels.
+        config: How; ``atoms * 64`` rows are one box of pixels.
+        box: Images, lines and columns of a box; the one that wastes least by default.
+        name: The function's global symbol; None for a private one.
+        emit: Emits its parameters and the kernel, for a box.
+
+    Raises:
+        ConfigError: When there is no such kernel, or ``config`` does not fit.
+    """
+    if impossible:
+        raise ConfigError(f"no Hopper kernel for this convolution: {impossible}")
+    box = box or boxes(problem, 64 * config.atoms)[0]
+    if reason := why_not(problem, config) or why_no_box(problem, config, box):
+        raise ConfigError(f"the configuration does not fit the convolution: {reason}")
+    with IRBuilder() as builder, build.prim_func(is_private=name is None):
+        build.func_name(name or "main")
+        mark(name, "hopper_conv")
+        emit(box)
+    return builder.get()
 
 
 class PixelKernel(Kernel):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tvm import IRModule, ir, s_tir, tirx
+from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from tvmopt.schedule.analysis import block_facts, leaf_blocks
+from tvmopt.schedule.analysis import block_facts
 
 from .base import GpuTemplate
 from .elementwise import is_flat
 from .hint import GpuHint
-from .steps import inline_all
+from .steps import one_pass
 
 #: Bytes of a vector.
 VECTOR = 16
@@ -54,14 +54,11 @@ class CopyForm:
 
 def prepare_copy(func: tirx.PrimFunc) -> CopyForm | None:
     """The form of ``func``; None unless it copies whole vectors as they come."""
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
+    found = one_pass(func)
+    if found is None:
         return None
-    inline_all(sch)
-    blocks = leaf_blocks(sch)
-    if len(blocks) != 1:
-        return None
-    facts, body = block_facts(sch, blocks[0]), sch.get(blocks[0]).body
+    sch, block = found
+    facts, body = block_facts(sch, block), sch.get(block).body
     if not isinstance(body, tirx.BufferStore) or not isinstance(body.value, ir.TensorLoad):
         return None
     source, target = body.value.source, body.buffer

@@ -76,6 +76,19 @@ def _simplify(sch: s_tir.Schedule, block: SBlockRV) -> None:
         sch.transform_block_layout(block, index_map(sch, block, lambda *axes: list(axes)))
 
 
+def one_pass(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | None:
+    """A schedule of ``func`` with all inlined into the one block that is left, and that block.
+
+    None where there is a reduction, or more than one block is left.
+    """
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
+        return None
+    inline_all(sch)
+    blocks = leaf_blocks(sch)
+    return (sch, blocks[0]) if len(blocks) == 1 else None
+
+
 def output_block(sch: s_tir.Schedule) -> SBlockRV | None:
     """The block that writes the only result; None when there are several."""
     blocks = sch.get_output_blocks("root")

@@ -6,10 +6,10 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from tvm import IRModule, ir, s_tir, tirx
+from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.schedule.analysis import Access, BlockFacts, block_facts, leaf_blocks
+from tvmopt.schedule.analysis import Access, BlockFacts, block_facts
 
 from .base import GpuTemplate
 from .hint import GpuHint
@@ -18,9 +18,9 @@ from .steps import (
     extent,
     fuse_all,
     index_map,
-    inline_all,
     load_at,
     moves_by_vectors,
+    one_pass,
     store_at,
 )
 
@@ -46,15 +46,12 @@ class TransposeForm:
 
 def prepare_transpose(func: tirx.PrimFunc) -> TransposeForm | None:
     """The form of ``func``; None unless it turns two contiguous axes around, of one input."""
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
+    found = one_pass(func)
+    if found is None:
         return None
-    inline_all(sch)
-    blocks = leaf_blocks(sch)
-    if len(blocks) != 1:
-        return None
-    _collapse(sch, blocks[0])
-    facts = block_facts(sch, blocks[0])
+    sch, block = found
+    _collapse(sch, block)
+    facts = block_facts(sch, block)
     read = None if any(facts.conditional) else turned(facts)
     if read is None:
         return None
