@@ -9,6 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvmopt.arch.gpus import GPUS
+from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.lower import lower_passes
 
 H200 = GPUS["nvidia-h200"]
@@ -39,7 +40,7 @@ def compile_with_nvcc(source: str, folder) -> str | None:
 
 
 def lowered(params, body) -> tvm.IRModule:
-    """The fused functions of ``body``, legalised as for any GPU.
+    """The fused functions of ``body``, legalised as for any GPU; what broadcasts is fused, too.
 
     Args:
         params: Of each its name, shape (a string names a dynamic extent) and type.
@@ -58,7 +59,9 @@ def lowered(params, body) -> tvm.IRModule:
             result = builder.emit_output(body(builder.emit, *variables))
         builder.emit_func_output(result)
     with H200.to_tvm(), tvm.transform.PassContext(opt_level=3):
-        return tvm.transform.Sequential(lower_passes(False, H200.to_tvm()))(builder.get())
+        passes = lower_passes(False, H200.to_tvm())
+        passes = [p for p in passes if not isinstance(p, BroadcastApart)]
+        return tvm.transform.Sequential(passes)(builder.get())
 
 
 def functions(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:

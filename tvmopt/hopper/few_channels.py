@@ -9,11 +9,15 @@ alike (it is folded where the weight is constant); ``lines`` is what :mod:`.matc
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tvm import relax, te, tirx
 
 from .line_problem import LineProblem, line_problem
+
+# Pixels of the result up to which a convolution is a product with some vectors, bound by memory.
+_FEW_PIXELS = 8
 
 
 def padded(x: te.Tensor, p: LineProblem, padding: tuple[int, int], stride: int) -> te.Tensor:
@@ -91,7 +95,7 @@ def legalize_few_channels(builder: relax.BlockBuilder, call: relax.Call) -> rela
         images, height, width, channels, filters, (kh, kw), stride, (top, left, bottom, right),
         str(data.ty.dtype), str(call.ty.dtype),
     )  # fmt: skip
-    if problem is None:
+    if problem is None or images * math.prod(problem.out_size) <= _FEW_PIXELS:
         return None
     across = stride[1]
 

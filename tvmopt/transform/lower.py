@@ -13,6 +13,7 @@ from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.hopper.legalize import hopper_legalize_map
+from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plain_names import PlainNames
@@ -47,6 +48,7 @@ def lower_passes(
         relax.transform.LegalizeOps(dict(legalize or legalize_map(winograd))),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
+        *([BroadcastApart()] if on_gpu else []),
         relax.transform.FuseOps(),
         StoreNarrow(),
         relax.transform.FuseTIR(),
