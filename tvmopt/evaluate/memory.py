@@ -35,6 +35,8 @@ def peak_memory_mb(bundle: Path) -> float:
 
 
 def _main(folder: str) -> None:
+    # tvm_ffi imports PyTorch where it is installed: 200 MB that no model needs.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     from tvmopt.runtime import ModelMetadata, load
     from tvmopt.runtime.model import read_golden
 
