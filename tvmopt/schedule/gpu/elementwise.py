@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import IRModule, ir, s_tir, sym, tirx
+from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.arch.cuda import itemsize
-from tvmopt.schedule.analysis import BlockFacts, block_facts, leaf_blocks, substitute, variables
+from tvmopt.schedule.analysis import BlockFacts, block_facts, substitute, variables
 
 from .base import GpuTemplate
 from .hint import GpuHint
@@ -15,7 +15,7 @@ from .steps import (
     cache_reads,
     cache_result,
     fuse_all,
-    inline_all,
+    inlined_passes,
     load_at,
     moves_by_vectors,
     split_vector,
@@ -42,11 +42,11 @@ class GpuElementwise(GpuTemplate):
                 for v in range(8): Y_local[v] = f(X_local[v])
                 for v in vectorized(8): Y[...] = Y_local[v]
         """
-        sch = s_tir.Schedule(IRModule({"main": func}))
-        if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
+        found = inlined_passes(func)
+        if found is None:
             return None
-        inline_all(sch)
-        for block in leaf_blocks(sch):
+        sch, blocks = found
+        for block in blocks:
             schedule_elementwise(sch, block, hint)
         return sch
 

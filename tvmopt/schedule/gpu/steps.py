@@ -76,17 +76,25 @@ def _simplify(sch: s_tir.Schedule, block: SBlockRV) -> None:
         sch.transform_block_layout(block, index_map(sch, block, lambda *axes: list(axes)))
 
 
-def one_pass(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | None:
-    """A schedule of ``func`` with all inlined into the one block that is left, and that block.
+def inlined_passes(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockRV]] | None:
+    """A schedule of ``func`` with all inlined that can be, and the blocks that are left.
 
-    None where there is a reduction, or more than one block is left.
+    None where there is a reduction.
     """
     sch = s_tir.Schedule(IRModule({"main": func}))
     if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
         return None
     inline_all(sch)
-    blocks = leaf_blocks(sch)
-    return (sch, blocks[0]) if len(blocks) == 1 else None
+    return sch, leaf_blocks(sch)
+
+
+def one_pass(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | None:
+    """As :func:`inlined_passes`, with the one block that is left; None where there are several."""
+    found = inlined_passes(func)
+    if found is None or len(found[1]) != 1:
+        return None
+    sch, [block] = found
+    return sch, block
 
 
 def output_block(sch: s_tir.Schedule) -> SBlockRV | None:
