@@ -85,12 +85,12 @@ def _tasks(
 def _regrets(
     tasks: Sequence[TuningTask], target: Any, args: argparse.Namespace
 ) -> list[regret.RegretRow]:
-    from tvmopt.measure.hints import HintMeasurer
+    from tvmopt.measure.cpu_hints import CpuMeasurer
 
     settings = regret.Settings(args.configs, args.topk, args.seconds)
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
-        HintMeasurer(target.to_tvm(), args.threads, Path(scratch)) as measurer,
+        CpuMeasurer(target.to_tvm(), args.threads, Path(scratch)) as measurer,
     ):
         rows = report.measure_all(
             tasks,

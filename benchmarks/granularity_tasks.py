@@ -66,7 +66,8 @@ def study_tasks(lowered: Any, target: Any, count: int, most: int) -> list[TaskSt
             its choice for the function.
         most: Functions to look at, those with the most arithmetic.
     """
-    from tvmopt.measure.hints import Candidates, HintMeasurer
+    from tvmopt.measure.cpu_hints import CpuMeasurer
+    from tvmopt.measure.hints import Candidates
     from tvmopt.policy import DefaultPolicy
     from tvmopt.tune import extract_tasks
     from tvmopt.tune.operator import operator_function
@@ -78,7 +79,7 @@ def study_tasks(lowered: Any, target: Any, count: int, most: int) -> list[TaskSt
     found: list[TaskStudy] = []
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
-        HintMeasurer(llvm, target.threads, Path(scratch)) as measurer,
+        CpuMeasurer(llvm, target.threads, Path(scratch)) as measurer,
     ):
         for task in tasks:
             func = task.mod["main"]

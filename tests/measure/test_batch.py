@@ -14,7 +14,8 @@ from tvm import relax, s_tir, te, tirx
 from tvmopt.arch.target import resolve_target
 from tvmopt.measure import batch
 from tvmopt.measure.batch import build_batch, quartile, run_batch, time_in_turns
-from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of, weight_bytes
+from tvmopt.measure.cpu_hints import CpuMeasurer
+from tvmopt.measure.hints import Candidates, Measured, best_of, weight_bytes
 from tvmopt.measure.jobs import random_array, run_reference
 from tvmopt.measure.split import split_packing
 from tvmopt.policy import DefaultPolicy
@@ -302,14 +303,14 @@ def test_quartile(values: list[float], expected: float) -> None:
     assert quartile(values) == expected
 
 
-# --- HintMeasurer, in processes of its own -------------------------------------------------------
+# --- CpuMeasurer, in processes of its own --------------------------------------------------------
 
 
 @pytest.mark.alone
 def test_hints_are_measured_out_of_process(func, tmp_path: Path) -> None:
     good = DefaultPolicy(func, ARCH).emit_config(2)
     relu = product(relax.op.negative)
-    with HintMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
+    with CpuMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
         one, two = measurer.measure([Candidates(func, [*good, UNFIT]), Candidates(relu, [UNFIT])])
         assert [m.hint for m in one] == [*good, UNFIT]
         for measured in one[:2]:
@@ -328,7 +329,7 @@ def test_hints_are_measured_out_of_process(func, tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_earlier_candidates_are_timed_again_beside_new_ones(func, tmp_path: Path) -> None:
-    with HintMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
+    with CpuMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
         [[call, unfit]] = measurer.measure([Candidates(func, [CALL, UNFIT], rounds=2)])
         assert (call.rounds, unfit.built) == (2, None)
         group = Candidates(func, [CONSTANT, PLAIN], again=[call], rounds=3)
@@ -343,7 +344,7 @@ def test_earlier_candidates_are_timed_again_beside_new_ones(func, tmp_path: Path
 
 def test_candidates_of_any_round_are_checked_with_the_first_library(func, tmp_path: Path) -> None:
     hints = [r.hint for r in DefaultPolicy(func, ARCH).ranked][:3]
-    with HintMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
+    with CpuMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
         [last] = measurer.measure([Candidates(func, hints[:1])])[0]
         for hint in hints[1:]:  # each beside the one before, whose library has no reference
             again, last = measurer.measure([Candidates(func, [hint], [last])])[0]
@@ -359,7 +360,7 @@ def test_a_worker_that_is_too_late_leaves_the_others_measured(
 ) -> None:
     """The one candidate hangs, and the batch with it; one by one, the other is measured."""
     hints = [CALL, PLAIN]
-    with HintMeasurer(TARGET, 2, tmp_path, builders=1, run_timeout_s=1.0) as measurer:
+    with CpuMeasurer(TARGET, 2, tmp_path, builders=1, run_timeout_s=1.0) as measurer:
         run = measurer._runner.run
 
         def hang(jobs, stop=lambda: False):
@@ -384,7 +385,7 @@ def test_a_worker_that_is_too_late_leaves_the_others_measured(
 def test_a_crash_leaves_the_others_measured(
     func, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with HintMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
+    with CpuMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
         run = measurer._runner.run
 
         def crash(jobs, stop=lambda: False):
@@ -406,7 +407,7 @@ def test_a_crash_leaves_the_others_measured(
 
 @pytest.mark.alone
 def test_a_build_that_is_too_late_is_an_error_of_its_hints(func, tmp_path: Path) -> None:
-    with HintMeasurer(TARGET, 2, tmp_path, builders=1, build_timeout_s=1e-3) as measurer:
+    with CpuMeasurer(TARGET, 2, tmp_path, builders=1, build_timeout_s=1e-3) as measurer:
         [results] = measurer.measure([Candidates(func, [CALL, PLAIN])])
     assert [m.latency_us for m in results] == [None, None]
     assert all(str(m.error).startswith("build: timeout after") for m in results)

@@ -15,7 +15,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
 from tvmopt.errors import ConfigError, DatabaseMismatchError
-from tvmopt.measure.hints import HintMeasurer
+from tvmopt.measure.cpu_hints import CpuMeasurer
 from tvmopt.policy import DefaultPolicy
 from tvmopt.schedule import Hint
 from tvmopt.transform.lower import lower
@@ -264,13 +264,13 @@ def test_an_interrupt_keeps_what_is_finished(net, tmp_path: Path, monkeypatch) -
 @pytest.mark.alone
 def test_rivals_have_the_latencies_of_their_race(net, tmp_path: Path, monkeypatch) -> None:
     names = tuple(task.name for task in extract_tasks(net, TARGET)[:2])
-    real, raced = HintMeasurer.race, []
+    real, raced = CpuMeasurer.race, []
 
     def race(self, rivals, weight_bytes):
         raced.append(real(self, rivals, weight_bytes))
         return [7.0, 9.0]
 
-    monkeypatch.setattr(HintMeasurer, "race", race)
+    monkeypatch.setattr(CpuMeasurer, "race", race)
     result = tune(net, tmp_path, topk=1, rivals=(names,))
     assert {row.name: row.latency_us for row in result.tasks if row.name in names} == dict(
         zip(names, (7.0, 9.0), strict=True)

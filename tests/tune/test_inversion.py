@@ -14,7 +14,8 @@ import tvm
 from tvm import relax
 
 from tvmopt.intrin import find_dot
-from tvmopt.measure.hints import Candidates, HintMeasurer
+from tvmopt.measure.cpu_hints import CpuMeasurer
+from tvmopt.measure.hints import Candidates
 from tvmopt.schedule import Hint
 from tvmopt.transform.lower import lower
 from tvmopt.tune import extract_tasks
@@ -76,7 +77,7 @@ def test_the_best_of_the_operator_is_far_from_the_best_of_the_subgraph(tmp_path)
         )
         for block, step in TILES
     ]  # fmt: skip
-    with HintMeasurer(TARGET, THREADS, tmp_path) as measurer:
+    with CpuMeasurer(TARGET, THREADS, tmp_path) as measurer:
         alone, within = measurer.measure(
             [Candidates(func, hints, weight_bytes=25_000_000) for func in (operator, fused)]
         )

@@ -1,7 +1,6 @@
 """Measure GPU hints: kernels are built in worker processes on all cores, and run in one.
 
-The same steps as :mod:`.hints`; here one function's candidates are dealt to all builders, since
-CUDA's compilers take longest.
+One function's candidates are dealt to all builders, since CUDA's compilers take longest.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm import tirx
@@ -20,8 +20,9 @@ from tvmopt.arch.cuda import CudaArch
 from tvmopt.measure.hints import (
     Built,
     Candidates,
+    HintMeasurer,
     Measured,
-    MeasuringWorkers,
+    Part,
     argument_types,
     base_library,
 )
@@ -38,7 +39,7 @@ _EFFORTS = {"hopper_gemm": 2.0, "hopper_conv": 2.0, "mma_matmul": 4.0, "gpu_int4
 _BASE_EFFORT, _UNROLLED_EFFORT = 1.0, 1 / 400
 
 
-class CudaMeasurer(MeasuringWorkers):
+class CudaMeasurer(HintMeasurer):
     """Builds and times GPU hints.
 
     Args:
@@ -70,49 +71,25 @@ class CudaMeasurer(MeasuringWorkers):
         self._builders.run([warm] * self._chunks)
         self._runner.run([warm])
 
-    def measure(
-        self, groups: Sequence[Candidates], stop: Callable[[], bool] = lambda: False
-    ) -> list[list[Measured]]:
-        """Measure several functions' hints: build all, then time all.
-
-        Args:
-            groups: Functions with their hints.
-            stop: Asked between steps; once true, the rest is left out.
-
-        Returns:
-            For each group the results of ``again``, then one a hint, in order; empty for groups
-            left out.
-        """
-        jobs: list[Job] = []
-        parts: list[tuple[int, list[int], Path]] = []
+    def _parts(self, groups: Sequence[Candidates]) -> list[Part]:
+        parts = []
         for number, group in enumerate(groups):
             # What candidates are checked with is built first, the last of them after it.
             is_new = bool(group.hints) and base_library(group) is None
             chunks = _chunks(group.hints, self._chunks, _BASE_EFFORT * is_new)
             if is_new:
                 chunks.insert(0, [])
-            for chunk in chunks:
-                library = self._new_library()
-                parts.append((number, chunk, library))
-                jobs.append(self._build_job(group, chunk, library))
+            parts += [Part(number, chunk, self._new_library()) for chunk in chunks]
+        return parts
+
+    def _build(
+        self, groups: Sequence[Candidates], jobs: Sequence[Job], stop: Callable[[], bool]
+    ) -> list[Outcome]:
         preparing = threading.Thread(target=self._prepare, args=(groups,))
         preparing.start()
-        outcomes = self._builders.run(jobs, stop)
+        outcomes = super()._build(groups, jobs, stop)
         preparing.join()
-        built: dict[int, dict[int, Measured]] = {}
-        bases: dict[int, Path] = {}
-        for (number, chunk, library), outcome in zip(parts, outcomes, strict=False):
-            bases.setdefault(number, base_library(groups[number]) or library)
-            found = built.setdefault(number, {})
-            found |= _found(groups[number], chunk, library, bases[number], outcome)
-        results: list[list[Measured]] = []
-        for number, group in enumerate(groups):
-            done = built.get(number, {})
-            if stop() or len(done) < len(group.hints):
-                break
-            new = [done[place] for place in range(len(group.hints))]
-            results.append(self._run(group, [*group.again, *new]))
-        return results + [[] for _ in range(len(groups) - len(results))]
+        return outcomes
 
     def race(
         self, rivals: Sequence[tuple[tirx.PrimFunc, Measured]], weight_bytes: int = 0
@@ -132,55 +109,41 @@ class CudaMeasurer(MeasuringWorkers):
         job = Job("tvmopt.measure.cuda_batch:prepare", arguments, self._timeouts[1])
         self._runner.run([job])  # where it fails, running will, and say so
 
-    def _build_job(self, group: Candidates, chunk: list[int], library: Path) -> Job:
+    def _build_job(self, group: Candidates, part: Part) -> Job:
         arguments = {
             "func": tvm.ir.save_json(group.func),
-            "hints": [group.hints[place].to_dict() for place in chunk],
+            "hints": [group.hints[place].to_dict() for place in part.places],
             "arch": self._arch.to_dict(),
-            "path": str(library),
-            "base": not chunk,
+            "path": str(part.library),
+            "base": not part.places,
         }
-        limit_s = self._timeouts[0] * max(1, len(chunk))
+        limit_s = self._timeouts[0] * max(1, len(part.places))
         return Job("tvmopt.measure.cuda_batch:build_batch", arguments, limit_s)
 
-    def _run(self, group: Candidates, candidates: list[Measured]) -> list[Measured]:
-        good = [m for m in candidates if m.built is not None]
-        timed = self._time(group, good)
-        if len(good) > 1 and any("worker" in (m.error or "") for m in timed):
-            # The worker died of one of them; one by one, each stands for itself.
-            timed = [m for one in good for m in self._time(group, [one])]
-        of = {m.hint: m for m in timed}
-        return [of.get(m.hint, m) for m in candidates]
-
-    def _time(self, group: Candidates, which: list[Measured]) -> list[Measured]:
-        built = [m.built for m in which if m.built is not None]
-        if not built:
-            return []
-        libraries = list(dict.fromkeys([built[0].base, *(b.library for b in built)]))
+    def _run_job(self, group: Candidates, built: Sequence[Built], common: dict[str, Any]) -> Job:
+        libraries = common["libraries"]
         arguments = {
-            "libraries": [str(library) for library in libraries],
-            "arguments": argument_types(group.func),
-            "candidates": [[libraries.index(b.library), b.index] for b in built],
+            **common,
+            "candidates": [[libraries.index(str(b.library)), b.index] for b in built],
             "seed": self._seed,
             "rounds": min(group.rounds, _ROUNDS),
         }
-        job = Job("tvmopt.measure.cuda_batch:run_batch", arguments, self._timeouts[1])
-        [outcome] = self._runner.run([job])
-        if outcome.error is not None:
-            error = f"run: {outcome.error}"
-            return [dataclasses.replace(m, latency_us=None, rounds=0, error=error) for m in which]
-        timed = [
-            dataclasses.replace(m, **found) for m, found in zip(which, outcome.value, strict=True)
+        return Job("tvmopt.measure.cuda_batch:run_batch", arguments, self._timeouts[1])
+
+    def _has_died(self, timed: Sequence[Measured]) -> bool:
+        return any("worker" in (m.error or "") for m in timed)
+
+    def _believed(self, timed: list[Measured]) -> list[Measured]:
+        """After a fault nothing that the process says counts, and so it is ended."""
+        if not any("CUDA" in (m.error or "") for m in timed):
+            return timed
+        self._runner.close()
+        return [
+            m
+            if m.error is not None
+            else dataclasses.replace(m, latency_us=None, rounds=0, error="run: worker spoilt")
+            for m in timed
         ]
-        if any("CUDA" in (m.error or "") for m in timed):
-            self._runner.close()  # after a fault nothing that this process says counts
-            return [
-                m
-                if m.error is not None
-                else dataclasses.replace(m, latency_us=None, rounds=0, error="run: worker spoilt")
-                for m in timed
-            ]
-        return timed
 
 
 def _chunks(hints: Sequence[Hint], parts: int, before: float = 0.0) -> list[list[int]]:
@@ -211,16 +174,3 @@ def _effort(hint: Hint) -> float:
         text = hint.rstep * math.prod(hint.block) / math.prod(hint.thread)
         return 1.0 + text * _UNROLLED_EFFORT
     return _EFFORTS.get(hint.template, 1.0)
-
-
-def _found(
-    group: Candidates, chunk: list[int], library: Path, base: Path, outcome: Outcome
-) -> dict[int, Measured]:
-    """What became of the hints of one library; not timed yet."""
-    if outcome.error is not None:
-        return {p: Measured(group.hints[p], None, f"build: {outcome.error}") for p in chunk}
-    found = {}
-    for index, (place, error) in enumerate(zip(chunk, outcome.value["errors"], strict=True)):
-        built = None if error else Built(library, index, ([], []), base)
-        found[place] = Measured(group.hints[place], None, error, built=built)
-    return found

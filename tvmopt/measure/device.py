@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.arch.cuda import CudaArch
+from tvmopt.measure.cpu_hints import CpuMeasurer
 from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.hints import HintMeasurer
 from tvmopt.remote import Board
@@ -18,7 +19,7 @@ def measurer_of(
     seed: int = 0,
     builders: int = 0,
     board: Board | None = None,
-) -> HintMeasurer | CudaMeasurer:
+) -> HintMeasurer:
     """A measurer for ``arch``, to be used as a context manager.
 
     Args:
@@ -31,6 +32,6 @@ def measurer_of(
     """
     if isinstance(arch, CudaArch):
         return CudaMeasurer(arch, scratch, seed, builders)
-    return HintMeasurer(
+    return CpuMeasurer(
         arch.to_tvm(), threads or arch.cores, scratch, seed, builders, board=board
     )

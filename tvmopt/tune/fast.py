@@ -21,7 +21,6 @@ from tvm.target import Target
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.arch.cuda import CudaArch, probe
 from tvmopt.errors import ConfigError
-from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.device import measurer_of
 from tvmopt.measure.hints import HintMeasurer
 from tvmopt.policy.reranker import Reranker
@@ -190,7 +189,7 @@ class _Run:
         )
 
     def race(
-        self, names: Sequence[str], measurer: HintMeasurer | CudaMeasurer, weights: int
+        self, names: Sequence[str], measurer: HintMeasurer, weights: int
     ) -> None:
         """Time the best of several tasks in turns, and note those latencies instead."""
         tuned = [self._tuned[name] for name in names if name in self._tuned]

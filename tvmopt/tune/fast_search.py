@@ -20,7 +20,6 @@ from tvm import tirx
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.measure.batch import ROUNDS
-from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of, weight_bytes
 from tvmopt.policy import policy_of
 from tvmopt.policy.ranked import Ranked, spread
@@ -119,7 +118,7 @@ class Tuned:
 def search(
     workloads: Sequence[Workload],
     arch: CpuArch | CudaArch,
-    measurer: HintMeasurer | CudaMeasurer,
+    measurer: HintMeasurer,
     reranker: Reranker,
     topk: int,
     stop: Callable[[], bool] = lambda: False,
@@ -225,7 +224,7 @@ class _Try:
 
 def _measure(
     batch: Sequence[_Try],
-    measurer: HintMeasurer | CudaMeasurer,
+    measurer: HintMeasurer,
     reranker: Reranker,
     stop: Callable[[], bool],
     network_bytes: int,
