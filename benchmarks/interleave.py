@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from tvmopt.evaluate.statistics import summarise
+from tvmopt.measure.turns import rotated
 
 _SETTLE_CALLS, _SETTLE_S = 2, 0.010
 _BLOCK_S = 0.080
@@ -81,8 +82,7 @@ def interleave(
         apart = sum(spent.get(name, 0.0) for name in budgets_s or {})
         if number and clock() - start - apart >= time_limit_s:
             break
-        shift = number % max(1, len(names))
-        for name in names[shift:] + names[:shift]:
+        for name in rotated(names, number):
             if blocks[name] and spent[name] >= (budgets_s or {}).get(name, math.inf):
                 continue
             began = clock()

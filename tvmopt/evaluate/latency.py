@@ -6,6 +6,8 @@ import functools
 import time
 from collections.abc import Callable
 
+from tvmopt.measure.turns import rotated
+
 _SETTLE_S = 0.002
 _CALLS_A_TURN = 10
 
@@ -79,10 +81,8 @@ def take_turns(
     """
     rounds = max(-(-counted // _CALLS_A_TURN) for counted in counts.values())
     samples: dict[str, list[float]] = {name: [] for name in turns}
-    names = list(turns)
     for number in range(rounds):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
+        for name in rotated(list(turns), number):
             due = -(-counts[name] * (number + 1) // rounds) - len(samples[name])
             if due > 0:
                 samples[name] += turns[name](due)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from tvmopt.measure.batch import ROUNDS, time_in_turns
 from tvmopt.measure.cuda_graph import BURST_S
+from tvmopt.measure.turns import rotated
 
 # Kernels that take less do not heat the GPU up, and differ by more than its clock does.
 _SHORTEST_S = 5e-5
@@ -67,11 +68,9 @@ def _rotate(kernels: Mapping[int, Kernel], seconds: float) -> dict[int, float]:
     """
     calls = math.ceil(_TURN_S / max(seconds, BURST_S))
     rounds = max(_LEAST, min(_ENOUGH, int(_ALL_S / (len(kernels) * max(_TURN_S, seconds)))))
-    places = list(kernels)
-    times: dict[int, list[float]] = {place: [] for place in places}
+    times: dict[int, list[float]] = {place: [] for place in kernels}
     for turn in range(rounds + 1):
-        start = turn % len(places)
-        for place in places[start:] + places[:start]:
+        for place in rotated(list(kernels), turn):
             spent = [kernels[place](1) for _ in range(calls)]
             if turn:
                 times[place].append(statistics.fmean(spent) * 1e6)
