@@ -255,6 +255,16 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     instruction, short_sums = f"m16n8k{depth}", _SHORT[sums]
     short_a, short_b = _SHORT[mma.dtype], _SHORT[mma.weight]
 
+    def product(A: Any, B: Any, C: Any, half: int) -> Any:  # noqa: N803
+        """The instruction, which multiplies 8 of the 16 columns."""
+        return T.ptx_legacy.mma(
+            instruction, "row", "col", short_a, short_b, short_sums,
+            A.data, A.elem_offset,
+            B.data, B.elem_offset + half * (local // 2),
+            C.data, C.elem_offset + half * (_LOCAL // 2),
+            False, dtype=sums,
+        )  # fmt: skip
+
     @T.prim_func(s_tir=True)
     def definition(first: T.handle, second: T.handle, c: T.handle) -> None:
         X = _fragment(first, mma, type_x)  # noqa: N806
@@ -284,42 +294,8 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
             T.reads(C[0:LANES, 0:_LOCAL], X[0:LANES, 0:local], Y[0:LANES, 0:local])
             T.writes(C[0:LANES, 0:_LOCAL])
             A, B = T.meta_var(by_role(X, Y))  # noqa: N806
-            T.evaluate(
-                T.ptx_legacy.mma(
-                    instruction,
-                    "row",
-                    "col",
-                    short_a,
-                    short_b,
-                    short_sums,
-                    A.data,
-                    A.elem_offset,
-                    B.data,
-                    B.elem_offset,
-                    C.data,
-                    C.elem_offset,
-                    False,
-                    dtype=sums,
-                )
-            )
-            T.evaluate(
-                T.ptx_legacy.mma(
-                    instruction,
-                    "row",
-                    "col",
-                    short_a,
-                    short_b,
-                    short_sums,
-                    A.data,
-                    A.elem_offset,
-                    B.data,
-                    B.elem_offset + local // 2,
-                    C.data,
-                    C.elem_offset + _LOCAL // 2,
-                    False,
-                    dtype=sums,
-                )
-            )
+            T.evaluate(product(A, B, C, 0))
+            T.evaluate(product(A, B, C, 1))
 
     return definition, implementation
 

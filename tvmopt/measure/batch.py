@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -89,20 +89,38 @@ def build_batch(
         common["reference"] = _reference(original, arch)
         for place, param in enumerate(original.params[:-1]):
             common[f"produce{place}"] = _producer(param, arch.cores)
+    build_right(common, functions, errors, path, lambda some, to: _build(some, llvm, to))
+    return {"errors": errors, "packed": packed}
+
+
+def build_right(
+    common: dict[str, tirx.PrimFunc],
+    candidates: Mapping[int, dict[str, tirx.PrimFunc]],
+    errors: list[str | None],
+    path: str,
+    build: Callable[[dict[str, tirx.PrimFunc], str | None], None],
+) -> None:
+    """Build into one library what can be built.
+
+    Args:
+        common: What the library has in any case.
+        candidates: By number, the functions of each candidate.
+        errors: By number, what is wrong with each; those that cannot be built are added.
+        path: Library to write.
+        build: Builds functions; writes a library where it is given a path.
+    """
     try:
-        candidates = {k: f for named in functions.values() for k, f in named.items()}
-        _build(common | candidates, llvm, path)
+        build(common | {k: f for named in candidates.values() for k, f in named.items()}, path)
     except Exception:
         # Find whose fault it was, one by one.
         good = dict(common)
-        for index, named in functions.items():
+        for index, named in candidates.items():
             try:
-                _build(named, llvm, None)
+                build(named, None)
                 good |= named
             except Exception as error:
                 errors[index] = f"build: {one_line(error)}"
-        _build(good, llvm, path)
-    return {"errors": errors, "packed": packed}
+        build(good, path)
 
 
 def _reference(func: tirx.PrimFunc, arch: CpuArch) -> tirx.PrimFunc:

@@ -17,7 +17,7 @@ from tvm import IRModule, tirx
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.cuda.modules import embed_cubins
 from tvmopt.link import link_options
-from tvmopt.measure.batch import ROUNDS, time_candidates
+from tvmopt.measure.batch import ROUNDS, build_right, time_candidates
 from tvmopt.measure.cuda_check import check_equal, difference, filled, repeated
 from tvmopt.measure.cuda_graph import GraphTimer
 from tvmopt.measure.jobs import numpy_dtype
@@ -49,11 +49,11 @@ def build_batch(
         ``errors``: for each hint None, or why there is no candidate.
     """
     original, gpu = tvm.ir.load_json(func), CudaArch(**arch)
-    functions: dict[int, tirx.PrimFunc] = {}
+    functions: dict[int, dict[str, tirx.PrimFunc]] = {}
     errors: list[str | None] = []
     for index, data in enumerate(hints):
         try:
-            functions[index] = gpu_kernel(original, GpuHint.from_dict(data))
+            functions[index] = {f"candidate{index}": gpu_kernel(original, GpuHint.from_dict(data))}
         except Exception as error:  # whatever goes wrong is the candidate's own
             errors.append(f"schedule: {one_line(error)}")
         else:
@@ -63,18 +63,7 @@ def build_batch(
         result = original.params[-1]
         common["reference"] = reference(original, gpu)
         common["compare"] = difference(math.prod(map(int, result.shape)), str(result.dtype))
-    try:
-        _build(common | {f"candidate{i}": f for i, f in functions.items()}, gpu, path)
-    except Exception:
-        # Find whose fault it was, one by one.
-        good = dict(common)
-        for index, kernel in functions.items():
-            try:
-                _build({f"candidate{index}": kernel}, gpu, None)
-                good[f"candidate{index}"] = kernel
-            except Exception as error:
-                errors[index] = f"build: {one_line(error)}"
-        _build(good, gpu, path)
+    build_right(common, functions, errors, path, lambda some, to: _build(some, gpu, to))
     return {"errors": errors}
 
 
