@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,14 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 
+from flows import command_line
+from tvmopt.parameters import ENTRY_POINTS
+
 ROOT = Path(__file__).parents[2]
 _SMALL_SEARCH = {"threads": 1, "dtypes": "float32", "strategies": "default", "repeats": 20}
+# Two threads that share the cores with another test wait for each other in every kernel. How many
+# configurations are tried changes nothing that is looked at here; the notebook tries them all.
+_QUICK = {"threads": 1, "topk": 3}
 
 
 @pytest.fixture(scope="session")
@@ -40,21 +47,43 @@ def project_env() -> Callable[[Path], dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def mlflow_run(project_env) -> Callable[..., subprocess.CompletedProcess]:
-    """Run an entry point as a user does: ``mlflow run . -e ENTRY -P name=value ...``.
-
-    With one thread: two that share the cores with another test wait for each other in every kernel.
-    """
+    """Run an entry point as a user does: ``mlflow run . -e ENTRY -P name=value ...``."""
 
     def run(folder: Path, entry: str = "main", **params: object) -> subprocess.CompletedProcess:
         argv = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", entry]
         argv += ["--env-manager", "local"]
-        if entry not in ("promote", "pull", "worker"):
-            params.setdefault("threads", 1)
+        known = {parameter.name for parameter in ENTRY_POINTS[entry]}
+        params = {k: v for k, v in _QUICK.items() if k in known} | params
         for name, value in params.items():
             argv += ["-P", f"{name}={value}"]
         return subprocess.run(
             argv, cwd=folder, env=project_env(folder), capture_output=True, text=True, timeout=300
         )
+
+    return run
+
+
+@pytest.fixture
+def refuse(monkeypatch, capfd, tmp_path) -> Callable[..., None]:
+    """Run an entry point with parameters that it must refuse by one line, before any run is opened.
+
+    In this process: what the command does before, it does for all alike.
+    """
+
+    def run(entry: str, params: Mapping[str, str], message: str) -> None:
+        words = [word for name, value in params.items() for word in (f"--{name}", value)]
+        monkeypatch.setattr("sys.argv", [entry, *words])
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+        module = importlib.import_module(f"flows.{entry}")
+        function = module._function()  # what importing says is not the command's
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as exited:
+            command_line.run(entry, lambda: function)
+        said = capfd.readouterr().err
+        assert exited.value.code == 2, said
+        assert len(said.strip().splitlines()) == 1
+        assert said.startswith(f"error: {message}")
+        assert not (tmp_path / "mlflow.db").exists()  # no run was opened
 
     return run
 
@@ -137,10 +166,11 @@ def mlflow_search() -> Callable[..., list[str]]:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A finished ``mlflow run .``: its folder and its output."""
+    """A finished ``mlflow run .``: its folder, its output and the parameters that were given."""
 
     folder: Path
     done: subprocess.CompletedProcess
+    asked: Mapping[str, object]
 
     @property
     def uri(self) -> str:
@@ -158,7 +188,7 @@ def example(tmp_path_factory, mlflow_run) -> Example:
     folder = tmp_path_factory.mktemp("example")
     done = mlflow_run(folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    return Example(folder, done)
+    return Example(folder, done, _QUICK)
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ def test_a_run_that_finds_its_stage_done_says_the_granularity(
     monkeypatch.setattr(host, "fingerprint", lambda: done.data.tags["tvmopt.fingerprint"])
     model, name = ROOT / EXAMPLE["model"], EXAMPLE["name"]
     shapes, data = EXAMPLE["input_shapes"], str(ROOT / EXAMPLE["data"])
-    request = make_request(model, name=name, input_shapes=shapes, data=data, threads=1)
+    request = make_request(model, name=name, input_shapes=shapes, data=data, **use_example.asked)
     session = _session(use_example, tmp_path)
     tuned = pipeline.tune_stage(
         session, request, pipeline.convert_stage(session, request), own=True
