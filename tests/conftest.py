@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
+# Rooms whose files take longest.
+_FIRST = ("tracking", "notebooks", "tune")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,8 +24,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole workflows first: a minute each, they would leave the other worker idle at the end."""
-    items.sort(key=lambda item: "tracking" not in item.path.parts)
+    """Whole workflows and tuning first: at the end they would leave the other worker idle."""
+
+    def place(item: pytest.Item) -> int:
+        room = item.path.relative_to(ROOT / "tests").parts[0]
+        return _FIRST.index(room) if room in _FIRST else len(_FIRST)
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

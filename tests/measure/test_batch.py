@@ -162,7 +162,6 @@ def test_a_wrong_result_is_an_error_and_is_not_timed(func, tmp_path: Path) -> No
     assert bad["error"].startswith("WrongResultError: wrong result: argument 2 is off by")
 
 
-@pytest.mark.alone
 def test_a_weight_packed_by_the_wrong_function_is_an_error(func, tmp_path: Path) -> None:
     part = split_packing(finish(apply_hint(func, CONSTANT).mod["main"], func))
     other = dataclasses.replace(CONSTANT, block=(8, 40))
@@ -186,7 +185,6 @@ def test_a_weight_packed_by_the_wrong_function_is_an_error(func, tmp_path: Path)
     assert result["error"]
 
 
-@pytest.mark.alone
 def test_candidates_take_turns_with_the_places_of_weights(func, tmp_path: Path) -> None:
     """No candidate finds in the cache what another has read; the pool is as large as is said."""
     path = tmp_path / "batch.so"
@@ -405,7 +403,6 @@ def test_a_crash_leaves_the_others_measured(
     assert right.latency_us is not None
 
 
-@pytest.mark.alone
 def test_a_build_that_is_too_late_is_an_error_of_its_hints(func, tmp_path: Path) -> None:
     with CpuMeasurer(TARGET, 2, tmp_path, builders=1, build_timeout_s=1e-3) as measurer:
         [results] = measurer.measure([Candidates(func, [CALL, PLAIN])])

@@ -70,7 +70,6 @@ def test_every_way_is_measured_and_one_chosen_a_layer(tuned) -> None:
     assert any("chosen: " in line for line in result.changed)
 
 
-@pytest.mark.alone
 def test_every_task_of_the_chosen_plan_has_a_record(tuned) -> None:
     _, out = tuned
     tasks = rows(out / TASKS_FILE)
@@ -82,7 +81,6 @@ def test_every_task_of_the_chosen_plan_has_a_record(tuned) -> None:
     assert {row["task"] for row in tasks} <= names
 
 
-@pytest.mark.alone
 def test_what_is_built_by_the_plan_computes_the_same(converted, tuned, tmp_path) -> None:
     _, out = tuned
     lowered = lower(converted[1], SPEC.to_tvm(), plan=read_plan(out / PLAN_FILE))
@@ -93,7 +91,6 @@ def test_what_is_built_by_the_plan_computes_the_same(converted, tuned, tmp_path)
     np.testing.assert_allclose(got, residual_net_numpy(inputs()), rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.alone
 def test_the_network_decides_between_plans(converted, tuned, tmp_path, monkeypatch) -> None:
     """Whatever the sum of the parts says, the plan is kept whose network was faster."""
     _, out = tuned

@@ -120,7 +120,6 @@ def test_every_task_has_a_record_and_a_row(net, tuned: TuneResult) -> None:
         assert row.failures == 0
 
 
-@pytest.mark.alone
 def test_the_log_names_each_configuration(net, tuned: TuneResult) -> None:
     assert len(tuned.log) == tuned.trials
     funcs = {task.name: task.mod["main"] for task in extract_tasks(net, TARGET)}
@@ -140,7 +139,6 @@ def test_the_log_names_each_configuration(net, tuned: TuneResult) -> None:
     assert [r["elapsed_s"] for r in tuned.log] == sorted(r["elapsed_s"] for r in tuned.log)
 
 
-@pytest.mark.alone
 def test_the_database_replays_through_tvm_alone(net, tuned: TuneResult) -> None:
     assert tuned.database_dir is not None
     database = ms.database.JSONDatabase(
@@ -156,7 +154,6 @@ def test_the_database_replays_through_tvm_alone(net, tuned: TuneResult) -> None:
     np.testing.assert_allclose(got, expected(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.alone
 def test_a_library_with_the_database_is_right(net, tuned: TuneResult, tmp_path: Path) -> None:
     library = build_library(net, SPEC, tmp_path / "net.so", database_dir=tuned.database_dir)
     compared = read_comparisons(tuned.database_dir) if tuned.database_dir else {}
@@ -165,7 +162,6 @@ def test_a_library_with_the_database_is_right(net, tuned: TuneResult, tmp_path: 
     np.testing.assert_allclose(run(library.path), expected(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.alone
 def test_a_warm_start_measures_nothing(net, tuned: TuneResult, tmp_path: Path) -> None:
     again = tune(net, tmp_path, warm_start=tuned.database_dir)
     assert again.trials == 0
@@ -179,7 +175,6 @@ def test_a_warm_start_measures_nothing(net, tuned: TuneResult, tmp_path: Path) -
     assert all(scheduled(applied.mod).values())
 
 
-@pytest.mark.alone
 def test_what_earlier_databases_know_is_not_measured_again(
     net, tuned: TuneResult, tmp_path: Path
 ) -> None:
@@ -196,7 +191,6 @@ def test_what_earlier_databases_know_is_not_measured_again(
     )
 
 
-@pytest.mark.alone
 def test_a_database_for_two_threads_is_not_used_for_one(
     net, tuned: TuneResult, tmp_path: Path
 ) -> None:
@@ -216,7 +210,6 @@ def test_a_database_for_two_threads_is_not_used_for_one(
         apply_database(net, tuned.database_dir, key, TARGET)
 
 
-@pytest.mark.alone
 def test_a_database_of_another_cpu_is_not_used_here(net, tuned: TuneResult, tmp_path: Path) -> None:
     other = resolve_target("nehalem" if SPEC.isa == "x86_64" else "cortex-a53", THREADS)
     assert other.mcpu != SPEC.mcpu
@@ -232,7 +225,6 @@ def test_a_database_of_another_cpu_is_not_used_here(net, tuned: TuneResult, tmp_
         )  # fmt: skip
 
 
-@pytest.mark.alone
 def test_a_spent_budget_leaves_a_usable_database(net, tmp_path: Path) -> None:
     result = tune(net, tmp_path, time_budget_s=1e-3)
     assert result.trials == 0
@@ -302,7 +294,6 @@ def test_apply_and_build_gives_one_result_a_configuration(net) -> None:
     assert "T.vectorized" in best.sch.mod.script()
 
 
-@pytest.mark.alone
 def test_apply_and_build_without_a_good_configuration(net) -> None:
     func = extract_tasks(net, TARGET)[0].mod["main"]
     results, best = apply_and_build(func, [Hint("elementwise", ARCH)], ARCH, parallel_build=False)

@@ -37,8 +37,6 @@ from .models import (
     symbolic_net,
 )
 
-pytestmark = pytest.mark.alone  # records win by their time
-
 KEY = DatabaseKey(target=canonical_target(TARGET), threads=THREADS)
 OPTIONS = TuneOptions(trials=16, time_budget_s=0, threads=THREADS)
 
@@ -74,6 +72,7 @@ def tuned(tmp_path_factory) -> tuple[TuneResult, Path]:
         return tune(work_dir), work_dir
 
 
+@pytest.mark.alone
 def test_records_win_and_compute_the_same(tuned) -> None:
     result, _ = tuned
     assert result.trials == 16
@@ -105,6 +104,7 @@ def test_only_the_database_and_the_log_are_left(tuned) -> None:
     assert "tvm.s_tir.tensor_intrin" not in sys.modules
 
 
+@pytest.mark.alone
 def test_warm_start_serves_without_a_trial(
     tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +123,7 @@ def test_warm_start_serves_without_a_trial(
     assert after == before
 
 
+@pytest.mark.alone
 def test_warm_start_spends_trials_where_nothing_is_known(
     tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +159,7 @@ def test_warm_start_for_something_else_is_refused(tuned, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_time_budget_holds(tmp_path: Path) -> None:
     started = time.monotonic()
     result = tune(tmp_path, trials=100_000, time_budget_s=15)
@@ -220,6 +222,7 @@ def test_a_wrong_result_is_a_failure(tmp_path: Path) -> None:
     assert bad.error.startswith("run: WrongResultError: wrong result: argument 2 is off by")
 
 
+@pytest.mark.alone
 def test_an_interrupt_leaves_a_usable_database(tmp_path: Path) -> None:
     def interrupt(done: int, total: int, text: str) -> None:
         if done:
