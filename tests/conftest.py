@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,32 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Rooms whose files take longest.
 _FIRST = ("tracking", "notebooks", "tune")
+# Files that use the fixture ``example``, which takes a minute.
+_OF_THE_EXAMPLE = {
+    f"tests/tracking/test_{name}.py"
+    for name in ("cache", "flavor", "main", "model_source", "promotion", "store")
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let xdist hand the files out in our order, not those of most tests first."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give the files that look at one finished run to one worker, which then makes it once."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "the example" if file in _OF_THE_EXAMPLE else file
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
