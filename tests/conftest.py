@@ -46,12 +46,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole workflows and tuning first: at the end they would leave the other worker idle."""
-
-    def place(item: pytest.Item) -> int:
-        room = item.path.relative_to(ROOT / "tests").parts[0]
-        return _FIRST.index(room) if room in _FIRST else len(_FIRST)
-
-    items.sort(key=place)
+    items.sort(key=lambda item: [room not in item.path.parts for room in _FIRST])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
