@@ -14,7 +14,8 @@ from tvmopt.errors import ConfigError
 from tvmopt.measure import cuda_batch
 from tvmopt.measure.cuda_batch import build_batch, reference
 from tvmopt.measure.cuda_hints import CudaMeasurer, _chunks
-from tvmopt.measure.hints import Candidates
+from tvmopt.measure.hints import Built, Candidates, Measured
+from tvmopt.measure.workers import Outcome
 from tvmopt.policy import policy_of
 from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.tune import TuneOptions, create_strategy
@@ -100,3 +101,56 @@ def test_the_strategy_needs_the_gpu(tmp_path) -> None:
         create_strategy("fast").tune(
             [], H200.to_tvm(), H200, dataclasses.replace(options, topk=0), tmp_path, lambda *_: None
         )
+
+
+class _Runner:
+    """Stands in for the process that runs: answers ``outcomes``, and counts how often it ends."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self.outcomes, self.closed = list(outcomes), 0
+
+    def run(self, jobs, stop=lambda: False):
+        return [self.outcomes.pop(0) for _ in jobs]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def _measured(tmp_path, runner: _Runner):
+    library = tmp_path / "candidates.so"
+    hints = policy_of(FUNC, H200).emit_config(2)
+    built = [
+        Measured(hint, None, None, built=Built(library, n, ([], []), library))
+        for n, hint in enumerate(hints)
+    ]
+    with CudaMeasurer(H200, tmp_path, builders=1) as measurer:
+        measurer._runner.close()
+        measurer._runner = runner
+        return measurer._run(Candidates(FUNC, hints), built)
+
+
+def test_after_a_fault_nothing_counts_and_each_is_run_again_alone(tmp_path) -> None:
+    good = {"latency_us": 3.0, "rounds": 5, "error": None}
+    bad = {"latency_us": None, "rounds": 0, "error": "run: CUDA error 700"}
+    again = {"latency_us": 4.0, "rounds": 6, "error": None}
+    runner = _Runner(Outcome([good, bad]), Outcome([again]), Outcome([bad]))
+    one, two = _measured(tmp_path, runner)
+    assert (one.latency_us, one.error) == (4.0, None)
+    assert (two.latency_us, two.error) == (None, "run: CUDA error 700")
+    assert runner.closed == 3  # after either fault, and at the end
+
+
+def test_a_fault_of_the_whole_batch_ends_the_process_too(tmp_path) -> None:
+    runner = _Runner(Outcome(error="InternalError: CUDA: an illegal memory access"))
+    for m in _measured(tmp_path, runner):
+        assert m.latency_us is None
+        assert m.error == "run: InternalError: CUDA: an illegal memory access"
+    assert runner.closed == 2
+
+
+def test_other_errors_leave_the_process_and_the_results(tmp_path) -> None:
+    good = {"latency_us": 3.0, "rounds": 5, "error": None}
+    wrong = {"latency_us": None, "rounds": 0, "error": "run: wrong result"}
+    runner = _Runner(Outcome([good, wrong]))
+    one, two = _measured(tmp_path, runner)
+    assert (one.latency_us, two.latency_us, runner.closed) == (3.0, None, 1)

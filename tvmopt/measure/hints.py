@@ -224,9 +224,11 @@ class HintMeasurer(abc.ABC):
         [outcome] = self._runner.run([self._run_job(group, built, common)])
         if outcome.error is not None:
             error = f"run: {outcome.error}"
-            return [dataclasses.replace(m, latency_us=None, rounds=0, error=error) for m in which]
+            found = [{"latency_us": None, "rounds": 0, "error": error} for _ in which]
+        else:
+            found = outcome.value
         return self._believed(
-            [dataclasses.replace(m, **found) for m, found in zip(which, outcome.value, strict=True)]
+            [dataclasses.replace(m, **facts) for m, facts in zip(which, found, strict=True)]
         )
 
 
