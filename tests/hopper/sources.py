@@ -59,7 +59,7 @@ def lowered(params, body) -> tvm.IRModule:
             result = builder.emit_output(body(builder.emit, *variables))
         builder.emit_func_output(result)
     with H200.to_tvm(), tvm.transform.PassContext(opt_level=3):
-        passes = lower_passes(False, H200.to_tvm())
+        passes = lower_passes(None, H200.to_tvm())
         passes = [p for p in passes if not isinstance(p, BroadcastApart)]
         return tvm.transform.Sequential(passes)(builder.get())
 

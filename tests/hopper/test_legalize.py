@@ -38,7 +38,7 @@ def _module(x, w, body):
 def _lowered(mod):
     target = H200.to_tvm()
     with target, tvm.transform.PassContext(opt_level=3):
-        passes = lower_passes(False, target, hopper_legalize_map())
+        passes = lower_passes(None, target, hopper_legalize_map())
         return tvm.transform.Sequential(passes)(mod)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import Any
 
 from tvmopt.arch.cuda import CudaArch
 
@@ -93,3 +94,16 @@ def named_gpu(text: str) -> CudaArch | None:
             if name in GPUS:
                 return GPUS[name]
     return None
+
+
+def gpu_of_target(target: Any) -> CudaArch:
+    """A GPU of the compute capability that a ``tvm.target.Target`` compiles for.
+
+    The target says no more than that: of several the one with the fastest memory, and of none the
+    last generation before it (of those before the first, that one). They differ in the number of
+    multiprocessors, and hardly in how much they compute for each byte that they load.
+    """
+    digits = re.sub(r"[^0-9]", "", str(target.attrs.get("arch", "")))
+    known = sorted({gpu.sm for gpu in _ALL})
+    sm = max((s for s in known if digits and s <= int(digits)), default=known[0])
+    return max((gpu for gpu in _ALL if gpu.sm == sm), key=lambda gpu: gpu.dram_gbs)

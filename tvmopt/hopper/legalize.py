@@ -13,18 +13,23 @@ from typing import Any
 from tvm import relax, te, tirx, topi
 
 from tvmopt.transform.conv2d import cast_result, conv2d_plain, ints, sum_dtype
-from tvmopt.transform.legalize import Legalize, legalize_map
+from tvmopt.transform.legalize import Legalize, legalize_map, or_winograd
+from tvmopt.transform.winograd import WinogradRule
 
 from .few_channels import legalize_few_channels
 from .problem import BYTES
 
 
-def hopper_legalize_map() -> dict[str, Legalize]:
-    """What ``relax.transform.LegalizeOps`` takes as ``customize_legalize_map`` for Hopper."""
+def hopper_legalize_map(winograd: WinogradRule | None = None) -> dict[str, Legalize]:
+    """What ``relax.transform.LegalizeOps`` takes as ``customize_legalize_map`` for Hopper.
+
+    Args:
+        winograd: As for :func:`~tvmopt.transform.legalize.legalize_map`.
+    """
     plain = legalize_map()
     return plain | {
         "relax.matmul": _or_else(_matmul, plain["relax.matmul"]),
-        "relax.nn.conv2d": _or_else(_conv2d, plain["relax.nn.conv2d"]),
+        "relax.nn.conv2d": or_winograd(winograd, _or_else(_conv2d, plain["relax.nn.conv2d"])),
     }
 
 

@@ -48,7 +48,7 @@ def lower_by_layer(
     mod = in_planned_layouts(simplify(mod), plan)
     use_winograd = PlanWinograd(plan, winograd, mark=True)
     marks = _Marks(a for a in anchors(mod) if not use_winograd.tile(a))
-    passes = lower_passes(False, target, marks.legalize_map())
+    passes = lower_passes(None, target, marks.legalize_map())
     cut = next(i for i, one in enumerate(passes) if one.info.name == "FuseTIR")
     with target, tvm.transform.PassContext(opt_level=3):
         grouped = tvm.transform.Sequential([use_winograd, *passes[:cut]])(mod)

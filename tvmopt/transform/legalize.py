@@ -20,23 +20,35 @@ from tvmopt.transform.conv2d_transpose import (
     phase_weight,
 )
 from tvmopt.transform.products import PRODUCTS, missing_products
-from tvmopt.transform.winograd import as_winograd, modelled_tile, takes_winograd
+from tvmopt.transform.winograd import WinogradRule, takes_winograd
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 
-def legalize_map(winograd: bool = False) -> dict[str, Legalize]:
+def legalize_map(winograd: WinogradRule | None = None) -> dict[str, Legalize]:
     """What ``relax.transform.LegalizeOps`` takes as ``customize_legalize_map``.
 
     Args:
-        winograd: Whether 3 x 3 convolutions may take fewer multiplications, where that is faster
-            (:mod:`tvmopt.transform.winograd`).
+        winograd: Which 3 x 3 convolutions take fewer multiplications, and how
+            (:mod:`tvmopt.transform.winograd`); None for none.
     """
     return {
         "relax.matmul": _matmul,
-        "relax.nn.conv2d": _conv2d_with_winograd if winograd else _conv2d,
+        "relax.nn.conv2d": or_winograd(winograd, _conv2d),
         "relax.nn.conv2d_transpose": _conv2d_transpose,
     }
+
+
+def or_winograd(winograd: WinogradRule | None, plain: Legalize) -> Legalize:
+    """``plain`` for the convolutions that ``winograd`` leaves direct."""
+    if winograd is None:
+        return plain
+
+    def run(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        m = winograd.tile(call) if takes_winograd(call) else 0
+        return winograd.rewrite(builder, call, m, {}) if m else plain(builder, call)
+
+    return run
 
 
 def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -92,11 +104,6 @@ def _padded(builder: relax.BlockBuilder, data: relax.Expr, axis: int, count: int
     before = [0] * data.ty.ndim
     after = [count if i == axis else 0 for i in range(data.ty.ndim)]
     return builder.emit_te(topi.nn.pad, data, before, after, primfunc_name_hint="pad")
-
-
-def _conv2d_with_winograd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    m = modelled_tile(call) if takes_winograd(call) else 0
-    return as_winograd(builder, call, m) if m else _conv2d(builder, call)
 
 
 def _conv2d_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import tvm
 from tvm import relax
 
+from tvmopt.arch.gpus import gpu_of_target
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.hopper.legalize import hopper_legalize_map
 from tvmopt.transform.broadcast_apart import BroadcastApart
@@ -22,10 +23,12 @@ from tvmopt.transform.safe_take import GuardTake
 from tvmopt.transform.signs import MatchSigns
 from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
+from tvmopt.transform.winograd import CPU_RULE, WinogradRule
+from tvmopt.transform.winograd_gpu import gpu_rule
 
 
 def lower_passes(
-    winograd: bool = False,
+    winograd: WinogradRule | None = None,
     target: tvm.target.Target | None = None,
     legalize: Mapping[str, Legalize] | None = None,
 ) -> list[tvm.transform.Pass]:
@@ -78,7 +81,7 @@ def lower(
         mod: Module of Relax operators.
         target: Target that it is compiled for.
         winograd: Whether 3 x 3 convolutions may be computed with fewer multiplications, where that
-            is faster under our schedules on a CPU; under TVM's own it is slower.
+            is faster under our schedules; under TVM's own it is slower.
         plan: How layers are to be computed that are not to be as converted.
 
     Raises:
@@ -87,13 +90,14 @@ def lower(
             fold nor compile for a CPU.
     """
     _refuse_int4(mod)
-    winograd = winograd and target.kind.name == "llvm"
+    rule = winograd_rule(target)
     if plan:
-        mod = planned(mod, plan, winograd)
-        winograd = False
-    legalize = hopper_legalize_map() if _has_wgmma(target) else None
+        mod = planned(mod, plan, winograd, rule)
+    if plan or not winograd:
+        rule = None
+    legalize = hopper_legalize_map(rule) if _has_wgmma(target) else None
     with target, tvm.transform.PassContext(opt_level=3):
-        lowered = tvm.transform.Sequential(lower_passes(winograd, target, legalize))(mod)
+        lowered = tvm.transform.Sequential(lower_passes(rule, target, legalize))(mod)
     check_lowered(lowered)
     return lowered
 
@@ -103,10 +107,20 @@ def _has_wgmma(target: tvm.target.Target) -> bool:
     return target.kind.name == "cuda" and str(target.attrs["arch"]) == "sm_90a"
 
 
-def planned(mod: tvm.IRModule, plan: Plan, winograd: bool = True) -> tvm.IRModule:
+def winograd_rule(target: tvm.target.Target) -> WinogradRule | None:
+    """Which convolutions become Winograd's on ``target``, and how; None of other kinds."""
+    if target.kind.name == "llvm":
+        return CPU_RULE
+    return gpu_rule(gpu_of_target(target)) if target.kind.name == "cuda" else None
+
+
+def planned(
+    mod: tvm.IRModule, plan: Plan, winograd: bool = True, rule: WinogradRule | None = None
+) -> tvm.IRModule:
     """``mod`` with its layers in the layouts, and by the algorithms, of ``plan``."""
     mod = in_planned_layouts(simplify(mod), plan)
-    return tvm.transform.Sequential([PlanWinograd(plan, modelled=winograd)])(mod)
+    use_winograd = PlanWinograd(plan, modelled=winograd, rule=rule or CPU_RULE)
+    return tvm.transform.Sequential([use_winograd])(mod)
 
 
 def check_lowered(lowered: tvm.IRModule) -> None:

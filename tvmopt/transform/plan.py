@@ -22,7 +22,7 @@ from tvmopt.errors import ConfigError
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.layout import convert_layout_with_report
 from tvmopt.transform.layout.layouts import cannot, parse_layouts
-from tvmopt.transform.winograd import MATRICES, as_winograd, modelled_tile, takes_winograd
+from tvmopt.transform.winograd import CPU_RULE, MATRICES, WinogradRule, takes_winograd
 
 # On ``main``: the layers whose layout nobody asked for, so that a tuner may choose.
 _FREE_ATTR = "tvmopt.free_layouts"
@@ -155,10 +155,18 @@ class PlanWinograd:
         plan: The plan.
         modelled: Whether layers without an algorithm in it get the one that the model says.
         mark: Whether to write the layer's number on its TensorIR, as ``LAYER_ATTR``.
+        rule: The target's model, and the form that layers get.
     """
 
-    def __init__(self, plan: Plan, modelled: bool = True, *, mark: bool = False) -> None:
-        self._plan, self._modelled, self._mark = plan, modelled, mark
+    def __init__(
+        self,
+        plan: Plan,
+        modelled: bool = True,
+        *,
+        mark: bool = False,
+        rule: WinogradRule = CPU_RULE,
+    ) -> None:
+        self._plan, self._modelled, self._mark, self._rule = plan, modelled, mark, rule
 
     def transform_module(
         self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
@@ -169,7 +177,7 @@ class PlanWinograd:
             for anchor in anchors(mod)
             if (m := self.tile(anchor))
         }
-        rewrite = _UseWinograd(mod, tiles)
+        rewrite = _UseWinograd(mod, tiles, self._rule)
         main = mod.get_global_var("main")
         rewrite.builder_.update_func(main, rewrite.visit_expr(mod["main"]))
         return rewrite.builder_.get()
@@ -181,16 +189,19 @@ class PlanWinograd:
         algorithm = self._plan.get(anchor.index, Implementation()).algorithm
         if algorithm:
             return WINOGRAD.get(algorithm, 0)
-        return modelled_tile(anchor.call) if self._modelled else 0
+        return self._rule.tile(anchor.call) if self._modelled else 0
 
 
 @mutator
 class _UseWinograd(PyExprMutator):
     def __init__(
-        self, mod: tvm.IRModule, tiles: dict[relax.Var, tuple[int, dict[str, int]]]
+        self,
+        mod: tvm.IRModule,
+        tiles: dict[relax.Var, tuple[int, dict[str, int]]],
+        rule: WinogradRule,
     ) -> None:
         super().__init__(mod)
-        self._tiles = tiles
+        self._tiles, self._rule = tiles, rule
         self._current: tuple[int, dict[str, int]] | None = None
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
@@ -204,4 +215,4 @@ class _UseWinograd(PyExprMutator):
         if current is None:
             return call
         m, marks = current
-        return as_winograd(self.builder_, call, m, marks)
+        return self._rule.rewrite(self.builder_, call, m, marks)

@@ -31,8 +31,8 @@ _WEIGHT, _TRANSFORM = 20.0, {2: 120.0, 4: 430.0}
 _WORTHWHILE, _NEARLY = 0.9, 0.9
 # Channels of one vector; half of it is a vector, too.
 _LANES = 16
-# TVM's number for operators to whose results elementwise ones are fused.
-_OUT_ELEMENTWISE_FUSABLE = 4
+#: TVM's number for operators to whose results elementwise ones are fused.
+OUT_ELEMENTWISE_FUSABLE = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +77,21 @@ MATRICES = {
         at=((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
     ),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class WinogradRule:
+    """Which convolutions become Winograd's on one kind of target, and what they become.
+
+    Attributes:
+        tile: The tile size that a model says of a convolution that :func:`takes_winograd`; 0 where
+            it stays direct.
+        rewrite: Such a convolution in tiles of a given size, emitted by a block builder; marks are
+            written on its TensorIR.
+    """
+
+    tile: Callable[[relax.Call], int]
+    rewrite: Callable[[relax.BlockBuilder, relax.Call, int, Mapping[str, int]], relax.Call]
 
 
 def choose_tile(positions: tuple[int, int, int], channels: int, outputs: int) -> int:
@@ -162,7 +177,7 @@ def call_winograd(
         padding,
         primfunc_name_hint="conv2d_winograd",
         # A sum with an elementwise end, which TVM does not see by itself.
-        primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE, **(marks or {})},
+        primfunc_attrs={"op_pattern": OUT_ELEMENTWISE_FUSABLE, **(marks or {})},
     )
 
 
@@ -177,6 +192,10 @@ def as_winograd(
     transformed = relax.const(winograd_weight(weight.value.numpy(), m))
     top, left, bottom, right = (int(p) for p in conv.attrs.padding)
     return call_winograd(builder, data, transformed, m, (top, left, bottom, right), marks)
+
+
+#: The rule of CPUs.
+CPU_RULE = WinogradRule(modelled_tile, as_winograd)
 
 
 def conv2d_winograd(
@@ -203,14 +222,14 @@ def conv2d_winograd(
     padded = topi.nn.pad(data, [0, top, left, 0], [0, *after, 0], name="pad")
     data_rows = te.compute(
         (side, side, *grid, channels),
-        lambda i, j, b, y, x, c: _row(
+        lambda i, j, b, y, x, c: matrix_row(
             matrices.bt, i, lambda k: padded[b, y * m + k, x * m + j, c], dtype
         ),
         name="winograd_data_rows",
     )
     transformed = te.compute(
         (side, side, *grid, channels),
-        lambda i, j, *at: _row(matrices.bt, j, lambda k: data_rows[(i, k, *at)], dtype),
+        lambda i, j, *at: matrix_row(matrices.bt, j, lambda k: data_rows[(i, k, *at)], dtype),
         name="winograd_data",
     )
     rc = te.reduce_axis((0, channels), "rc")
@@ -224,12 +243,12 @@ def conv2d_winograd(
     )
     out_rows = te.compute(
         (m, side, *grid, outputs),
-        lambda i, j, *at: _row(matrices.at, i, lambda k: product[(k, j, *at)], dtype),
+        lambda i, j, *at: matrix_row(matrices.at, i, lambda k: product[(k, j, *at)], dtype),
         name="winograd_out_rows",
     )
     out = te.compute(
         (m, m, *grid, outputs),
-        lambda i, j, *at: _row(matrices.at, j, lambda k: out_rows[(i, k, *at)], dtype),
+        lambda i, j, *at: matrix_row(matrices.at, j, lambda k: out_rows[(i, k, *at)], dtype),
         name="winograd_out",
     )
     return te.compute(
@@ -239,12 +258,12 @@ def conv2d_winograd(
     )
 
 
-def _row(
-    matrix: Sequence[Sequence[float]], row: tirx.Var, value: Callable[[int], Any], dtype: str
+def matrix_row(
+    matrix: Sequence[Sequence[float]], row: Any, value: Callable[[int], Any], dtype: str
 ) -> tirx.Expr:
     """Row ``row`` of the product of ``matrix`` with values; zeros and ones cost nothing.
 
-    ``row`` is a loop's variable: once the loop is unrolled, one of the sums is left.
+    ``row`` is made of loops' variables: once they are unrolled, one of the sums is left.
     """
     sums = [_sum(coefficients, value, dtype) for coefficients in matrix]
     result = sums[-1]

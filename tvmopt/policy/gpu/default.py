@@ -25,6 +25,7 @@ from .int4 import int4_hints
 from .ranked import GpuRanked
 from .reductions import column_reduction_hints, column_walk_hints, row_reduction_hints
 from .window import fallback_hints, window_hints
+from .winograd import winograd_hints
 
 
 class SimtPolicy:
@@ -56,6 +57,8 @@ class SimtPolicy:
         if self.reason is not None:
             return []
         func, arch = self.func, self.arch
+        if transforms := winograd_hints(func, arch):
+            return transforms
         found = [*elementwise_hints(func, arch), *transpose_hints(func, arch)]
         found += copy_hints(func, arch)
         if not found:

@@ -31,6 +31,7 @@ from .row_reduction import GpuRowReduction
 from .simt_matmul import SimtMatmul
 from .transpose import GpuTranspose
 from .window import GpuFallback, GpuWindow
+from .winograd import GpuWinogradData, GpuWinogradOut
 
 #: Every GPU template, by name.
 GPU_TEMPLATES: dict[str, GpuTemplate] = {
@@ -45,6 +46,8 @@ GPU_TEMPLATES: dict[str, GpuTemplate] = {
         GpuGemv(),
         GpuInt4(),
         GpuWindow(),
+        GpuWinogradData(),
+        GpuWinogradOut(),
         GpuFallback(),
         SimtMatmul(),
         MmaMatmul(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
@@ -25,15 +25,16 @@ WIDEST_VECTOR = 32
 _MAX_INLINED_SIZE = 300
 
 
-def inline_all(sch: s_tir.Schedule) -> None:
+def inline_all(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
     """Inline every block without reduction that is no output into its consumers.
 
     What is read several times is computed several times: registers and arithmetic cost less than
-    memory here. A block stays where TVM refuses, or where the expression would grow without bound.
+    memory here. A block stays where TVM refuses, where the expression would grow without bound, or
+    where ``kept`` names it.
     """
-    outputs = {sch.get(b).name_hint for b in sch.get_output_blocks("root")}
+    stay = {sch.get(b).name_hint for b in sch.get_output_blocks("root")} | set(kept)
     for block in leaf_blocks(sch):
-        if sch.get(block).name_hint in outputs:
+        if sch.get(block).name_hint in stay:
             continue
         facts = block_facts(sch, block)
         consumers = [block_facts(sch, c) for c in sch.get_consumers(block)]

@@ -1,0 +1,204 @@
+"""Winograd convolutions on a GPU: three functions, with what lies between them in memory.
+
+before -> after::
+
+    y = relu(conv2d(x, w) + bias)
+
+    v = winograd_data(x)                (points, tiles, channels): bt d bt.T of every tile d
+    p = winograd_product(v, u)          (points, tiles, outputs): a batched product of matrices
+    y = relu(winograd_out(p) + bias)    at p at.T, and what follows elementwise
+
+The points are the (m + 2)^2 elements of a transformed tile, the tiles those of all images, and
+``u`` is the transformed weight, a constant. On a CPU one function holds it all (:mod:`.winograd`),
+because a core's cache holds what lies between; a thread block's shared memory does not.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import ir, relax, te, tirx
+
+from tvmopt.arch.cuda import CudaArch
+from tvmopt.schedule.gpu.winograd import WINOGRAD_DATA, WINOGRAD_OUT
+from tvmopt.transform.winograd import (
+    MATRICES,
+    OUT_ELEMENTWISE_FUSABLE,
+    WinogradRule,
+    matrix_row,
+    winograd_weight,
+)
+from tvmopt.transform.winograd_gpu_model import choose_gpu_tile, grid_of
+
+# TVM's number for operators to which nothing is fused.
+_OPAQUE = 8
+
+
+def gpu_rule(arch: CudaArch) -> WinogradRule:
+    """Which convolutions become Winograd's on ``arch``, and what they become."""
+    return WinogradRule(functools.partial(modelled_gpu_tile, arch=arch), as_gpu_winograd)
+
+
+def modelled_gpu_tile(conv: relax.Call, arch: CudaArch) -> int:
+    """The tile size that a convolution should have, which takes Winograd; 0 keeps it direct."""
+    batch, height, width, outputs = (int(e) for e in conv.ty.shape)
+    image = math.prod(int(e) for e in conv.args[0].ty.shape)
+    channels = int(conv.args[1].ty.shape[2])
+    return choose_gpu_tile((batch, height, width), channels, outputs, image, arch)
+
+
+def as_gpu_winograd(
+    builder: relax.BlockBuilder,
+    conv: relax.Call,
+    m: int,
+    marks: Mapping[str, int] | None = None,
+) -> relax.Call:
+    """A convolution that :func:`~tvmopt.transform.winograd.takes_winograd` in tiles of ``m``.
+
+    ``marks`` are written on the TensorIR of the last of its functions.
+
+    Returns:
+        The call of the last of its functions; those before it are emitted.
+    """
+    data, weight = conv.args
+    top, left, bottom, right = (int(p) for p in conv.attrs.padding)
+    transformed = winograd_weight(weight.value.numpy(), m)
+    transformed = transformed.reshape((m + 2) ** 2, *transformed.shape[2:])
+    opaque = {"op_pattern": _OPAQUE}
+    tiles = builder.emit_te(
+        winograd_data,
+        data,
+        m,
+        (top, left, bottom, right),
+        primfunc_name_hint="winograd_data",
+        primfunc_attrs=opaque,
+    )
+    products = builder.emit_te(
+        winograd_product,
+        tiles,
+        relax.const(transformed),
+        primfunc_name_hint="winograd_product",
+        primfunc_attrs=opaque,
+    )
+    return builder.call_te(
+        winograd_out,
+        products,
+        m,
+        tuple(int(e) for e in list(conv.ty.shape)[:3]),
+        primfunc_name_hint="winograd_out",
+        # Sums with an elementwise end, which TVM does not see by itself.
+        primfunc_attrs={"op_pattern": OUT_ELEMENTWISE_FUSABLE, **(marks or {})},
+    )
+
+
+def winograd_data(data: te.Tensor, m: int, padding: tuple[int, int, int, int]) -> te.Tensor:
+    """The transformed tiles of (m + 2) x (m + 2) inputs, which overlap by two.
+
+    Args:
+        data: (n, h, w, channels).
+        m: Tile size.
+        padding: Top, left, bottom, right; zeros, as is what the last tiles reach beyond.
+
+    Returns:
+        ((m + 2)^2, tiles, channels), the tiles in the order of images, y, x.
+    """
+    matrices, side = MATRICES[m], m + 2
+    batch, h, w, channels = (int(e) for e in data.shape)
+    top, left, bottom, right = padding
+    grid = grid_of((batch, h + top + bottom - 2, w + left + right - 2), m)
+    _, tiles_y, tiles_x = grid
+    dtype = str(data.dtype)
+
+    def element(b: tirx.Var, y: tirx.Var, x: tirx.Var, c: tirx.Var) -> ir.Expr:
+        inside: list[ir.Expr] = []
+        for at, before, extent, tiles in ((y, top, h, tiles_y), (x, left, w, tiles_x)):
+            if before:
+                inside.append(at >= before)
+            if tiles * m + 2 > before + extent:
+                inside.append(at < before + extent)
+        value = data[b, y - top, x - left, c]
+        if not inside:
+            return value
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, dtype))
+
+    padded = te.compute(
+        (batch, tiles_y * m + 2, tiles_x * m + 2, channels), element, name="winograd_padded"
+    )
+    rows = te.compute(
+        (side, side, *grid, channels),
+        lambda i, j, b, y, x, c: matrix_row(
+            matrices.bt, i, lambda k: padded[b, y * m + k, x * m + j, c], dtype
+        ),
+        name="winograd_data_rows",
+    )
+
+    transformed = te.compute(
+        (side, side, *grid, channels),
+        lambda i, j, *at: matrix_row(matrices.bt, j, lambda k: rows[(i, k, *at)], dtype),
+        name="winograd_data",
+        attrs={WINOGRAD_DATA: m},
+    )
+
+    def flat(p: tirx.Var, t: tirx.Var, c: tirx.Var) -> ir.Expr:
+        image, y, x = t // (tiles_y * tiles_x), t // tiles_x % tiles_y, t % tiles_x
+        return transformed[p // side, p % side, image, y, x, c]
+
+    return te.compute((side * side, math.prod(grid), channels), flat, name="winograd_tiles")
+
+
+def winograd_product(tiles: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """The product of each point's matrices.
+
+    Args:
+        tiles: (points, tiles, channels), of :func:`winograd_data`.
+        weight: (points, channels, outputs).
+
+    Returns:
+        (points, tiles, outputs).
+    """
+    channel = te.reduce_axis((0, tiles.shape[2]), "channel")
+    return te.compute(
+        (*tiles.shape[:2], weight.shape[2]),
+        lambda p, t, o: te.sum(tiles[p, t, channel] * weight[p, channel, o], axis=[channel]),
+        name="winograd_product",
+    )
+
+
+def winograd_out(products: te.Tensor, m: int, positions: tuple[int, int, int]) -> te.Tensor:
+    """The outputs of every tile, those beyond the edge left out.
+
+    Args:
+        products: (points, tiles, outputs), of :func:`winograd_product`.
+        m: Tile size.
+        positions: Images, height and width of the result.
+
+    Returns:
+        (images, height, width, outputs).
+    """
+    matrices, side = MATRICES[m], m + 2
+    grid = grid_of(positions, m)
+    _, tiles_y, tiles_x = grid
+    outputs, dtype = int(products.shape[2]), str(products.dtype)
+
+    def product(k: int, j: Any, b: Any, y: Any, x: Any, o: Any) -> ir.Expr:
+        return products[k * side + j, (b * tiles_y + y) * tiles_x + x, o]
+
+    rows = te.compute(
+        (m, side, *grid, outputs),
+        lambda i, j, *at: matrix_row(matrices.at, i, lambda k: product(k, j, *at), dtype),
+        name="winograd_out_rows",
+    )
+    tiles = te.compute(
+        (m, m, *grid, outputs),
+        lambda i, j, *at: matrix_row(matrices.at, j, lambda k: rows[(i, k, *at)], dtype),
+        name="winograd_out",
+        attrs={WINOGRAD_OUT: m},
+    )
+    return te.compute(
+        (*positions, outputs),
+        lambda b, y, x, o: tiles[y % m, x % m, b, y // m, x // m, o],
+        name="conv2d_winograd",
+    )
