@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import shutil
 
+import numpy as np
 import pytest
 import tvm
 
 from benchmarks.cuda_rows import row
+from tests.schedule.gpu.serial import inputs_of, run, serial
+from tests.schedule.gpu.winograd import Problem
 from tvmopt.arch.gpus import GPUS
 from tvmopt.errors import ConfigError
 from tvmopt.measure import cuda_batch
@@ -50,6 +53,14 @@ def test_large_products_have_a_reference_in_tiles() -> None:
     tiles = cuda_batch._tiled(large, H200)
     assert tiles is not None
     assert reference(large, H200).script() == tiles.script() != reference(small, H200).script()
+
+
+def test_winograds_transforms_have_a_reference_of_little_text() -> None:
+    for func in Problem((1, 6, 7, 8), 8).functions()[::2]:
+        made = reference(func, H200)
+        assert made.script().count('thread="blockIdx.x"') >= 2 and "unroll" not in made.script()
+        inputs = inputs_of(func)
+        np.testing.assert_allclose(run(serial(made), inputs), run(func, inputs), atol=1e-4)
 
 
 @pytest.mark.parametrize(("count", "parts"), [(0, 4), (1, 4), (4, 4), (21, 4), (20, 16)])

@@ -27,9 +27,12 @@ from tvmopt.policy.gpu.simt_matmul import simt_matmul_hints
 from tvmopt.policy.gpu.tensor_core import product_of
 from tvmopt.schedule.gpu.apply import build_kernels, gpu_kernel
 from tvmopt.schedule.gpu.hint import GpuHint
+from tvmopt.schedule.gpu.winograd import prepare_data, prepare_out
 
 # Multiplications from which a product is large.
 _LARGE = 2**33
+# Threads of a block of the plainest kernels.
+_THREADS = 128
 
 
 def build_batch(
@@ -77,11 +80,15 @@ def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
     """``func`` by TVM's plainest schedule: a thread an element, sums in their order.
 
     Products so large that this would take seconds go by the plainest tiles of plain threads.
+    Winograd's transforms are a kernel for each of their halves, which TVM would make one of, whose
+    text takes seconds to compile.
     """
     from tvm.s_tir import dlight
 
     if (tiles := _tiled(func, arch)) is not None:
         return tiles
+    if prepare_data(func) is not None or prepare_out(func) is not None:
+        return gpu_kernel(func, GpuHint("gpu_fallback", arch, thread=(_THREADS,)))
 
     with arch.to_tvm():
         module = dlight.ApplyDefaultSchedule(

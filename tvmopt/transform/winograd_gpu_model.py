@@ -30,6 +30,8 @@ _WORTHWHILE, _NEARLY = 0.9, 0.9
 # data and the products may take together.
 _MOST_ELEMENTS, _MOST_MEMORY = 2**31, 0.125
 _FLOAT = 4
+# Channels of the data, and of the result, below which other kernels than plain products are faster.
+_LEAST_CHANNELS = 16
 
 
 def choose_gpu_tile(
@@ -37,8 +39,8 @@ def choose_gpu_tile(
 ) -> int:
     """The tile size that a 3 x 3 convolution of stride 1 in float32 should have; 0 keeps it direct.
 
-    Direct stays also what has an array of 2^31 elements or more, or whose transformed data and
-    products take more than an eighth of the GPU's memory.
+    Direct stays also what has fewer than 16 channels on either side, or an array of 2^31 elements
+    or more, or whose transformed data and products take more than an eighth of the GPU's memory.
 
     Args:
         positions: Batch, height and width of the result.
@@ -47,6 +49,8 @@ def choose_gpu_tile(
         image: Elements of the data.
         arch: The GPU.
     """
+    if min(channels, outputs) < _LEAST_CHANNELS:
+        return 0
     direct = direct_us(positions, channels, outputs, image, arch)
     costs = {
         m: winograd_us(m, positions, channels, outputs, image, arch)

@@ -37,7 +37,8 @@ def defined_instructions() -> Iterator[None]:
 def plain(sch: s_tir.Schedule) -> tvm.IRModule:
     """The module of ``sch`` without threads, scopes and annotations."""
     text = sch.mod.script()
-    text = re.sub(r"T\.thread_binding\(([^,()]+), thread=\"[^\"]+\"", r"T.serial(\1", text)
+    extent = r"[^,()]+|T\.int64\(\d+\)"
+    text = re.sub(rf"T\.thread_binding\(({extent}), thread=\"[^\"]+\"", r"T.serial(\1", text)
     text = re.sub(r", scope=\"(?:shared\.dyn|shared|local|warp)\"", "", text)
     text = re.sub(r", annotations=\{[^{}]*\}", "", text)
     text = re.sub(r"^\s*T\.sblock_attr\(.*\)$", "", text, flags=re.MULTILINE)

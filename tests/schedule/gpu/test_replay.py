@@ -13,6 +13,7 @@ from tvmopt.schedule.gpu.apply import GPU_TEMPLATES, apply_gpu_hint
 
 from .functions import int4_product, lowered, product, sums
 from .serial import H200, hint
+from .winograd import Problem
 
 op, nn = relax.op, relax.op.nn
 H = "float16"
@@ -45,6 +46,13 @@ CASES = {
             lambda x: nn.max_pool2d(x, (3, 3), (2, 2), 1, layout="NHWC"), ((2, 14, 14, 16), H)
         ),
         {"thread": (32,), "vector": 8, "direct": 1, "tile": 7},
+    ),
+    "gpu_winograd_data": (
+        lambda: Problem((1, 8, 8, 8), 8).functions()[0],
+        {"thread": (32,), "vector": 4, "tiles": 2},
+    ),
+    "gpu_winograd_out": (
+        lambda: Problem((1, 7, 8, 8), 8).functions()[2], {"thread": (32,), "vector": 2},
     ),
     "gpu_fallback": (lambda: product(9, 20, 30), {"thread": (64,)}),
 }  # fmt: skip
