@@ -120,7 +120,7 @@ def test_others_stay_as_they_are(name) -> None:
     assert tiles(lower(mod, SPEC.to_tvm())) == []
 
 
-def test_it_is_left_out_when_asked_and_for_a_gpu() -> None:
+def test_it_is_left_out_when_asked_and_a_gpu_has_no_such_form() -> None:
     mod, _ = module((1, 28, 28, 32), (3, 3, 32, 32), padding=1)
     assert tiles(lower(mod, SPEC.to_tvm())) == [4]
     assert tiles(lower(mod, SPEC.to_tvm(), winograd=False)) == []
