@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 import tvm_ffi
 from hypothesis import strategies as st
-from tvm import tirx
+from tvm import relax, tirx
 
 from tests.hopper.sources import compile_with_nvcc
 from tests.schedule.gpu.serial import H200, hint, inputs_of, run, serial
 from tests.schedule.gpu.winograd import Problem
+from tvmopt.policy.gpu.first_choice import first_kernel
 from tvmopt.schedule.gpu.apply import GPU_TEMPLATES, apply_gpu_hint, build_kernels, finish_gpu
 from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.schedule.gpu.winograd import prepare_data, prepare_out
 
+op, nn = relax.op, relax.op.nn
 TEMPLATES = ("gpu_winograd_data", "gpu_winograd_out")
 #: What the two halves of the data's transform round together, of the largest element.
 ROUNDED = 2e-6
@@ -59,7 +61,7 @@ def assert_right(problem: Problem, vector: int, tiles: int, threads: int) -> Non
     assert np.abs(found - wanted).max() <= {2: 2e-6, 4: 1e-5}[problem.m] * scale
 
 
-@hypothesis.settings(max_examples=9, deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=7, deadline=None, derandomize=True, database=None)
 @hypothesis.given(
     m=st.sampled_from([2, 4]),
     batch=st.integers(1, 3),
@@ -85,6 +87,35 @@ def test_right_for_any_extents(
 @pytest.mark.parametrize(("m", "channels", "outputs"), [(2, 4, 513), (4, 513, 4)])
 def test_right_without_padding_and_for_many_channels(m, channels, outputs) -> None:
     assert_right(Problem((1, 7, 5, channels), outputs, m, (0, 0, 0, 0)), 1, 1, 64)
+
+
+ENDS = {
+    "sigmoid twice": lambda emit, y, r: op.multiply(emit(op.sigmoid(emit(op.add(y, r)))), r),
+    "half": lambda emit, y, r: op.astype(emit(nn.relu(y)), "float16"),
+    "bytes": lambda emit, y, r: op.astype(emit(op.clip(emit(op.round(y)), -128, 127)), "int8"),
+    "comparison": lambda emit, y, r: op.greater(y, r),
+    "nothing": lambda emit, y, r: op.multiply(y, relax.const(np.float32(1.5))),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_any_elementwise_end_is_fused(name) -> None:
+    end = ENDS[name]
+    _, _, out = Problem((1, 6, 5, 4), 8).functions(lambda b, y, r: end(b.emit, y, r))
+    inputs = inputs_of(out)
+    found = run(serial(scheduled(out, hint(TEMPLATES[1], vector=4, tiles=1, thread=(32,)))), inputs)
+    np.testing.assert_allclose(found.astype("float32"), run(out, inputs).astype("float32"), 1e-6)
+
+
+def test_an_end_that_spreads_the_result_has_another_template() -> None:
+    problem = Problem((1, 6, 5, 4), 4)
+    wide = relax.const(np.ones((3, 6, 5, 4), "float32"))
+    _, _, out = problem.functions(lambda b, y, r: op.add(y, wide))
+    assert prepare_out(out) is None
+    made = first_kernel(out, H200)
+    assert not isinstance(made, str)
+    inputs = inputs_of(out)
+    np.testing.assert_allclose(run(serial(made[0]), inputs), run(out, inputs), 1e-6)
 
 
 def sources(problem: Problem, **values: object) -> dict[str, str]:

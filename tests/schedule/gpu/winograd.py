@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import tvm
@@ -18,6 +19,8 @@ from tvmopt.transform.winograd_gpu_model import grid_of
 
 H200 = GPUS["nvidia-h200"]
 op, nn = relax.op, relax.op.nn
+#: What follows a convolution: takes a block builder, its result and a residual.
+End = Callable[[relax.BlockBuilder, relax.Var, relax.Var], relax.Expr]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +64,8 @@ class Problem:
         rng = np.random.default_rng(3)
         return tuple(rng.standard_normal(s).astype("float32") for s in (self.shape, self.result))  # type: ignore[return-value]
 
-    def module(self) -> tvm.IRModule:
-        """The convolution, in Relax."""
+    def module(self, end: End | None = None) -> tvm.IRModule:
+        """The convolution in Relax; ``end`` follows it instead of bias, residual and relu."""
         builder = relax.BlockBuilder()
         x = relax.Var("x", relax.TensorType(self.shape, "float32"))
         r = relax.Var("r", relax.TensorType(self.result, "float32"))
@@ -72,23 +75,27 @@ class Problem:
                     x, relax.const(self.weight), padding=list(self.padding),
                     data_layout="NHWC", kernel_layout="HWIO",
                 )  # fmt: skip
-                if self.ending:
+                if end is not None:
+                    y = end(builder, builder.emit(y), r)
+                elif self.ending:
                     y = builder.emit(op.add(builder.emit(y), relax.const(self.bias)))
                     y = nn.relu(builder.emit(op.add(y, r)))
                 out = builder.emit_output(y)
             builder.emit_func_output(out)
         return builder.get()
 
-    def lowered(self) -> tvm.IRModule:
+    def lowered(self, end: End | None = None) -> tvm.IRModule:
         """As it is lowered where the model says ``m``."""
         rule = WinogradRule(lambda call: self.m, as_gpu_winograd)
         with H200.to_tvm(), tvm.transform.PassContext(opt_level=3):
-            return tvm.transform.Sequential(lower_passes(rule, H200.to_tvm()))(self.module())
+            return tvm.transform.Sequential(lower_passes(rule, H200.to_tvm()))(self.module(end))
 
-    def functions(self) -> tuple[tirx.PrimFunc, tirx.PrimFunc, tirx.PrimFunc]:
+    def functions(
+        self, end: End | None = None
+    ) -> tuple[tirx.PrimFunc, tirx.PrimFunc, tirx.PrimFunc]:
         """The transform of the data, the product, and the transform back."""
         found: dict[str, tirx.PrimFunc] = {}
-        for var, func in self.lowered().functions_items():
+        for var, func in self.lowered(end).functions_items():
             if isinstance(func, tirx.PrimFunc):
                 kinds = [k for k in ("data", "product", "out") if f"winograd_{k}" in var.name_hint]
                 assert len(kinds) == 1 and kinds[0] not in found, var.name_hint
