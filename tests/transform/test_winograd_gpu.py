@@ -11,10 +11,11 @@ from tvm import relax, tirx
 
 from tests.schedule.gpu import on_cpu, serial
 from tests.schedule.gpu.winograd import Problem
+from tvmopt.arch.cuda import probe
 from tvmopt.arch.gpus import GPUS, gpu_of_target
 from tvmopt.policy.gpu.cuda import CudaPolicy
-from tvmopt.policy.gpu.first_choice import schedule_kernels
-from tvmopt.schedule.gpu.apply import apply_gpu_hint
+from tvmopt.policy.gpu.first_choice import first_kernel, schedule_kernels
+from tvmopt.schedule.gpu.apply import apply_gpu_hint, build_kernels
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation
 from tvmopt.transform.winograd_gpu_model import choose_gpu_tile, why_not_tiles
@@ -185,3 +186,37 @@ def test_every_function_has_a_kernel_made_for_it() -> None:
     assert sorted(served.values()) == ["gpu_winograd_data", "gpu_winograd_out", "simt_matmul"]
 
 
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not tvm.runtime.cuda(0).exist, reason="this machine has no GPU")
+@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize("shape", [(2, 13, 10, 24), (3, 28, 31, 64), (1, 1, 5, 17)])
+def test_the_kernels_compute_the_convolution_on_a_gpu(shape, m) -> None:
+    problem, gpu, device = Problem(shape, 20, m), probe(), tvm.runtime.cuda(0)
+    functions = dict(zip(("data", "product", "out"), problem.functions(), strict=True))
+    kernels = {}
+    for name, func in functions.items():
+        made = first_kernel(func, gpu)
+        assert not isinstance(made, str), made
+        kernels[name] = made[0]
+    built = build_kernels(kernels, gpu)
+    image, residual = problem.inputs()
+
+    def run(name: str, *inputs: object):
+        shape = [int(e) for e in functions[name].params[-1].shape]
+        out = tvm.runtime.tensor(np.full(shape, np.nan, "float32"), device)
+        built[name](*inputs, out)
+        return out
+
+    def sent(array: np.ndarray):
+        return tvm.runtime.tensor(array, device)
+
+    tiles_ = run("data", sent(image))
+    products = run("product", tiles_, sent(problem.transformed_weight()))
+    given = {tuple(products.shape): products, problem.bias.shape: sent(problem.bias)}
+    given[residual.shape] = sent(residual)
+    wanted = [given[tuple(int(e) for e in p.shape)] for p in functions["out"].params[:-1]]
+    found = run("out", *wanted).numpy()
+    exact = problem.wanted()
+    assert np.abs(found - exact).max() < {2: 3e-6, 4: 2e-5}[m] * np.abs(exact).max()
