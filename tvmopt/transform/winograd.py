@@ -3,8 +3,9 @@
 A tile of m x m outputs is computed from (m + 2) x (m + 2) inputs by one multiplication of each
 transformed input with the transformed weight, instead of 9 m m: 2.25 times fewer for m = 2, 4 times
 for m = 4. Summed over the channels this is (m + 2)^2 matrix products. The weight, a constant, is
-transformed when the model is lowered. On a GPU it has another form (:mod:`.winograd_gpu`). Source: Lavin and Gray, "Fast Algorithms for Convolutional
-Neural Networks" (CVPR 2016), arXiv:1509.09308.
+transformed when the model is lowered. The form here is that of CPUs, the one of GPUs is in
+:mod:`.winograd_gpu`. Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks"
+(CVPR 2016), arXiv:1509.09308.
 """
 
 from __future__ import annotations

@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 import tvm_ffi
 from hypothesis import strategies as st
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 
 from tests.hopper.sources import compile_with_nvcc
+from tests.schedule.gpu.functions import computed
 from tests.schedule.gpu.serial import H200, hint, inputs_of, run, serial
 from tests.schedule.gpu.winograd import Problem
 from tvmopt.policy.gpu.first_choice import first_kernel
 from tvmopt.schedule.gpu.apply import GPU_TEMPLATES, apply_gpu_hint, build_kernels, finish_gpu
 from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.schedule.gpu.winograd import prepare_data, prepare_out
+from tvmopt.transform.winograd_gpu import winograd_out
 
 op, nn = relax.op, relax.op.nn
 TEMPLATES = ("gpu_winograd_data", "gpu_winograd_out")
@@ -107,10 +109,22 @@ def test_any_elementwise_end_is_fused(name) -> None:
     np.testing.assert_allclose(found.astype("float32"), run(out, inputs).astype("float32"), 1e-6)
 
 
-def test_an_end_that_spreads_the_result_has_another_template() -> None:
-    problem = Problem((1, 6, 5, 4), 4)
+def test_an_end_that_spreads_the_result_is_a_function_of_its_own() -> None:
     wide = relax.const(np.ones((3, 6, 5, 4), "float32"))
-    _, _, out = problem.functions(lambda b, y, r: op.add(y, wide))
+    lowered = Problem((1, 6, 5, 4), 4).lowered(lambda b, y, r: op.add(y, wide))
+    names = [v.name_hint for v, f in lowered.functions_items() if isinstance(f, tirx.PrimFunc)]
+    assert len(names) == 4
+    [out] = [lowered[name] for name in names if "winograd_out" in name]
+    assert prepare_out(out) is not None
+
+
+def test_a_result_spread_within_the_function_has_another_template() -> None:
+    def spread(products, other):
+        tiles = winograd_out(products, 4, (1, 6, 5))
+        shape = (3, 6, 5, 4)
+        return te.compute(shape, lambda b, y, x, o: tiles[0, y, x, o] + other[b, y, x, o])
+
+    out = computed(spread, ((36, 4, 4), "float32"), ((3, 6, 5, 4), "float32"))
     assert prepare_out(out) is None
     made = first_kernel(out, H200)
     assert not isinstance(made, str)
