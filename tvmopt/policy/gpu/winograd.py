@@ -26,9 +26,9 @@ from .stream import Stream
 from .work import float_work
 
 _VECTORS, _TILES, _THREADS = (4, 2, 1), (1, 2, 3, 4), (128, 64, 256)
-# Registers of a thread besides what it has loaded, as ptxas reports them at ragged edges, and the
-# most with which none goes to local memory.
-_OTHER_REGISTERS, _MOST_REGISTERS = 44, 240
+# Registers of a thread, for each that it loads into and besides, about what ptxas reports at ragged
+# edges; and the most of these with which it leaves nothing in local memory.
+_LOADED, _OTHER_REGISTERS, _MOST_REGISTERS = 1.15, 14, 240
 # Instructions of a thread besides those of its elements, and of a load or store with its address
 # and its condition.
 _PROLOGUE, _ACCESS = 60.0, 4.0
@@ -60,7 +60,7 @@ class _Transform:
         hint = GpuHint(self.name, arch, thread=(threads,), vector=vector, options=options)
         there = form.padded is not None
         loads = side * (tiles * m + 2) if there else tiles * side * side
-        registers = loads * vector + _OTHER_REGISTERS
+        registers = int(_LOADED * loads * vector) + _OTHER_REGISTERS
         if not form.takes(hint) or registers > _MOST_REGISTERS:
             return None
         count = math.prod(form.grid) // tiles * (form.channels // vector)
