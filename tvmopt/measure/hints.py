@@ -224,7 +224,9 @@ class HintMeasurer(abc.ABC):
         [outcome] = self._runner.run([self._run_job(group, built, common)])
         if outcome.error is not None:
             error = f"run: {outcome.error}"
-            found = [{"latency_us": None, "rounds": 0, "error": error} for _ in which]
+            found: list[dict[str, Any]] = [
+                {"latency_us": None, "rounds": 0, "error": error} for _ in which
+            ]
         else:
             found = outcome.value
         return self._believed(
