@@ -9,6 +9,8 @@ from typing import Any
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.cuda.overlap import wait_for_kernel_before
+
 from .emit import as_register, const, quotient, remainder, store_four, store_pair, when
 from .epilogue import Epilogue
 from .parameters import Parameters
@@ -56,6 +58,7 @@ def add_up(
     with build.attr({"tirx.device_entry": True}):
         block = T.cta_id([ceil_div(items, _THREADS)])
         thread = T.thread_id([_THREADS])
+        build.evaluate(wait_for_kernel_before())
         item = block * _THREADS + thread
         with when(item < items):
             first = build.Bind(item * count)

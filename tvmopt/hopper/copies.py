@@ -19,6 +19,8 @@ from tvm import tirx
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.cuda.overlap import wait_for_kernel_before
+
 from .emit import const, quotient, remainder, when
 from .problem import BYTES, ceil_div
 
@@ -203,6 +205,7 @@ class Copies:
         with build.attr({"tirx.device_entry": True}):
             block = T.cta_id([sum(blocks)])
             thread = T.thread_id([_THREADS])
+            build.evaluate(wait_for_kernel_before())
             first = 0
             for (offset, items, body), count in zip(self._parts, blocks, strict=True):
                 item = (block - first) * _THREADS + thread

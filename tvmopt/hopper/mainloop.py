@@ -10,6 +10,8 @@ from tvm.backend.cuda.tile_primitive.common import smem_desc_add_16B_offset as a
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.cuda.overlap import wait_for_kernel_before
+
 from .config import DEPTH_BYTES, Config
 from .emit import (
     Barriers,
@@ -129,6 +131,8 @@ class Kernel(Storing):
                 self.arriving.init(1)
         build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
         self._sync_blocks()
+        # All that is before touches this thread block's own memory alone.
+        build.evaluate(wait_for_kernel_before())
 
     def _sync_blocks(self) -> None:
         shared = max(self.config.cluster, self.config.ranks) > 1

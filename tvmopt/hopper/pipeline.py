@@ -7,7 +7,9 @@ pipeline refuses TIRx kernels, and its "tirx" pipeline TensorIR blocks.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import tvm
 import tvm.s_tir  # registers the pipeline "s_tir"
@@ -16,6 +18,7 @@ from tvm.tirx import compilation_pipeline
 
 from tvmopt.cuda.interleave import interleave_copies
 from tvmopt.cuda.one_barrier import meet_once
+from tvmopt.cuda.overlap import OVERLAPS, launched_early, waiting
 from tvmopt.cuda.swizzle import swizzle
 from tvmopt.cuda.zero_fill import fill_with_zeros
 from tvmopt.schedule.gpu.splat import write_splats
@@ -38,27 +41,48 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
 
     @tvm.transform.module_pass(opt_level=0, name="MixedPipeline")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        generated = {var: f for var, f in mod.functions.items() if is_generated(f)}
-        others = {var: f for var, f in mod.functions.items() if not is_generated(f)}
+        generated, ours, others = _kinds(mod)
         out = tvm.IRModule({}, attrs=mod.attrs)
-        if others:
-            lowered = write_splats(blocks(tvm.IRModule(others, attrs=mod.attrs)))
-            out.update(lowered)
-            for var, func in lowered.functions.items():
-                if isinstance(func, tirx.PrimFunc):
-                    out.update_func(out.get_global_var(var.name_hint), _finished(func))
+        for functions, overlaps in ((others, False), (ours, True)):
+            if functions:
+                lowered = write_splats(blocks(tvm.IRModule(functions, attrs=mod.attrs)))
+                out.update(_each(lowered, functools.partial(_finished, overlaps=overlaps)))
         if generated:
-            out.update(kernels(tvm.IRModule(generated, attrs=mod.attrs)))
+            lowered = kernels(tvm.IRModule(generated, attrs=mod.attrs))
+            out.update(_each(lowered, launched_early))
         return out
 
     return run, host, device
 
 
-def _finished(func: tirx.PrimFunc) -> tirx.PrimFunc:
+_Functions: TypeAlias = dict[Any, Any]
+
+
+def _kinds(mod: tvm.IRModule) -> tuple[_Functions, _Functions, _Functions]:
+    """Generated kernels; scheduled ones that overlap the kernel before; all else."""
+    kinds: tuple[_Functions, _Functions, _Functions] = {}, {}, {}
+    for var, func in mod.functions.items():
+        overlaps = isinstance(func, tirx.PrimFunc) and OVERLAPS in (func.attrs or {})
+        kinds[0 if is_generated(func) else 1 if overlaps else 2][var] = func
+    return kinds
+
+
+def _each(
+    mod: tvm.IRModule, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]
+) -> tvm.IRModule:
+    """``mod`` with every TensorIR function changed."""
+    out = mod.clone()
+    for var, func in mod.functions.items():
+        if isinstance(func, tirx.PrimFunc):
+            out.update_func(out.get_global_var(var.name_hint), change(func))
+    return out
+
+
+def _finished(func: tirx.PrimFunc, overlaps: bool) -> tirx.PrimFunc:
     """A lowered function with its steps in a better order."""
     for change in (swizzle, meet_once, interleave_copies, fill_with_zeros):
         func = change(func)
-    return func
+    return launched_early(waiting(func)) if overlaps else func
 
 
 compilation_pipeline.register_tir_pipeline(PIPELINE, mixed_pipeline)

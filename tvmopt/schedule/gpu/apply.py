@@ -11,6 +11,7 @@ from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
 from tvmopt.arch.cuda import CudaArch
+from tvmopt.cuda.overlap import OVERLAPS
 from tvmopt.hopper.pipeline import PIPELINE
 from tvmopt.hopper.template import HOPPER_CONV, HOPPER_GEMM
 from tvmopt.schedule.apply import SCHEDULED_ATTR, NotApplicable
@@ -94,9 +95,8 @@ def gpu_kernel(func: tirx.PrimFunc, hint: GpuHint) -> tirx.PrimFunc:
         NotApplicable: As :func:`apply_gpu_hint`.
     """
     made = apply_gpu_hint(func, hint)
-    if isinstance(made, s_tir.Schedule):
-        return finish_gpu(made.mod["main"], func)
-    return made.with_attr(SCHEDULED_ATTR, True)
+    kernel = finish_gpu(made.mod["main"], func) if isinstance(made, s_tir.Schedule) else made
+    return kernel.with_attr(SCHEDULED_ATTR, True).with_attr(OVERLAPS, True)
 
 
 def build_kernels(functions: Mapping[str, tirx.PrimFunc], arch: CudaArch) -> Any:
