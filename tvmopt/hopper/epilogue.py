@@ -119,6 +119,8 @@ def split_runs(ending: Epilogue, count: int) -> tuple[Epilogue, tuple[tuple[tirx
 
 def _is_run(load: Any, column: tirx.Var, count: int) -> bool:
     """Whether ``count`` columns from a multiple of it on read a whole, aligned vector."""
+    if not len(load.indices) or str(load.source.dtype) == "bool":  # no vectors of conditions
+        return False
     *others, last = load.indices
     while isinstance(last, tirx.Cast):
         last = last.value

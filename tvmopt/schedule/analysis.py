@@ -242,12 +242,16 @@ def substitute(expr: ir.Expr, values: Mapping[tirx.Var, ir.Expr]) -> ir.Expr:
     )
 
 
-def why_not_schedulable(func: tirx.PrimFunc) -> str | None:
+def why_not_schedulable(func: tirx.PrimFunc, *, scalars: bool = False) -> str | None:
     """Why no rule can take ``func``; None when it is a plain sequence of leaf blocks.
 
     Plain means: static shapes without zeros, and under the root block only perfect loop nests, one
     loop a block axis, around blocks that store elements (no calls to the outside, no ``while``).
     A block of one element need not have loops, unless all blocks are like that.
+
+    Args:
+        func: A TensorIR function.
+        scalars: Whether all blocks may be of one element, without loops.
     """
     for param in func.params:
         if not tirx.is_buffer_var(param):
@@ -263,7 +267,7 @@ def why_not_schedulable(func: tirx.PrimFunc) -> str | None:
             return "zero-sized dimension"
     body = root.body
     leaves = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    if not any(isinstance(leaf, tirx.For) for leaf in leaves):
+    if not scalars and not any(isinstance(leaf, tirx.For) for leaf in leaves):
         return "no loop (scalar)"
     return next((reason for leaf in leaves if (reason := _why_not_leaf(leaf))), None)
 

@@ -39,10 +39,11 @@ def serial(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def run(func: tirx.PrimFunc, inputs: list[np.ndarray]) -> np.ndarray:
-    """What ``func`` computes on the CPU; NaN, or -77, is left where it stores nothing."""
+    """What ``func`` computes on the CPU; NaN, or 77 or -77, is left where it stores nothing."""
     result = func.params[-1]
     dtype = str(result.dtype)
-    empty = np.full([int(e) for e in result.shape], np.nan if "float" in dtype else -77, dtype)
+    mark = np.nan if "float" in dtype else 77 if dtype.startswith("u") else -77
+    empty = np.full([int(e) for e in result.shape], mark, dtype)
     out = tvm.runtime.tensor(empty)
     plain = tirx.PrimFunc(func.params, func.body).with_attr("global_symbol", "main")
     kernel = tvm.compile(tvm.IRModule({"main": plain}), target=_CPU)

@@ -53,7 +53,7 @@ class CudaPolicy:
     def __init__(self, func: tirx.PrimFunc, arch: CudaArch) -> None:
         self.func = func
         self.arch = arch
-        self.reason = None if self.ranked else (why_not_schedulable(func) or "no template fits")
+        self.reason = None if self.ranked else (why_not_schedulable(func, scalars=True) or "no template fits")
 
     def emit_config(self, topk: int) -> list[GpuHint]:
         """``topk`` configurations to measure; none when no template takes the function.
@@ -90,7 +90,7 @@ class CudaPolicy:
     def _all(self) -> list[GpuRanked]:
         found = self._hopper()
         of_images = bool(found) and found[0].hint.template == CONV
-        if why_not_schedulable(self.func) is not None:
+        if why_not_schedulable(self.func, scalars=True) is not None:
             return found
         product = product_of(self.func)
         if product is None:

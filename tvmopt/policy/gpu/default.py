@@ -42,7 +42,7 @@ class SimtPolicy:
     def __init__(self, func: tirx.PrimFunc, arch: CudaArch) -> None:
         self.func = func
         self.arch = arch
-        self.reason = why_not_schedulable(func)
+        self.reason = why_not_schedulable(func, scalars=True)
 
     def emit_config(self, topk: int) -> list[GpuHint]:
         """``topk`` configurations to measure; none when no template takes the function.

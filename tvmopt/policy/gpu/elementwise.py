@@ -82,9 +82,9 @@ def _ways(sch: s_tir.Schedule, facts: BlockFacts, inner: int, vector: int) -> se
     """Values of the option ``direct`` that make a difference, for vectors of this length."""
     if vector == 1 or not facts.axes:
         return {1}
-    if facts.axes[inner].extent % vector:
-        return {1} if is_flat(facts, vector) else set()
     block = sch.get_sblock(facts.name)
+    if facts.axes[inner].extent % vector:
+        return {1} if is_flat(sch, block, vector) else set()
     ways = {1} if vectorizes(sch, block, inner, vector) else set()
     return ways | ({0} if moves_by_vectors(facts, facts.write, inner, vector) else set())
 

@@ -29,6 +29,8 @@ _SIDE_BY_SIDE = 0.03
 _BARRIERS = 150.0
 # Cycles until what was read before is there again.
 _AGAIN = 120.0
+# Threads of a block of rows; some idle where the elements are fewer.
+_FEWEST = 32
 # Bytes of a line of the L1 cache, and how many lines a store costs that fills no sector of L2.
 _LINE, _PARTIAL = 128, 3.0
 
@@ -41,6 +43,7 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
     moved = max(traffic(f) for f in passes) + (0.0 if form.wide else form.rows * 2.0)
     alone = form.crosses and _alone(form)
     vectors = {form.vector, max(1, form.vector // 2), 1 if form.vector < 4 else form.vector}
+    few = _most_threads(form, min(vectors)) < _FEWEST
     ranked = []
     for vector, share, place, unroll, stage in itertools.product(
         sorted(vectors),
@@ -51,9 +54,13 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
     ):
         threads = share * place
         pieces = form.columns // vector
-        if not 32 <= threads <= 512 and not (place == 1 and threads == 1024):
+        if not _FEWEST <= threads <= 512 and not (place == 1 and threads == 1024):
             continue
-        if share > 2 * pieces or place > 2 * form.rows or (share < 32 and pieces > 64 * share):
+        if place > (1 if form.rows == 1 else _FEWEST if few else 2 * form.rows):
+            continue
+        if share > (_FEWEST if few and form.rows == 1 else 2 * pieces):
+            continue
+        if (share < 32 and pieces > 64 * share) or pieces == 1 < share:
             continue
         steps = math.ceil(pieces / share)
         if unroll >= 2 * steps or (steps > unroll and steps % unroll):
@@ -78,6 +85,12 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
         stream = _rows(form, blocks, hint, work, moved)
         ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)
+
+
+def _most_threads(form: RowForm, vector: int) -> int:
+    """Threads that rows keep busy: up to twice as many as there are rows, and vectors in each."""
+    share = 2 ** int(math.log2(2 * (form.columns // vector)))
+    return share if form.rows == 1 else share * 2 ** int(math.log2(2 * form.rows))
 
 
 def _rows(
@@ -226,12 +239,13 @@ def _columns(
 
 def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[GpuRanked]:
     """Configurations of ``gpu_column_walk`` for ``form``, best first."""
-    passes = [f for f in all_facts(form.sch) if f.work > form.count]
+    blocks = all_facts(form.sch)
+    passes = [f for f in blocks if f.work > form.count] or blocks  # a column of one element
     size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
     each = sum(4.0 + 2.0 * len(f.reads) + float_work(form.sch, f.name) for f in passes)
-    last = form.columns[-1]
-    walked = [r for r in form.last.reads if r.strides[last] is not None]
-    line = 1.0 if any(r.strides[last] == 1 for r in walked) else 0.25
+    line = 0.25
+    if not form.columns or any(r.strides[form.columns[-1]] == 1 for r in form.last.reads):
+        line = 1.0
     ranked = []
     for threads, unroll in itertools.product((32, 64, 128, 256), (1, 4, 8)):
         if unroll > form.depth:

@@ -17,6 +17,7 @@ from .steps import (
     extent,
     fuse_all,
     init_before,
+    lanes_of,
     load_at,
     one_reduction,
     unrolled,
@@ -196,7 +197,7 @@ def _share(sch: s_tir.Schedule, tile: SBlockRV, grid: LoopRV, vector: int, threa
     x, lane = _columns_of(sch, fuse_all(sch, inside), vector, threads)
     sch.bind(y, "threadIdx.y")
     sch.bind(x, "threadIdx.x")
-    if vector > 1:
+    if 1 < vector <= lanes_of(sch, tile):
         sch.vectorize(lane)
 
 

@@ -18,6 +18,7 @@ from .steps import (
     inline_all,
     output_block,
     spatial_extent,
+    split_threads,
     unrolled,
 )
 
@@ -30,7 +31,7 @@ class WalkForm:
         sch: Its schedule.
         reductions: Names of the reductions, in order.
         last: Facts of the block that writes the result; a reduction, or what follows them.
-        columns: Axes of ``last`` that number the columns.
+        columns: Axes of ``last`` that number the columns; none where there is but one.
         count: Columns.
         depth: Elements of a column.
     """
@@ -69,7 +70,7 @@ def prepare_walk(func: tirx.PrimFunc) -> WalkForm | None:
         rest = last.work // math.prod(last.axes[i].extent for i in columns)
         if rest not in (1, depth):
             return None
-    if math.prod(last.axes[i].extent for i in columns) != count or not columns:
+    if math.prod(last.axes[i].extent for i in columns) != count:
         return None
     return WalkForm(sch, [f.name for f in found], last, columns, count, depth)
 
@@ -97,10 +98,12 @@ class GpuColumnWalk(GpuTemplate):
         sch = form.sch
         last = sch.get_sblock(form.last.name)
         loops = sch.get_loops(last)
-        columns = [loops[i] for i in form.columns]
         inside = [loop for i, loop in enumerate(loops) if i not in form.columns]
+        columns = [loops[i] for i in form.columns] or [
+            sch.add_unit_loop(loops[0] if loops else last)
+        ]
         sch.reorder(*columns, *inside)
-        grid, x = sch.split(fuse_all(sch, columns), [None, hint.thread[0] if hint.thread else 128])
+        grid, x = split_threads(sch, fuse_all(sch, columns), hint.thread[0] if hint.thread else 128)
         sch.bind(grid, "blockIdx.x")
         sch.bind(x, "threadIdx.x")
         walks = [(last, inside)] if inside else []

@@ -66,7 +66,7 @@ def prepare_copy(func: tirx.PrimFunc) -> CopyForm | None:
         math.prod(int(e) for e in b.shape) * int(b.dtype.itemsize) for b in (source, target)
     ]
     same = len(facts.reads) == 1 and facts.reads[0].strides == facts.write.strides
-    if not same or not is_flat(facts, 1) or str(source.dtype) != str(target.dtype):
+    if not same or not is_flat(sch, block, 1) or str(source.dtype) != str(target.dtype):
         return None
     if sizes[0] != sizes[1] or sizes[0] % VECTOR or sizes[0] // VECTOR >= 2**31:
         return None

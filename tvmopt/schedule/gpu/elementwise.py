@@ -14,8 +14,10 @@ from .hint import GpuHint
 from .steps import (
     cache_reads,
     cache_result,
+    extent,
     fuse_all,
     inlined_passes,
+    lanes_of,
     load_at,
     moves_by_vectors,
     split_vector,
@@ -58,7 +60,7 @@ def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) ->
     work = facts.work
     vector = hint.vector if work % hint.vector == 0 else 1
     exact = bool(facts.axes) and facts.axes[inner].extent % vector == 0
-    whole = vectorizes(sch, block, inner, vector) if exact else is_flat(facts, vector)
+    whole = vectorizes(sch, block, inner, vector) if exact else is_flat(sch, block, vector)
     registers = exact and moves_by_vectors(facts, facts.write, inner, vector)
     if hint.option("direct") and whole:
         registers = False
@@ -73,6 +75,8 @@ def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) ->
         pieces, lane = sch.split(fuse_all(sch, loops), [work // vector, vector])
     threads = hint.thread[0] if hint.thread else 256
     unroll = max(1, hint.option("unroll", 1))
+    if extent(sch, pieces) == 1:  # nothing tells further threads that they have no part
+        threads = unroll = 1
     grid, step, thread = sch.split(pieces, [None, unroll, threads])
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
@@ -93,7 +97,7 @@ def vectorizes(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) ->
     that is computed with needs more than 16 bytes a vector.
     """
     facts = block_facts(sch, block)
-    if vector * itemsize(facts.dtype) > 16 or facts.conditional[inner]:
+    if vector > _lanes(sch, block) or facts.conditional[inner]:
         return False
     if not moves_by_vectors(facts, facts.write, inner, vector):
         return False
@@ -123,10 +127,22 @@ def vectorizes(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) ->
     )
 
 
-def is_flat(facts: BlockFacts, vector: int) -> bool:
-    """Whether every access walks memory as the result does, or stays where it is."""
+def _lanes(sch: s_tir.Schedule, block: SBlockRV) -> int:
+    """Lanes of the longest vectors that the block can be computed with."""
+    return min(lanes_of(sch, block), int(16 / itemsize(block_facts(sch, block).dtype)))
+
+
+def is_flat(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> bool:
+    """Whether every access walks memory as the result does, or stays where it is.
+
+    Args:
+        sch: The schedule.
+        block: The block that accesses it.
+        vector: Steps that are done at once.
+    """
+    facts = block_facts(sch, block)
     return (
-        vector * itemsize(facts.dtype) <= 16
+        vector <= _lanes(sch, block)
         and not any(facts.conditional)
         and all(
             (read.strides == facts.write.strides and starts_aligned(facts, read, vector))

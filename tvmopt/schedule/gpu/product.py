@@ -128,6 +128,8 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
     kinds = _kinds(facts, used)
     if kinds is None or not is_product(sch, anchor):
         return None
+    if not any(kind in ("i", "j", "s") for kind in kinds):  # of two vectors: a sum
+        return None
     innermost = [kind for axis, kind in zip(facts.axes, kinds, strict=True) if _last(facts, axis)]
     swapped = innermost == ["i"]
     if swapped:
@@ -147,6 +149,9 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
     output = block_facts(sch, sch.get_output_blocks("root")[0])
     extents_out = [x.extent for x in output.axes]
     last = len(extents_out) - 1
+    run = contiguous_run(output.write, extents_out, last) if last >= 0 else 1
+    if str(output.write.buffer.dtype) == "bool" or _reads_bools(sch, copies[2]):
+        run = 1  # TVM moves no vectors of them
     read = _epilogue_bytes(sch, copies[2])
     for n, order in enumerate((first, second, "sij")):
         axes = [(kinds[m], iters[m].dom.extent) for m in members[n]]
@@ -167,7 +172,7 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
         b=b,
         sums=str(facts.write.buffer.dtype),
         out=str(output.write.buffer.dtype),
-        out_run=contiguous_run(output.write, extents_out, last) if last >= 0 else 1,
+        out_run=run,
         read=read,
         unique=(sizes[a.index], sizes[b.index]),
     )
@@ -326,9 +331,20 @@ def _is_plain(value: ir.Expr) -> bool:
     return isinstance(value, ir.TensorLoad)
 
 
+def _reads_bools(sch: s_tir.Schedule, copy: SBlockRV) -> bool:
+    """Whether what follows ``copy`` reads conditions from memory."""
+    return any(str(buffer.dtype) == "bool" for buffer in _epilogue_reads(sch, copy))
+
+
 def _epilogue_bytes(sch: s_tir.Schedule, copy: SBlockRV) -> int:
     """Bytes that what follows ``copy``, the product's result, reads besides it."""
-    total, waiting = 0, [copy]
+    return sum(_size(buffer) for buffer in _epilogue_reads(sch, copy))
+
+
+def _epilogue_reads(sch: s_tir.Schedule, copy: SBlockRV) -> list[tirx.Buffer]:
+    """What the blocks that follow ``copy`` read besides what they make, block by block."""
+    outside: list[tirx.Buffer] = []
+    waiting = [copy]
     made = [sch.get(copy).writes[0].source]
     while waiting:
         for block in sch.get_consumers(waiting.pop()):
@@ -337,8 +353,8 @@ def _epilogue_bytes(sch: s_tir.Schedule, copy: SBlockRV) -> int:
             waiting.append(block)
             for region in found.reads:
                 if not any(region.source.same_as(m) for m in made):
-                    total += _size(region.source)
-    return total
+                    outside.append(region.source)
+    return outside
 
 
 def _fuse(axes: Sequence[tuple[str, ir.Expr]], order: str) -> tirx.IndexMap:

@@ -9,7 +9,7 @@ from tvm import IRModule, s_tir, tirx
 
 from tvmopt.schedule.analysis import Access, BlockFacts, all_facts, block_facts
 
-from .steps import inline_all, output_block, spatial_extent
+from .steps import inline_all, most_lanes, output_block, spatial_extent
 
 
 @dataclasses.dataclass
@@ -84,7 +84,8 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
             if access.strides[inner] == 1:
                 size = int(access.buffer.dtype.itemsize)
                 end = math.gcd(int(access.buffer.shape[-1]), facts.axes[inner].extent)
-                vector = min(vector, math.gcd(end, 16 // size))
+                most = min(16 // size, most_lanes(access.buffer.dtype))
+                vector = min(vector, math.gcd(end, most))
     wide = final.work == rows * columns
     parts = 1
     if wide:

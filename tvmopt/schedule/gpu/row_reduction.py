@@ -75,7 +75,8 @@ class GpuRowReduction(GpuTemplate):
             return None
         rows, columns = divided
         rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
-        together = hint.thread[0] if hint.thread else 1
+        # Threads past a single row have no index to be told by: they would store it, too.
+        together = hint.thread[0] if hint.thread and form.rows > 1 else 1
         if together <= extent(sch, rows[-1]):
             inner, place = sch.split(rows[-1], [None, together])
             grid = fuse_all(sch, [*rows[:-1], inner])
@@ -83,17 +84,19 @@ class GpuRowReduction(GpuTemplate):
             grid, place = sch.split(fuse_all(sch, rows), [None, together])
         sch.bind(grid, "blockIdx.x")
         sch.bind(place, "threadIdx.y")
-        work = [(last, columns)] if form.wide else []
+        divides = kept is not None and not is_ragged(form, hint, vector)
+        parts = 3 if vector > 1 else 2
+        work = [(last, columns[-parts:] if divides else columns)] if form.wide else []
         for block in reversed(others):
             for n in range(len(sch.get(block).writes)):
                 sch.set_scope(block, n, "local")
             sch.compute_at(block, place, preserve_unit_loops=True)
-            count = len(block_facts(sch, block).reduction)
+            # Of a single step of those parts TVM makes an axis that is not reduced.
+            count = parts if divides else len(block_facts(sch, block).reduction)
             inside = sch.get_loops(block)[2:]
             if math.prod(extent(sch, loop) for loop in inside[:-count]) > 1:
                 return None
             work.append((block, inside[-count:]))
-        divides = kept is not None and not is_ragged(form, hint, vector)
         for block, inside in work:
             if divides:
                 at = bind_parts(sch, inside)
@@ -130,6 +133,8 @@ def _deal_columns(
     around = loops[:1] if crosses and len(loops) > 1 else []
     pieces, lane = split_vector(sch, loops[len(around) :], vector)
     if crosses and not around and extent(sch, pieces) % hint.reduce_threads:
+        return None
+    if extent(sch, pieces) == 1 < hint.reduce_threads:  # what tells them apart is a constant
         return None
     step, thread = sch.split(pieces, [None, hint.reduce_threads])
     sch.reorder(thread, *around, step, lane)

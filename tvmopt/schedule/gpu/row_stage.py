@@ -13,7 +13,7 @@ from tvmopt.schedule.analysis import block_facts
 from .hint import GpuHint
 from .own_parts import mark_own
 from .row_form import RowForm
-from .steps import index_map, split_vector, unrolled
+from .steps import extent, index_map, split_vector, unrolled
 
 #: Values of the option ``stage``: where a row is kept after it was first read.
 SHARED, REGISTERS = 1, 2
@@ -27,11 +27,13 @@ _MOST_KEPT = 160
 def bind_parts(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
     """Bind the loops of columns that :func:`keep_rows` has numbered; the loop around a vector."""
     step, thread, *lane = loops
-    sch.reorder(thread, step)
+    single = extent(sch, step) == 1  # TVM has made it an axis that is not reduced: it stays outside
+    if not single:
+        sch.reorder(thread, step)
     sch.bind(thread, "threadIdx.x")
     for loop in (*lane, step):
         sch.unroll(loop)
-    return step
+    return thread if single else step
 
 
 def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: GpuHint) -> SBlockRV | None:

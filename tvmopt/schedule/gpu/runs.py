@@ -9,6 +9,8 @@ from tvm import ir, sym, tirx
 
 from tvmopt.schedule.analysis import Access, BlockFacts, substitute
 
+from .steps import most_lanes
+
 
 def aligned_run(access: Access, facts: BlockFacts, members: Sequence[int], most: int = 16) -> int:
     """Elements that an aligned group of steps of fused axes reads aligned and side by side.
@@ -22,6 +24,7 @@ def aligned_run(access: Access, facts: BlockFacts, members: Sequence[int], most:
     Returns:
         A power of two; 1 when the elements are apart.
     """
+    most = min(most, most_lanes(access.buffer.dtype))
     if access.strides[members[-1]] is None:
         return _divided_run(access, facts, members[-1], most)
     length = 1

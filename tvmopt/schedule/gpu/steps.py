@@ -10,6 +10,7 @@ from tvm import IRModule, ir, s_tir, sym, tirx
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from tvmopt.arch.cuda import itemsize
 from tvmopt.schedule.analysis import (
     Access,
     BlockFacts,
@@ -21,6 +22,9 @@ from tvmopt.schedule.analysis import (
 
 #: Bytes of the widest vector that TVM can write in CUDA, of any type of elements.
 WIDEST_VECTOR = 32
+# Bytes of the widest vector of elements of one or two bytes, and most conditions in a vector that
+# is computed with.
+_WIDEST_NARROW, _MOST_BOOLS = 16, 4
 # Expressions in a block from which on nothing that is read twice is inlined into it.
 _MAX_INLINED_SIZE = 300
 
@@ -151,9 +155,43 @@ def widest(facts: BlockFacts) -> int:
     return max(int(b.dtype.itemsize) for b in buffers)
 
 
+def most_lanes(dtype: object) -> int:
+    """Elements of ``dtype`` in memory that TVM moves at once in CUDA, at most; a power of two.
+
+    Of conditions it is one: TVM writes a vector of four as ``ushort4``, which is eight bytes.
+    """
+    if str(dtype) == "bool":
+        return 1
+    size = itemsize(str(dtype))
+    return int((_WIDEST_NARROW if size <= 2 else WIDEST_VECTOR) / size)
+
+
+def lanes_of(sch: s_tir.Schedule, block: SBlockRV) -> int:
+    """Lanes that a vectorised loop around ``block`` may have, as far as types go."""
+    facts = block_facts(sch, block)
+    lanes = min(most_lanes(a.buffer.dtype) for a in (facts.write, *facts.reads))
+
+    def on_expr(expr: ir.Expr) -> None:
+        nonlocal lanes
+        if str(getattr(expr.ty, "dtype", "")) == "bool" and _loads(expr):
+            lanes = min(lanes, _MOST_BOOLS)  # what depends on indices only is one for all lanes
+
+    tvm_ffi.structural_walk(sch.get(block).body, (ir.Expr, on_expr), order="post")
+    return lanes
+
+
+def _loads(expr: ir.Expr) -> bool:
+    """Whether ``expr`` depends on memory."""
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append), order="post")
+    return bool(found)
+
+
 def moves_by_vectors(facts: BlockFacts, access: Access, inner: int, vector: int) -> bool:
     """Whether ``vector`` steps of axis ``inner`` are one aligned piece of a buffer's last axis."""
     if vector == 1 or access.strides[inner] != 1 or not len(access.buffer.shape):
+        return False
+    if vector > most_lanes(access.buffer.dtype):
         return False
     if int(access.buffer.shape[-1]) % vector or facts.axes[inner].extent % vector:
         return False
@@ -208,6 +246,16 @@ def split_vector(
     inner = fuse_all(sch, loops[place:])
     pieces, lane = sch.split(inner, [extent(sch, inner) // vector, vector])
     return fuse_all(sch, [*loops[:place], pieces]), lane
+
+
+def split_threads(sch: s_tir.Schedule, loop: LoopRV, threads: int) -> tuple[LoopRV, LoopRV]:
+    """Loops over thread blocks and over up to ``threads`` threads of each.
+
+    One thread does what is a single step: its index is a constant, so that nothing would keep
+    further threads from storing as well what they have not computed.
+    """
+    outer, inner = sch.split(loop, [None, threads if extent(sch, loop) > 1 else 1])
+    return outer, inner
 
 
 def index_map(

@@ -17,9 +17,11 @@ from .steps import (
     fuse_all,
     init_before,
     inline_all,
+    lanes_of,
     moves_by_vectors,
     output_block,
     spatial_extent,
+    split_threads,
     split_vector,
     with_epilogue,
 )
@@ -75,7 +77,7 @@ class GpuWindow(GpuTemplate):
             sch.reorder(*spatial, one, *reduced)
             own = [one]
         pieces, lane = split_vector(sch, spatial, vector)
-        grid, x = sch.split(pieces, [None, threads])
+        grid, x = split_threads(sch, pieces, threads)
         sch.reorder(grid, x, *reduced, *own, lane)
         sch.bind(grid, "blockIdx.x")
         sch.bind(x, "threadIdx.x")
@@ -90,7 +92,10 @@ class GpuWindow(GpuTemplate):
         if vector == 1:
             init_before(sch, block, reduced[0])
             return sch
-        sch.vectorize(sch.get_loops(end)[-1])
+        if lanes_of(sch, end) < vector:
+            sch.unroll(sch.get_loops(end)[-1])
+        else:
+            sch.vectorize(sch.get_loops(end)[-1])
         if hint.option("direct"):
             sch.vectorize(lane)
             sch.decompose_reduction(block, reduced[0])  # its lanes are a vector already
@@ -141,7 +146,7 @@ def _serial(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) -> None:
         spatial = [sch.add_unit_loop(loops[0])]
     sch.reorder(*spatial, *reduced)
     flat = fuse_all(sch, spatial)
-    grid, x = sch.split(flat, [None, hint.thread[0] if hint.thread else 128])
+    grid, x = split_threads(sch, flat, hint.thread[0] if hint.thread else 128)
     sch.bind(grid, "blockIdx.x")
     sch.bind(x, "threadIdx.x")
     if copy is not None:
