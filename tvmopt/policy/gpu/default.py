@@ -19,6 +19,7 @@ from tvmopt.schedule.gpu.int4_form import prepare_int4
 from tvmopt.schedule.gpu.row_form import prepare_rows
 from tvmopt.schedule.gpu.steps import inline_all, output_block, spatial_extent
 
+from .block_reduction import block_reduction_hints
 from .elementwise import copy_hints, elementwise_hints, transpose_hints
 from .gemv import gemv_hints
 from .int4 import int4_hints
@@ -68,6 +69,7 @@ class SimtPolicy:
     def _reductions(self) -> list[GpuRanked]:
         func, arch = self.func, self.arch
         found: list[GpuRanked] = []
+        gemv = None
         try:
             if (gemv := prepare_gemv(func)) is not None:
                 found += gemv_hints(gemv, arch)
@@ -90,4 +92,6 @@ class SimtPolicy:
             end = blocks[-1]
             if last is not None and (end.reduction or end.work == spatial_extent(reductions[0])):
                 found += window_hints(sch, reductions[0], arch)
+        if gemv is None:
+            found += block_reduction_hints(sch, arch)
         return [*found, *fallback_hints(sch, arch)]

@@ -17,6 +17,7 @@ from tvmopt.hopper.template import HOPPER_CONV, HOPPER_GEMM
 from tvmopt.schedule.apply import SCHEDULED_ATTR, NotApplicable
 
 from .base import GpuTemplate
+from .block_reduction import GpuBlockReduction
 from .column_reduction import GpuColumnReduction
 from .column_walk import GpuColumnWalk
 from .copy import GpuCopy
@@ -44,6 +45,7 @@ GPU_TEMPLATES: dict[str, GpuTemplate] = {
         GpuRowReduction(),
         GpuColumnReduction(),
         GpuColumnWalk(),
+        GpuBlockReduction(),
         GpuGemv(),
         GpuInt4(),
         GpuWindow(),

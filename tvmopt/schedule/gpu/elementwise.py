@@ -7,7 +7,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.arch.cuda import itemsize
-from tvmopt.schedule.analysis import BlockFacts, block_facts, substitute, variables
+from tvmopt.schedule.analysis import block_facts, substitute, variables
 
 from .base import GpuTemplate
 from .hint import GpuHint

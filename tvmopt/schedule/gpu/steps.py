@@ -36,6 +36,14 @@ def inline_all(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
     memory here. A block stays where TVM refuses, where the expression would grow without bound, or
     where ``kept`` names it.
     """
+    # A second time, because an expression may be short once the indices of reshapes are simplified.
+    for _ in range(2):
+        _inline_once(sch, kept)
+        for block in leaf_blocks(sch):
+            _simplify(sch, block)
+
+
+def _inline_once(sch: s_tir.Schedule, kept: Collection[str]) -> None:
     stay = {sch.get(b).name_hint for b in sch.get_output_blocks("root")} | set(kept)
     for block in leaf_blocks(sch):
         if sch.get(block).name_hint in stay:
@@ -53,8 +61,6 @@ def inline_all(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
             sch.compute_inline(block)
         except ScheduleError:
             continue
-    for block in leaf_blocks(sch):
-        _simplify(sch, block)
 
 
 def _simplify(sch: s_tir.Schedule, block: SBlockRV) -> None:
