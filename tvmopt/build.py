@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from pathlib import Path
 
 import tvm
 from tvm import relax
 
+from tvmopt.arch.cuda import CudaArch
 from tvmopt.arch.llvm import pass_config
 from tvmopt.arch.target import TargetSpec
 from tvmopt.cuda.modules import embed_cubins
@@ -16,7 +18,13 @@ from tvmopt.errors import BuildError, EnvironmentSetupError
 from tvmopt.hopper.pipeline import PIPELINE
 from tvmopt.link import link_options
 from tvmopt.policy import schedule_module
-from tvmopt.policy.gpu.first_choice import default_kernels, schedule_kernels
+from tvmopt.policy.gpu.first_choice import (
+    default_kernels,
+    one_line,
+    replace_kernels,
+    schedule_kernels,
+)
+from tvmopt.schedule.gpu.apply import build_kernels
 from tvmopt.schedule.gpu.passes import PASS_CONFIG
 from tvmopt.transform.lift_storage import LiftStorage
 
@@ -85,6 +93,7 @@ def build_library(
         sources.update(dict.fromkeys(applied.served, "database"))
         records = {name: f"none: {why}" for name, why in applied.missing.items()}
         records.update(dict.fromkeys(applied.served, applied.granularity))
+    before = mod
     if schedule == "default":
         mod, rules = _schedule(mod, target)
         for name, rule in rules.items():
@@ -93,17 +102,40 @@ def build_library(
                 sources[name] = f"none:{rule}" if none else f"default:{rule}"
     elif target.gpu is not None:  # what is on no thread cannot be launched
         mod = default_kernels(mod, target.gpu)
-    instructions = _instructions(mod)
     try:
-        _compile(mod, target, kind, path)
+        try:
+            _compile(mod, target, kind, path)
+        except EnvironmentSetupError:
+            raise
+        except Exception:
+            if target.gpu is None or schedule != "default":
+                raise
+            # One kernel must not cost the network: those that do not compile become others.
+            check = functools.partial(_why_not_built, arch=target.gpu)
+            mod, others = replace_kernels(before, mod, target.gpu, check)
+            if not others:
+                raise
+            sources.update({name: f"default:{how}" for name, how in others.items()})
+            _compile(mod, target, kind, path)
     except EnvironmentSetupError:
         raise
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        lines = [line for line in lines if not line.endswith("skipped ...)")]  # TVM says how many
-        reason = lines[-1][:300] if lines else type(error).__name__
+        reason = one_line(error)
         raise BuildError(f"code generation for {target.device} failed: {reason}") from error
+    instructions = _instructions(mod)
     return BuiltLibrary(path, sources, time.perf_counter() - start, instructions, records)
+
+
+def _why_not_built(kernels: dict[str, tvm.tirx.PrimFunc], arch: CudaArch) -> str | None:
+    """Why ``kernels`` do not compile; None when they do."""
+    try:
+        with embed_cubins(arch):
+            build_kernels(kernels, arch)
+    except EnvironmentSetupError:
+        raise
+    except Exception as error:
+        return one_line(error)
+    return None
 
 
 def _schedule(mod: tvm.IRModule, target: TargetSpec) -> tuple[tvm.IRModule, dict[str, str]]:

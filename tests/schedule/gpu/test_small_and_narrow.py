@@ -117,7 +117,9 @@ NARROW: dict[str, Callable[[], tirx.PrimFunc]] = {
         ((128, 128), BOOL),
     ),
     "compared product": lambda: lowered(
-        lambda a, b: op.greater(op.matmul(a, b), relax.const(0.0, H)), ((128, 64), H), ((64, 128), H)
+        lambda a, b: op.greater(op.matmul(a, b), relax.const(0.0, H)),
+        ((128, 64), H),
+        ((64, 128), H),
     ),
     "compared pool": lambda: lowered(
         lambda a: op.greater(nn.avg_pool2d(a, (3, 3), layout="NHWC"), relax.const(0.0, F)),

@@ -53,7 +53,9 @@ class CudaPolicy:
     def __init__(self, func: tirx.PrimFunc, arch: CudaArch) -> None:
         self.func = func
         self.arch = arch
-        self.reason = None if self.ranked else (why_not_schedulable(func, scalars=True) or "no template fits")
+        self.reason = None
+        if not self.ranked:
+            self.reason = why_not_schedulable(func, scalars=True) or "no template fits"
 
     def emit_config(self, topk: int) -> list[GpuHint]:
         """``topk`` configurations to measure; none when no template takes the function.
