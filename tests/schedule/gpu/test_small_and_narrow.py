@@ -12,7 +12,7 @@ from tvmopt.cuda import modules
 from tvmopt.policy.gpu.cuda import CudaPolicy
 from tvmopt.policy.gpu.first_choice import first_kernel
 from tvmopt.schedule.apply import NotApplicable
-from tvmopt.schedule.gpu.apply import apply_gpu_hint, build_kernels
+from tvmopt.schedule.gpu.apply import apply_gpu_hint, build_kernels, gpu_kernel
 
 from .functions import lowered
 from .serial import H200, assert_same, hint
@@ -141,3 +141,27 @@ def test_types_without_long_vectors(name: str, monkeypatch: pytest.MonkeyPatch) 
     best = CudaPolicy(func, H200).ranked[0].hint
     if best.template.startswith("gpu_") and best.template != "gpu_copy":
         assert_same(func, best)
+
+
+def test_long_vectors_of_divided_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a shuffle of channels: CUDA has no eight conditions, which a division would ask for."""
+
+    def shuffled(x: relax.Expr) -> relax.Expr:
+        parts = op.permute_dims(op.reshape(x, (1, 56, 56, 4, 28)), [0, 1, 2, 4, 3])
+        return op.reshape(parts, (1, 56, 56, 112))
+
+    func = lowered(shuffled, ((1, 56, 56, 112), H))
+    one = hint("gpu_elementwise", thread=(128,), vector=8, direct=1, unroll=2)
+    assert_same(func, one)
+    monkeypatch.setattr(modules, "compile_cubin", lambda *_: b"\x7fELF")
+    with modules.embed_cubins(H200):
+        build_kernels({"k": gpu_kernel(func, one)}, H200)
+
+
+def test_last_axes_of_one_step_are_left_out() -> None:
+    func = lowered(
+        lambda x, g, b: nn.instance_norm(x, g, b, 1, [2, 3]), ((1, 9, 1000, 1), F), *[((9,), F)] * 2
+    )
+    best = CudaPolicy(func, H200).ranked[0].hint
+    assert best.template == "gpu_row_reduction"
+    assert_same(func, best)

@@ -6,10 +6,11 @@ import dataclasses
 import math
 
 from tvm import IRModule, s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.schedule.analysis import Access, BlockFacts, all_facts, block_facts
+from tvmopt.schedule.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
 
-from .steps import inline_all, most_lanes, output_block, spatial_extent
+from .steps import index_map, inline_all, most_lanes, output_block, spatial_extent
 
 
 @dataclasses.dataclass
@@ -46,6 +47,8 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
     """The form of ``func``; None unless all its reductions are over the same, contiguous rows."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     inline_all(sch)
+    for block in leaf_blocks(sch):
+        _drop_last_units(sch, block)
     blocks = all_facts(sch)
     found = [f for f in blocks if f.reduction]
     last = output_block(sch)
@@ -97,6 +100,15 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
     return RowForm(
         sch, [f.name for f in found], final.name, rows, columns, wide, max(1, vector), parts
     )
+
+
+def _drop_last_units(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Leave out axes of one step after the last of more, as of images one pixel wide."""
+    axes = block_facts(sch, block).axes
+    kept = max((i for i, axis in enumerate(axes) if axis.extent > 1), default=len(axes) - 1) + 1
+    if kept < len(axes):
+        how = index_map(sch, block, lambda *indices: list(indices[:kept]))
+        sch.transform_block_layout(block, how)
 
 
 def _elements(read: Access) -> int:

@@ -28,11 +28,31 @@ def write_splats(mod: tvm.IRModule) -> tvm.IRModule:
     updates = {}
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
+            if _divides_long_vectors(func.body):
+                func = _without_divisions(func)
             body = tvm_ffi.structural_map(func.body, (tirx.Broadcast, _packed), order="post")
             updates[var] = func.with_body(body)
     out = mod.clone()
     out.update(tvm.IRModule(updates))
     return out
+
+
+def _divides_long_vectors(body: tirx.Stmt) -> bool:
+    """Whether indices are divided that are more than CUDA has conditions for in one vector."""
+    lanes: list[int] = []
+
+    def on_division(division: ir.Expr) -> None:
+        lanes.append(int(division.ty.dtype.lanes))
+
+    kinds = (tirx.FloorDiv, tirx.FloorMod)
+    tvm_ffi.structural_walk(body, (kinds, on_division), order="post")
+    return max(lanes, default=1) > 4
+
+
+def _without_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``func`` with divisions lowered while TVM still sees that the divisors are positive."""
+    module = tirx.transform.LowerIntrin()(tvm.IRModule({"main": func}))
+    return module["main"]
 
 
 def _packed(vector: tirx.Broadcast) -> ir.Expr:
