@@ -20,7 +20,7 @@ from .work import float_work
 
 # Sums for one multiprocessor from which on there are enough for templates without exchanges, and
 # elements of all sums together up to which one kernel of few threads is no worse.
-_MANY, _SHORT = 16, 2048
+_MANY, _SHORT = 16, 512
 # Instructions of a thread besides those of its elements, and of a load with its index.
 _PROLOGUE, _LOAD = 40.0, 8.0
 # Instructions of one step of an exchange, cycles of it, and those of an exchange between warps.

@@ -14,12 +14,15 @@ from tvmopt.schedule.gpu.apply import gpu_kernel
 from tvmopt.schedule.gpu.hint import GpuHint
 
 from .cuda import CudaPolicy
+from .default import SimtPolicy
 from .ranked import GpuRanked
+from .simt_matmul import simt_matmul_hints
+from .tensor_core import product_of
 
 # Configurations of one template that are tried before it is given up.
 _MOST_REFUSALS = 8
 # Configurations of one template that are compiled where the first choice does not.
-_MOST_TRIES = 3
+_MOST_TRIES = 8
 
 
 def first_kernel(func: tirx.PrimFunc, arch: CudaArch) -> tuple[tirx.PrimFunc, GpuHint] | str:
@@ -146,10 +149,14 @@ def _other_kernel(
     arch: CudaArch,
     why_not_built: Callable[[dict[str, tirx.PrimFunc]], str | None],
 ) -> tuple[tirx.PrimFunc, str]:
-    """The first kernel of ``func`` that compiles, of one configuration of each family."""
-    policy = CudaPolicy(func, arch)
+    """The first kernel of ``func`` that compiles, of one configuration of each family.
+
+    Last come the families of templates that are not proposed as another is faster.
+    """
+    product = product_of(func)
+    simple = [] if product is None else simt_matmul_hints(product, arch)
     families: dict[tuple[object, ...], GpuRanked] = {}
-    for ranked in policy.ranked:
+    for ranked in (*CudaPolicy(func, arch).ranked, *simple, *SimtPolicy(func, arch).ranked):
         families.setdefault(ranked.family, ranked)
     templates: collections.Counter[str] = collections.Counter()
     for ranked in families.values():

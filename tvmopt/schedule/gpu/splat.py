@@ -19,6 +19,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmopt.intrin.calls import called
+
 _BYTES = ("int8", "uint8")
 _WORDS = ("float32", "int32", "uint32")
 
@@ -38,15 +40,20 @@ def write_splats(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _divides_long_vectors(body: tirx.Stmt) -> bool:
-    """Whether indices are divided that are more than CUDA has conditions for in one vector."""
+    """Whether indices are divided that are more than CUDA has conditions for in one vector.
+
+    Not of kernels of tensor cores: what comes after this knows their copies as they are.
+    """
     lanes: list[int] = []
+    calls: list[ir.Call] = []
 
     def on_division(division: ir.Expr) -> None:
         lanes.append(int(division.ty.dtype.lanes))
 
     kinds = (tirx.FloorDiv, tirx.FloorMod)
-    tvm_ffi.structural_walk(body, (kinds, on_division), order="post")
-    return max(lanes, default=1) > 4
+    walked = [(kinds, on_division), (ir.Call, calls.append)]
+    tvm_ffi.structural_walk(body, walked, order="post")
+    return max(lanes, default=1) > 4 and not any("access_ptr" in called(call) for call in calls)
 
 
 def _without_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
