@@ -21,6 +21,7 @@ from tvmopt.cuda.one_barrier import meet_once
 from tvmopt.cuda.overlap import OVERLAPS, launched_early, waiting
 from tvmopt.cuda.swizzle import swizzle
 from tvmopt.cuda.zero_fill import fill_with_zeros
+from tvmopt.schedule.gpu.narrow_rounding import round_widely
 from tvmopt.schedule.gpu.splat import write_splats
 
 from .parameters import KERNEL_ATTR
@@ -45,7 +46,8 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
         out = tvm.IRModule({}, attrs=mod.attrs)
         for functions, overlaps in ((others, False), (ours, True)):
             if functions:
-                lowered = write_splats(blocks(tvm.IRModule(functions, attrs=mod.attrs)))
+                lowered = blocks(tvm.IRModule(functions, attrs=mod.attrs))
+                lowered = write_splats(round_widely(lowered))
                 out.update(_each(lowered, functools.partial(_finished, overlaps=overlaps)))
         if generated:
             lowered = kernels(tvm.IRModule(generated, attrs=mod.attrs))

@@ -158,6 +158,15 @@ def test_long_vectors_of_divided_indices(monkeypatch: pytest.MonkeyPatch) -> Non
         build_kernels({"k": gpu_kernel(func, one)}, H200)
 
 
+@pytest.mark.parametrize("dtype", [H, "bfloat16"])
+@pytest.mark.parametrize("shape", [(7,), (64, 1000)])
+def test_narrow_floats_are_rounded_as_wide_ones(
+    dtype: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = code(lowered(op.round, (shape, dtype)), monkeypatch).partition('extern "C"')[2]
+    assert "nearbyintf(" in text and "hnearbyint" not in text
+
+
 def test_last_axes_of_one_step_are_left_out() -> None:
     func = lowered(
         lambda x, g, b: nn.instance_norm(x, g, b, 1, [2, 3]), ((1, 9, 1000, 1), F), *[((9,), F)] * 2

@@ -1,0 +1,28 @@
+"""Libraries for a GPU, built where there is none."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from tvm import relax
+
+from tvmopt.arch.target import resolve_target
+from tvmopt.build import build_library
+from tvmopt.transform.lower import lower
+
+pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+H200 = resolve_target("nvidia-h200")
+
+
+def test_a_copy_at_the_end_of_a_network_is_built(tmp_path) -> None:
+    """TVM looks for reshapes among the functions, and fails at one that is no block any more."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((64,), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(builder.normalize(relax.op.reshape(x, (8, 8))))
+        builder.emit_func_output(y)
+    lowered = lower(builder.get(), H200.to_tvm())
+    built = build_library(lowered, H200, tmp_path / "a.so")
+    assert list(built.sources.values()) == ["default:gpu_copy"]
