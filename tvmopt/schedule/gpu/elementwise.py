@@ -7,7 +7,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.arch.cuda import itemsize
-from tvmopt.schedule.analysis import block_facts, substitute, variables
+from tvmopt.schedule.analysis import Axis, block_facts, substitute, variables
 
 from .base import GpuTemplate
 from .hint import GpuHint
@@ -24,6 +24,9 @@ from .steps import (
     starts_aligned,
     store_at,
 )
+
+# Elements from places apart that TVM can write as one vector.
+_MOST_GATHERED = 4
 
 
 class GpuElementwise(GpuTemplate):
@@ -102,10 +105,10 @@ def vectorizes(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) ->
     if not moves_by_vectors(facts, facts.write, inner, vector):
         return False
     var = facts.axes[inner].var
-    scattered = False
+    scattered = gathered = False
 
     def on_load(load: ir.TensorLoad) -> None:
-        nonlocal scattered
+        nonlocal scattered, gathered
         if not len(load.indices):
             return
         *rows, last = load.indices
@@ -117,14 +120,27 @@ def vectorizes(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) ->
             start = sym.Analyzer().simplify(start)
             aligned = isinstance(start, tirx.IntImm) and int(start) % vector == 0
             scattered = scattered or not aligned or int(load.source.shape[-1]) % vector != 0
+            gathered = gathered or not _side_by_side(last, facts.axes[inner], vector)
 
     tvm_ffi.structural_walk(sch.get(block).body, (ir.TensorLoad, on_load), order="post")
     if not scattered:
-        return True
+        return vector <= _MOST_GATHERED or not gathered
     return all(
         read.strides[inner] == 0 or moves_by_vectors(facts, read, inner, vector)
         for read in facts.reads
     )
+
+
+def _side_by_side(index: ir.Expr, axis: Axis, vector: int) -> bool:
+    """Whether ``index`` steps by one within each aligned group of ``vector`` steps of ``axis``."""
+    dtype = str(axis.var.ty.dtype)
+    part, place = tirx.Var("part", dtype), tirx.Var("place", dtype)
+    analyzer = sym.Analyzer()
+    analyzer.bind(part, ir.Range(0, max(1, axis.extent // vector)))
+    analyzer.bind(place, ir.Range(0, vector))
+    moved = substitute(index, {axis.var: part * vector + place})
+    start = substitute(index, {axis.var: part * vector})
+    return bool(analyzer.can_prove_equal(moved, start + place))
 
 
 def _lanes(sch: s_tir.Schedule, block: SBlockRV) -> int:

@@ -19,8 +19,6 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmopt.intrin.calls import called
-
 _BYTES = ("int8", "uint8")
 _WORDS = ("float32", "int32", "uint32")
 
@@ -30,36 +28,11 @@ def write_splats(mod: tvm.IRModule) -> tvm.IRModule:
     updates = {}
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
-            if _divides_long_vectors(func.body):
-                func = _without_divisions(func)
             body = tvm_ffi.structural_map(func.body, (tirx.Broadcast, _packed), order="post")
             updates[var] = func.with_body(body)
     out = mod.clone()
     out.update(tvm.IRModule(updates))
     return out
-
-
-def _divides_long_vectors(body: tirx.Stmt) -> bool:
-    """Whether indices are divided that are more than CUDA has conditions for in one vector.
-
-    Not of kernels of tensor cores: what comes after this knows their copies as they are.
-    """
-    lanes: list[int] = []
-    calls: list[ir.Call] = []
-
-    def on_division(division: ir.Expr) -> None:
-        lanes.append(int(division.ty.dtype.lanes))
-
-    kinds = (tirx.FloorDiv, tirx.FloorMod)
-    walked = [(kinds, on_division), (ir.Call, calls.append)]
-    tvm_ffi.structural_walk(body, walked, order="post")
-    return max(lanes, default=1) > 4 and not any("access_ptr" in called(call) for call in calls)
-
-
-def _without_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """``func`` with divisions lowered while TVM still sees that the divisors are positive."""
-    module = tirx.transform.LowerIntrin()(tvm.IRModule({"main": func}))
-    return module["main"]
 
 
 def _packed(vector: tirx.Broadcast) -> ir.Expr:
