@@ -18,9 +18,9 @@ from .ranked import GpuRanked
 from .stream import Stream
 from .work import float_work
 
-# Sums for one multiprocessor from which on there are enough for templates without exchanges, and
-# elements of all sums together up to which one kernel of few threads is no worse.
-_MANY, _SHORT = 16, 512
+# Sums for one multiprocessor from which on there are enough for templates without exchanges;
+# elements of a sum that a thread may well add alone; and of all sums together.
+_MANY, _ALONE, _SHORT = 16, 64, 512
 # Instructions of a thread besides those of its elements, and of a load with its index.
 _PROLOGUE, _LOAD = 40.0, 8.0
 # Instructions of one step of an exchange, cycles of it, and those of an exchange between warps.
@@ -42,7 +42,7 @@ def block_reduction_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[GpuRanked
     sums = [f for f in blocks if f.reduced > 1]
     if not sums or any(f.reduction and f.reduced == 1 for f in blocks):
         return []
-    if max(f.work for f in sums) < _SHORT:
+    if min(f.reduced for f in sums) < _ALONE or max(f.work for f in sums) < _SHORT:
         return []
     if max(spatial_extent(f) for f in sums) > _MANY * arch.sms:
         return []
@@ -59,7 +59,7 @@ def block_reduction_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[GpuRanked
             continue
         if parts > 1 and (not divisible or min(f.reduced for f in sums) < 2 * parts * share):
             continue
-        if min(f.reduced for f in sums) * 2 <= share or (parts > 1 and unroll > 1):
+        if min(f.reduced for f in sums) < share or (parts > 1 and unroll > 1):
             continue
         hint = GpuHint(
             "gpu_block_reduction", arch, thread=(place,), reduce_threads=share, split_k=parts,
