@@ -20,6 +20,7 @@ from tvmopt.transform.conv2d_transpose import (
     phase_weight,
 )
 from tvmopt.transform.products import PRODUCTS, missing_products
+from tvmopt.transform.wide_sums import wide_sums
 from tvmopt.transform.winograd import WinogradRule, takes_winograd
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
@@ -36,6 +37,7 @@ def legalize_map(winograd: WinogradRule | None = None) -> dict[str, Legalize]:
         "relax.matmul": _matmul,
         "relax.nn.conv2d": or_winograd(winograd, _conv2d),
         "relax.nn.conv2d_transpose": _conv2d_transpose,
+        **wide_sums(),
     }
 
 

@@ -23,6 +23,7 @@ from tvmopt.transform.safe_take import GuardTake
 from tvmopt.transform.signs import MatchSigns
 from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
+from tvmopt.transform.wide_sums import WidenLongMeans
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule
 from tvmopt.transform.winograd_gpu import gpu_rule
 
@@ -37,6 +38,7 @@ def lower_passes(
     return [
         # 1. Graph clean-up on Relax operators.
         *([PlainNames()] if on_gpu else []),
+        WidenLongMeans(),
         *simplify_passes(),
         GuardTake(),
         relax.transform.EliminateCommonSubexpr(),

@@ -1,0 +1,112 @@
+"""Sums of float16 and bfloat16 tensors, and what is made of them, in float32.
+
+before -> after: ``mean(x: float16) -> cast(sum(cast(x, float32)) / count, float16)``, one function.
+TVM adds halves in halves: sums of some thousands lose most of their digits, and those beyond 65504
+are infinite.
+
+A mean of more than 65504 elements TVM cannot even write down, and it tries to while it looks for
+constants. :class:`WidenLongMeans` comes before: ``mean(x) -> cast(mean(cast(x, float32)))``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import tvm
+from tvm import relax, te, tirx, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvmopt.transform.conv2d import HALF
+from tvmopt.transform.integer.values import static_shape
+
+_WIDE = "float32"
+# The largest float16, and what has such a count in it.
+_LARGEST, _COUNTING = 65504, ("relax.mean", "relax.variance", "relax.std")
+
+
+def _sum(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
+    return topi.sum(x, axes, keepdims)
+
+
+def _mean(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
+    count = functools.reduce(lambda a, b: a * b, (x.shape[axis] for axis in axes))
+    return topi.divide(topi.sum(x, axes, keepdims), tirx.Cast(_WIDE, count))
+
+
+def _variance(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
+    apart = topi.subtract(x, _mean(x, axes, True))
+    return _mean(topi.multiply(apart, apart), axes, keepdims)
+
+
+def _std(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
+    return topi.sqrt(_variance(x, axes, keepdims))
+
+
+_SUMS: dict[str, Callable[[te.Tensor, list[int], bool], te.Tensor]] = {
+    "relax.sum": _sum,
+    "relax.mean": _mean,
+    "relax.variance": _variance,
+    "relax.std": _std,
+}
+
+
+def wide_sums() -> dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]]:
+    """For ``relax.transform.LegalizeOps``, by operator; other types are as TVM has them."""
+    return {name: functools.partial(_legalize, compute) for name, compute in _SUMS.items()}
+
+
+def _legalize(
+    compute: Callable[[te.Tensor, list[int], bool], te.Tensor],
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+) -> relax.Expr:
+    [data] = call.args
+    dtype, shape = str(data.ty.dtype), data.ty.shape
+    if dtype not in HALF or shape is None or not data.ty.ndim:
+        return call.op.get_attr("FLegalize")(builder, call)
+    axes = _axes(call)
+    keepdims = bool(call.attrs.keepdims)
+
+    def in_float32(x: te.Tensor) -> te.Tensor:
+        return topi.cast(compute(topi.cast(x, _WIDE), axes, keepdims), dtype)
+
+    hint = call.op.name.removeprefix("relax.")
+    return builder.call_te(in_float32, data, primfunc_name_hint=hint)
+
+
+def _axes(call: relax.Call) -> list[int]:
+    """Axes that a reduction sums over."""
+    given, rank = call.attrs.axis, int(call.args[0].ty.ndim)
+    return list(range(rank)) if given is None else sorted(int(a) % rank for a in given)
+
+
+@tvm.transform.module_pass(opt_level=0, name="WidenLongMeans")
+class WidenLongMeans:
+    """Means of more halves than a float16 can count, in float32."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Apply the pass to ``main``."""
+        rewrite = _Widen(mod)
+        main = mod.get_global_var("main")
+        rewrite.builder_.update_func(main, rewrite.visit_expr(mod[main]))
+        return rewrite.builder_.get()
+
+
+@mutator
+class _Widen(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
+        if name not in _COUNTING or str(call.args[0].ty.dtype) not in HALF:
+            return call
+        shape = static_shape(call.args[0])
+        if shape is None or math.prod(shape[axis] for axis in _axes(call)) <= _LARGEST:
+            return call
+        dtype = str(call.args[0].ty.dtype)
+        wide = self.builder_.emit(relax.op.astype(call.args[0], _WIDE))
+        mean = self.builder_.emit(relax.Call(call.op, [wide], call.attrs, call.ty_args))
+        return relax.op.astype(mean, dtype)
