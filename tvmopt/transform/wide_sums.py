@@ -64,7 +64,7 @@ def _legalize(
 ) -> relax.Expr:
     [data] = call.args
     dtype, shape = str(data.ty.dtype), data.ty.shape
-    if dtype not in HALF or shape is None or not data.ty.ndim:
+    if dtype not in HALF or shape is None or not _axes(call):
         return call.op.get_attr("FLegalize")(builder, call)
     axes = _axes(call)
     keepdims = bool(call.attrs.keepdims)
