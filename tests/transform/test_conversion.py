@@ -244,6 +244,7 @@ def test_many_drawn_graphs(dtype, layout, model, skip):
     _check(model, dtype, layout, skip)
 
 
+@pytest.mark.slow
 def test_example_in_every_combination():
     """The bundled model in each number format and layout, the first layer skipped or not."""
     model = onnx.load(str(Path(__file__).parents[2] / "examples/digits_cnn.onnx"))
