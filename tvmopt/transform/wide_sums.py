@@ -64,9 +64,9 @@ def _legalize(
 ) -> relax.Expr:
     [data] = call.args
     dtype, shape = str(data.ty.dtype), data.ty.shape
-    if dtype not in HALF or shape is None or not _axes(call):
-        return call.op.get_attr("FLegalize")(builder, call)
     axes = _axes(call)
+    if dtype not in HALF or shape is None or not axes:
+        return call.op.get_attr("FLegalize")(builder, call)
     keepdims = bool(call.attrs.keepdims)
 
     def in_float32(x: te.Tensor) -> te.Tensor:

@@ -221,17 +221,12 @@ def conv2d_winograd(
     grid = (batch, math.ceil(height / m), math.ceil(width / m))
     after = [grid[1] * m + 2 - h - top, grid[2] * m + 2 - w - left]
     padded = topi.nn.pad(data, [0, top, left, 0], [0, *after, 0], name="pad")
-    data_rows = te.compute(
-        (side, side, *grid, channels),
-        lambda i, j, b, y, x, c: matrix_row(
-            matrices.bt, i, lambda k: padded[b, y * m + k, x * m + j, c], dtype
-        ),
-        name="winograd_data_rows",
-    )
-    transformed = te.compute(
-        (side, side, *grid, channels),
-        lambda i, j, *at: matrix_row(matrices.bt, j, lambda k: data_rows[(i, k, *at)], dtype),
-        name="winograd_data",
+    transformed = both_sides(
+        matrices.bt,
+        (*grid, channels),
+        lambda i, j, b, y, x, c: padded[b, y * m + i, x * m + j, c],
+        dtype,
+        "winograd_data",
     )
     rc = te.reduce_axis((0, channels), "rc")
     product = te.compute(
@@ -242,15 +237,12 @@ def conv2d_winograd(
         name="winograd_product",
         attrs={WINOGRAD_ATTR: m},
     )
-    out_rows = te.compute(
-        (m, side, *grid, outputs),
-        lambda i, j, *at: matrix_row(matrices.at, i, lambda k: product[(k, j, *at)], dtype),
-        name="winograd_out_rows",
-    )
-    out = te.compute(
-        (m, m, *grid, outputs),
-        lambda i, j, *at: matrix_row(matrices.at, j, lambda k: out_rows[(i, k, *at)], dtype),
-        name="winograd_out",
+    out = both_sides(
+        matrices.at,
+        (*grid, outputs),
+        lambda i, j, *at: product[(i, j, *at)],
+        dtype,
+        "winograd_out",
     )
     return te.compute(
         (batch, height, width, outputs),
@@ -259,7 +251,42 @@ def conv2d_winograd(
     )
 
 
-def matrix_row(
+def both_sides(
+    matrix: Sequence[Sequence[float]],
+    shape: Sequence[int],
+    value: Callable[..., Any],
+    dtype: str,
+    name: str,
+    attrs: Mapping[str, int] | None = None,
+) -> te.Tensor:
+    """``matrix @ tile @ matrix.T`` of every tile, its columns first.
+
+    Args:
+        matrix: (a, b).
+        shape: Extents of what tells tiles apart.
+        value: Element i, j of a tile of (b, b): ``value(i, j, *tile)``.
+        dtype: Type of the elements.
+        name: Of the result; the stage before it has ``_rows`` behind.
+        attrs: Marks on the result's stage.
+
+    Returns:
+        (a, a, *shape).
+    """
+    size, side = len(matrix), len(matrix[0])
+    rows = te.compute(
+        (size, side, *shape),
+        lambda i, j, *at: _row(matrix, i, lambda k: value(k, j, *at), dtype),
+        name=f"{name}_rows",
+    )
+    return te.compute(
+        (size, size, *shape),
+        lambda i, j, *at: _row(matrix, j, lambda k: rows[(i, k, *at)], dtype),
+        name=name,
+        attrs=dict(attrs or {}),
+    )
+
+
+def _row(
     matrix: Sequence[Sequence[float]], row: Any, value: Callable[[int], Any], dtype: str
 ) -> tirx.Expr:
     """Row ``row`` of the product of ``matrix`` with values; zeros and ones cost nothing.

@@ -28,7 +28,7 @@ from tvmopt.transform.winograd import (
     MATRICES,
     OUT_ELEMENTWISE_FUSABLE,
     WinogradRule,
-    matrix_row,
+    both_sides,
     winograd_weight,
 )
 from tvmopt.transform.winograd_gpu_model import choose_gpu_tile, grid_of
@@ -127,19 +127,13 @@ def winograd_data(data: te.Tensor, m: int, padding: tuple[int, int, int, int]) -
     padded = te.compute(
         (batch, tiles_y * m + 2, tiles_x * m + 2, channels), element, name="winograd_padded"
     )
-    rows = te.compute(
-        (side, side, *grid, channels),
-        lambda i, j, b, y, x, c: matrix_row(
-            matrices.bt, i, lambda k: padded[b, y * m + k, x * m + j, c], dtype
-        ),
-        name="winograd_data_rows",
-    )
-
-    transformed = te.compute(
-        (side, side, *grid, channels),
-        lambda i, j, *at: matrix_row(matrices.bt, j, lambda k: rows[(i, k, *at)], dtype),
-        name="winograd_data",
-        attrs={WINOGRAD_DATA: m},
+    transformed = both_sides(
+        matrices.bt,
+        (*grid, channels),
+        lambda i, j, b, y, x, c: padded[b, y * m + i, x * m + j, c],
+        dtype,
+        "winograd_data",
+        {WINOGRAD_DATA: m},
     )
 
     def flat(p: tirx.Var, t: tirx.Var, c: tirx.Var) -> ir.Expr:
@@ -186,16 +180,8 @@ def winograd_out(products: te.Tensor, m: int, positions: tuple[int, int, int]) -
     def product(k: int, j: Any, b: Any, y: Any, x: Any, o: Any) -> ir.Expr:
         return products[k * side + j, (b * tiles_y + y) * tiles_x + x, o]
 
-    rows = te.compute(
-        (m, side, *grid, outputs),
-        lambda i, j, *at: matrix_row(matrices.at, i, lambda k: product(k, j, *at), dtype),
-        name="winograd_out_rows",
-    )
-    tiles = te.compute(
-        (m, m, *grid, outputs),
-        lambda i, j, *at: matrix_row(matrices.at, j, lambda k: rows[(i, k, *at)], dtype),
-        name="winograd_out",
-        attrs={WINOGRAD_OUT: m},
+    tiles = both_sides(
+        matrices.at, (*grid, outputs), product, dtype, "winograd_out", {WINOGRAD_OUT: m}
     )
     return te.compute(
         (*positions, outputs),

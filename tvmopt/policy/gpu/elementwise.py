@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 
-from tvm import IRModule, s_tir, tirx
+from tvm import s_tir, tirx
 
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.schedule.analysis import BlockFacts, all_facts
 from tvmopt.schedule.gpu.copy import VECTOR, prepare_copy
 from tvmopt.schedule.gpu.elementwise import is_flat, vectorizes
 from tvmopt.schedule.gpu.hint import GpuHint
-from tvmopt.schedule.gpu.steps import WIDEST_VECTOR, inline_all, moves_by_vectors
+from tvmopt.schedule.gpu.steps import WIDEST_VECTOR, inlined_passes, moves_by_vectors
 from tvmopt.schedule.gpu.transpose import prepare_transpose
 
 from .ranked import GpuRanked
@@ -35,26 +35,27 @@ def traffic(facts: BlockFacts) -> float:
     """Bytes that a block reads and writes, each element once."""
     work = math.prod(a.extent for a in facts.axes)
     seen: list[tuple[object, int]] = []
-    total = facts.stores * _bytes(facts.write.buffer)
+    total = facts.stores * size_of(facts.write.buffer)
     for read in facts.reads:
         if any(read.buffer.same_as(buffer) for buffer, _ in seen):
             continue
-        size = _bytes(read.buffer)
+        size = size_of(read.buffer)
         seen.append((read.buffer, size))
         total += min(size, work * int(read.buffer.dtype.itemsize))
     return float(total)
 
 
-def _bytes(buffer: tirx.Buffer) -> int:
+def size_of(buffer: tirx.Buffer) -> int:
+    """Bytes of a buffer."""
     return math.prod(int(e) for e in buffer.shape) * int(buffer.dtype.itemsize)
 
 
 def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
     """Configurations of ``gpu_elementwise`` for ``func``, best first; none with a reduction."""
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    if any(facts.reduction for facts in all_facts(sch)):
+    found = inlined_passes(func)
+    if found is None:
         return []
-    inline_all(sch)
+    sch, _ = found
     blocks = all_facts(sch)
     main = max(blocks, key=lambda facts: facts.work)
     inner = max((i for i, a in enumerate(main.axes) if a.extent > 1), default=0)

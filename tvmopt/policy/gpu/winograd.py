@@ -21,6 +21,7 @@ from tvmopt.schedule.gpu.winograd import (
 )
 from tvmopt.transform.winograd import MATRICES
 
+from .elementwise import size_of
 from .ranked import GpuRanked
 from .stream import Stream
 from .work import float_work
@@ -113,7 +114,7 @@ def _transform(func: tirx.PrimFunc) -> _Transform | None:
     arrays = [r.buffer for r in last.reads if not r.buffer.same_as(between)]
     others = [b for n, b in enumerate(arrays) if not any(b.same_as(a) for a in arrays[:n])]
     products = math.prod(form.grid) * (form.m + 2) ** 2 * form.channels * _FLOAT
-    moved = products + sum(_bytes(buffer) for buffer in (last.write.buffer, *others))
+    moved = products + sum(size_of(buffer) for buffer in (last.write.buffer, *others))
     ending = float_work(sch, last.name)
     return _Transform(form, GpuWinogradOut.name, float(moved), ending, len(others))
 
@@ -122,8 +123,4 @@ def _data_bytes(form: TransformForm) -> float:
     """Bytes of the data before its transform."""
     assert form.padded is not None
     [data] = form.sch.get(form.padded).reads
-    return float(_bytes(data.source))
-
-
-def _bytes(buffer: tirx.Buffer) -> int:
-    return math.prod(int(e) for e in buffer.shape) * int(buffer.dtype.itemsize)
+    return float(size_of(data.source))
