@@ -21,6 +21,7 @@ from benchmarks.cuda_timing import error_of
 from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.build import build_library
 from tvmopt.cuda.modules import embed_cubins
+from tvmopt.errors import last_line
 from tvmopt.runtime.network import network as run_of
 from tvmopt.transform.conversion import convert_module
 from tvmopt.transform.lower import lower
@@ -84,7 +85,7 @@ class Contenders:
                 errors[contender] = error_of(self.torch, got.float(), wanted)
                 self.timers[contender] = self._timer(self.runs[contender])
             except Exception as error:  # one contender's fault is told, and the others go on
-                self.problems[contender] = _last_line(error)
+                self.problems[contender] = last_line(error)
         name, version = self.torch.cuda.get_device_name(), self.torch.__version__
         versions = {"GPU": name, "PyTorch": version}
         return {"errors": errors, "problems": self.problems, "versions": versions}
@@ -97,7 +98,7 @@ class Contenders:
         try:
             self.runs[contender] = make()
         except Exception as error:  # as above
-            self.problems[contender] = _last_line(error)
+            self.problems[contender] = last_line(error)
 
     # -- ours --------------------------------------------------------------------------------
 
@@ -182,11 +183,6 @@ class Contenders:
         return timed
 
 
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]
-
-
 def _tensor(torch: Any, result: Any) -> Any:
     """The first output, as PyTorch's tensor."""
     if isinstance(result, torch.Tensor):
@@ -207,7 +203,7 @@ def main() -> None:
                 step, *arguments = line.split()
                 found = getattr(contenders, step)(*arguments)
             except Exception as error:  # the parent tells it in the network's row
-                found = {"problem": f"{line.strip()}: {_last_line(error)}"}
+                found = {"problem": f"{line.strip()}: {last_line(error)}"}
             print(json.dumps(found), file=answers, flush=True)
 
 

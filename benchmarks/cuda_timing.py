@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tvmopt.errors import last_line
+
 # How long a recorded burst lasts at most, and the calls in one.
 _BURST_S, _MOST_CALLS = 5e-3, 50
 _ROUNDS = 15
@@ -170,7 +172,7 @@ def measure(
             kernel(*ours, target)
             torch.cuda.synchronize()
         except Exception as error:
-            result["problems"][name] = str(error).strip().splitlines()[-1][:200]
+            result["problems"][name] = last_line(error, 200)
             continue
         result["errors"][name] = error_of(torch, out, wanted)
         runs[name] = functools.partial(kernel, *ours, target)
@@ -180,7 +182,7 @@ def measure(
             result["errors"]["torch"] = error_of(torch, got, wanted)
         runs["torch"] = lambda: of.call(torch, inputs)
     except Exception as error:
-        result["problems"]["torch"] = str(error).strip().splitlines()[-1][:200]
+        result["problems"]["torch"] = last_line(error, 200)
     del wanted
     for name, times in time_in_turns(torch, runs, stream).items():
         result["ms"][name] = statistics.median(times)

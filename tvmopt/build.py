@@ -14,16 +14,11 @@ from tvmopt.arch.cuda import CudaArch
 from tvmopt.arch.llvm import pass_config
 from tvmopt.arch.target import TargetSpec
 from tvmopt.cuda.modules import embed_cubins
-from tvmopt.errors import BuildError, EnvironmentSetupError
+from tvmopt.errors import BuildError, EnvironmentSetupError, last_line
 from tvmopt.hopper.pipeline import PIPELINE
 from tvmopt.link import link_options
 from tvmopt.policy import schedule_module
-from tvmopt.policy.gpu.first_choice import (
-    default_kernels,
-    one_line,
-    replace_kernels,
-    schedule_kernels,
-)
+from tvmopt.policy.gpu.first_choice import default_kernels, replace_kernels, schedule_kernels
 from tvmopt.schedule.gpu.apply import build_kernels
 from tvmopt.schedule.gpu.passes import PASS_CONFIG
 from tvmopt.transform.lift_storage import LiftStorage
@@ -93,7 +88,7 @@ def build_library(
         sources.update(dict.fromkeys(applied.served, "database"))
         records = {name: f"none: {why}" for name, why in applied.missing.items()}
         records.update(dict.fromkeys(applied.served, applied.granularity))
-    before = mod
+    before = mod if schedule == "default" else None
     if schedule == "default":
         mod, rules = _schedule(mod, target)
         for name, rule in rules.items():
@@ -103,27 +98,50 @@ def build_library(
     elif target.gpu is not None:  # what is on no thread cannot be launched
         mod = default_kernels(mod, target.gpu)
     try:
-        try:
-            _compile(mod, target, kind, path)
-        except EnvironmentSetupError:
-            raise
-        except Exception:
-            if target.gpu is None or schedule != "default":
-                raise
-            # One kernel must not cost the network: those that do not compile become others.
-            check = functools.partial(_why_not_built, arch=target.gpu)
-            mod, others = replace_kernels(before, mod, target.gpu, check)
-            if not others:
-                raise
-            sources.update({name: f"default:{how}" for name, how in others.items()})
-            _compile(mod, target, kind, path)
+        mod, others = _compile_all(before, mod, target, kind, path)
     except EnvironmentSetupError:
         raise
     except Exception as error:
-        reason = one_line(error)
+        reason = last_line(error)
         raise BuildError(f"code generation for {target.device} failed: {reason}") from error
+    sources.update({name: f"default:{how}" for name, how in others.items()})
     instructions = _instructions(mod)
     return BuiltLibrary(path, sources, time.perf_counter() - start, instructions, records)
+
+
+def _compile_all(
+    before: tvm.IRModule | None,
+    mod: tvm.IRModule,
+    target: TargetSpec,
+    kind: tvm.target.Target,
+    path: Path,
+) -> tuple[tvm.IRModule, dict[str, str]]:
+    """Compile ``mod`` to ``path``: one kernel of a GPU must not cost the network.
+
+    Args:
+        before: The module before its functions were scheduled by default; None where they were not.
+        mod: The module.
+        target: What it is for.
+        kind: The same, as TVM has it.
+        path: Library to write.
+
+    Returns:
+        What was compiled, and for each function whose kernel did not compile what it has instead.
+    """
+    try:
+        _compile(mod, target, kind, path)
+        return mod, {}
+    except EnvironmentSetupError:
+        raise
+    except Exception:
+        if target.gpu is None or before is None:
+            raise
+        check = functools.partial(_why_not_built, arch=target.gpu)
+        mod, others = replace_kernels(before, mod, target.gpu, check)
+        if not others:
+            raise
+    _compile(mod, target, kind, path)
+    return mod, others
 
 
 def _why_not_built(kernels: dict[str, tvm.tirx.PrimFunc], arch: CudaArch) -> str | None:
@@ -134,7 +152,7 @@ def _why_not_built(kernels: dict[str, tvm.tirx.PrimFunc], arch: CudaArch) -> str
     except EnvironmentSetupError:
         raise
     except Exception as error:
-        return one_line(error)
+        return last_line(error)
     return None
 
 

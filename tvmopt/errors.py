@@ -92,3 +92,15 @@ class PromotionRefusedError(TvmoptError):
     """A candidate does not meet the conditions for the alias it was proposed for."""
 
     failure_class = "promotion_refused"
+
+
+def last_line(error: Exception, most: int | None = 300) -> str:
+    """The last line of what ``error`` says, which is where TVM and LLVM say what is wrong.
+
+    Args:
+        error: What was raised.
+        most: Characters that are kept; None for all.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.endswith("skipped ...)")]  # TVM says how many
+    return lines[-1][:most] if lines else type(error).__name__

@@ -13,7 +13,7 @@ from onnx import version_converter
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.errors import UnsupportedOperatorError, last_line
 from tvmopt.frontend.layers import Layer, layer_table
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
 from tvmopt.transform.anchors import anchors, is_anchor, with_layers
@@ -45,7 +45,7 @@ def import_onnx(
     except Exception as error:
         found = failing_nodes(model, _import_some_opset)
         if not found:
-            found = [Unsupported("(whole graph)", "", _one_line(error))]
+            found = [Unsupported("(whole graph)", "", last_line(error))]
         raise UnsupportedOperatorError(describe(found)) from error
 
 
@@ -136,8 +136,3 @@ class _LabellingImporter(ONNXGraphImporter):
                 self._label(field, name)
         elif isinstance(expr, relax.TupleGetItem):
             self._label(expr.tuple_value, name)
-
-
-def _one_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 import onnx
 from onnx import helper
 
+from tvmopt.errors import last_line
+
 _DIRECTLY_HANDLED = {"If", "Constant"}
 _NAMES_SHOWN = 4
 
@@ -56,8 +58,7 @@ def failing_nodes(
         try:
             importer(single)
         except Exception as error:  # any failure of a converter is the finding
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            reason = lines[-1][:160] if lines else type(error).__name__
+            reason = last_line(error, 160)
             found.append(Unsupported(node.op_type, _name(node, index), reason))
     return found
 

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvmopt.errors import ArtifactError
+from tvmopt.errors import ArtifactError, last_line
 from tvmopt.measure.batch import PLACES, ROUNDS, time_candidates
 from tvmopt.measure.jobs import compare, numpy_dtype, pack, packing_file, run_reference
 from tvmopt.remote import Board
 from tvmopt.remote.model import upload_library
-from tvmopt.remote.session import WAIT_S, last_line, limited, open_session, request
+from tvmopt.remote.session import WAIT_S, limited, open_session, request
 
 _REPEATS, _REPEAT_MS = 3, 20
 _THREADS = "runtime.config_threadpool"

@@ -16,6 +16,7 @@ import time
 from typing import IO
 
 from tvmopt import host
+from tvmopt.errors import last_line
 
 
 def main() -> None:
@@ -44,9 +45,9 @@ def main() -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Class and last line of an error, which is where TVM and LLVM say what is wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1]}"[:300] if lines else type(error).__name__
+    """Class and last line of an error."""
+    name, said = type(error).__name__, last_line(error)
+    return name if said == name else f"{name}: {said}"[:300]
 
 
 def _write(pipe: IO[str], line: str) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmopt.errors import ArtifactError
-from tvmopt.remote.session import last_line
+from tvmopt.errors import ArtifactError, last_line
 from tvmopt.runtime.checks import check_files
 from tvmopt.runtime.metadata import LIBRARY_FILE, ModelMetadata
 from tvmopt.runtime.model import golden_deviation, read_golden

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tvmopt.errors import ArtifactError, ConfigError, LimitError, TvmoptError
+from tvmopt.errors import ArtifactError, ConfigError, LimitError, TvmoptError, last_line
 from tvmopt.remote.board import Board
 
 SESSION_S = 900.0
@@ -135,12 +135,6 @@ def translated(board: Board, session_s: float) -> Iterator[None]:
             "there crashed, for example of an instruction that its CPU lacks; see the log of its "
             "RPC server, start that again if it died, and check target"
         ) from error
-
-
-def last_line(error: Exception) -> str:
-    """The line in which TVM says what is wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from tvm import s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
+from tvmopt.errors import last_line
 from tvmopt.intrin import with_tile_configuration
 from tvmopt.intrin.choose import with_intrinsic_functions
 
@@ -61,7 +62,7 @@ def apply_hint(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule:
     try:
         schedule = TEMPLATES[hint.template].apply(func, hint)
     except (ScheduleError, InternalError) as error:
-        raise NotApplicable(f"{hint.template} refused: {_last_line(error)}") from error
+        raise NotApplicable(f"{hint.template} refused: {last_line(error, None)}") from error
     if schedule is None:
         raise NotApplicable(f"{hint.template} does not fit")
     annotate_rounding(schedule, hint.arch)
@@ -84,8 +85,3 @@ def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
     for key, value in (func.attrs or {}).items():
         result = result.with_attr(key, value)
     return result.with_attr(SCHEDULED_ATTR, True)
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -21,6 +21,7 @@ from tvm.s_tir.schedule.trace import Trace
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_vector_width
 
+from tvmopt.errors import last_line
 from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
 from tvmopt.schedule.analysis import block_facts, leaf_blocks
 from tvmopt.schedule.stage import inline_injective, split_vector
@@ -73,8 +74,7 @@ def transfer_trace(
     except NotApplicable:
         raise
     except Exception as error:  # TVM's checks fail with errors of every type
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise NotApplicable(f"the trace does not fit: {lines[-1] if lines else error}") from error
+        raise NotApplicable(f"the trace does not fit: {last_line(error, None)}") from error
     return finish(sch.mod["main"], func)
 
 

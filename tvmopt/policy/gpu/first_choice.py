@@ -9,6 +9,7 @@ from tvm import IRModule, tirx
 from tvm.ir import GlobalVar
 
 from tvmopt.arch.cuda import CudaArch
+from tvmopt.errors import last_line
 from tvmopt.schedule.apply import SCHEDULED_ATTR, NotApplicable
 from tvmopt.schedule.gpu.apply import gpu_kernel
 from tvmopt.schedule.gpu.hint import GpuHint
@@ -79,7 +80,7 @@ def schedule_kernels(mod: IRModule, arch: CudaArch) -> tuple[IRModule, dict[str,
         try:
             found = first_kernel(func, arch)
         except Exception as error:  # a fault of ours in one function must not cost the network
-            found = f"{type(error).__name__}: {one_line(error)}"
+            found = f"{type(error).__name__}: {last_line(error)}"
         if isinstance(found, str):
             served[var.name_hint] = f"unscheduled: {found}"
             left[var] = func
@@ -172,13 +173,6 @@ def _other_kernel(
             return kernel, template
     [(_, kernel)] = default_kernels(IRModule({"main": func}), arch).functions_items()
     return kernel, "TVM's default rules"
-
-
-def one_line(error: Exception) -> str:
-    """What ``error`` says, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.endswith("skipped ...)")]  # TVM says how many
-    return lines[-1][:300] if lines else type(error).__name__
 
 
 def default_kernels(mod: IRModule, arch: CudaArch) -> IRModule:

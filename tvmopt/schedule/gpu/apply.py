@@ -12,6 +12,7 @@ from tvm.s_tir import ScheduleError
 
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.cuda.overlap import OVERLAPS
+from tvmopt.errors import last_line
 from tvmopt.hopper.pipeline import PIPELINE
 from tvmopt.hopper.template import HOPPER_CONV, HOPPER_GEMM
 from tvmopt.schedule.apply import SCHEDULED_ATTR, NotApplicable
@@ -82,9 +83,7 @@ def apply_gpu_hint(func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | tirx.
     try:
         result = GPU_TEMPLATES[hint.template].apply(func, hint)
     except (ScheduleError, InternalError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = lines[-1] if lines else type(error).__name__
-        raise NotApplicable(f"{hint.template} refused: {reason}") from error
+        raise NotApplicable(f"{hint.template} refused: {last_line(error, None)}") from error
     if result is None:
         raise NotApplicable(f"{hint.template} does not fit")
     return result
