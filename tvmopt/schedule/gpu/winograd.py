@@ -27,6 +27,7 @@ from .steps import (
     inline_all,
     load_at,
     moves_by_vectors,
+    split_threads,
     store_at,
 )
 
@@ -231,7 +232,7 @@ def _shape(sch: s_tir.Schedule, block: SBlockRV) -> list[int]:
 
 def _bind(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: GpuHint) -> LoopRV:
     """Deal what ``loops`` run over to threads."""
-    grid, thread = sch.split(fuse_all(sch, loops), [None, hint.thread[0]])
+    grid, thread = split_threads(sch, fuse_all(sch, loops), hint.thread[0])
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     return thread
