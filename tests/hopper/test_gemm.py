@@ -17,6 +17,7 @@ from tvmopt.hopper.problem import GemmProblem
 
 SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
 STAGED = dataclasses.replace(SMALL, staged=True, persistent=False)
+DIVIDED = Config(columns=128, split=2, persistent=False, buffers=1)
 
 
 def test_instructions_of_a_product():
@@ -40,8 +41,9 @@ def test_instructions_of_a_product():
         (
             {"m": 16},
             dataclasses.replace(STAGED, swap=True, columns=16, split=2),
-            ["add_remote_4_f32", "mapa.shared::cluster", "m64n16k16"],
+            ["send_four_f32", "mapa.shared::cluster", "m64n16k16"],
         ),
+        ({}, DIVIDED, ["send_four_f32", "stmatrix", "tensor.2d.global"]),
         ({}, Config(columns=128, cluster=2), ["multicast::cluster"]),
         ({"dynamic": True}, Config(columns=128), ["cp.async.bulk.tensor.2d"]),
     ],
@@ -62,7 +64,15 @@ def _bias_gelu(accumulator, out):
     return elementwise(accumulator, out, compute, [("float16", (500,), (1,))], rank=2)
 
 
-@pytest.mark.parametrize("config", [SMALL, dataclasses.replace(STAGED, columns=40)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        SMALL,
+        dataclasses.replace(STAGED, columns=40),
+        DIVIDED,
+        dataclasses.replace(STAGED, consumers=2, columns=104, split=2),
+    ],
+)
 def test_epilogue_compiles(config, tmp_path):
     problem = GemmProblem(333, 504, 128, epilogue=_bias_gelu("float32", "float16"))
     source = cuda_source(gemm(problem, config))
@@ -71,6 +81,15 @@ def test_epilogue_compiles(config, tmp_path):
     if said is None:
         pytest.skip("nvcc is not installed")
     assert "0 bytes spill stores" in said
+
+
+@pytest.mark.parametrize("columns", [8, 40, 128])
+@pytest.mark.parametrize("split", [1, 2, 3, 8])
+def test_every_column_is_finished_by_one_thread_block(columns, split):
+    config = dataclasses.replace(STAGED, columns=columns, split=split)
+    parts = [config.columns_of(rank) for rank in range(split)]
+    assert [c for part in parts for c in part] == list(range(columns))
+    assert max(map(len, parts)) == config.part_columns
 
 
 @pytest.mark.parametrize(
@@ -101,7 +120,8 @@ def test_refused_products(fields, reason):
         (Config(columns=20), "a multiple of 8"),
         (Config(consumers=4), "one to three warpgroups"),
         (dataclasses.replace(STAGED, split=9), "cannot be divided by 9"),
-        (dataclasses.replace(SMALL, split=2), "a cluster divides needs staged stores"),
+        (dataclasses.replace(SMALL, split=2), "a cluster divides needs one tile a thread block"),
+        (dataclasses.replace(DIVIDED, split=3), "whole groups"),
         (dataclasses.replace(SMALL, swap=True), "exchanged operands need staged stores"),
         (dataclasses.replace(SMALL, columns=72), "whole groups"),
         (Config(consumers=3, columns=256, stages=2), "registers"),

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.cuda.lean import LeanError, lean_compiler
@@ -97,16 +98,34 @@ def compile_cubin(source: str, arch: CudaArch) -> bytes:
         with contextlib.suppress(LeanError):  # what is wrong with it, if anything, nvcc says
             return lean.cubin(source)
     try:
-        with arch.to_tvm():
+        with arch.to_tvm(), _exact_functions():
             code = compile_cuda(
                 source,
                 target_format="cubin",
-                arch=option if which == "nvcc" else arch.arch,
+                arch=[*option, *_FAST] if which == "nvcc" else arch.arch,
                 compiler=which,
             )
     except RuntimeError as error:
         raise BuildError(f"{which} refused a kernel: {first_complaint(str(error))}") from error
     return bytes(code)
+
+
+# Division and roots by the fast instructions, without numbers near zero; unlike --use_fast_math not
+# functions, whose fast forms err by 5e-4 (tanh) and have no powers of negative numbers.
+_FAST = ("--ftz=true", "--prec-div=false", "--prec-sqrt=false")
+_NO_FAST_MATH = "TVM_CUDA_NVCC_NO_FAST_MATH"
+
+
+@contextlib.contextmanager
+def _exact_functions() -> Iterator[None]:
+    """While this lasts, TVM does not ask nvcc for fast functions."""
+    before = os.environ.get(_NO_FAST_MATH)
+    os.environ[_NO_FAST_MATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NO_FAST_MATH]
 
 
 def _nvcc_options() -> tuple[str, ...]:
@@ -115,8 +134,7 @@ def _nvcc_options() -> tuple[str, ...]:
 
     quiet = ("-v", "--warn-on-local-memory-usage")
     told = ",".join(flag for flag in _ptxas_option_flags() if flag not in quiet)
-    fast = () if os.environ.get("TVM_CUDA_NVCC_NO_FAST_MATH") else ("--use_fast_math",)
-    return ("-O3", "--expt-relaxed-constexpr", *fast, *((f"--ptxas-options={told}",) * bool(told)))
+    return ("-O3", "--expt-relaxed-constexpr", *_FAST, *((f"--ptxas-options={told}",) * bool(told)))
 
 
 def first_complaint(log: str) -> str:

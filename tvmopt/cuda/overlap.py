@@ -1,9 +1,13 @@
-"""A kernel's blocks come to the GPU while the kernel before ends (programmatic dependent launch).
+"""A kernel comes when the blocks of the one before have ended (programmatic dependent launch).
 
-Between two kernels of a stream a GPU does nothing for about a microsecond. From compute capability
-9.0 on a kernel may say, here as it begins, that the next one can be brought; its blocks then take
-the places that become free, and wait until all of the kernel before is done and its results are
-seen. They wait before they read or write anything, so that the order of a stream holds.
+Between two kernels of a stream a GPU does nothing for about a microsecond: what the one before
+wrote is brought to where all see it, and the next one is launched. From compute capability 9.0 on
+the second can begin while the first is still done: its blocks come once all blocks of the kernel
+before have ended, and wait, before they read or write anything, until its results are seen.
+
+A kernel could ask for its successor before its end. Successors then take the places of the blocks
+that end first, many on the same multiprocessor, while others get none: networks of kernels of many
+kinds took 1 to 15 % longer on an H200, a kernel that follows itself less.
 
 A kernel that waits is launched so, and no other: whoever did not wait would run too early.
 """
@@ -26,7 +30,6 @@ _LEAST_CAPABILITY = 90
 _WAIT = "tvmopt_wait_for_kernel_before"
 _SOURCE = f"""
 __forceinline__ __device__ void {_WAIT}() {{
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }}
 """

@@ -73,26 +73,43 @@ class Config:
         """Shared memory of one stage, in bytes."""
         return (self.rows + self.columns) * DEPTH_BYTES
 
+    def columns_of(self, rank: int) -> range:
+        """The columns of a tile that thread block ``rank`` of a cluster finishes and stores."""
+        blocks = self.columns // 8
+        return range(
+            8 * (rank * blocks // self.ranks), 8 * ((rank + 1) * blocks // self.ranks)
+        )
+
+    @property
+    def part_columns(self) -> int:
+        """The most columns of a tile that one thread block finishes."""
+        return 8 * ceil_div(self.columns // 8, self.ranks)
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Shared memory in which the sums of the other thread blocks arrive, in bytes."""
+        return (self.ranks - 1) * self.rows * self.part_columns * 4
+
     @property
     def pitch(self) -> int:
         """Elements between rows of C in the staged tile; padded against bank conflicts."""
-        return self.rows + 4 if self.swap else self.columns + 8
+        return self.rows + 4 if self.swap else self.part_columns + 8
 
     @property
     def staged_bytes(self) -> int:
-        """Shared memory of the staged tile, in bytes."""
-        return (self.columns if self.swap else self.rows) * self.pitch * 4
+        """Shared memory of the staged tile, or the part of it that one block has, in bytes."""
+        return (self.part_columns if self.swap else self.rows) * self.pitch * 4
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of the kernel, in bytes."""
-        ring = self.stages * self.stage_bytes
+        ring = max(self.stages * self.stage_bytes, self.exchange_bytes)
         if not self.staged:
             ring += self.consumers * self.buffers * 64 * self.atoms * 128
         elif self.persistent:
             ring += self.staged_bytes
         else:
-            ring = max(ring, self.staged_bytes)
+            ring = max(ring, self.exchange_bytes + self.staged_bytes)
         return ring + 16 * self.stages + 1024
 
     @property
@@ -139,8 +156,8 @@ class Config:
             return "a cluster shares either columns or depth"
         if self.split > 1:
             depth = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
-            if not self.apart and (not self.staged or self.persistent):
-                return "a depth that a cluster divides needs staged stores and one tile a block"
+            if not self.apart and self.persistent:
+                return "a depth that a cluster divides needs one tile a thread block"
             if self.ranks > 8 or depth < self.split:
                 return f"a depth of {depth} steps cannot be divided by {self.split}"
         if self.apart and not 1 < self.split <= MOST_ELEMENTS // problem.elements:
@@ -154,9 +171,9 @@ class Config:
             if problem.n * size % 16:
                 row = problem.n * size
                 return f"the copy engine stores rows of a multiple of 16 bytes, not {row}"
-            chunk = 128 // size
-            if self.columns % chunk or self.columns // chunk % self.buffers:
-                return f"{self.columns} columns are not whole groups of {self.buffers} x {chunk}"
+            chunk, part = 128 // size, self.columns // self.ranks
+            if self.columns % (chunk * self.ranks) or part // chunk % self.buffers:
+                return f"{part} columns are not whole groups of {self.buffers} x {chunk}"
         return None
 
     def major(self, problem: GemmProblem) -> tuple[bool, bool]:

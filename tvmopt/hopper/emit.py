@@ -42,18 +42,6 @@ _STORE_FOUR = {
     "int8": ("int", "*(char4*)p = make_char4(a, b, c, d);"),
 }
 _FOUR = "__forceinline__ __device__ void {0}(void* p, {1} a, {1} b, {1} c, {1} d) {{ {2} }}\n"
-_ADD_REMOTE = """
-__forceinline__ __device__ void {name}(void* to, void* from, int rank) {{
-  unsigned int local = __cvta_generic_to_shared(from);
-  unsigned int remote;
-  {kind} v[{count}];
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
-  asm volatile("ld.shared::cluster{vector}.{suffix} {places}, [%{count}];"
-               : {outs} : "r"(remote) : "memory");
-  {kind}* sum = ({kind}*)to;
-  for (int e = 0; e < {count}; ++e) sum[e] += v[e];
-}}
-"""
 _COPY = """
 __forceinline__ __device__ void copy_{1}(void* to, const void* from) {{
   {0} value = *(const {0}*)from;
@@ -250,30 +238,6 @@ def copy(target: Any, pointer: Any, size: int) -> None:
     source = _COPY.format(_VECTOR[size], size)
     build.evaluate(
         T.cuda.func_call(f"copy_{size}", target.ptr_to([0]), pointer, source_code=source)
-    )
-
-
-def add_remote(target: Any, pointer: Any, dtype: str, count: int, rank: Any) -> None:
-    """Add to ``target`` the neighbours that block ``rank`` of the cluster has at ``pointer``.
-
-    Args:
-        target: An array of them, of float32 or int32.
-        pointer: Where they lie in the own shared memory.
-        dtype: Their type.
-        count: How many, 1, 2 or 4.
-        rank: The block.
-    """
-    kind, suffix, letter = ("float", "f32", "f") if dtype == "float32" else ("int", "s32", "r")
-    places = ", ".join(f"%{e}" for e in range(count))
-    name = f"add_remote_{count}_{suffix}"
-    source = _ADD_REMOTE.format(
-        name=name, kind=kind, count=count, suffix=suffix,
-        vector=f".v{count}" if count > 1 else "",
-        places=f"{{{places}}}" if count > 1 else places,
-        outs=", ".join(f'"={letter}"(v[{e}])' for e in range(count)),
-    )  # fmt: skip
-    build.evaluate(
-        T.cuda.func_call(name, target.ptr_to([0]), pointer, rank, source_code=source)
     )
 
 

@@ -24,6 +24,7 @@ from .emit import (
     when,
 )
 from .epilogue import Epilogue
+from .exchange import Exchange
 from .parameters import Parameters
 from .problem import BYTES, ceil_div
 from .stage_layout import Lines, lines_of
@@ -107,16 +108,7 @@ class Kernel(Storing):
         pool = SMEMPool()
         self.left_ring = pool.alloc((c.stages, c.rows * self.depth), self.dtype, align=1024)
         self.right_ring = pool.alloc((c.stages, c.columns * self.depth), self.dtype, align=1024)
-        if not c.staged:
-            shape = (c.consumers * c.buffers, 64 * c.atoms * (128 // BYTES[self.out_dtype]))
-            self.leaving = pool.alloc(shape, self.out_dtype, align=1024)
-        elif c.persistent:
-            self.leaving = pool.alloc((c.staged_bytes // 4,), self.accumulator, align=1024)
-        else:  # in place of the ring, which is empty by then
-            end = pool.offset
-            pool.move_base_to(0)
-            self.leaving = pool.alloc((c.staged_bytes // 4,), self.accumulator, align=1024)
-            pool.move_base_to(max(end, pool.offset))
+        self._leaving_memory(pool)
         self.full = Barriers(pool, c.stages)
         self.empty = Barriers(pool, c.stages)
         if self.residual is not None:
@@ -133,6 +125,27 @@ class Kernel(Storing):
         self._sync_blocks()
         # All that is before touches this thread block's own memory alone.
         build.evaluate(wait_for_kernel_before())
+
+    def _leaving_memory(self, pool: SMEMPool) -> None:
+        """What sums are exchanged through and leave from; in place of the ring, once it is empty.
+
+        What a persistent kernel still sends while it loads the next tile has room of its own.
+        """
+        c = self.config
+        end = pool.offset
+        if c.ranks > 1:
+            pool.move_base_to(0)
+            self.exchanged = pool.alloc((c.exchange_bytes // 4,), self.accumulator, align=1024)
+        if not c.staged or c.persistent:
+            pool.move_base_to(max(end, pool.offset))
+        elif c.ranks == 1:
+            pool.move_base_to(0)
+        if c.staged:
+            self.leaving = pool.alloc((c.staged_bytes // 4,), self.accumulator, align=1024)
+        else:
+            shape = (c.consumers * c.buffers, 64 * c.atoms * (128 // BYTES[self.out_dtype]))
+            self.leaving = pool.alloc(shape, self.out_dtype, align=1024)
+        pool.move_base_to(max(end, pool.offset))
 
     def _sync_blocks(self) -> None:
         shared = max(self.config.cluster, self.config.ranks) > 1
@@ -188,11 +201,10 @@ class Kernel(Storing):
                     set_registers("dec", few)
                 with when(self.thread < 1):
                     for_tiles(self._produce)
-        if c.ranks > 1:
-            self._sync_cluster()
-            with when(self.group < c.consumers):
-                self._store_staged(tile_of(block))
-        if max(c.cluster, c.ranks) > 1:
+                if c.ranks > 1:  # as the others do in _exchange
+                    self._sync_cluster()
+                    self._sync_cluster()
+        if c.cluster > 1:
             self._sync_cluster()
 
     def _sync_cluster(self) -> None:
@@ -313,16 +325,39 @@ class Kernel(Storing):
         build.evaluate(T.ptx.wgmma.wait_group.sync.aligned(0))
         if c.flight:
             self._release(self._before.value)
-        if not c.staged:
-            self._send(tile)
+        if c.ranks > 1:
+            self._exchange(tile)
+        else:
+            self._leave(tile, range(c.columns))
+
+    def _exchange(self, tile: Tile) -> None:
+        """Add up with the other thread blocks of the cluster, and store what is left to this one.
+
+        It begins where all have emptied their rings, in place of which the sums arrive.
+        """
+        c = self.config
+        me = build.Bind(self.group * 128 + self.thread)
+        exchange = Exchange(c, self._sums, self.exchanged, self.rank, me)
+        self._sync_cluster()
+        exchange.give()
+        self._sync_cluster()
+        for rank in range(c.ranks):
+            if columns := c.columns_of(rank):
+                with when(self.rank == rank):
+                    exchange.take(rank)
+                    self._leave(tile, columns)
+
+    def _leave(self, tile: Tile, columns: range) -> None:
+        """Store these columns of a tile."""
+        if not self.config.staged:
+            self._send(tile, columns)
             return
-        threads = c.consumers * 128
+        threads = self.config.consumers * 128
         # Others may still multiply from the ring, or read the tile before.
         sync_threads_of(8, threads)
-        self._keep()
-        if c.ranks == 1:
-            sync_threads_of(8, threads)
-            self._store_staged(tile)
+        self._keep(columns)
+        sync_threads_of(8, threads)
+        self._store_staged(tile, columns)
 
 
 def _tiles(extent: Any, tile: int) -> Any:

@@ -48,8 +48,10 @@ _STORE_ODD = 1.551
 _ISSUE = 1.0 / 128.0
 # Instructions for which a load counts, less those of one from shared memory.
 _LOADED = 9.0
-# Cycles in which a load arrives; and to add up a tile of 128 x 256 numbers of several blocks.
-_LATENCY, _ADD_UP = 1454.0, 12423.0
+# Cycles in which a load arrives.
+_LATENCY = 1454.0
+# Cycles in which thread blocks wait for each other to add up, and of each number that one sends.
+_MEET, _SENT = 900.0, 0.17
 # Cycles of a step besides.
 _STEP = 8.040
 # Cycles that a kernel before takes besides reading and writing.
@@ -198,7 +200,7 @@ def _cost(
             work -= _LOADED * any(all(along) for _, along in problem.epilogue.reads)
         ending += _ISSUE * area * work
     if c.ranks > 1:
-        ending = ending / c.ranks + _ADD_UP * area / 32768.0
+        ending = ending / c.ranks + _MEET + _SENT * area * (c.ranks - 1) / c.ranks
     ending += _TURN
     dram = moved / (arch.dram_bytes_cycle * _STREAM)
     work = waves * (depth * step + ending) + (_CLUSTER if shared > 1 else 0.0)

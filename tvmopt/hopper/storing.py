@@ -16,7 +16,6 @@ from .config import Config
 from .emit import (
     Barriers,
     Scalar,
-    add_remote,
     as_register,
     const,
     copy,
@@ -33,6 +32,8 @@ from .parameters import Parameters
 from .problem import BYTES, ceil_div
 from .residual import Residual, residual_of
 
+# How many pieces of a staged tile a thread reads before it stores them.
+_TOGETHER = (4, 2, 1)
 _PACK = {"float16": "cvt.rn.f16x2.f32", "bfloat16": "cvt.rn.bf16x2.f32"}
 
 
@@ -67,9 +68,10 @@ class Storing(abc.ABC):
     lane: Any
     thread: Any
     rank: Any
-    # Registers of the sums; what is on its way out, in shared memory.
+    # Registers of the sums; what is on its way out, in shared memory, and to other blocks' threads.
     _sums: Any
     leaving: Any
+    exchanged: Any
     # The map by which they leave; what is loaded there before has a barrier for each warpgroup.
     out_map: Any
     arriving: Barriers
@@ -116,7 +118,8 @@ class Storing(abc.ABC):
         """
         c = self.config
         whole = c.columns * BYTES[self.out_dtype] == 128 * c.buffers
-        if c.staged or not whole or not all(isinstance(e, int) for e in self.out_shape):
+        static = all(isinstance(e, int) for e in self.out_shape)
+        if c.staged or c.ranks > 1 or not whole or not static:
             return []
         self.residual = residual_of(self.ending, self.out_shape, self.out_dtype)
         if self.residual is None:
@@ -217,8 +220,13 @@ class Storing(abc.ABC):
             self._splits[count] = split_runs(self.ending, count)
         return self._splits[count]
 
-    def _send(self, tile: Tile) -> None:
-        """Round the sums into shared memory, and let the copy engine store them."""
+    def _send(self, tile: Tile, columns: range) -> None:
+        """Round sums into shared memory, and let the copy engine store them.
+
+        Args:
+            tile: The tile.
+            columns: Which of its columns, whole lines of 128 bytes.
+        """
         c = self.config
         width = 128 // BYTES[self.out_dtype]
         per = c.columns // 2
@@ -238,7 +246,7 @@ class Storing(abc.ABC):
         if self.residual is not None:
             self.arriving.wait(self.group, self._residual_phase.value)
             self._residual_phase.set(self._residual_phase.value ^ 1)
-        for chunk in range(c.columns // width):
+        for chunk in range(columns.start // width, columns.stop // width):
             self._chunk = chunk
             buffer = self.group * c.buffers + chunk % c.buffers
             if self.residual is None:
@@ -296,16 +304,16 @@ class Storing(abc.ABC):
                     *pair(index, row, column + col),
                 )
 
-    def _keep(self) -> None:
-        """Put the sums into the staged tile, as C lies in memory."""
+    def _keep(self, columns: range) -> None:
+        """Put the sums of these columns into the staged tile, as C lies in memory."""
         c = self.config
         per = c.columns // 2
         for m in range(c.atoms):
             row = self.group * (64 * c.atoms) + m * 64 + self.warp * 16 + quotient(self.lane, 4)
-            for j in range(c.columns // 8):
+            for j in range(columns.start // 8, columns.stop // 8):
                 for h in range(2):
                     index = m * per + j * 4 + 2 * h
-                    col = j * 8 + remainder(self.lane, 4) * 2
+                    col = j * 8 - columns.start + remainder(self.lane, 4) * 2
                     if c.swap:
                         for e in range(2):
                             build.buffer_store(
@@ -321,31 +329,37 @@ class Storing(abc.ABC):
                             self._sum(index + 1),
                         )
 
-    def _store_staged(self, tile: Tile) -> None:
-        """Store the staged tile, neighbouring threads neighbouring elements."""
+    def _store_staged(self, tile: Tile, columns: range) -> None:
+        """Store these columns from the staged tile, neighbouring threads neighbouring elements."""
         c = self.config
-        height, width = (c.columns, c.rows) if c.swap else (c.rows, c.columns)
-        top, begin = (tile.column, tile.row) if c.swap else (tile.row, tile.column)
+        here = tile.column + columns.start
+        if c.swap:
+            (height, width), (top, begin) = (len(columns), c.rows), (here, tile.row)
+        else:
+            (height, width), (top, begin) = (c.rows, len(columns)), (tile.row, here)
         across = int(self.out_shape[-1])
         out = build.decl_buffer(self.out_shape, self.out_dtype, data=self.out.data)
         # As many at once as are in one row; neighbouring threads store neighbours, whatever it is.
         at_once = next(v for v in (4, 2, 1) if across % v == 0)
         threads = c.consumers * 128
         pieces = height * width // at_once
-        rounds = ceil_div(pieces, threads * c.ranks)
+        rounds = ceil_div(pieces, threads)
+        together = 1 if pieces % threads else next(v for v in _TOGETHER if rounds % v == 0)
         me = build.Bind(self.group * 128 + self.thread)
-        with build.serial(0, rounds) as i:
-            piece = build.Bind((i * c.ranks + self.rank) * threads + me)
+
+        def load(piece: Any) -> tuple[Any, Any, Any]:
             row = build.Bind(quotient(piece, width // at_once))
             col = build.Bind(remainder(piece, width // at_once) * at_once)
-            indices, bounds = self.place(tile, top + row, begin + col)
+            kept = build.alloc_local([at_once], self.accumulator)
+            copy(kept, self.leaving.ptr_to([row * c.pitch + col]), 4 * at_once)
+            return build.Bind(top + row), build.Bind(begin + col), kept
+
+        def store(row: Any, col: Any, kept: Any) -> None:
+            indices, bounds = self.place(tile, row, col)
             inside = [index < bound for index, bound in bounds if bound is not None]
-            if pieces % (threads * c.ranks):
-                inside.append(piece < pieces)
             with when(tirx.all(*inside)) if inside else nullcontext():
-                kept = self._kept(row * c.pitch + col, at_once)
                 sums = [kept[e] for e in range(at_once)]
-                done = self._finish(sums, tile, top + row, begin + col, clamp=False)
+                done = self._finish(sums, tile, row, col, clamp=False)
                 registers = [as_register(d, self.out_dtype) for d in done]
                 if at_once == 1:
                     build.buffer_store(out, done[0], indices)
@@ -354,19 +368,13 @@ class Storing(abc.ABC):
                 else:
                     store_four(out.ptr_to(indices), self.out_dtype, registers)
 
-    def _kept(self, place: Any, count: int) -> Any:
-        """Neighbouring sums of the staged tile, of all parts of the depth together."""
-        c = self.config
-        kept = build.alloc_local([count], self.accumulator)
-        pointer = self.leaving.ptr_to([place])
-        if c.ranks == 1:
-            copy(kept, pointer, 4 * count)
-            return kept
-        for e in range(count):
-            build.buffer_store(kept, tirx.const(0, self.accumulator), [e])
-        for rank in range(c.ranks):
-            add_remote(kept, pointer, self.accumulator, count, const(rank))
-        return kept
+        with build.serial(0, rounds // together) as i:
+            first = build.Bind(i * (threads * together) + me)
+            with when(first < pieces) if pieces % threads else nullcontext():
+                # Reading does not wait for what is stored, nor each for the one before.
+                loaded = [load(build.Bind(first + threads * e)) for e in range(together)]
+                for one in loaded:
+                    store(*one)
 
 
 def _less(bound: Any, count: int) -> Any:

@@ -19,6 +19,7 @@ from tvmopt.transform.conv2d_transpose import (
     interleave_phases,
     phase_weight,
 )
+from tvmopt.transform.powers import power_by_products
 from tvmopt.transform.products import PRODUCTS, missing_products
 from tvmopt.transform.wide_sums import wide_sums
 from tvmopt.transform.winograd import WinogradRule, takes_winograd
@@ -37,6 +38,7 @@ def legalize_map(winograd: WinogradRule | None = None) -> dict[str, Legalize]:
         "relax.matmul": _matmul,
         "relax.nn.conv2d": or_winograd(winograd, _conv2d),
         "relax.nn.conv2d_transpose": _conv2d_transpose,
+        "relax.power": power_by_products,
         **wide_sums(),
     }
 

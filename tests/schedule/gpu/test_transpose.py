@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tvm import relax
 
@@ -26,6 +28,9 @@ FUNCTIONS = {
     "odd": lambda: lowered(lambda x: op.permute_dims(x, [1, 0]), ((97, 51), H)),
     "to_nhwc": lambda: lowered(lambda x: op.permute_dims(x, [0, 2, 3, 1]), ((2, 64, 16, 24), H)),
     "odd_planes": lambda: lowered(lambda x: op.permute_dims(x, [0, 2, 3, 1]), ((2, 20, 7, 7), H)),
+    "planes_of_whole_tiles": lambda: lowered(
+        lambda x: op.permute_dims(x, [0, 3, 1, 2]), ((1, 6, 64, 32), F)
+    ),
     "batched": lambda: lowered(lambda x: op.permute_dims(x, [0, 2, 1]), ((3, 96, 128), F)),
     "rotated": lambda: lowered(lambda x: op.permute_dims(x, [2, 0, 1]), ((6, 9, 128), F)),
     "fused": lambda: lowered(
@@ -43,6 +48,15 @@ def test_what_keeps_its_last_axis_is_refused() -> None:
     func = lowered(lambda x: op.permute_dims(x, [1, 0, 2]), ((4, 6, 32), F))
     with pytest.raises(NotApplicable, match="gpu_transpose does not fit"):
         apply_gpu_hint(func, HINTS[0])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_thread_keeps_no_more_than_it_moves(name: str) -> None:
+    func = FUNCTIONS[name]()
+    for one in HINTS:
+        code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
+        kept = re.findall(r"\n *alignas\(\d+\) \w+ \w+\[(\d+)\]", code)
+        assert all(int(count) <= one.vector for count in kept)
 
 
 def test_both_sides_move_sixteen_bytes_at_once() -> None:

@@ -98,11 +98,10 @@ def _configs(out: str, arch: CudaArch, *, swap: bool, whole: bool) -> Iterator[C
             if split > 1 or exchange:
                 if exchange and not swap:
                     continue
-                yield from _filled(
-                    dataclasses.replace(
-                        plain, staged=True, persistent=False, split=split, swap=exchange
-                    )
-                )
+                part = dataclasses.replace(plain, persistent=False, split=split, swap=exchange)
+                yield from _filled(dataclasses.replace(part, staged=True))
+                if split > 1 and not exchange:
+                    yield from _filled(dataclasses.replace(part, buffers=1))
 
 
 def _apart(problem: GemmProblem, arch: CudaArch, swap: bool) -> Iterator[Config]:

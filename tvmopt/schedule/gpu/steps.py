@@ -345,6 +345,25 @@ def cache_result(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> SBlockRV:
     return copy
 
 
+def cache_result_along(
+    sch: s_tir.Schedule, block: SBlockRV, axis: int, vector: int
+) -> SBlockRV:
+    """As :func:`cache_result`, of registers that lie as the axes of ``block`` do, ``axis`` last.
+
+    For blocks whose axes are other ones than the result's: what a thread has of a result in four
+    dimensions, at indices that are quotients, TVM would not know for a few numbers.
+    """
+
+    def layout(*indices: tirx.Var) -> list[ir.Expr]:
+        others = [index for place, index in enumerate(indices) if place != axis]
+        return [*others, indices[axis] // vector, indices[axis] % vector]
+
+    divided = index_map(sch, block, layout)
+    copy = sch.reindex_cache_write(block, 0, "local", divided)
+    sch.transform_block_layout(copy, divided)
+    return copy
+
+
 def store_at(sch: s_tir.Schedule, copy: SBlockRV, loop: LoopRV) -> None:
     """Store within ``loop`` what :func:`cache_result` made, by vectors."""
     sch.reverse_compute_at(copy, loop, preserve_unit_loops=True)

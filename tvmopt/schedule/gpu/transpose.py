@@ -14,7 +14,7 @@ from tvmopt.schedule.analysis import Access, BlockFacts, block_facts
 from .base import GpuTemplate
 from .hint import GpuHint
 from .steps import (
-    cache_result,
+    cache_result_along,
     extent,
     fuse_all,
     index_map,
@@ -95,7 +95,7 @@ class GpuTranspose(GpuTemplate):
         tile = sch.reindex_cache_read(block, index, "shared", index_map(sch, block, layout))
         place = sorted([*used, source, target]).index(source)
         loads = _load_pieces(sch, tile, place, wide) if wide > 1 else None
-        result = cache_result(sch, block, vector) if vector > 1 else None
+        result = cache_result_along(sch, block, target, vector) if vector > 1 else None
         loops = sch.get_loops(block)
         sources, s = sch.split(loops[source], [None, hint.block[0]])
         targets, t = sch.split(loops[target], [None, hint.block[1]])
