@@ -20,7 +20,7 @@ from .problem import BYTES, GemmProblem, ceil_div
 
 # Cycles from the launch until the first products, and from the last ones to the next launch; and
 # those that thread blocks of a cluster need more, to begin and end together.
-_FILL, _CLUSTER = 2184.0, 1760.0
+_FILL, _CLUSTER = 1910.0, 1086.0
 # How much longer than nominally the tensor cores take, because the clock falls when they are busy.
 _POWER = 0.919
 # Share of the time of reading shared memory that all else takes longer, for the power it draws.
@@ -41,21 +41,22 @@ _ODD_PITCH = 2.294
 _STREAM, _NORM = 0.873, 3.287
 # Cycles in which a warpgroup stores 64 x 256 16-bit numbers, by the copy engine and otherwise; and
 # cycles between the last product of a tile and the first of the next besides.
-_STORE, _STORE_STAGED, _TURN = 1566.0, 6341.0, 1016.0
-# How much slower the copy engine stores rows that do not begin at lines of 128 bytes.
-_STORE_ODD = 1.551
+_STORE, _STORE_STAGED, _TURN = 920.0, 2711.0, 1016.0
+# How much slower the copy engine stores rows that do not begin at lines of 128 bytes; and stores of
+# which each waits until the one before has left its only buffer.
+_STORE_ODD, _ONE_BUFFER = 1.551, 1.501
 # Cycles in which a warp's instruction is issued, where all four schedulers are busy.
 _ISSUE = 1.0 / 128.0
 # Instructions for which a load counts, less those of one from shared memory.
 _LOADED = 9.0
 # Cycles in which a load arrives.
-_LATENCY = 1454.0
+_LATENCY = 1324.0
 # Cycles in which thread blocks wait for each other to add up, and of each number that one sends.
-_MEET, _SENT = 900.0, 0.17
+_MEET, _SENT = 1011.0, 0.36
 # Cycles of a step besides.
 _STEP = 8.040
 # Cycles that a kernel before takes besides reading and writing.
-_COPY = 3614.0
+_COPY = 1863.0
 # Clusters that run at once, by their size, on 132 multiprocessors.
 _AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
@@ -190,6 +191,8 @@ def _cost(
     area = c.rows * c.columns
     mine = 64.0 * c.atoms * c.columns / 16384.0
     store = _STORE_STAGED if c.staged else _STORE
+    if not c.staged and c.buffers == 1 and c.columns * BYTES[out] > 128 * c.ranks:
+        store *= _ONE_BUFFER
     if not c.staged and isinstance(problem, GemmProblem) and problem.n * BYTES[out] % 128:
         store *= _STORE_ODD
     ending = store * mine * BYTES[out] / 2.0

@@ -25,7 +25,8 @@ def power_by_products(builder: relax.BlockBuilder, call: relax.Call) -> relax.Ex
     base, exponent = call.args
     value = _constant(exponent)
     same = base.ty.shape is not None and tvm_ffi.structural_equal(base.ty.shape, call.ty.shape)
-    if not same or "float" not in str(base.ty.dtype) or value not in (0.5, *range(1, _MOST + 1)):
+    small = value in (0.5, *range(1, _MOST + 1))
+    if value is None or not small or not same or "float" not in str(base.ty.dtype):
         return call.op.get_attr("FLegalize")(builder, call)
     compute = topi.sqrt if value == 0.5 else functools.partial(_product, int(value))
     return builder.call_te(compute, base, primfunc_name_hint="power")
