@@ -23,6 +23,7 @@ RNG = np.random.default_rng(0)
 SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
 STAGED = dataclasses.replace(SMALL, columns=40, staged=True, persistent=False)
 PERSISTENT = dataclasses.replace(STAGED, columns=64, persistent=True)
+DIVIDED = Config(columns=128, stages=4, split=2, persistent=False, buffers=1)
 SHARED = Config(columns=192, stages=3, cluster=2, buffers=1)
 
 
@@ -60,6 +61,12 @@ def _matrix(*shape, dtype="float16"):
         ({"m": 1000, "n": 1000}, Config(columns=128, stages=5)),
         ({"m": 1000, "n": 1000}, Config(columns=128, stages=5, cluster=2)),
         ({"m": 300, "n": 96}, dataclasses.replace(STAGED, split=3)),
+        ({"m": 300}, DIVIDED),
+        ({"m": 300, "k": 700}, dataclasses.replace(DIVIDED, consumers=1, columns=256, split=4)),
+        (
+            {"dtype": "int8", "out": "int32", "k": 700},
+            dataclasses.replace(STAGED, columns=48, split=2),
+        ),
         ({"batch": 5}, SMALL),
         ({"batch": 5, "batch_b": False}, STAGED),
         ({"dynamic": True}, SMALL),
