@@ -55,6 +55,8 @@ _LATENCY = 1324.0
 _MEET, _SENT = 1011.0, 0.36
 # Cycles of a step besides.
 _STEP = 8.040
+# Cycles from the end of a tile to the first products of the next, which another thread block does.
+_REFILL = 2729.0
 # Cycles that a kernel before takes besides reading and writing.
 _COPY = 1863.0
 # Clusters that run at once, by their size, on 132 multiprocessors.
@@ -207,6 +209,8 @@ def _cost(
     ending += _TURN
     dram = moved / (arch.dram_bytes_cycle * _STREAM)
     work = waves * (depth * step + ending) + (_CLUSTER if shared > 1 else 0.0)
+    if not c.persistent:
+        work += (waves - 1) * _REFILL
     total = (work**_NORM + dram**_NORM) ** (1.0 / _NORM) + _FILL
     return Cost(total, waves * depth * compute, waves * depth * l2, dram, waves * ending)
 

@@ -21,8 +21,12 @@ from .ranked import GpuRanked
 # Rows of a tile: groups of 64 of each warpgroup, and warpgroups.
 _ROWS = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 3))
 _COLUMNS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 208, 224, 256)
-# Rows up to which the operands may change places.
-_FEW = 128
+# The same where operands change places: the columns are then the rows of C, whose last tile may be
+# nearly empty.
+_MORE_COLUMNS = tuple(sorted({*_COLUMNS, 40, 56, 72, 88, 104, 120, 136, 152, 176, 200}))
+# Rows up to which the operands may change places; and beyond them the part of all 64-row tiles that
+# is empty from which on they may.
+_FEW, _EMPTY = 128, 0.06
 _MOST_STAGES = 12
 _SPLITS = (1, 2, 3, 4, 6, 8)
 # Steps of the depth that a part must have where parts are added up by a second kernel.
@@ -39,7 +43,7 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
     if not arch.has_wgmma or problem.why_not:
         return []
     found = []
-    swap = problem.m <= _FEW
+    swap = problem.m <= _FEW or _empty(problem.m) >= _EMPTY
     plain = _configs(problem.out, arch, swap=swap, whole=_has_residual(problem))
     for config in (*plain, *_apart(problem, arch, swap)):
         if config.why_not(problem) is None:
@@ -65,6 +69,12 @@ def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRa
     return sorted(found, key=lambda r: r.cycles)
 
 
+def _empty(rows: int) -> float:
+    """The part of the fewest 64-row tiles of ``rows`` that has none of them."""
+    whole = 64 * ceil_div(rows, 64)
+    return (whole - rows) / whole
+
+
 def _has_residual(problem: GemmProblem | ConvProblem | LineProblem) -> bool:
     """Whether the epilogue reads an input of the output's shape."""
     ending = problem.epilogue
@@ -81,6 +91,14 @@ def _configs(out: str, arch: CudaArch, *, swap: bool, whole: bool) -> Iterator[C
         whole: Whether there may be room for all that leaves of a tile, so that an input of the
             output's shape can be loaded ahead.
     """
+    exchanged = _MORE_COLUMNS if swap else ()
+    for (atoms, consumers), columns, split in itertools.product(_ROWS, exchanged, _SPLITS):
+        yield from _filled(
+            Config(
+                atoms, consumers, columns, split=split, swap=True, staged=True, persistent=False,
+                sms=arch.sms,
+            )
+        )  # fmt: skip
     for (atoms, consumers), columns in itertools.product(_ROWS, _COLUMNS):
         plain = Config(atoms, consumers, columns, sms=arch.sms)
         for cluster in (1, 2):
@@ -94,22 +112,18 @@ def _configs(out: str, arch: CudaArch, *, swap: bool, whole: bool) -> Iterator[C
             yield from _filled(
                 dataclasses.replace(plain, staged=True, persistent=persistent)
             )
-        for exchange, split in itertools.product((False, True), _SPLITS):
-            if split > 1 or exchange:
-                if exchange and not swap:
-                    continue
-                part = dataclasses.replace(plain, persistent=False, split=split, swap=exchange)
-                yield from _filled(dataclasses.replace(part, staged=True))
-                if split > 1 and not exchange:
-                    yield from _filled(dataclasses.replace(part, buffers=1))
+        for split in _SPLITS[1:]:
+            part = dataclasses.replace(plain, persistent=False, split=split)
+            yield from _filled(dataclasses.replace(part, staged=True))
+            yield from _filled(dataclasses.replace(part, buffers=1))
 
 
 def _apart(problem: GemmProblem, arch: CudaArch, swap: bool) -> Iterator[Config]:
     """Tiles so few that each one's depth is divided among thread blocks that fill the GPU."""
     steps = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
-    for (atoms, consumers), columns, exchange in itertools.product(
-        _ROWS, _COLUMNS, (False, True) if swap else (False,)
-    ):
+    ways = [(columns, False) for columns in _COLUMNS]
+    ways += [(columns, True) for columns in _MORE_COLUMNS if swap]
+    for (atoms, consumers), (columns, exchange) in itertools.product(_ROWS, ways):
         left, right = (problem.n, problem.m) if exchange else (problem.m, problem.n)
         plain = Config(atoms, consumers, columns, apart=True, swap=exchange, sms=arch.sms)
         tiles = ceil_div(left, plain.rows) * ceil_div(right, columns) * problem.batch
