@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tvmopt import host
+
 ROOT = Path(__file__).parents[1]
 # Rooms whose files take longest.
 _FIRST = ("tracking", "notebooks", "tune")
@@ -24,7 +26,11 @@ _OF_THE_EXAMPLE = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let xdist hand the files out in our order, not those of most tests first."""
+    """Let xdist hand the files out in our order, not those of most tests first.
+
+    Tests run kernels in their own process, which must be allowed AMX's tiles, as any that runs them.
+    """
+    host.request_amx(host.cpu_flags())
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
