@@ -28,7 +28,7 @@ _OF_THE_EXAMPLE = {
 def pytest_configure(config: pytest.Config) -> None:
     """Let xdist hand the files out in our order, not those of most tests first.
 
-    Tests run kernels in their own process, which must be allowed AMX's tiles, as any that runs them.
+    Tests run kernels in their own process, which must be allowed AMX's tiles, as others are.
     """
     host.request_amx(host.cpu_flags())
     if hasattr(config.option, "loadscopereorder"):

@@ -50,8 +50,11 @@ needs_emulator = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def native() -> Cpu:
-    spec = resolve_target("host", THREADS)
-    return Cpu("host", spec.arch(), spec.to_tvm(opt_level=1))
+    """This machine without AMX, whose tiles take products from vectors."""
+    spec = dataclasses.replace(
+        resolve_target("host", THREADS), mattr=("-amx-int8", "-amx-bf16", "-amx-tile")
+    )
+    return Cpu("host without AMX", spec.arch(), spec.to_tvm(opt_level=1))
 
 
 @pytest.fixture(scope="module")
