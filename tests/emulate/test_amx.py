@@ -14,9 +14,14 @@ import pytest
 from tvmopt import host
 from tvmopt.emulate import amx
 
-pytestmark = pytest.mark.skipif(
-    not {"avx2", "fma"} <= host.cpu_flags(), reason="the emulator is x86_64 code"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not {"avx2", "fma"} <= host.cpu_flags(), reason="the emulator is x86_64 code"
+    ),
+    pytest.mark.skipif(
+        "amx_tile" in host.cpu_flags(), reason="this CPU has AMX: there is nothing to emulate"
+    ),
+]
 
 # One function an instruction; addresses in all the forms that ModRM and SIB can say.
 _SOURCE = r"""

@@ -50,6 +50,14 @@ def _for_amx(folder, instructions):
     _edit(folder, target={**target, "cpu_flags": flags}, instructions=instructions)
 
 
+def _without_amx(folder):
+    """Make it a model for this CPU without AMX; the features that are left."""
+    target = ModelMetadata.read(folder).target
+    flags = [flag for flag in target["cpu_flags"] if not flag.startswith("amx_")]
+    _edit(folder, target={**target, "cpu_flags": flags})
+    return frozenset(flags)
+
+
 @pytest.fixture
 def linux(copied, monkeypatch):
     """A CPU with AMX under a Linux that answers so to system calls; what it was asked."""
@@ -86,6 +94,7 @@ def test_a_library_without_amx_runs_where_linux_refuses_it(copied, linux):
 
 
 def test_no_permission_is_asked_for_a_cpu_without_amx(copied, linux):
+    _without_amx(copied)
     asked = linux(-1)
     load(copied)
     assert asked == []
@@ -137,7 +146,7 @@ class TestNotOpened:
 
     @pytest.mark.parametrize("instructions", [[], ["tdpbusd"]])
     def test_a_cpu_without_amx(self, copied, monkeypatch, instructions):
-        flags = frozenset(ModelMetadata.read(copied).target["cpu_flags"])
+        flags = _without_amx(copied)
         _for_amx(copied, instructions)
         monkeypatch.setattr(host, "cpu_flags", lambda: flags)
         monkeypatch.setattr(host, "_syscall", lambda *arguments: pytest.fail("Linux was asked"))
