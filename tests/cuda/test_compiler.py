@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
 import tvm
 from tvm import te, tirx
+from tvm.support import nvcc
 
 from tvmopt.arch.gpus import GPUS
 from tvmopt.cuda import compiler as module
@@ -52,6 +54,30 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch) -> None:
 )
 def test_the_first_complaint_is_told(log: str, told: str) -> None:
     assert first_complaint(log).startswith(told)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("before", [None, "yes"])
+def test_functions_are_exact_however_nvcc_is_called(before, monkeypatch) -> None:
+    """TVM adds --use_fast_math unless a variable is set; with it a power of -1 is no number."""
+    variable, seen = "TVM_CUDA_NVCC_NO_FAST_MATH", []
+    if before is None:
+        monkeypatch.delenv(variable, raising=False)
+    else:
+        monkeypatch.setenv(variable, before)
+
+    def compile_cuda(*_, arch, **__):
+        seen.append((*arch, os.environ[variable]))
+        return b""
+
+    monkeypatch.setattr(module, "lean_compiler", lambda options: seen.append(options))
+    monkeypatch.setattr(nvcc, "compile_cuda", compile_cuda)
+    compile_cubin("", H200)
+    for options in seen:
+        assert "--use_fast_math" not in options
+        assert {"--ftz=true", "--prec-div=false"} <= set(options)
+    assert len(seen) == 2 and seen[1][-1] == "1"
+    assert os.environ.get(variable) == before
 
 
 @needs_nvcc

@@ -124,8 +124,9 @@ def _exact_functions() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_NO_FAST_MATH]
+        del os.environ[_NO_FAST_MATH]
+        if before is not None:
+            os.environ[_NO_FAST_MATH] = before
 
 
 def _nvcc_options() -> tuple[str, ...]:

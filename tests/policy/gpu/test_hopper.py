@@ -50,6 +50,30 @@ def test_few_rows_change_places():
     assert hint.swap and hint.block[1] == 16
 
 
+@pytest.mark.parametrize(
+    ("rows", "exchanged"), [(128, True), (300, True), (320, False), (1000, False)]
+)
+def test_rows_that_would_leave_tiles_empty_may_change_places(rows, exchanged):
+    ranked = gemm_hints(GemmProblem(rows, 5000, 2000), H200)
+    assert any(r.hint.swap for r in ranked) == exchanged
+
+
+def test_thread_blocks_that_share_a_depth_store_by_the_copy_engine_too():
+    ranked = gemm_hints(GemmProblem(777, 1024, 4096), H200)
+    divided = [r.hint for r in ranked if r.hint.split_k > 1 and not r.hint.option("apart")]
+    assert {hint.option("staged") for hint in divided} == {0, 1}
+
+
+def test_tiles_by_thread_blocks_of_their_own_cost_more_than_by_one_that_stays():
+    ranked = gemm_hints(GemmProblem(5000, 5000, 1024), H200)
+    of = {
+        bool(r.hint.option("persistent")): r.cycles
+        for r in reversed(ranked)
+        if r.hint.block == (128, 128) and r.hint.option("staged") and r.hint.split_k == 1
+    }
+    assert of[False] > of[True]
+
+
 def test_more_work_costs_more():
     small, large = (
         gemm_hints(GemmProblem(m, 4096, 4096), H200)[0].cycles for m in (1024, 4096)

@@ -91,8 +91,8 @@ def _configs(out: str, arch: CudaArch, *, swap: bool, whole: bool) -> Iterator[C
         whole: Whether there may be room for all that leaves of a tile, so that an input of the
             output's shape can be loaded ahead.
     """
-    exchanged = _MORE_COLUMNS if swap else ()
-    for (atoms, consumers), columns, split in itertools.product(_ROWS, exchanged, _SPLITS):
+    swapped = _MORE_COLUMNS if swap else ()
+    for (atoms, consumers), columns, split in itertools.product(_ROWS, swapped, _SPLITS):
         yield from _filled(
             Config(
                 atoms, consumers, columns, split=split, swap=True, staged=True, persistent=False,
@@ -123,9 +123,9 @@ def _apart(problem: GemmProblem, arch: CudaArch, swap: bool) -> Iterator[Config]
     steps = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
     ways = [(columns, False) for columns in _COLUMNS]
     ways += [(columns, True) for columns in _MORE_COLUMNS if swap]
-    for (atoms, consumers), (columns, exchange) in itertools.product(_ROWS, ways):
-        left, right = (problem.n, problem.m) if exchange else (problem.m, problem.n)
-        plain = Config(atoms, consumers, columns, apart=True, swap=exchange, sms=arch.sms)
+    for (atoms, consumers), (columns, swapped) in itertools.product(_ROWS, ways):
+        left, right = (problem.n, problem.m) if swapped else (problem.m, problem.n)
+        plain = Config(atoms, consumers, columns, apart=True, swap=swapped, sms=arch.sms)
         tiles = ceil_div(left, plain.rows) * ceil_div(right, columns) * problem.batch
         for split in {arch.sms // tiles, 2 * arch.sms // tiles}:
             if split > 1 and steps >= _LEAST_STEPS * split:
