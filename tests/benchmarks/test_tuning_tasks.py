@@ -15,6 +15,7 @@ from benchmarks.operators import MatMul
 from benchmarks.regret_table import regret_operators
 from benchmarks.tuning_tasks import model_tasks, operator_task
 from benchmarks.zoo_topologies import resnet
+from tests.intrin.amx.kernels import NO_FEATURES
 from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
 
@@ -57,7 +58,7 @@ def test_kernels_of_a_model_are_distinct_and_the_heaviest(tmp_path):
 def test_kernels_of_a_model_are_had_in_its_format(dtype, tmp_path):
     path = tmp_path / "resnet.onnx"
     onnx.save_model(resnet((1, 1), False, 32, 10, 16), path)
-    vectors = dataclasses.replace(TARGET, mattr=("-amx-int8", "-amx-bf16", "-amx-tile"))
+    vectors = dataclasses.replace(TARGET, mattr=NO_FEATURES)
     first, *_ = model_tasks(path, "image:1x3x32x32", vectors, 2, dtype)
     assert {t for _, t in first.ours.inputs} <= {{"int8": "uint8", "bfloat16": "bfloat16"}[dtype]}
     assert first.kind == "register_tile"

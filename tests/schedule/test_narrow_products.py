@@ -6,13 +6,12 @@ AMX's tiles run under emulation where this machine has none.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,10 @@ import pytest
 import tvm
 from tvm import relax
 
+from tests.intrin.amx.kernels import FEATURES, NO_FEATURES, on_amx
 from tvmopt import host
 from tvmopt.arch.features import required_cpu_flags
 from tvmopt.arch.target import resolve_target
-from tvmopt.emulate import amx
 from tvmopt.policy import DefaultPolicy, schedule_function
 from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
 
@@ -51,28 +50,15 @@ needs_emulator = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def native() -> Cpu:
     """This machine without AMX, whose tiles take products from vectors."""
-    spec = dataclasses.replace(
-        resolve_target("host", THREADS), mattr=("-amx-int8", "-amx-bf16", "-amx-tile")
-    )
+    spec = dataclasses.replace(resolve_target("host", THREADS), mattr=NO_FEATURES)
     return Cpu("host without AMX", spec.arch(), spec.to_tvm(opt_level=1))
 
 
 @pytest.fixture(scope="module")
 def tiles() -> Cpu:
     """This machine with AMX."""
-    spec = dataclasses.replace(resolve_target("host", THREADS), mattr=("+amx-int8", "+amx-bf16"))
+    spec = dataclasses.replace(resolve_target("host", THREADS), mattr=FEATURES)
     return Cpu("host with AMX", spec.arch(), spec.to_tvm(opt_level=1))
-
-
-@contextlib.contextmanager
-def on_amx() -> Iterator[None]:
-    """Run what is inside on AMX, or on its emulator."""
-    flags = {"amx_tile", "amx_int8", "amx_bf16"}
-    if flags <= host.cpu_flags() and host.request_amx(flags):
-        yield
-    else:
-        with amx.emulated():
-            yield
 
 
 # ---- any function, any hint ----

@@ -26,6 +26,7 @@ on_x86_64 = pytest.mark.skipif(
 BY_NAME = {tile.name.removeprefix("tvmopt.amx_"): tile for tile in TILES}
 U8S8, BF16 = BY_NAME["u8s8"], BY_NAME["bf16"]
 FEATURES = ("+amx-int8", "+amx-bf16")
+NO_FEATURES = ("-amx-int8", "-amx-bf16", "-amx-tile")
 NATIVE = {"amx_tile", "amx_int8", "amx_bf16"} <= host.cpu_flags()
 
 

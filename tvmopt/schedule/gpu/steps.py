@@ -274,11 +274,14 @@ def index_map(
     )
 
 
-def _split_last(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> tirx.IndexMap:
-    def split(*indices: tirx.Var) -> list[ir.Expr]:
-        return [*indices[:-1], indices[-1] // vector, indices[-1] % vector]
+def in_pieces(sch: s_tir.Schedule, block: SBlockRV, axis: int, vector: int) -> tirx.IndexMap:
+    """The map that has ``axis`` of ``block`` last, in pieces of ``vector``; -1 is the last axis."""
 
-    return index_map(sch, block, split)
+    def pieces(*indices: tirx.Var) -> list[ir.Expr]:
+        others = [index for place, index in enumerate(indices) if place != axis % len(indices)]
+        return [*others, indices[axis] // vector, indices[axis] % vector]
+
+    return index_map(sch, block, pieces)
 
 
 def cache_reads(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) -> list[SBlockRV]:
@@ -315,7 +318,7 @@ def cache_reads(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) -
         regions = sch.get(block).reads
         index = next(n for n, r in enumerate(regions) if r.source.same_as(read.buffer))
         copy = sch.cache_read(block, index, "local", consumer_blocks=[block])
-        divided = _split_last(sch, copy, vector)
+        divided = in_pieces(sch, copy, -1, vector)
         sch.transform_block_layout(copy, divided)
         sch.transform_layout(copy, ("write", 0), divided)
         copies.append(copy)
@@ -339,7 +342,7 @@ def cache_result(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> SBlockRV:
         The block that stores.
     """
     copy = sch.cache_write(block, 0, "local")
-    divided = _split_last(sch, copy, vector)
+    divided = in_pieces(sch, copy, -1, vector)
     sch.transform_block_layout(copy, divided)
     sch.transform_layout(block, ("write", 0), divided)
     return copy
@@ -353,12 +356,7 @@ def cache_result_along(
     For blocks whose axes are other ones than the result's: what a thread has of a result in four
     dimensions, at indices that are quotients, TVM would not know for a few numbers.
     """
-
-    def layout(*indices: tirx.Var) -> list[ir.Expr]:
-        others = [index for place, index in enumerate(indices) if place != axis]
-        return [*others, indices[axis] // vector, indices[axis] % vector]
-
-    divided = index_map(sch, block, layout)
+    divided = in_pieces(sch, block, axis, vector)
     copy = sch.reindex_cache_write(block, 0, "local", divided)
     sch.transform_block_layout(copy, divided)
     return copy

@@ -17,6 +17,7 @@ from .steps import (
     cache_result_along,
     extent,
     fuse_all,
+    in_pieces,
     index_map,
     load_at,
     moves_by_vectors,
@@ -142,12 +143,7 @@ def _deal(sch: s_tir.Schedule, loops: list[LoopRV], vector: int, threads: int) -
 
 def _load_pieces(sch: s_tir.Schedule, tile: SBlockRV, place: int, wide: int) -> SBlockRV:
     """Have the block that fills the tile read registers, loaded in pieces along axis ``place``."""
-
-    def pieces(*axes: tirx.Var) -> list[ir.Expr]:
-        others = [axis for i, axis in enumerate(axes) if i != place]
-        return [*others, axes[place] // wide, axes[place] % wide]
-
-    how = index_map(sch, tile, pieces)
+    how = in_pieces(sch, tile, place, wide)
     loads = sch.reindex_cache_read(tile, 0, "local", how)
     sch.transform_block_layout(loads, how)
     return loads
