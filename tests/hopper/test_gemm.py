@@ -45,6 +45,12 @@ def test_instructions_of_a_product():
         ),
         ({}, DIVIDED, ["send_four_f32", "stmatrix", "tensor.2d.global"]),
         ({}, Config(columns=128, cluster=2), ["multicast::cluster"]),
+        ({"k": 520}, Config(columns=128, cluster=4, beside=2), ["multicast::cluster", "(ushort)(17"]),
+        (
+            {"m": 300},
+            Config(consumers=1, columns=24, swap=True, buffers=1),
+            ["m8n8.x4.trans", "m8n8.x2.trans", "tensor.2d.global"],
+        ),
         ({"dynamic": True}, Config(columns=128), ["cp.async.bulk.tensor.2d"]),
     ],
 )
@@ -71,6 +77,8 @@ def _bias_gelu(accumulator, out):
         dataclasses.replace(STAGED, columns=40),
         DIVIDED,
         dataclasses.replace(STAGED, consumers=2, columns=104, split=2),
+        Config(columns=72, stages=5, cluster=2, beside=2, swap=True, buffers=1),
+        Config(columns=128, stages=5, cluster=4, beside=2, buffers=1),
     ],
 )
 def test_epilogue_compiles(config, tmp_path):
@@ -122,7 +130,12 @@ def test_refused_products(fields, reason):
         (dataclasses.replace(STAGED, split=9), "cannot be divided by 9"),
         (dataclasses.replace(SMALL, split=2), "a cluster divides needs one tile a thread block"),
         (dataclasses.replace(DIVIDED, split=3), "whole groups"),
-        (dataclasses.replace(SMALL, swap=True), "exchanged operands need staged stores"),
+        (dataclasses.replace(SMALL, swap=True, buffers=2), "not whole groups of 8 and 2"),
+        (dataclasses.replace(DIVIDED, swap=True, columns=136), "not whole groups of 8 and 1"),
+        (dataclasses.replace(DIVIDED, cluster=2), "shares either loads or depth"),
+        (Config(columns=128, beside=3), "1 x 3 thread blocks cannot share loads"),
+        (Config(columns=128, cluster=4, beside=4), "4 x 4 thread blocks cannot share loads"),
+        (Config(columns=8, cluster=2), "2 x 1 thread blocks cannot share loads"),
         (dataclasses.replace(SMALL, columns=72), "whole groups"),
         (Config(consumers=3, columns=256, stages=2), "registers"),
         (dataclasses.replace(SMALL, stages=1), "at least two stages"),
@@ -139,7 +152,9 @@ def test_refused_configurations(config, reason):
         ({"m": 768}, Config(columns=128), 3),
         ({"m": 777}, Config(columns=128), 4),
         ({"m": 777, "n": 1000}, Config(columns=128), 5),
-        ({"m": 777, "n": 1000}, Config(columns=128, cluster=2), 5),
+        # Of 104 columns one thread block loads 48, the other 56.
+        ({"m": 777, "n": 1000}, Config(columns=128, cluster=2), 6),
+        ({"m": 777, "n": 1008}, Config(columns=128, cluster=2), 5),
         ({"n": 1000, "trans_b": False}, Config(columns=192, buffers=1), 3),
         ({"m": 777, "dynamic": True}, Config(columns=128), 3),
     ],
@@ -148,6 +163,30 @@ def test_last_tiles_load_only_what_there_is(fields, config, maps):
     source = cuda_source(gemm(GemmProblem(**{"m": 1024, "n": 1024, "k": 512, **fields}), config))
     kernel = source[source.rindex("main_kernel(") :].partition("{")[0]
     assert kernel.count("CUtensorMap") == maps
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(columns=104, staged=True, cluster=4, beside=2),
+        Config(columns=128, cluster=2, beside=4),
+        DIVIDED,
+    ],
+)
+def test_special_registers_are_read_once(config):
+    source = cuda_source(gemm(GemmProblem(1000, 1000, 1000), config))
+    kernel = source[source.rindex("main_kernel(") :]
+    # What TVM binds it to, and what is held; never in a loop.
+    assert kernel.count("tvm_builtin_cluster_ctaid_x()") <= 3
+    assert kernel.count("tvm_builtin_ptx_fetch_register_clusterid_x()") <= 3
+
+
+@pytest.mark.parametrize(("together", "at_once"), [(1, 132), (2, 66), (4, 30), (8, 15)])
+def test_persistent_clusters_are_as_many_as_run_at_once(together, at_once):
+    config = Config(columns=128, cluster=together)
+    assert config.at_once == at_once
+    source = cuda_source(gemm(GemmProblem(64 * 1024, 1024, 64), config))
+    assert f"+ {at_once})" in source
 
 
 @pytest.mark.parametrize(
@@ -177,6 +216,9 @@ def test_parts_that_are_added_up_later_are_several():
 
 def test_odd_output_needs_staged_stores():
     assert "multiple of 16 bytes" in SMALL.why_not(GemmProblem(64, 33, 64))
+    exchanged = dataclasses.replace(SMALL, swap=True)
+    assert "staged stores of 4 bytes" in exchanged.why_not(GemmProblem(64, 32, 64, out="float32"))
+    assert exchanged.why_not(GemmProblem(64, 32, 64)) is None
     assert STAGED.why_not(GemmProblem(64, 33, 64)) is None
 
 

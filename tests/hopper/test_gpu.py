@@ -76,6 +76,13 @@ def _matrix(*shape, dtype="float16"):
         ({"n": 263, "k": 270, "batch": 2}, STAGED),
         ({"n": 263, "trans_b": False, "dynamic": True}, PERSISTENT),
         ({"m": 300, "n": 520, "trans_b": False}, SHARED),
+        ({"m": 1000, "n": 1000, "k": 1000}, Config(1, 2, 72, 8, 4, 2, swap=True, buffers=1)),
+        ({"m": 1000, "n": 1000, "trans_b": False}, Config(columns=128, stages=5, beside=4)),
+        ({"m": 300, "n": 1000, "batch": 3}, Config(1, 1, 104, 8, 2, 2, staged=True)),
+        ({"m": 300, "trans_a": True}, Config(2, 1, 64, 6, 2, 2)),
+        ({"m": 61, "n": 264}, Config(2, 1, 24, 6, 1, 2, swap=True)),
+        ({"m": 16}, Config(columns=16, split=2, swap=True, persistent=False, buffers=1)),
+        ({"m": 777, "dynamic": True}, Config(1, 1, 128, 6, 4, 2)),
         ({"dtype": "int8", "out": "int32", "k": 273, "trans_b": False}, SMALL),
     ],
 )

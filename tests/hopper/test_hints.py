@@ -19,6 +19,7 @@ from tvmopt.schedule.gpu.hint import GpuHint
         Config(atoms=2, consumers=1, columns=64, stages=6, cluster=2, raster=4, flight=0),
         Config(staged=True, persistent=False, split=4, swap=True, columns=16, consumers=3),
         Config(consumers=1, buffers=1, columns=128),
+        Config(columns=128, cluster=4, beside=2, swap=True, raster=2),
     ],
 )
 def test_round_trip(config):

@@ -11,6 +11,10 @@ SHARED_BYTES = 232448
 #: 32-bit registers of a multiprocessor, and how many a thread needs besides its sums.
 REGISTERS = 65536
 _OTHERS = 32
+#: Thread blocks of a cluster at most.
+MOST_TOGETHER = 8
+# Clusters that run at once, by their size, on 132 multiprocessors.
+_AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 #: Bytes of depth in one stage: one atom of the 128-byte swizzle.
 DEPTH_BYTES = 128
 #: Columns that the integer instruction has; the others take every multiple of 8 up to 256.
@@ -30,15 +34,16 @@ class Config:
         columns: Columns of a tile.
         stages: Slots of the ring in shared memory.
         cluster: Thread blocks, one above the other, that share the loads of the columns.
+        beside: Thread blocks, one beside the other, that share the loads of the rows.
         split: Thread blocks that share the depth of one tile.
         apart: Whether these are no cluster but each on its own: what they add up goes through
             memory, and a second kernel ends it.
         swap: Whether the columns of C are the rows of the tile.
-        raster: Tiles, one above the other, that are computed side by side.
+        raster: Tiles (or clusters' tiles), one above the other, that are computed side by side.
         persistent: Whether one thread block per multiprocessor computes many tiles in turn.
         staged: Whether results leave through plain stores, which any width allows, in place of
             the copy engine.
-        buffers: Chunks of 128 bytes a row that are on their way out, per warpgroup.
+        buffers: Chunks of 128 bytes a row of C that are on their way out, per warpgroup.
         flight: Groups of instructions that are left in flight.
         sms: Multiprocessors.
     """
@@ -48,6 +53,7 @@ class Config:
     columns: int = 256
     stages: int = 4
     cluster: int = 1
+    beside: int = 1
     split: int = 1
     apart: bool = False
     swap: bool = False
@@ -67,6 +73,23 @@ class Config:
     def ranks(self) -> int:
         """Thread blocks of a cluster that share the depth of one tile."""
         return 1 if self.apart else self.split
+
+    @property
+    def sharing(self) -> int:
+        """Thread blocks of a cluster that share loads."""
+        return self.cluster * self.beside
+
+    @property
+    def together(self) -> int:
+        """Thread blocks of a cluster."""
+        return max(self.sharing, self.ranks)
+
+    @property
+    def at_once(self) -> int:
+        """Clusters that run at once, one thread block a multiprocessor."""
+        if self.together == 1:
+            return self.sms
+        return max(1, _AT_ONCE[self.together] * self.sms // _AT_ONCE[1])
 
     @property
     def stage_bytes(self) -> int:
@@ -101,11 +124,16 @@ class Config:
         return (self.part_columns if self.swap else self.rows) * self.pitch * 4
 
     @property
+    def chunk_rows(self) -> int:
+        """Rows of C in one chunk that is on its way out."""
+        return self.part_columns if self.swap else 64 * self.atoms
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of the kernel, in bytes."""
         ring = max(self.stages * self.stage_bytes, self.exchange_bytes)
         if not self.staged:
-            ring += self.consumers * self.buffers * 64 * self.atoms * 128
+            ring += self.consumers * self.buffers * self.chunk_rows * 128
         elif self.persistent:
             ring += self.staged_bytes
         else:
@@ -152,28 +180,38 @@ class Config:
         _, right = self.major(problem)
         if not right and self.columns % 64:
             return "columns that are not contiguous along the depth come 64 at a time"
-        if self.cluster > 1 and (self.split > 1 or self.columns % (8 * self.cluster)):
-            return "a cluster shares either columns or depth"
+        if self.sharing > 1 and self.ranks > 1:
+            return "a cluster shares either loads or depth"
+        if self.sharing not in (1, 2, 4, 8) or self.cluster > self.columns // 8:
+            return f"{self.cluster} x {self.beside} thread blocks cannot share loads"
         if self.split > 1:
             depth = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
             if not self.apart and self.persistent:
                 return "a depth that a cluster divides needs one tile a thread block"
-            if self.ranks > 8 or depth < self.split:
+            if self.ranks > MOST_TOGETHER or depth < self.split:
                 return f"a depth of {depth} steps cannot be divided by {self.split}"
         if self.apart and not 1 < self.split <= MOST_ELEMENTS // problem.elements:
             return "parts that are added up later must be several, of 2**31 - 1 elements in all"
         if problem.dynamic and not (self.persistent and self.split == 1):
             return "a dynamic number of rows needs a persistent grid"
-        if self.swap and not self.staged:
-            return "exchanged operands need staged stores"
-        if not self.staged:
-            size = BYTES[problem.accumulator if self.apart else problem.out]
-            if problem.n * size % 16:
-                row = problem.n * size
-                return f"the copy engine stores rows of a multiple of 16 bytes, not {row}"
-            chunk, part = 128 // size, self.columns // self.ranks
-            if self.columns % (chunk * self.ranks) or part // chunk % self.buffers:
-                return f"{part} columns are not whole groups of {self.buffers} x {chunk}"
+        return None if self.staged else self._why_not_sent(problem)
+
+    def _why_not_sent(self, problem: GemmProblem) -> str | None:
+        """Why the copy engine cannot store results; None where it can."""
+        size = BYTES[problem.accumulator if self.apart else problem.out]
+        if problem.n * size % 16:
+            row = problem.n * size
+            return f"the copy engine stores rows of a multiple of 16 bytes, not {row}"
+        chunk, part = 128 // size, self.columns // self.ranks
+        if self.swap:
+            if size != 2:
+                return f"exchanged operands need staged stores of {size} bytes"
+            if self.columns % (8 * self.ranks) or self.atoms % self.buffers:
+                return f"{part} columns and {self.atoms} chunks are not whole groups of 8 and " + (
+                    f"{self.buffers}"
+                )
+        elif self.columns % (chunk * self.ranks) or part // chunk % self.buffers:
+            return f"{part} columns are not whole groups of {self.buffers} x {chunk}"
         return None
 
     def major(self, problem: GemmProblem) -> tuple[bool, bool]:

@@ -91,6 +91,17 @@ class Scalar:
         build.buffer_store(self._buffer, value, [0])
 
 
+def held(value: Any) -> Any:
+    """``value``, computed here and kept in a register.
+
+    TVM writes what is bound to a name out again wherever it is used, reads of special registers
+    and divisions in the innermost loop, too.
+    """
+    if isinstance(value, (int, tirx.IntImm)):
+        return value
+    return Scalar(str(value.ty.dtype), value).value
+
+
 @contextmanager
 def when(condition: Any) -> Iterator[None]:
     """What follows is done where ``condition`` holds."""
@@ -191,10 +202,11 @@ def tensor_map(
     return result
 
 
-def tma_load(target: Any, descriptor: Any, start: Sequence[Any], bar: Any, mask: int = 0) -> None:
+def tma_load(target: Any, descriptor: Any, start: Sequence[Any], bar: Any, mask: Any = 0) -> None:
     """Copy a box into shared memory; ``mask`` names the blocks of the cluster that get it."""
-    name = _TMA_LOAD.format(len(start)) + (".multicast::cluster" if mask else "")
-    extra = [T.uint16(mask)] if mask else []
+    shared = not isinstance(mask, int) or mask != 0
+    name = _TMA_LOAD.format(len(start)) + (".multicast::cluster" if shared else "")
+    extra = [T.cast(mask, "uint16")] if shared else []
     build.evaluate(T.ptx[name](target, T.address_of(descriptor), *start, bar, *extra))
 
 

@@ -8,6 +8,7 @@ of the 128-byte swizzle. What lies out of range is read as zero and not stored.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 from tvm import tirx
@@ -25,6 +26,10 @@ from .epilogue import Epilogue, identity
 from .mainloop import Kernel
 from .parameters import Parameters, declare, mark, plain_signature
 from .problem import BYTES, GemmProblem, Signature, ceil_div
+
+
+# Rows of a box of the copy engine at most, and after how many the swizzle's pattern repeats.
+_BOX_ROWS, _PATTERN = 256, 8
 
 
 class _Operand:
@@ -62,23 +67,26 @@ class _Operand:
             box = [self.step, rows] if major else [64, self.step // parts]
             return tensor_map(buffer, dtype, shape, strides, box + [1] * (batch > 1))
 
-        each = tile // parts
-        self.boxes = ceil_div(each, 256) if major else tile // 64
-        self.map = box_of(each // self.boxes)
-        self.maps = [self.map]
-        #: Rows of the last tile that are loaded, and how; 0 where it is as the others.
-        self.rest, self.rest_map = 0, self.map
-        if not isinstance(rows, int) or not rows % tile or (self.boxes > 1 and major):
-            return
-        # Parts begin where the swizzle's pattern does, every 8 rows.
-        least = 8 * parts if parts > 1 else 1
-        unit = least if major else 64
-        rest = ceil_div(rows % tile, unit) * unit
-        if rest < tile:
-            self.rest = rest
-            if major:
-                self.rest_map = box_of(rest // parts)
-                self.maps.append(self.rest_map)
+        self.boxes = ceil_div(ceil_div(tile, parts), _BOX_ROWS) if major else tile // 64
+        #: Rows of the last tile that are loaded; 0 where it is as the others.
+        self.rest = 0
+        if isinstance(rows, int) and rows % tile and not (self.boxes > 1 and major):
+            # Parts begin where the swizzle's pattern does, every 8 rows.
+            unit = (_PATTERN if parts > 1 else 1) if major else 64
+            rest = ceil_div(rows % tile, unit) * unit
+            self.rest = rest if rest < tile else 0
+        heights = {h for extent in (tile, self.rest) for h in self._heights(extent) if h}
+        #: By the rows that it loads; alike where a part has lines of all of them.
+        self._by_height = {h: box_of(h) for h in sorted(heights)} if major else {0: box_of(0)}
+        self.maps = list(self._by_height.values())
+
+    def _heights(self, rows: int) -> list[int]:
+        """Rows of a box of each part of ``rows``."""
+        if self.parts == 1:
+            return [rows // self.boxes]
+        pieces = rows // _PATTERN
+        ends = [_PATTERN * (part * pieces // self.parts) for part in range(self.parts + 1)]
+        return [(end - first) // self.boxes for first, end in itertools.pairwise(ends)]
 
     def missing(self, start: Any) -> Any:
         """Bytes of the tile from ``start`` on that are not loaded, because there are no rows."""
@@ -92,39 +100,60 @@ class _Operand:
 
     def load(
         self, stage: Any, slot: Any, bar: Any, start: Any, step: Any, batch: Any,
-        part: Any = 0, mask: int = 0,
+        part: Any = 0, mask: Any = 0,
     ) -> None:  # fmt: skip
         """Load a part of the tile that begins at row ``start``."""
 
-        def rows(tensor: Any, count: int) -> None:
-            self._load(tensor, count, stage, slot, bar, start, step, batch, part, mask)
+        def rows(extent: int) -> None:
+            load = self._load_rows if self.major else self._load_blocks
+            load(extent, stage, slot, bar, start, step, batch, part, mask)
 
         if not self.rest:
-            rows(self.map, self.tile)
+            rows(self.tile)
             return
         with build.If(self._is_whole(start)):
             with build.Then():
-                rows(self.map, self.tile)
+                rows(self.tile)
             with build.Else():
-                rows(self.rest_map, self.rest)
+                rows(self.rest)
 
-    def _load(
-        self, tensor: Any, rows: int, stage: Any, slot: Any, bar: Any, start: Any, step: Any,
-        batch: Any, part: Any, mask: int,
+    def _load_rows(
+        self, rows: int, stage: Any, slot: Any, bar: Any, start: Any, step: Any, batch: Any,
+        part: Any, mask: Any,
     ) -> None:  # fmt: skip
-        boxes = self.boxes if self.major else rows // 64
+        heights = self._heights(rows)
+        first: Any = part * (rows // self.parts)
+        if min(heights) < max(heights):
+            first = build.Bind(quotient(part * (rows // _PATTERN), self.parts) * _PATTERN)
+
+        def load(height: int) -> None:
+            for i in range(self.boxes):
+                row = first + i * height
+                place = [step * self.step, start + row, *([batch] if self.batch > 1 else [])]
+                where = stage.ptr_to([slot, row * self.step])
+                tma_load(where, self._by_height[height], place, bar, mask)
+
+        low, high = min(heights), max(heights)
+        if low == high:
+            load(low)
+            return
+        longer = tirx.any(*(part == number for number, h in enumerate(heights) if h == high))
+        with build.If(longer):
+            with build.Then():
+                load(high)
+            if low:
+                with build.Else():
+                    load(low)
+
+    def _load_blocks(
+        self, rows: int, stage: Any, slot: Any, bar: Any, start: Any, step: Any, batch: Any,
+        part: Any, mask: Any,
+    ) -> None:  # fmt: skip
         lines = self.step // self.parts
-        for i in range(boxes):
-            if self.major:
-                row = part * (rows // self.parts) + i * (rows // self.parts // boxes)
-                offset = row * self.step
-                place = [step * self.step, start + row]
-            else:
-                offset = i * 64 * self.step + part * lines * 64
-                place = [start + i * 64, step * self.step + part * lines]
-            if self.batch > 1:
-                place.append(batch)
-            tma_load(stage.ptr_to([slot, offset]), tensor, place, bar, mask)
+        for i in range(rows // 64):
+            place = [start + i * 64, step * self.step + part * lines]
+            where = stage.ptr_to([slot, i * 64 * self.step + part * lines * 64])
+            tma_load(where, self._by_height[0], place + [batch] * (self.batch > 1), bar, mask)
 
 
 def gemm(
@@ -181,7 +210,7 @@ def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> 
     a, b = _copy(p, parameters, (batch_a, batch_b))
     first = (a, p.dtype, rows, p.k, p.major[0], batch_a)
     second = (b, p.dtype, p.n, p.k, p.major[1], batch_b)
-    left = _Operand(*(second if c.swap else first), c.rows)
+    left = _Operand(*(second if c.swap else first), c.rows, c.beside)
     right = _Operand(*(first if c.swap else second), c.columns, c.cluster)
     if not c.apart:
         GemmKernel(p, c, left, right, parameters, p.ending(), rows).emit()
@@ -245,7 +274,7 @@ class GemmKernel(Kernel):
         """The map of a tensor of the output's shape."""
         size = BYTES[dtype]
         shape, strides = [self.problem.n, self.rows], [self.problem.n * size]
-        box = [128 // size, 64 * self.config.atoms]
+        box = [128 // size, self.config.chunk_rows]
         if self.batch > 1:
             shape.append(self.batch)
             strides.append(self.problem.m * self.problem.n * size)
@@ -271,10 +300,14 @@ class GemmKernel(Kernel):
         c = self.config
         bar = self.full.pointer(slot)
         batch = remainder(tile.batch, self.problem.batch) if self.parts > 1 else tile.batch
-        self.left.load(self.left_ring, slot, bar, tile.row, step, batch)
-        mask = (1 << c.cluster) - 1 if c.cluster > 1 else 0
-        part = rank if c.cluster > 1 else 0
-        self.right.load(self.right_ring, slot, bar, tile.column, step, batch, part, mask)
+        above, left = self.place_in_cluster()
+        rows = columns = 0
+        if c.beside > 1:
+            rows = _shifted(sum(1 << c.cluster * i for i in range(c.beside)), above)
+        if c.cluster > 1:
+            columns = _shifted((1 << c.cluster) - 1, left * c.cluster if c.beside > 1 else 0)
+        self.left.load(self.left_ring, slot, bar, tile.row, step, batch, left, rows)
+        self.right.load(self.right_ring, slot, bar, tile.column, step, batch, above, columns)
 
     def place(self, tile: Any, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
         """Where a row and a column of C are, and the conditions under which they exist.
@@ -285,7 +318,7 @@ class GemmKernel(Kernel):
         c = self.config
         left, right = self.extents()
         ragged_left = left if not isinstance(left, int) or left % (c.rows * c.cluster) else None
-        ragged_right = right if not isinstance(right, int) or right % c.columns else None
+        ragged_right = right if not isinstance(right, int) or right % (c.columns * c.beside) else None
         bounds = (ragged_right, ragged_left) if c.swap else (ragged_left, ragged_right)
         indices = list(zip((row, column), bounds, strict=True))
         if self.batch > 1:
@@ -293,11 +326,19 @@ class GemmKernel(Kernel):
         return [i for i, _ in indices], indices
 
     def corner_of(self, tile: Any, group: Any, chunk: int) -> list[Any]:
-        """Where the rows of one warpgroup begin, 128 bytes of each, as maps of the output count."""
-        start = [
-            tile.column + chunk * (128 // BYTES[self.out_dtype]),
-            tile.row + group * (64 * self.config.atoms),
-        ]
+        """Where a chunk of one warpgroup begins, 128 bytes a row, as maps of the output count."""
+        c = self.config
+        own = tile.row + group * (64 * c.atoms)
+        if c.swap:
+            start = [own + chunk * 64, tile.column]
+        else:
+            start = [tile.column + chunk * (128 // BYTES[self.out_dtype]), own]
         if self.batch > 1:
             start.append(tile.batch)
         return start
+
+
+def _shifted(mask: int, by: Any) -> Any:
+    if isinstance(by, int):
+        return mask << by
+    return const(mask) << by

@@ -34,6 +34,8 @@ def hint_of(
     }
     if config.apart:
         options["apart"] = 1
+    if config.beside > 1:
+        options["beside"] = config.beside
     if box is not None:
         options |= dict(zip(_BOX, box, strict=True))
     return GpuHint(
@@ -61,6 +63,7 @@ def config_of(hint: GpuHint) -> Config:
         columns=hint.block[1],
         stages=hint.stages,
         cluster=hint.cluster,
+        beside=hint.option("beside", 1),
         split=hint.split_k,
         apart=bool(hint.option("apart")),
         swap=hint.swap,

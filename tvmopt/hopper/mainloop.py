@@ -17,6 +17,7 @@ from .emit import (
     Barriers,
     Scalar,
     const,
+    held,
     quotient,
     remainder,
     set_registers,
@@ -30,6 +31,8 @@ from .problem import BYTES, ceil_div
 from .stage_layout import Lines, lines_of
 from .storing import Storing, Tile
 
+# Columns of tiles up to which those of a row follow each other.
+_FEW_COLUMNS = 4
 _INSTRUCTION = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "float8_e4m3fn": "e4m3"}
 
 
@@ -82,19 +85,19 @@ class Kernel(Storing):
         c = self.config
         rows, columns = self.extents()
         down = _tiles(rows, c.rows * c.cluster)
-        across = _tiles(columns, c.columns)
+        across = _tiles(columns, c.columns * c.beside)
         per_batch = down * across
         total = per_batch * self.batch
-        shared = max(c.cluster, c.ranks)
+        shared = c.together
         if isinstance(total, int):
-            groups = min(total, c.sms // shared) if c.persistent else total
+            groups = min(total, c.at_once) if c.persistent else total
         else:
-            groups = c.sms // shared
+            groups = c.at_once
         if shared == 1:
             block, rank = T.cta_id([groups]), const(0)
         else:
-            block = T.cluster_id([groups])
-            rank = T.cta_id_in_cluster([shared])
+            block = held(T.cluster_id([groups]))
+            rank = held(T.cta_id_in_cluster([shared]))
         self.group = T.warpgroup_id([c.consumers + 1])
         self.warp = T.warp_id_in_wg([4])
         self.lane = T.lane_id([32])
@@ -118,7 +121,7 @@ class Kernel(Storing):
             for descriptor in self.maps:
                 build.evaluate(T.ptx.prefetch.tensormap(T.address_of(descriptor)))
             self.full.init(1)
-            self.empty.init(c.consumers * c.cluster)
+            self.empty.init(c.consumers * (c.cluster + c.beside - 1))
             if self.residual is not None:
                 self.arriving.init(1)
         build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
@@ -143,12 +146,12 @@ class Kernel(Storing):
         if c.staged:
             self.leaving = pool.alloc((c.staged_bytes // 4,), self.accumulator, align=1024)
         else:
-            shape = (c.consumers * c.buffers, 64 * c.atoms * (128 // BYTES[self.out_dtype]))
+            shape = (c.consumers * c.buffers, c.chunk_rows * (128 // BYTES[self.out_dtype]))
             self.leaving = pool.alloc(shape, self.out_dtype, align=1024)
         pool.move_base_to(max(end, pool.offset))
 
     def _sync_blocks(self) -> None:
-        shared = max(self.config.cluster, self.config.ranks) > 1
+        shared = self.config.together > 1
         build.evaluate(T.cuda.cluster_sync() if shared else T.cuda.cta_sync())
 
     def _walk(
@@ -162,13 +165,10 @@ class Kernel(Storing):
             inner = remainder(number, per_batch) if self.batch > 1 else number
             batch = quotient(number, per_batch) if self.batch > 1 else const(0)
             i, j = _raster(inner, down, across, c.raster)
-            if c.cluster > 1:
-                i = i * c.cluster + self.rank
-            i, j = build.Bind(i), build.Bind(j)
-            batch = build.Bind(batch)
-            return Tile(
-                build.Bind(i * c.rows), build.Bind(j * c.columns), batch, i
-            )
+            above, left = self.place_in_cluster()
+            i, j = i * c.cluster + above, j * c.beside + left
+            i, j, batch = held(i), held(j), held(batch)
+            return Tile(held(i * c.rows), held(j * c.columns), batch, i)
 
         def for_tiles(body: Any) -> None:
             if not c.persistent:
@@ -195,17 +195,34 @@ class Kernel(Storing):
                 for_tiles(self._consume)
                 if not c.staged:
                     with when(self.thread < 1):
-                        build.evaluate(T.ptx.cp.async_.bulk.wait_group(0))
+                        build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
             with build.Else():
                 if few:
                     set_registers("dec", few)
                 with when(self.thread < 1):
                     for_tiles(self._produce)
+                    if c.sharing > 1:
+                        self._wait_until_empty()
                 if c.ranks > 1:  # as the others do in _exchange
                     self._sync_cluster()
                     self._sync_cluster()
-        if c.cluster > 1:
-            self._sync_cluster()
+
+    def _wait_until_empty(self) -> None:
+        """Stay until the other thread blocks have released all, since they do so in this memory."""
+        with build.serial(0, self.config.stages):
+            self.empty.wait(self._stage.value, self._phase.value ^ 1)
+            self._following()
+
+    def place_in_cluster(self) -> tuple[Any, Any]:
+        """How many thread blocks that share loads are above this one, and left of it."""
+        c = self.config
+        if c.sharing == 1:
+            return 0, 0
+        if c.beside == 1:
+            return self.rank, 0
+        if c.cluster == 1:
+            return 0, self.rank
+        return remainder(self.rank, c.cluster), quotient(self.rank, c.cluster)
 
     def _sync_cluster(self) -> None:
         build.evaluate(T.cuda.warp_sync())
@@ -221,8 +238,8 @@ class Kernel(Storing):
         if split == 1:
             return const(0), const(self.steps)
         part = self.part(tile)
-        first = build.Bind(quotient(part * self.steps, split))
-        return first, build.Bind(quotient((part + 1) * self.steps, split) - first)
+        first = held(quotient(part * self.steps, split))
+        return first, held(quotient((part + 1) * self.steps, split) - first)
 
     def stage_bytes(self, tile: Tile) -> Any:
         """Bytes that arrive in a stage: of all of it, unless the tile ends before."""
@@ -230,9 +247,7 @@ class Kernel(Storing):
 
     def _produce(self, tile: Tile) -> None:
         first, count = self._range(tile)
-        expected = self.stage_bytes(tile)
-        if not isinstance(expected, int):
-            expected = build.Bind(expected)
+        expected = held(self.stage_bytes(tile))
         with build.serial(0, count) as k:
             slot = self._stage.value
             self.empty.wait(slot, self._phase.value ^ 1)
@@ -250,6 +265,8 @@ class Kernel(Storing):
         self._left = self._descriptor(self.left_ring, self.left_lines())
         self._right = self._descriptor(self.right_ring, lines_of(self.right_major, self.depth))
         self._before = Scalar("int32", 0)
+        if self.config.sharing > 1:
+            self._loader = held(self._loader_of(self.thread))
         if self.residual is not None:
             self._residual_phase = Scalar("int32", 0)
 
@@ -295,14 +312,28 @@ class Kernel(Storing):
                     args += [0 if self.left_major else 1, 0 if self.right_major else 1]
                 build.evaluate(T.ptx[name](*args))
 
+    def _loader_of(self, number: Any) -> Any:
+        """The rank of one of the thread blocks that load for this one, itself among them.
+
+        Those of the same columns come first, then the others of the same rows.
+        """
+        c = self.config
+        above, left = self.place_in_cluster()
+        number = T.min(number, T.int32(c.cluster + c.beside - 2))
+        column = left * c.cluster + number
+        if c.beside == 1:
+            return column
+        # The next of those beside each other, and so on around.
+        other = remainder(left + number + (1 - c.cluster) % c.beside, c.beside)
+        return T.Select(number < c.cluster, column, above + other * c.cluster)
+
     def _release(self, slot: Any) -> None:
         c = self.config
-        if c.cluster == 1:
+        if c.sharing == 1:
             self.empty.arrive(slot, self.thread < 1)
         else:
-            self.empty.arrive_remote(
-                slot, T.min(self.thread, T.int32(c.cluster - 1)), self.thread < c.cluster
-            )
+            loaders = c.cluster + c.beside - 1
+            self.empty.arrive_remote(slot, self._loader, self.thread < loaders)
 
     def _consume(self, tile: Tile) -> None:
         c = self.config
@@ -350,7 +381,7 @@ class Kernel(Storing):
     def _leave(self, tile: Tile, columns: range) -> None:
         """Store these columns of a tile."""
         if not self.config.staged:
-            self._send(tile, columns)
+            (self._send_exchanged if self.config.swap else self._send)(tile, columns)
             return
         threads = self.config.consumers * 128
         # Others may still multiply from the ring, or read the tile before.
@@ -367,9 +398,15 @@ def _tiles(extent: Any, tile: int) -> Any:
 
 
 def _raster(number: Any, down: Any, across: Any, group: int) -> tuple[Any, Any]:
-    """Tile of a number: groups of ``group`` rows of tiles, in each column by column."""
+    """Tile of a number: groups of ``group`` rows of tiles, in each column by column.
+
+    Where there are few columns, those of a row follow each other: neighbouring numbers run on
+    neighbouring multiprocessors, which read what both want once.
+    """
     if isinstance(down, int):
         group = min(group, down)
+        if across <= _FEW_COLUMNS and across < down:
+            group = 1
     if group <= 1:
         return quotient(number, across), remainder(number, across)
     span = across * group

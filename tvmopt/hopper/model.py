@@ -20,48 +20,51 @@ from .problem import BYTES, GemmProblem, ceil_div
 
 # Cycles from the launch until the first products, and from the last ones to the next launch; and
 # those that thread blocks of a cluster need more, to begin and end together.
-_FILL, _CLUSTER = 1910.0, 1086.0
+_FILL, _CLUSTER = 2010.0, 684.6
 # How much longer than nominally the tensor cores take, because the clock falls when they are busy.
-_POWER = 0.919
+_POWER = 1.09
 # Share of the time of reading shared memory that all else takes longer, for the power it draws.
-_DRAW = 0.383
+_DRAW = 0.2122
 # Share of its nominal time that reading shared memory takes.
 _SHARED = 1.008
 # Bytes a cycle of one multiprocessor from L2, when all of them read.
-_L2 = 98.0
+_L2 = 112.1
 # The same where the operands are larger than L2: from kernels of 8192^3 and 16384^3, in which
 # sharing the second operand did not help.
 _FAR, _FAR_FROM = 74.9, 1.5
 # Cycles in which the copy engine loads 128 bytes of a box of pixels; more where a line begins.
 _PIXEL, _LINE = 2.253, 1.205
-# How much slower L2 is where rows do not begin at its lines of 128 bytes.
-_ODD_PITCH = 2.294
+# How much slower L2 is where rows begin at every 64, 32 or 16 bytes, not at its lines of 128.
+_PITCH_64, _PITCH_32, _PITCH_16 = 2.011, 1.45, 3.541
+# Cycles in which a line of 128 bytes arrives in shared memory, as often as L2 is slower.
+_ARRIVE, _ARRIVE_NORM = 0.7362, 0.7546
 # Share of the bandwidth of device memory, and how sharply the longer of computing and reading it
 # decides (1: they add up). Fitted together: neither means much alone.
 _STREAM, _NORM = 0.873, 3.287
+# How fast device memory's bandwidth falls with the multiprocessors that read, as a power.
+_ALONE = 0.15
 # Cycles in which a warpgroup stores 64 x 256 16-bit numbers, by the copy engine and otherwise; and
 # cycles between the last product of a tile and the first of the next besides.
-_STORE, _STORE_STAGED, _TURN = 920.0, 2711.0, 1016.0
+_STORE, _STORE_STAGED, _TURN = 725, 1723.0, 856.4
 # How much slower the copy engine stores rows that do not begin at lines of 128 bytes; and stores of
 # which each waits until the one before has left its only buffer.
-_STORE_ODD, _ONE_BUFFER = 1.551, 1.501
+_STORE_ODD, _ONE_BUFFER = 1.312, 1.101
 # Cycles in which a warp's instruction is issued, where all four schedulers are busy.
 _ISSUE = 1.0 / 128.0
 # Instructions for which a load counts, less those of one from shared memory.
 _LOADED = 9.0
 # Cycles in which a load arrives.
-_LATENCY = 1324.0
+_LATENCY = 1510.0
 # Cycles in which thread blocks wait for each other to add up, and of each number that one sends.
-_MEET, _SENT = 1011.0, 0.36
+_MEET, _SENT = 1256.0, 0.3117
+# How sharply the slowest part of a step decides.
+_TOGETHER = 7.825
 # Cycles of a step besides.
 _STEP = 8.040
 # Cycles from the end of a tile to the first products of the next, which another thread block does.
-_REFILL = 2729.0
+_REFILL = 3336.0
 # Cycles that a kernel before takes besides reading and writing.
 _COPY = 1863.0
-# Clusters that run at once, by their size, on 132 multiprocessors.
-_AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
-
 
 _Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
 
@@ -97,12 +100,11 @@ def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
     left, right = (p.n, p.m) if config.swap else (p.m, p.n)
     steps = ceil_div(p.k * size, DEPTH_BYTES)
     down = ceil_div(left, config.rows * config.cluster)
-    across = ceil_div(right, config.columns)
+    across = ceil_div(right, config.columns * config.beside)
     pitches = ((p.k if p.major[0] else p.m), (p.k if p.major[1] else p.n))
-    odd = any(pitch_of(pitch, p.dtype) * size % 128 for pitch in pitches)
-    moved = p.k * size * (
-        p.m * (p.batch if p.batch_a else 1) + p.n * (p.batch if p.batch_b else 1)
-    ) + p.batch * p.m * p.n * _written(p.out, problem)
+    slower = [_slower(pitch_of(pitch, p.dtype) * size) for pitch in pitches]
+    odd = (slower[1], slower[0]) if config.swap else (slower[0], slower[1])
+    moved = moved_bytes(p)
     tiles = down * across * p.batch
     if config.apart:
         plain, parts = dataclasses.replace(p, epilogue=None), config.split
@@ -112,6 +114,18 @@ def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
     else:
         cost = _cost(config, arch, tiles, steps, odd, moved, p.out, problem)
     return _with_copies(cost, p.copied_bytes, arch)
+
+
+def moved_bytes(problem: GemmProblem) -> float:
+    """Bytes that a product reads and writes, each once."""
+    p = problem
+    rows = p.m * (p.batch if p.batch_a else 1) + p.n * (p.batch if p.batch_b else 1)
+    return p.k * BYTES[p.dtype] * rows + p.elements * _written(p.out, problem)
+
+
+def exceeds_l2(moved: float, arch: CudaArch) -> bool:
+    """Whether so many bytes are too many to be read from L2 again."""
+    return moved > _FAR_FROM * arch.l2_bytes
 
 
 def conv_cost(
@@ -143,12 +157,13 @@ def conv_cost(
         if p.kernel == (1, 1):
             read //= p.stride[0] * p.stride[1]
         read += p.kernel[0] * p.kernel[1] * p.channels * p.filters * size
-        odd = bool(p.channels * size % 128)
+        slower = _slower(pitch_of(p.channels, p.dtype) * size)
     else:
         read = p.images * p.height * p.width * size
-        odd = False
+        slower = 1.0
     moved = read + p.images * high * wide * p.filters * _written(p.out, problem)
     pixel = _PIXEL + _LINE / box[2]
+    odd = (slower, slower)
     cost = _cost(config, arch, down * across, p.steps, odd, moved, p.out, problem, pixel)
     return _with_copies(cost, copied, arch)
 
@@ -172,28 +187,30 @@ def _written(out: str, problem: _Problem) -> float:
 
 
 def _cost(
-    c: Config, arch: CudaArch, tiles: int, steps: int, odd: bool, moved: float, out: str,
-    problem: _Problem, pixel: float = 0.0,
+    c: Config, arch: CudaArch, tiles: int, steps: int, odd: tuple[float, float], moved: float,
+    out: str, problem: _Problem, pixel: float = 0.0,
 ) -> Cost:  # fmt: skip
-    shared = max(c.cluster, c.ranks)
-    waves = ceil_div(tiles, clusters(arch, shared))
+    shared = c.together
+    waves = ceil_div(tiles, c.at_once)
     busy = min(1.0, tiles * shared / arch.sms)
     depth = ceil_div(steps, c.split)
     atoms = c.rows // 64
     instructions = 4 if isinstance(problem, GemmProblem) else problem.instructions
     compute = _POWER * instructions * atoms * c.columns / 2.0
     reads = _SHARED * instructions * atoms * (32.0 * c.columns + 2048.0) / arch.smem_bandwidth
-    l2 = DEPTH_BYTES * (c.rows + c.columns / c.cluster) / _L2 * busy
-    if moved > _FAR_FROM * arch.l2_bytes and not pixel:
-        l2 = max(l2, DEPTH_BYTES * (c.rows + c.columns) / _FAR * busy)
-    if odd:
-        l2 *= _ODD_PITCH
-    slowest = max(compute, reads, l2, pixel * c.rows, _LATENCY / (c.stages - 1))
+    rows, columns = odd[0] * c.rows, odd[1] * c.columns
+    l2 = DEPTH_BYTES * (rows / c.beside + columns / c.cluster) / _L2 * busy
+    if exceeds_l2(moved, arch) and not pixel:
+        l2 = max(l2, DEPTH_BYTES * (rows + columns) / _FAR * busy)
+    arrive = _ARRIVE * (odd[0] ** _ARRIVE_NORM * c.rows + odd[1] ** _ARRIVE_NORM * c.columns)
+    parts = (compute, reads, l2, arrive, pixel * c.rows, _LATENCY / (c.stages - 1))
+    slowest = sum(part**_TOGETHER for part in parts) ** (1.0 / _TOGETHER)
     step = _STEP + slowest + _DRAW * reads
     area = c.rows * c.columns
     mine = 64.0 * c.atoms * c.columns / 16384.0
     store = _STORE_STAGED if c.staged else _STORE
-    if not c.staged and c.buffers == 1 and c.columns * BYTES[out] > 128 * c.ranks:
+    chunks = c.atoms if c.swap else c.columns * BYTES[out] // (128 * c.ranks)
+    if not c.staged and c.buffers == 1 and chunks > 1:
         store *= _ONE_BUFFER
     if not c.staged and isinstance(problem, GemmProblem) and problem.n * BYTES[out] % 128:
         store *= _STORE_ODD
@@ -207,7 +224,7 @@ def _cost(
     if c.ranks > 1:
         ending = ending / c.ranks + _MEET + _SENT * area * (c.ranks - 1) / c.ranks
     ending += _TURN
-    dram = moved / (arch.dram_bytes_cycle * _STREAM)
+    dram = moved / (arch.dram_bytes_cycle * _STREAM * busy**_ALONE)
     work = waves * (depth * step + ending) + (_CLUSTER if shared > 1 else 0.0)
     if not c.persistent:
         work += (waves - 1) * _REFILL
@@ -215,9 +232,8 @@ def _cost(
     return Cost(total, waves * depth * compute, waves * depth * l2, dram, waves * ending)
 
 
-def clusters(arch: CudaArch, size: int) -> int:
-    """Clusters of ``size`` thread blocks that run at once, one block a multiprocessor."""
-    if size == 1:
-        return arch.sms
-    known = _AT_ONCE.get(size, 132 // (size + 1))
-    return max(1, known * arch.sms // 132)
+def _slower(pitch: int) -> float:
+    """How many times as long L2 takes where rows are ``pitch`` bytes apart."""
+    if pitch % 128 == 0:
+        return 1.0
+    return _PITCH_64 if pitch % 64 == 0 else _PITCH_32 if pitch % 32 == 0 else _PITCH_16

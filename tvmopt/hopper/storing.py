@@ -103,7 +103,7 @@ class Storing(abc.ABC):
 
     @abc.abstractmethod
     def corner_of(self, tile: Tile, group: Any, chunk: int) -> list[Any]:
-        """Where the rows of one warpgroup begin, 128 bytes of each, as maps of the output count."""
+        """Where a chunk of one warpgroup begins, 128 bytes a row, as maps of the output count."""
 
     def _load_residual_ahead(self, tensor_of: Callable[[Any, str], Any]) -> list[Any]:
         """Have an input that is read where the output is written loaded by the copy engine.
@@ -119,7 +119,7 @@ class Storing(abc.ABC):
         c = self.config
         whole = c.columns * BYTES[self.out_dtype] == 128 * c.buffers
         static = all(isinstance(e, int) for e in self.out_shape)
-        if c.staged or c.ranks > 1 or not whole or not static:
+        if c.staged or c.swap or c.ranks > 1 or not whole or not static:
             return []
         self.residual = residual_of(self.ending, self.out_shape, self.out_dtype)
         if self.residual is None:
@@ -248,23 +248,70 @@ class Storing(abc.ABC):
             self._residual_phase.set(self._residual_phase.value ^ 1)
         for chunk in range(columns.start // width, columns.stop // width):
             self._chunk = chunk
-            buffer = self.group * c.buffers + chunk % c.buffers
-            if self.residual is None:
-                with when(self.thread < 1):
-                    build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(c.buffers - 1))
-                build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
-            for m in range(c.atoms):
-                base = m * per + chunk * width // 2
-                if self.out_dtype in _PACK:
-                    self._matrices(buffer, m, base, chunk * width, pair)
-                else:
-                    self._pairs(buffer, m, base, chunk * width, pair)
-            build.evaluate(T.ptx.fence.proxy.async_.shared__cta())
-            build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
+
+            def fill(buffer: Any, chunk: int = chunk) -> None:
+                for m in range(c.atoms):
+                    base = m * per + chunk * width // 2
+                    if self.out_dtype in _PACK:
+                        self._matrices(buffer, m, base, chunk * width, pair)
+                    else:
+                        self._pairs(buffer, m, base, chunk * width, pair)
+
+            self._send_chunk(fill, chunk, self.corner_of(tile, self.group, chunk))
+
+    def _send_chunk(self, fill: Callable[[Any], None], chunk: int, corner: list[Any]) -> None:
+        """Have the copy engine store what ``fill`` writes into a buffer, once that is free."""
+        c = self.config
+        buffer = self.group * c.buffers + chunk % c.buffers
+        if self.residual is None:
             with when(self.thread < 1):
-                start = self.corner_of(tile, self.group, chunk)
-                tma_store(self.out_map, start, self.leaving.ptr_to([buffer, 0]))
-                build.evaluate(T.ptx.cp.async_.bulk.commit_group())
+                build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(c.buffers - 1))
+            build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
+        fill(buffer)
+        build.evaluate(T.ptx.fence.proxy.async_.shared__cta())
+        build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
+        with when(self.thread < 1):
+            tma_store(self.out_map, corner, self.leaving.ptr_to([buffer, 0]))
+            build.evaluate(T.ptx.cp.async_.bulk.commit_group())
+
+    def _send_exchanged(self, tile: Tile, columns: range) -> None:
+        """The same of exchanged operands: 64 rows of the tile are 128 bytes of rows of C."""
+        first = dataclasses.replace(tile, column=tile.column + columns.start)
+        for m in range(self.config.atoms):
+
+            def fill(buffer: Any, m: int = m) -> None:
+                for column in range(columns.start, columns.stop, 16):
+                    blocks = min(16, columns.stop - column) // 8
+                    self._turned(buffer, tile, m, column, column - columns.start, blocks)
+
+            self._send_chunk(fill, m, self.corner_of(first, self.group, m))
+
+    def _turned(
+        self, buffer: Any, tile: Tile, m: int, column: int, line: int, blocks: int
+    ) -> None:
+        """16-bit results of one or two blocks of 8 columns, which become as many lines."""
+        lane = self.lane
+        packed = build.alloc_local([2 * blocks], "uint32")
+        for i in range(2 * blocks):
+            row = self.group * (64 * self.config.atoms) + m * 64 + self.warp * 16
+            row = build.Bind(tile.row + row + quotient(lane, 4) + 8 * (i % 2))
+            col = build.Bind(tile.column + column + 8 * (i // 2) + remainder(lane, 4) * 2)
+            index = m * self.config.columns // 2 + column // 2 + 2 * i
+            ends = [
+                self._finish([self._sum(index + e)], tile, col + e, row, True)[0] for e in range(2)
+            ]
+            low, high = (as_register(end, self.out_dtype) for end in ends)
+            build.evaluate(T.ptx[_PACK[self.out_dtype]](packed[i], high, low))
+        there = line + 8 * quotient(lane, 16) + remainder(lane, 8)
+        piece = (self.warp * 2 + remainder(quotient(lane, 8), 2)) ^ remainder(lane, 8)
+        if blocks == 1:  # the other lanes' addresses are not read
+            there = line + remainder(lane, 8)
+        build.evaluate(
+            T.ptx[f"stmatrix.sync.aligned.m8n8.x{2 * blocks}.trans.shared.b16"](
+                self.leaving.ptr_to([buffer, there * 64 + piece * 8]),
+                *(packed[i] for i in range(2 * blocks)),
+            )
+        )
 
     def _matrices(self, buffer: Any, m: int, base: int, column: int, pair: Any) -> None:
         """16-bit results, four 8 x 8 matrices at a time."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
+
 import pytest
 
 from tvmopt.arch.gpus import GPUS
@@ -56,6 +59,52 @@ def test_few_rows_change_places():
 def test_rows_that_would_leave_tiles_empty_may_change_places(rows, exchanged):
     ranked = gemm_hints(GemmProblem(rows, 5000, 2000), H200)
     assert any(r.hint.swap for r in ranked) == exchanged
+
+
+def test_columns_that_are_not_along_the_depth_may_change_places():
+    ranked = gemm_hints(GemmProblem(1000, 1000, 1000, trans_b=False), H200)
+    assert any(r.hint.swap for r in ranked)
+    assert not any(r.hint.swap for r in gemm_hints(GemmProblem(1000, 1000, 1000), H200))
+
+
+@pytest.mark.parametrize(("depth", "shared"), [(1000, True), (1024, False)])
+def test_loads_are_shared_where_rows_do_not_begin_at_lines_of_l2(depth, shared):
+    config = config_of(gemm_hints(GemmProblem(1000, 1000, depth), H200)[0].hint)
+    assert (config.sharing > 1) == shared
+
+
+def test_more_thread_blocks_share_loads_only_where_that_is_modelled_to_pay():
+    cycles = {}
+    for ranked in gemm_hints(GemmProblem(1000, 1000, 1000), H200):
+        config = config_of(ranked.hint)
+        if config.raster == 8:
+            alike = dataclasses.replace(config, cluster=1, beside=1)
+            cycles.setdefault(alike, {})[config.sharing] = ranked.cycles
+    several = [by_sharing for by_sharing in cycles.values() if len(by_sharing) > 1]
+    assert several
+    for by_sharing in several:
+        assert by_sharing[max(by_sharing)] <= min(by_sharing.values())
+
+
+@pytest.mark.parametrize(
+    ("tile", "size", "raster"),
+    [((64, 256), 1024, 8), ((64, 128), 1024, 4), ((256, 64), 1024, 2), ((64, 256), 16384, 8)],
+)
+def test_neighbours_compute_tiles_that_have_few_rows_and_columns(tile, size, raster):
+    found = [
+        r.hint
+        for r in gemm_hints(GemmProblem(size, size, size), H200)
+        if r.hint.block == tile and config_of(r.hint).together == 1
+    ]
+    # Of the two best others are tried, too.
+    assert Counter(hint.raster for hint in found).most_common(1)[0][0] == raster
+
+
+def test_few_columns_have_tiles_of_every_width():
+    def widths(columns):
+        return {r.hint.block[1] for r in gemm_hints(GemmProblem(3000, columns, 4000), H200)}
+
+    assert 104 in widths(200) and 104 not in widths(2000)
 
 
 def test_thread_blocks_that_share_a_depth_store_by_the_copy_engine_too():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 
 from tvmopt.arch.cuda import CudaArch
@@ -11,7 +12,7 @@ from tvmopt.hopper.config import DEPTH_BYTES, SHARED_BYTES, Config
 from tvmopt.hopper.conv_problem import ConvProblem
 from tvmopt.hopper.hints import CONV, GEMM, hint_of
 from tvmopt.hopper.line_problem import LineProblem
-from tvmopt.hopper.model import conv_cost, gemm_cost
+from tvmopt.hopper.model import Cost, conv_cost, exceeds_l2, gemm_cost, moved_bytes
 from tvmopt.hopper.pixels import boxes
 from tvmopt.hopper.pixels import why_not as why_not_conv
 from tvmopt.hopper.problem import BYTES, GemmProblem, ceil_div
@@ -21,14 +22,24 @@ from .ranked import GpuRanked
 # Rows of a tile: groups of 64 of each warpgroup, and warpgroups.
 _ROWS = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 3))
 _COLUMNS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 208, 224, 256)
-# The same where operands change places: the columns are then the rows of C, whose last tile may be
-# nearly empty.
+# The same where the last tile may be nearly empty: operands change places, so that the columns are
+# the rows of C, or C has few columns.
 _MORE_COLUMNS = tuple(sorted({*_COLUMNS, 40, 56, 72, 88, 104, 120, 136, 152, 176, 200}))
 # Rows up to which the operands may change places; and beyond them the part of all 64-row tiles that
 # is empty from which on they may.
 _FEW, _EMPTY = 128, 0.06
+# Columns of C up to which every width of tiles is tried.
+_FEW_COLUMNS = 512
+# Rows of tiles that are computed side by side, of how many configurations all of these are tried,
+# and by how much longer each but the first is expected to take.
+_RASTERS = (2, 4, 8)
+_OTHER_RASTERS, _OTHER_RASTER = 2, 0.01
+# Multiprocessors that thread blocks one after the other run on, and that share a way to L2.
+_NEIGHBOURS = (8, 16)
 _MOST_STAGES = 12
 _SPLITS = (1, 2, 3, 4, 6, 8)
+# Thread blocks, one above and one beside the other, that share loads.
+_SHARING = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 # Steps of the depth that a part must have where parts are added up by a second kernel.
 _LEAST_STEPS = 4
 
@@ -42,15 +53,52 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
     """
     if not arch.has_wgmma or problem.why_not:
         return []
-    found = []
-    swap = problem.m <= _FEW or _empty(problem.m) >= _EMPTY
-    plain = _configs(problem.out, arch, swap=swap, whole=_has_residual(problem))
+    found: list[tuple[Cost, Config]] = []
+    swap = problem.m <= _FEW or _empty(problem.m) >= _EMPTY or problem.major == (True, False)
+    plain = _configs(
+        problem.out, arch, swap=swap, fine=problem.n <= _FEW_COLUMNS,
+        whole=_has_residual(problem),
+    )  # fmt: skip
+    alone: dict[Config, float] = {}
     for config in (*plain, *_apart(problem, arch, swap)):
         if config.why_not(problem) is None:
             cost = gemm_cost(problem, config, arch)
-            hint = hint_of(GEMM, config, problem.dtype, arch)
-            found.append(GpuRanked(hint, cost.cycles, cost.facts))
-    return sorted(found, key=lambda r: r.cycles)
+            # Loads are shared where that is modelled to pay, by as few thread blocks as do.
+            key = dataclasses.replace(config, cluster=1, beside=1)
+            if config.sharing > 1 and cost.cycles >= alone.get(key, math.inf):
+                continue
+            alone[key] = cost.cycles
+            found.append((cost, config))
+    found.sort(key=lambda pair: pair[0].cycles)
+    far = exceeds_l2(moved_bytes(problem), arch)
+    ranked = []
+    for number, (cost, config) in enumerate(found):
+        for place, raster in enumerate(_rasters(config, far=far)):
+            if place == 0 or number < _OTHER_RASTERS:
+                hint = hint_of(
+                    GEMM, dataclasses.replace(config, raster=raster), problem.dtype, arch
+                )
+                cycles = cost.cycles * (1.0 + _OTHER_RASTER * place)
+                ranked.append(GpuRanked(hint, cycles, cost.facts))
+    return sorted(ranked, key=lambda r: r.cycles)
+
+
+def _rasters(config: Config, *, far: bool) -> list[int]:
+    """Rows of tiles that may be computed side by side, the most promising first.
+
+    Neighbouring multiprocessors, 8 and 16 of them, read from L2 once what several of them want. So
+    their tiles are to have few rows and columns in all; clusters are spread over them in turn. What
+    is larger than L2 is computed in larger groups, so that all multiprocessors share more.
+    """
+    if far or config.together > 1:
+        return [_RASTERS[-1]]
+
+    def read(raster: int) -> int:
+        return sum(
+            raster * config.rows + ceil_div(near, raster) * config.columns for near in _NEIGHBOURS
+        )
+
+    return sorted(_RASTERS, key=read)
 
 
 def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRanked]:
@@ -60,7 +108,7 @@ def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRa
     found = []
     tiled = problem.tiled if isinstance(problem, ConvProblem) else problem
     copied = problem.copied_bytes if isinstance(problem, ConvProblem) else 0
-    for config in _configs(problem.out, arch, swap=False, whole=_has_residual(tiled)):
+    for config in _configs(problem.out, arch, whole=_has_residual(tiled)):
         if why_not_conv(tiled, config) is None:
             box = boxes(tiled, 64 * config.atoms)[0]
             cost = conv_cost(tiled, config, box, arch, copied)
@@ -81,41 +129,54 @@ def _has_residual(problem: GemmProblem | ConvProblem | LineProblem) -> bool:
     return ending is not None and any(all(along) for _, along in ending.reads)
 
 
-def _configs(out: str, arch: CudaArch, *, swap: bool, whole: bool) -> Iterator[Config]:
+def _configs(
+    out: str, arch: CudaArch, *, swap: bool = False, fine: bool = False, whole: bool = False
+) -> Iterator[Config]:
     """Tiles, each with as many stages as fit, and the ways in which they leave.
 
     Args:
         out: Type of the output.
         arch: The GPU.
         swap: Whether operands may change places.
+        fine: Whether there are so few columns that every width is tried.
         whole: Whether there may be room for all that leaves of a tile, so that an input of the
             output's shape can be loaded ahead.
     """
-    swapped = _MORE_COLUMNS if swap else ()
-    for (atoms, consumers), columns, split in itertools.product(_ROWS, swapped, _SPLITS):
-        yield from _filled(
-            Config(
-                atoms, consumers, columns, split=split, swap=True, staged=True, persistent=False,
-                sms=arch.sms,
+    if swap:
+        for (atoms, consumers), columns in itertools.product(_ROWS, _MORE_COLUMNS):
+            exchanged = Config(
+                atoms, consumers, columns, swap=True, persistent=False, sms=arch.sms
             )
-        )  # fmt: skip
-    for (atoms, consumers), columns in itertools.product(_ROWS, _COLUMNS):
+            for split in _SPLITS:
+                part = dataclasses.replace(exchanged, split=split)
+                yield from _filled(dataclasses.replace(part, staged=True))
+                yield from _filled(dataclasses.replace(part, buffers=1))
+            for config in _shared(exchanged):
+                yield from _filled(config)
+                yield from _filled(dataclasses.replace(config, buffers=1))
+    widths = _MORE_COLUMNS if fine else _COLUMNS
+    for (atoms, consumers), columns in itertools.product(_ROWS, widths):
         plain = Config(atoms, consumers, columns, sms=arch.sms)
-        for cluster in (1, 2):
-            chunks = columns * BYTES[out] // 128
-            for buffers in sorted({1, 2, chunks} if whole and chunks else {1, 2}):
-                if columns * BYTES[out] % (128 * buffers) == 0:
-                    yield from _filled(
-                        dataclasses.replace(plain, cluster=cluster, buffers=buffers)
-                    )
+        chunks = columns * BYTES[out] // 128
+        for buffers in sorted({1, 2, chunks} if whole and chunks else {1, 2}):
+            if columns * BYTES[out] % (128 * buffers) == 0:
+                for config in (plain, *_shared(plain)):
+                    yield from _filled(dataclasses.replace(config, buffers=buffers))
         for persistent in (True, False):
-            yield from _filled(
-                dataclasses.replace(plain, staged=True, persistent=persistent)
-            )
+            for config in (plain, *_shared(plain)):
+                yield from _filled(
+                    dataclasses.replace(config, staged=True, persistent=persistent)
+                )
         for split in _SPLITS[1:]:
             part = dataclasses.replace(plain, persistent=False, split=split)
             yield from _filled(dataclasses.replace(part, staged=True))
             yield from _filled(dataclasses.replace(part, buffers=1))
+
+
+def _shared(config: Config) -> Iterator[Config]:
+    """``config`` with each number of thread blocks that may share loads."""
+    for cluster, beside in _SHARING[1:]:
+        yield dataclasses.replace(config, cluster=cluster, beside=beside)
 
 
 def _apart(problem: GemmProblem, arch: CudaArch, swap: bool) -> Iterator[Config]:
