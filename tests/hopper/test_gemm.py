@@ -45,7 +45,7 @@ def test_instructions_of_a_product():
         ),
         ({}, DIVIDED, ["send_four_f32", "stmatrix", "tensor.2d.global"]),
         ({}, Config(columns=128, cluster=2), ["multicast::cluster"]),
-        ({"k": 520}, Config(columns=128, cluster=4, beside=2), ["multicast::cluster", "(ushort)(17"]),
+        ({"k": 520}, Config(columns=128, cluster=4, beside=2), ["multicast", "(ushort)(17"]),
         (
             {"m": 300},
             Config(consumers=1, columns=24, swap=True, buffers=1),

@@ -75,14 +75,14 @@ class Config:
         return 1 if self.apart else self.split
 
     @property
-    def sharing(self) -> int:
+    def sharers(self) -> int:
         """Thread blocks of a cluster that share loads."""
         return self.cluster * self.beside
 
     @property
     def together(self) -> int:
         """Thread blocks of a cluster."""
-        return max(self.sharing, self.ranks)
+        return max(self.sharers, self.ranks)
 
     @property
     def at_once(self) -> int:
@@ -180,9 +180,9 @@ class Config:
         _, right = self.major(problem)
         if not right and self.columns % 64:
             return "columns that are not contiguous along the depth come 64 at a time"
-        if self.sharing > 1 and self.ranks > 1:
+        if self.sharers > 1 and self.ranks > 1:
             return "a cluster shares either loads or depth"
-        if self.sharing not in (1, 2, 4, 8) or self.cluster > self.columns // 8:
+        if self.sharers not in (1, 2, 4, 8) or self.cluster > self.columns // 8:
             return f"{self.cluster} x {self.beside} thread blocks cannot share loads"
         if self.split > 1:
             depth = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)

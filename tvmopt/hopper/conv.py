@@ -199,7 +199,7 @@ class ConvKernel(PixelKernel):
             return super().left_lines()
         return blocks_of(DEPTH_BYTES // self.problem.fold, 64 * self.config.atoms)
 
-    def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
+    def load(self, slot: Any, step: Any, tile: Any) -> None:
         """Fill one stage: a box of pixels for each warpgroup, and the weight's columns."""
         c, p = self.config, self.problem
         bar = self.full.pointer(slot)

@@ -82,7 +82,7 @@ class LineKernel(PixelKernel):
         """Each of the lines of the window is a block of its own, with a short line a pixel."""
         return blocks_of(self.problem.window * 2, 64 * self.config.atoms)
 
-    def load(self, slot: Any, step: Any, tile: Any, rank: Any) -> None:
+    def load(self, slot: Any, step: Any, tile: Any) -> None:
         """Fill one stage: the lines under each warpgroup's box, and the weight's columns."""
         c, p = self.config, self.problem
         bar = self.full.pointer(slot)

@@ -21,15 +21,16 @@ from .emit import (
     quotient,
     remainder,
     set_registers,
-    sync_threads_of,
     when,
 )
 from .epilogue import Epilogue
 from .exchange import Exchange
+from .finishing import Tile
 from .parameters import Parameters
 from .problem import BYTES, ceil_div
+from .sharing import Sharing
 from .stage_layout import Lines, lines_of
-from .storing import Storing, Tile
+from .storing import Storing
 
 # Columns of tiles up to which those of a row follow each other.
 _FEW_COLUMNS = 4
@@ -68,7 +69,7 @@ class Kernel(Storing):
         """Rows and columns of the whole, as tiles count them; int32."""
 
     @abc.abstractmethod
-    def load(self, slot: Any, step: Any, tile: Tile, rank: Any) -> None:
+    def load(self, slot: Any, step: Any, tile: Tile) -> None:
         """Fill one stage."""
 
     # -- the grid ----------------------------------------------------------------------------
@@ -103,6 +104,7 @@ class Kernel(Storing):
         self.lane = T.lane_id([32])
         self.thread = T.thread_id_in_wg([128])
         self.rank = rank
+        self.sharing = Sharing(c, rank)
         self._shared_memory()
         self._walk(block, groups, total, per_batch, down, across)
 
@@ -121,7 +123,7 @@ class Kernel(Storing):
             for descriptor in self.maps:
                 build.evaluate(T.ptx.prefetch.tensormap(T.address_of(descriptor)))
             self.full.init(1)
-            self.empty.init(c.consumers * (c.cluster + c.beside - 1))
+            self.empty.init(c.consumers * self.sharing.loaders)
             if self.residual is not None:
                 self.arriving.init(1)
         build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
@@ -165,8 +167,7 @@ class Kernel(Storing):
             inner = remainder(number, per_batch) if self.batch > 1 else number
             batch = quotient(number, per_batch) if self.batch > 1 else const(0)
             i, j = _raster(inner, down, across, c.raster)
-            above, left = self.place_in_cluster()
-            i, j = i * c.cluster + above, j * c.beside + left
+            i, j = i * c.cluster + self.sharing.above, j * c.beside + self.sharing.left
             i, j, batch = held(i), held(j), held(batch)
             return Tile(held(i * c.rows), held(j * c.columns), batch, i)
 
@@ -201,7 +202,7 @@ class Kernel(Storing):
                     set_registers("dec", few)
                 with when(self.thread < 1):
                     for_tiles(self._produce)
-                    if c.sharing > 1:
+                    if c.sharers > 1:
                         self._wait_until_empty()
                 if c.ranks > 1:  # as the others do in _exchange
                     self._sync_cluster()
@@ -212,17 +213,6 @@ class Kernel(Storing):
         with build.serial(0, self.config.stages):
             self.empty.wait(self._stage.value, self._phase.value ^ 1)
             self._following()
-
-    def place_in_cluster(self) -> tuple[Any, Any]:
-        """How many thread blocks that share loads are above this one, and left of it."""
-        c = self.config
-        if c.sharing == 1:
-            return 0, 0
-        if c.beside == 1:
-            return self.rank, 0
-        if c.cluster == 1:
-            return 0, self.rank
-        return remainder(self.rank, c.cluster), quotient(self.rank, c.cluster)
 
     def _sync_cluster(self) -> None:
         build.evaluate(T.cuda.warp_sync())
@@ -252,7 +242,7 @@ class Kernel(Storing):
             slot = self._stage.value
             self.empty.wait(slot, self._phase.value ^ 1)
             self.full.expect(slot, expected)
-            self.load(slot, first + k, tile, self.rank)
+            self.load(slot, first + k, tile)
             self._following()
 
     # -- multiplying -------------------------------------------------------------------------
@@ -265,8 +255,8 @@ class Kernel(Storing):
         self._left = self._descriptor(self.left_ring, self.left_lines())
         self._right = self._descriptor(self.right_ring, lines_of(self.right_major, self.depth))
         self._before = Scalar("int32", 0)
-        if self.config.sharing > 1:
-            self._loader = held(self._loader_of(self.thread))
+        if self.config.sharers > 1:
+            self._loader = held(self.sharing.loader(self.thread))
         if self.residual is not None:
             self._residual_phase = Scalar("int32", 0)
 
@@ -312,28 +302,12 @@ class Kernel(Storing):
                     args += [0 if self.left_major else 1, 0 if self.right_major else 1]
                 build.evaluate(T.ptx[name](*args))
 
-    def _loader_of(self, number: Any) -> Any:
-        """The rank of one of the thread blocks that load for this one, itself among them.
-
-        Those of the same columns come first, then the others of the same rows.
-        """
-        c = self.config
-        above, left = self.place_in_cluster()
-        number = T.min(number, T.int32(c.cluster + c.beside - 2))
-        column = left * c.cluster + number
-        if c.beside == 1:
-            return column
-        # The next of those beside each other, and so on around.
-        other = remainder(left + number + (1 - c.cluster) % c.beside, c.beside)
-        return T.Select(number < c.cluster, column, above + other * c.cluster)
-
     def _release(self, slot: Any) -> None:
         c = self.config
-        if c.sharing == 1:
+        if c.sharers == 1:
             self.empty.arrive(slot, self.thread < 1)
         else:
-            loaders = c.cluster + c.beside - 1
-            self.empty.arrive_remote(slot, self._loader, self.thread < loaders)
+            self.empty.arrive_remote(slot, self._loader, self.thread < self.sharing.loaders)
 
     def _consume(self, tile: Tile) -> None:
         c = self.config
@@ -377,18 +351,6 @@ class Kernel(Storing):
                 with when(self.rank == rank):
                     exchange.take(rank)
                     self._leave(tile, columns)
-
-    def _leave(self, tile: Tile, columns: range) -> None:
-        """Store these columns of a tile."""
-        if not self.config.staged:
-            (self._send_exchanged if self.config.swap else self._send)(tile, columns)
-            return
-        threads = self.config.consumers * 128
-        # Others may still multiply from the ring, or read the tile before.
-        sync_threads_of(8, threads)
-        self._keep(columns)
-        sync_threads_of(8, threads)
-        self._store_staged(tile, columns)
 
 
 def _tiles(extent: Any, tile: int) -> Any:

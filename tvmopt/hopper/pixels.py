@@ -101,7 +101,7 @@ def why_no_box(problem: PixelProblem, config: Config, box: tuple[int, int, int])
 
 def why_not(problem: PixelProblem, config: Config) -> str | None:
     """Why ``config`` cannot compute ``problem``; None where it can."""
-    if config.swap or config.sharing > 1 or config.apart:
+    if config.swap or config.sharers > 1 or config.apart:
         return "a convolution neither exchanges operands nor shares loads, nor divides depth apart"
     if config.split > 1 and (not config.staged or config.persistent):
         return "a divided depth needs staged stores and one tile a block"

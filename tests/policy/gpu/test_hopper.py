@@ -70,7 +70,7 @@ def test_columns_that_are_not_along_the_depth_may_change_places():
 @pytest.mark.parametrize(("depth", "shared"), [(1000, True), (1024, False)])
 def test_loads_are_shared_where_rows_do_not_begin_at_lines_of_l2(depth, shared):
     config = config_of(gemm_hints(GemmProblem(1000, 1000, depth), H200)[0].hint)
-    assert (config.sharing > 1) == shared
+    assert (config.sharers > 1) == shared
 
 
 def test_more_thread_blocks_share_loads_only_where_that_is_modelled_to_pay():
@@ -79,7 +79,7 @@ def test_more_thread_blocks_share_loads_only_where_that_is_modelled_to_pay():
         config = config_of(ranked.hint)
         if config.raster == 8:
             alike = dataclasses.replace(config, cluster=1, beside=1)
-            cycles.setdefault(alike, {})[config.sharing] = ranked.cycles
+            cycles.setdefault(alike, {})[config.sharers] = ranked.cycles
     several = [by_sharing for by_sharing in cycles.values() if len(by_sharing) > 1]
     assert several
     for by_sharing in several:

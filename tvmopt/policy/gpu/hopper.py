@@ -65,7 +65,7 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
             cost = gemm_cost(problem, config, arch)
             # Loads are shared where that is modelled to pay, by as few thread blocks as do.
             key = dataclasses.replace(config, cluster=1, beside=1)
-            if config.sharing > 1 and cost.cycles >= alone.get(key, math.inf):
+            if config.sharers > 1 and cost.cycles >= alone.get(key, math.inf):
                 continue
             alone[key] = cost.cycles
             found.append((cost, config))
