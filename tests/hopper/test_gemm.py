@@ -78,6 +78,7 @@ def _bias_gelu(accumulator, out):
         DIVIDED,
         dataclasses.replace(STAGED, consumers=2, columns=104, split=2),
         Config(columns=72, stages=5, cluster=2, beside=2, swap=True, buffers=1),
+        Config(columns=104, stages=6, buffers=2, flight=2),
         Config(columns=128, stages=5, cluster=4, beside=2, buffers=1),
     ],
 )
@@ -136,9 +137,11 @@ def test_refused_products(fields, reason):
         (Config(columns=128, beside=3), "1 x 3 thread blocks cannot share loads"),
         (Config(columns=128, cluster=4, beside=4), "4 x 4 thread blocks cannot share loads"),
         (Config(columns=8, cluster=2), "2 x 1 thread blocks cannot share loads"),
-        (dataclasses.replace(SMALL, columns=72), "whole groups"),
+        (dataclasses.replace(SMALL, columns=40), "40 columns are not whole groups of 1 x 64"),
+        (dataclasses.replace(SMALL, columns=136, buffers=2), "whole groups of 2 x 64"),
         (Config(consumers=3, columns=256, stages=2), "registers"),
         (dataclasses.replace(SMALL, stages=1), "at least two stages"),
+        (dataclasses.replace(SMALL, stages=2, flight=2), "one for each group more"),
     ],
 )
 def test_refused_configurations(config, reason):

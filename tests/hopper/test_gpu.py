@@ -81,6 +81,8 @@ def _matrix(*shape, dtype="float16"):
         ({"m": 300, "n": 1000, "batch": 3}, Config(1, 1, 104, 8, 2, 2, staged=True)),
         ({"m": 300, "trans_a": True}, Config(2, 1, 64, 6, 2, 2)),
         ({"m": 61, "n": 264}, Config(2, 1, 24, 6, 1, 2, swap=True)),
+        ({"m": 300, "n": 1000}, Config(1, 2, 104, 6, 4, 2, flight=2)),
+        ({"m": 300, "dtype": "int8", "out": "int8", "k": 700}, Config(1, 1, 144, 6)),
         ({"m": 16}, Config(columns=16, split=2, swap=True, persistent=False, buffers=1)),
         ({"m": 777, "dynamic": True}, Config(1, 1, 128, 6, 4, 2)),
         ({"dtype": "int8", "out": "int32", "k": 273, "trans_b": False}, SMALL),

@@ -167,8 +167,8 @@ class Config:
             return f"the integer instruction has no {self.columns} columns"
         if reason := self.why_too_large():
             return reason
-        if self.stages < 2:
-            return "a ring has at least two stages"
+        if self.stages < 2 + max(0, self.flight - 1):
+            return "a ring has at least two stages, and one for each group more that is in flight"
         return None
 
     def why_not(self, problem: GemmProblem) -> str | None:
@@ -210,7 +210,9 @@ class Config:
                 return f"{part} columns and {self.atoms} chunks are not whole groups of 8 and " + (
                     f"{self.buffers}"
                 )
-        elif self.columns % (chunk * self.ranks) or part // chunk % self.buffers:
+        elif self.ranks > 1 and self.columns % (chunk * self.ranks):
+            return f"{part} columns of each thread block are not whole groups of {chunk}"
+        elif part < chunk or ceil_div(part, chunk) % self.buffers:
             return f"{part} columns are not whole groups of {self.buffers} x {chunk}"
         return None
 

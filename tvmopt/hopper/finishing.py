@@ -83,8 +83,14 @@ class Finishing(abc.ABC):
         """
 
     @abc.abstractmethod
-    def corner_of(self, tile: Tile, group: Any, chunk: int) -> list[Any]:
-        """Where a chunk of one warpgroup begins, 128 bytes a row, as maps of the output count."""
+    def corner_of(self, tile: Tile, group: Any, first: int) -> list[Any]:
+        """Where 128 bytes of each row begin that one warpgroup stores, as the output's map counts.
+
+        Args:
+            tile: The tile.
+            group: The warpgroup.
+            first: How far they are along the rows of C from where the warpgroup's part begins.
+        """
 
     def _sum(self, index: int) -> Any:
         value = self._sums[index]

@@ -193,14 +193,10 @@ class GemmKernel(Kernel):
             indices.insert(0, (tile.batch, None))
         return [i for i, _ in indices], indices
 
-    def corner_of(self, tile: Any, group: Any, chunk: int) -> list[Any]:
-        """Where a chunk of one warpgroup begins, 128 bytes a row, as maps of the output count."""
-        c = self.config
-        own = tile.row + group * (64 * c.atoms)
-        if c.swap:
-            start = [own + chunk * 64, tile.column]
-        else:
-            start = [tile.column + chunk * (128 // BYTES[self.out_dtype]), own]
+    def corner_of(self, tile: Any, group: Any, first: int) -> list[Any]:
+        """Where 128 bytes of each row begin that one warpgroup stores."""
+        own = tile.row + group * (64 * self.config.atoms)
+        start = [own + first, tile.column] if self.config.swap else [tile.column + first, own]
         if self.batch > 1:
             start.append(tile.batch)
         return start

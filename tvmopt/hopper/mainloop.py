@@ -28,12 +28,11 @@ from .exchange import Exchange
 from .finishing import Tile
 from .parameters import Parameters
 from .problem import BYTES, ceil_div
+from .raster import tile_of
 from .sharing import Sharing
 from .stage_layout import Lines, lines_of
 from .storing import Storing
 
-# Columns of tiles up to which those of a row follow each other.
-_FEW_COLUMNS = 4
 _INSTRUCTION = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "float8_e4m3fn": "e4m3"}
 
 
@@ -163,21 +162,21 @@ class Kernel(Storing):
         stage = Scalar("int32", 0)
         phase = Scalar("int32", 0)
 
-        def tile_of(number: Any) -> Tile:
+        def tile(number: Any) -> Tile:
             inner = remainder(number, per_batch) if self.batch > 1 else number
             batch = quotient(number, per_batch) if self.batch > 1 else const(0)
-            i, j = _raster(inner, down, across, c.raster)
+            i, j = tile_of(inner, down, across, c.raster)
             i, j = i * c.cluster + self.sharing.above, j * c.beside + self.sharing.left
             i, j, batch = held(i), held(j), held(batch)
             return Tile(held(i * c.rows), held(j * c.columns), batch, i)
 
         def for_tiles(body: Any) -> None:
             if not c.persistent:
-                body(tile_of(block))
+                body(tile(block))
                 return
             number = Scalar("int32", block)
             with build.While(number.value < total):
-                body(tile_of(number.value))
+                body(tile(number.value))
                 number.set(number.value + groups)
 
         def following() -> None:
@@ -254,7 +253,6 @@ class Kernel(Storing):
         )
         self._left = self._descriptor(self.left_ring, self.left_lines())
         self._right = self._descriptor(self.right_ring, lines_of(self.right_major, self.depth))
-        self._before = Scalar("int32", 0)
         if self.config.sharers > 1:
             self._loader = held(self.sharing.loader(self.thread))
         if self.residual is not None:
@@ -309,6 +307,11 @@ class Kernel(Storing):
         else:
             self.empty.arrive_remote(slot, self._loader, self.thread < self.sharing.loaders)
 
+    def _behind(self, steps: int) -> Any:
+        """The slot that was filled so many steps ago."""
+        slot = self._stage.value - steps
+        return T.Select(slot < 0, slot + self.config.stages, slot)
+
     def _consume(self, tile: Tile) -> None:
         c = self.config
         _, count = self._range(tile)
@@ -323,13 +326,13 @@ class Kernel(Storing):
             if c.flight == 0:
                 self._release(slot)
             else:
-                with when(k > 0):
-                    self._release(self._before.value)
-                self._before.set(slot)
+                with when(k >= c.flight):
+                    self._release(self._behind(c.flight))
             self._following()
         build.evaluate(T.ptx.wgmma.wait_group.sync.aligned(0))
-        if c.flight:
-            self._release(self._before.value)
+        for last in range(c.flight, 0, -1):
+            with when(count >= last):
+                self._release(self._behind(last))
         if c.ranks > 1:
             self._exchange(tile)
         else:
@@ -357,23 +360,3 @@ def _tiles(extent: Any, tile: int) -> Any:
     if isinstance(extent, int):
         return ceil_div(extent, tile)
     return quotient(extent + (tile - 1), tile)
-
-
-def _raster(number: Any, down: Any, across: Any, group: int) -> tuple[Any, Any]:
-    """Tile of a number: groups of ``group`` rows of tiles, in each column by column.
-
-    Where there are few columns, those of a row follow each other: neighbouring numbers run on
-    neighbouring multiprocessors, which read what both want once.
-    """
-    if isinstance(down, int):
-        group = min(group, down)
-        if across <= _FEW_COLUMNS and across < down:
-            group = 1
-    if group <= 1:
-        return quotient(number, across), remainder(number, across)
-    span = across * group
-    first, inner = quotient(number, span) * group, remainder(number, span)
-    rows: Any = group
-    if not isinstance(down, int) or down % group:
-        rows = T.min(T.int32(group), down - first)
-    return first + remainder(inner, rows), quotient(inner, rows)

@@ -209,7 +209,9 @@ def _cost(
     area = c.rows * c.columns
     mine = 64.0 * c.atoms * c.columns / 16384.0
     store = _STORE_STAGED if c.staged else _STORE
-    chunks = c.atoms if c.swap else c.columns * BYTES[out] // (128 * c.ranks)
+    chunks = c.atoms if c.swap else ceil_div(c.columns * BYTES[out], 128 * c.ranks)
+    if not c.staged and not c.swap:
+        mine *= 128.0 * chunks * c.ranks / (c.columns * BYTES[out])
     if not c.staged and c.buffers == 1 and chunks > 1:
         store *= _ONE_BUFFER
     if not c.staged and isinstance(problem, GemmProblem) and problem.n * BYTES[out] % 128:

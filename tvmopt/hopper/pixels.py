@@ -220,7 +220,7 @@ class PixelKernel(Kernel):
         bounds.append((column, p.filters if p.filters % self.config.columns else None))
         return [i for i, _ in bounds], bounds
 
-    def corner_of(self, tile: Any, group: Any, chunk: int) -> list[Any]:
+    def corner_of(self, tile: Any, group: Any, first: int) -> list[Any]:
         """Where the box of one warpgroup begins, 128 bytes of each pixel."""
         image, line, column = self.corner(tile.index * self.config.consumers + group)
-        return [tile.column + chunk * (128 // BYTES[self.pixels.out]), column, line, image]
+        return [tile.column + first, column, line, image]

@@ -56,7 +56,7 @@ class Sending(Finishing):
                 tma_load(
                     self.leaving.ptr_to([self.group * c.buffers + chunk, 0]),
                     self._residual_map,
-                    self.corner_of(tile, self.group, chunk),
+                    self.corner_of(tile, self.group, chunk * (128 // BYTES[self.out_dtype])),
                     self.arriving.pointer(self.group),
                 )
 
@@ -77,7 +77,7 @@ class Sending(Finishing):
 
         Args:
             tile: The tile.
-            columns: Which of its columns, whole lines of 128 bytes.
+            columns: Which of its columns, at least a line of 128 bytes.
         """
         c = self.config
         width = 128 // BYTES[self.out_dtype]
@@ -98,18 +98,20 @@ class Sending(Finishing):
         if self.residual is not None:
             self.arriving.wait(self.group, self._residual_phase.value)
             self._residual_phase.set(self._residual_phase.value ^ 1)
-        for chunk in range(columns.start // width, columns.stop // width):
+        for chunk, begin in enumerate(range(columns.start, columns.stop, width)):
             self._chunk = chunk
+            # The last columns of an odd width leave with some that have left before.
+            first = min(begin, columns.stop - width)
 
-            def fill(buffer: Any, chunk: int = chunk) -> None:
+            def fill(buffer: Any, first: int = first) -> None:
                 for m in range(c.atoms):
-                    base = m * per + chunk * width // 2
+                    base = m * per + first // 2
                     if self.out_dtype in _PACK:
-                        self._matrices(buffer, m, base, chunk * width, pair)
+                        self._matrices(buffer, m, base, first, pair)
                     else:
-                        self._pairs(buffer, m, base, chunk * width, pair)
+                        self._pairs(buffer, m, base, first, pair)
 
-            self._send_chunk(fill, chunk, self.corner_of(tile, self.group, chunk))
+            self._send_chunk(fill, chunk, self.corner_of(tile, self.group, first))
 
     def _send_chunk(self, fill: Callable[[Any], None], chunk: int, corner: list[Any]) -> None:
         """Have the copy engine store what ``fill`` writes into a buffer, once that is free."""
@@ -136,7 +138,7 @@ class Sending(Finishing):
                     blocks = min(16, columns.stop - column) // 8
                     self._turned(buffer, tile, m, column, column - columns.start, blocks)
 
-            self._send_chunk(fill, m, self.corner_of(first, self.group, m))
+            self._send_chunk(fill, m, self.corner_of(first, self.group, 64 * m))
 
     def _turned(
         self, buffer: Any, tile: Tile, m: int, column: int, line: int, blocks: int

@@ -88,7 +88,7 @@ def test_more_thread_blocks_share_loads_only_where_that_is_modelled_to_pay():
 
 @pytest.mark.parametrize(
     ("tile", "size", "raster"),
-    [((64, 256), 1024, 8), ((64, 128), 1024, 4), ((256, 64), 1024, 2), ((64, 256), 16384, 8)],
+    [((64, 256), 2048, 8), ((64, 128), 1024, 4), ((256, 64), 1024, 2), ((64, 256), 16384, 8)],
 )
 def test_neighbours_compute_tiles_that_have_few_rows_and_columns(tile, size, raster):
     found = [

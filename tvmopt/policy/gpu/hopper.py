@@ -16,6 +16,7 @@ from tvmopt.hopper.model import Cost, conv_cost, exceeds_l2, gemm_cost, moved_by
 from tvmopt.hopper.pixels import boxes
 from tvmopt.hopper.pixels import why_not as why_not_conv
 from tvmopt.hopper.problem import BYTES, GemmProblem, ceil_div
+from tvmopt.hopper.raster import RASTERS, ranked_rasters
 
 from .ranked import GpuRanked
 
@@ -30,12 +31,11 @@ _MORE_COLUMNS = tuple(sorted({*_COLUMNS, 40, 56, 72, 88, 104, 120, 136, 152, 176
 _FEW, _EMPTY = 128, 0.06
 # Columns of C up to which every width of tiles is tried.
 _FEW_COLUMNS = 512
-# Rows of tiles that are computed side by side, of how many configurations all of these are tried,
-# and by how much longer each but the first is expected to take.
-_RASTERS = (2, 4, 8)
+# Of how many configurations other orders of their tiles are tried, and by how much longer each but
+# the first is expected to take.
 _OTHER_RASTERS, _OTHER_RASTER = 2, 0.01
-# Multiprocessors that thread blocks one after the other run on, and that share a way to L2.
-_NEIGHBOURS = (8, 16)
+# Stages from which on two groups of instructions may be left in flight.
+_QUEUED_FROM = 6
 _MOST_STAGES = 12
 _SPLITS = (1, 2, 3, 4, 6, 8)
 # Thread blocks, one above and one beside the other, that share loads.
@@ -73,7 +73,7 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
     far = exceeds_l2(moved_bytes(problem), arch)
     ranked = []
     for number, (cost, config) in enumerate(found):
-        for place, raster in enumerate(_rasters(config, far=far)):
+        for place, raster in enumerate(_rasters(problem, config, far=far)):
             if place == 0 or number < _OTHER_RASTERS:
                 hint = hint_of(
                     GEMM, dataclasses.replace(config, raster=raster), problem.dtype, arch
@@ -83,22 +83,15 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def _rasters(config: Config, *, far: bool) -> list[int]:
+def _rasters(problem: GemmProblem, config: Config, *, far: bool) -> list[int]:
     """Rows of tiles that may be computed side by side, the most promising first.
 
-    Neighbouring multiprocessors, 8 and 16 of them, read from L2 once what several of them want. So
-    their tiles are to have few rows and columns in all; clusters are spread over them in turn. What
-    is larger than L2 is computed in larger groups, so that all multiprocessors share more.
+    What is larger than L2 is computed in large groups, so that all multiprocessors share more.
     """
-    if far or config.together > 1:
-        return [_RASTERS[-1]]
-
-    def read(raster: int) -> int:
-        return sum(
-            raster * config.rows + ceil_div(near, raster) * config.columns for near in _NEIGHBOURS
-        )
-
-    return sorted(_RASTERS, key=read)
+    if far:
+        return [RASTERS[0]]
+    rows, columns = (problem.n, problem.m) if config.swap else (problem.m, problem.n)
+    return ranked_rasters(config, rows, columns)
 
 
 def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRanked]:
@@ -157,9 +150,9 @@ def _configs(
     widths = _MORE_COLUMNS if fine else _COLUMNS
     for (atoms, consumers), columns in itertools.product(_ROWS, widths):
         plain = Config(atoms, consumers, columns, sms=arch.sms)
-        chunks = columns * BYTES[out] // 128
-        for buffers in sorted({1, 2, chunks} if whole and chunks else {1, 2}):
-            if columns * BYTES[out] % (128 * buffers) == 0:
+        chunks = ceil_div(columns * BYTES[out], 128)
+        for buffers in sorted({1, 2, chunks} if whole else {1, 2}):
+            if chunks % buffers == 0:
                 for config in (plain, *_shared(plain)):
                     yield from _filled(dataclasses.replace(config, buffers=buffers))
         for persistent in (True, False):
@@ -197,9 +190,13 @@ def _apart(problem: GemmProblem, arch: CudaArch, swap: bool) -> Iterator[Config]
 
 
 def _filled(config: Config) -> Iterator[Config]:
-    """``config`` with the most stages that fit."""
+    """``config`` with the most stages that fit.
+
+    Thread blocks that wait for each other's loads queue one group of instructions more.
+    """
     for stages in range(_MOST_STAGES, 1, -1):
         full = dataclasses.replace(config, stages=stages)
         if full.shared_bytes <= SHARED_BYTES:
-            yield full
+            queued = 2 if config.sharers > 1 and stages >= _QUEUED_FROM else 1
+            yield dataclasses.replace(full, flight=queued)
             return
