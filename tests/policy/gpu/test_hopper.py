@@ -78,7 +78,7 @@ def test_more_thread_blocks_share_loads_only_where_that_is_modelled_to_pay():
     for ranked in gemm_hints(GemmProblem(1000, 1000, 1000), H200):
         config = config_of(ranked.hint)
         if config.raster == 8:
-            alike = dataclasses.replace(config, cluster=1, beside=1)
+            alike = dataclasses.replace(config, cluster=1, beside=1, flight=1)
             cycles.setdefault(alike, {})[config.sharers] = ranked.cycles
     several = [by_sharing for by_sharing in cycles.values() if len(by_sharing) > 1]
     assert several

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterator
 
 from tvmopt.arch.cuda import CudaArch
@@ -40,6 +39,8 @@ _MOST_STAGES = 12
 _SPLITS = (1, 2, 3, 4, 6, 8)
 # Thread blocks, one above and one beside the other, that share loads.
 _SHARING = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
+# Of the cycles of the tensor cores, those of reading from L2 that are too few to be shared.
+_BOUND = 0.7
 # Steps of the depth that a part must have where parts are added up by a second kernel.
 _LEAST_STEPS = 4
 
@@ -59,16 +60,18 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
         problem.out, arch, swap=swap, fine=problem.n <= _FEW_COLUMNS,
         whole=_has_residual(problem),
     )  # fmt: skip
-    alone: dict[Config, float] = {}
+    best: dict[Config, Cost] = {}
     for config in (*plain, *_apart(problem, arch, swap)):
+        # Loads are shared where that is modelled to pay, by as few thread blocks as do.
+        key = dataclasses.replace(config, cluster=1, beside=1, flight=1)
+        before = best.get(key) if config.sharers > 1 else None
+        if before is not None and before.l2 < _BOUND * before.compute:
+            continue
         if config.why_not(problem) is None:
             cost = gemm_cost(problem, config, arch)
-            # Loads are shared where that is modelled to pay, by as few thread blocks as do.
-            key = dataclasses.replace(config, cluster=1, beside=1)
-            if config.sharers > 1 and cost.cycles >= alone.get(key, math.inf):
-                continue
-            alone[key] = cost.cycles
-            found.append((cost, config))
+            if before is None or cost.cycles < before.cycles:
+                best[key] = cost
+                found.append((cost, config))
     found.sort(key=lambda pair: pair[0].cycles)
     far = exceeds_l2(moved_bytes(problem), arch)
     ranked = []
@@ -194,7 +197,7 @@ def _filled(config: Config) -> Iterator[Config]:
 
     Thread blocks that wait for each other's loads queue one group of instructions more.
     """
-    for stages in range(_MOST_STAGES, 1, -1):
+    for stages in range(min(_MOST_STAGES, SHARED_BYTES // config.stage_bytes), 1, -1):
         full = dataclasses.replace(config, stages=stages)
         if full.shared_bytes <= SHARED_BYTES:
             queued = 2 if config.sharers > 1 and stages >= _QUEUED_FROM else 1
