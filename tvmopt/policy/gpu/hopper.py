@@ -138,18 +138,6 @@ def _configs(
         whole: Whether there may be room for all that leaves of a tile, so that an input of the
             output's shape can be loaded ahead.
     """
-    if swap:
-        for (atoms, consumers), columns in itertools.product(_ROWS, _MORE_COLUMNS):
-            exchanged = Config(
-                atoms, consumers, columns, swap=True, persistent=False, sms=arch.sms
-            )
-            for split in _SPLITS:
-                part = dataclasses.replace(exchanged, split=split)
-                yield from _filled(dataclasses.replace(part, staged=True))
-                yield from _filled(dataclasses.replace(part, buffers=1))
-            for config in _shared(exchanged):
-                yield from _filled(config)
-                yield from _filled(dataclasses.replace(config, buffers=1))
     widths = _MORE_COLUMNS if fine else _COLUMNS
     for (atoms, consumers), columns in itertools.product(_ROWS, widths):
         plain = Config(atoms, consumers, columns, sms=arch.sms)
@@ -167,6 +155,18 @@ def _configs(
             part = dataclasses.replace(plain, persistent=False, split=split)
             yield from _filled(dataclasses.replace(part, staged=True))
             yield from _filled(dataclasses.replace(part, buffers=1))
+    if swap:
+        for (atoms, consumers), columns in itertools.product(_ROWS, _MORE_COLUMNS):
+            exchanged = Config(
+                atoms, consumers, columns, swap=True, persistent=False, sms=arch.sms
+            )
+            for split in _SPLITS:
+                part = dataclasses.replace(exchanged, split=split)
+                yield from _filled(dataclasses.replace(part, staged=True))
+                yield from _filled(dataclasses.replace(part, buffers=1))
+            for config in _shared(exchanged):
+                yield from _filled(config)
+                yield from _filled(dataclasses.replace(config, buffers=1))
 
 
 def _shared(config: Config) -> Iterator[Config]:
