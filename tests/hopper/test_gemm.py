@@ -184,6 +184,14 @@ def test_special_registers_are_read_once(config):
     assert kernel.count("tvm_builtin_ptx_fetch_register_clusterid_x()") <= 3
 
 
+def test_threads_of_the_copy_engine_are_elected():
+    source = cuda_source(gemm(GemmProblem(1000, 1000, 1000), Config(columns=128)))
+    kernel = source[source.rindex("main_kernel(") :]
+    # One that prepares the maps, one the barriers, one that loads, and those that store.
+    assert kernel.count("elect_one()") == 3 + 2 * 2 + 1
+    assert "elect.sync" in source and "& 127) < 1) {" not in kernel
+
+
 @pytest.mark.parametrize(("together", "at_once"), [(1, 132), (2, 66), (4, 30), (8, 15)])
 def test_persistent_clusters_are_as_many_as_run_at_once(together, at_once):
     config = Config(columns=128, cluster=together)

@@ -56,6 +56,19 @@ __forceinline__ __device__ void sync_threads_of(int barrier, int threads) {
 """
 
 
+_ELECT = """
+__forceinline__ __device__ bool elect_one() {
+  unsigned one;
+  asm volatile("{\\n"
+               ".reg .pred p;\\n"
+               "elect.sync _|p, 0xffffffff;\\n"
+               "selp.b32 %0, 1, 0, p;\\n"
+               "}" : "=r"(one));
+  return one != 0;
+}
+"""
+
+
 def const(value: int, dtype: str = "int32") -> Any:
     """A constant of a type."""
     return tirx.const(value, dtype)
@@ -106,6 +119,21 @@ def held(value: Any) -> Any:
 def when(condition: Any) -> Iterator[None]:
     """What follows is done where ``condition`` holds."""
     with build.If(condition), build.Then():
+        yield
+
+
+@contextmanager
+def one_thread_of(warp: Any) -> Iterator[None]:
+    """What follows is done by one thread of a warpgroup, always the same.
+
+    The assembler knows that an elected thread is alone. Others it tells apart first, in a loop
+    around every instruction of the copy engine.
+
+    Args:
+        warp: Number of the warp in its warpgroup, the same for all its threads.
+    """
+    elected = T.cuda.func_call("elect_one", source_code=_ELECT, return_type="bool")
+    with when(warp < 1), when(elected):
         yield
 
 

@@ -18,6 +18,7 @@ from .emit import (
     Scalar,
     const,
     held,
+    one_thread_of,
     quotient,
     remainder,
     set_registers,
@@ -118,9 +119,11 @@ class Kernel(Storing):
         if self.residual is not None:
             self.arriving = Barriers(pool, c.consumers)
         pool.commit()
-        with when(T.cuda.thread_rank() < 1):
+        # By threads of different warps, at the same time.
+        with when(self.group < 1), one_thread_of(self.warp):
             for descriptor in self.maps:
                 build.evaluate(T.ptx.prefetch.tensormap(T.address_of(descriptor)))
+        with when(self.group == c.consumers), one_thread_of(self.warp):
             self.full.init(1)
             self.empty.init(c.consumers * self.sharing.loaders)
             if self.residual is not None:
@@ -194,12 +197,12 @@ class Kernel(Storing):
                 self._prepare()
                 for_tiles(self._consume)
                 if not c.staged:
-                    with when(self.thread < 1):
+                    with one_thread_of(self.warp):
                         build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
             with build.Else():
                 if few:
                     set_registers("dec", few)
-                with when(self.thread < 1):
+                with one_thread_of(self.warp):
                     for_tiles(self._produce)
                     if c.sharers > 1:
                         self._wait_until_empty()

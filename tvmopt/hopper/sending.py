@@ -9,7 +9,16 @@ from typing import Any
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
-from .emit import as_register, copy, quotient, remainder, store_pair, tma_load, tma_store, when
+from .emit import (
+    as_register,
+    copy,
+    one_thread_of,
+    quotient,
+    remainder,
+    store_pair,
+    tma_load,
+    tma_store,
+)
 from .finishing import Finishing, Tile
 from .problem import BYTES
 from .residual import residual_of
@@ -49,7 +58,7 @@ class Sending(Finishing):
         if self.residual is None:
             return
         c = self.config
-        with when(self.thread < 1):
+        with one_thread_of(self.warp):
             build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
             self.arriving.expect(self.group, c.buffers * 64 * c.atoms * 128)
             for chunk in range(c.buffers):
@@ -118,13 +127,13 @@ class Sending(Finishing):
         c = self.config
         buffer = self.group * c.buffers + chunk % c.buffers
         if self.residual is None:
-            with when(self.thread < 1):
+            with one_thread_of(self.warp):
                 build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(c.buffers - 1))
             build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
         fill(buffer)
         build.evaluate(T.ptx.fence.proxy.async_.shared__cta())
         build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
-        with when(self.thread < 1):
+        with one_thread_of(self.warp):
             tma_store(self.out_map, corner, self.leaving.ptr_to([buffer, 0]))
             build.evaluate(T.ptx.cp.async_.bulk.commit_group())
 
