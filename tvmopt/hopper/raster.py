@@ -17,7 +17,7 @@ from .emit import quotient, remainder
 from .problem import ceil_div
 
 #: Rows of tiles that may be computed side by side.
-RASTERS = (8, 4, 2, 1)
+RASTERS: tuple[int, ...] = (8, 4, 2, 1)
 # Columns of tiles up to which those of a row follow each other.
 _FEW_COLUMNS = 4
 # Multiprocessors of a group, and how many groups there are.
@@ -72,7 +72,7 @@ def lines_read(tile: tuple[int, int], down: int, across: int, raster: int) -> in
     return total
 
 
-def ranked_rasters(config: Config, rows: int, columns: int) -> list[int]:
+def ranked_rasters(config: Config, rows: int, columns: int) -> tuple[int, ...]:
     """Rows of tiles that may be computed side by side; that of which fewest lines are read first.
 
     One of those that are alike; where thread blocks share loads, the most.
@@ -83,9 +83,9 @@ def ranked_rasters(config: Config, rows: int, columns: int) -> list[int]:
         columns: Columns of it.
     """
     if config.together > 1:
-        return [RASTERS[0]]
+        return RASTERS[:1]
     down, across = ceil_div(rows, config.rows), ceil_div(columns, config.columns)
     read: dict[int, int] = {}
     for raster in RASTERS:
         read.setdefault(lines_read((config.rows, config.columns), down, across, raster), raster)
-    return [raster for _, raster in sorted(read.items())]
+    return tuple(raster for _, raster in sorted(read.items()))

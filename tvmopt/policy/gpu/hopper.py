@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.hopper.config import DEPTH_BYTES, SHARED_BYTES, Config
@@ -26,7 +26,8 @@ _COLUMNS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 208, 224, 25
 # the rows of C, or C has few columns.
 _MORE_COLUMNS = tuple(sorted({*_COLUMNS, 40, 56, 72, 88, 104, 120, 136, 152, 176, 200}))
 # Rows up to which the operands may change places; and beyond them the part of all 64-row tiles that
-# is empty from which on they may.
+# is empty from which on they may. They may, too, where only A is contiguous along the depth: the
+# rows of the other come 64 at a time.
 _FEW, _EMPTY = 128, 0.06
 # Columns of C up to which every width of tiles is tried.
 _FEW_COLUMNS = 512
@@ -38,7 +39,7 @@ _QUEUED_FROM = 6
 _MOST_STAGES = 12
 _SPLITS = (1, 2, 3, 4, 6, 8)
 # Thread blocks, one above and one beside the other, that share loads.
-_SHARING = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
+_SHARING = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 # Of the cycles of the tensor cores, those of reading from L2 that are too few to be shared.
 _BOUND = 0.7
 # Steps of the depth that a part must have where parts are added up by a second kernel.
@@ -72,29 +73,27 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
             if before is None or cost.cycles < before.cycles:
                 best[key] = cost
                 found.append((cost, config))
-    found.sort(key=lambda pair: pair[0].cycles)
-    far = exceeds_l2(moved_bytes(problem), arch)
-    ranked = []
-    for number, (cost, config) in enumerate(found):
-        for place, raster in enumerate(_rasters(problem, config, far=far)):
-            if place == 0 or number < _OTHER_RASTERS:
-                hint = hint_of(
-                    GEMM, dataclasses.replace(config, raster=raster), problem.dtype, arch
-                )
-                cycles = cost.cycles * (1.0 + _OTHER_RASTER * place)
-                ranked.append(GpuRanked(hint, cycles, cost.facts))
-    return sorted(ranked, key=lambda r: r.cycles)
+    return _in_order(problem, sorted(found, key=lambda pair: pair[0].cycles), arch)
 
 
-def _rasters(problem: GemmProblem, config: Config, *, far: bool) -> list[int]:
-    """Rows of tiles that may be computed side by side, the most promising first.
+def _in_order(
+    problem: GemmProblem, found: Sequence[tuple[Cost, Config]], arch: CudaArch
+) -> list[GpuRanked]:
+    """The configurations ``found``, best first, each with an order of its tiles; some with others.
 
     What is larger than L2 is computed in large groups, so that all multiprocessors share more.
     """
-    if far:
-        return [RASTERS[0]]
-    rows, columns = (problem.n, problem.m) if config.swap else (problem.m, problem.n)
-    return ranked_rasters(config, rows, columns)
+    far = exceeds_l2(moved_bytes(problem), arch)
+    ranked = []
+    for number, (cost, config) in enumerate(found):
+        rows, columns = (problem.n, problem.m) if config.swap else (problem.m, problem.n)
+        rasters = RASTERS[:1] if far else ranked_rasters(config, rows, columns)
+        for place, raster in enumerate(rasters[: None if number < _OTHER_RASTERS else 1]):
+            ordered = dataclasses.replace(config, raster=raster)
+            hint = hint_of(GEMM, ordered, problem.dtype, arch)
+            cycles = cost.cycles * (1.0 + _OTHER_RASTER * place)
+            ranked.append(GpuRanked(hint, cycles, cost.facts))
+    return sorted(ranked, key=lambda r: r.cycles)
 
 
 def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRanked]:
@@ -171,7 +170,7 @@ def _configs(
 
 def _shared(config: Config) -> Iterator[Config]:
     """``config`` with each number of thread blocks that may share loads."""
-    for cluster, beside in _SHARING[1:]:
+    for cluster, beside in _SHARING:
         yield dataclasses.replace(config, cluster=cluster, beside=beside)
 
 
