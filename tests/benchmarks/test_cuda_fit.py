@@ -8,6 +8,8 @@ from benchmarks import cuda_fit, cuda_sweep
 from benchmarks.cuda_rows import row
 from tvmopt.arch.gpus import GPUS
 from tvmopt.hopper import model
+from tvmopt.hopper.hints import config_of
+from tvmopt.hopper.match import match
 from tvmopt.measure.hints import Measured
 from tvmopt.policy.gpu.cuda import CudaPolicy
 
@@ -50,8 +52,11 @@ def test_a_fit_finds_what_was_changed(drawn, constants, monkeypatch) -> None:
         with monkeypatch.context() as other:
             for constant, factor in CHANGED.items():
                 other.setattr(model, constant, factor * before[constant])
-            ranked = {r.hint: r.cycles for r in CudaPolicy(row(name).func, H200).ranked}
-        us = [ranked[r.hint] / (1e3 * H200.clock_ghz) for r in chosen]
+            problem = match(row(name).func).problem
+            us = [
+                model.gemm_cost(problem, config_of(r.hint), H200).cycles / (1e3 * H200.clock_ghz)
+                for r in chosen
+            ]
         measured = [Measured(r.hint, t, None) for r, t in zip(chosen, us, strict=True)]
         measured[-1] = Measured(chosen[-1].hint, None, "run: failed")
         lines.append(cuda_sweep.line_of(name, chosen, measured))

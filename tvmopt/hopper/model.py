@@ -45,7 +45,7 @@ _STREAM, _NORM = 0.873, 3.287
 _ALONE = 0.15
 # Cycles in which a warpgroup stores 64 x 256 16-bit numbers, by the copy engine and otherwise; and
 # cycles between the last product of a tile and the first of the next besides.
-_STORE, _STORE_STAGED, _TURN = 725, 1723.0, 856.4
+_STORE, _STORE_STAGED, _TURN = 725.0, 1723.0, 856.4
 # How much slower the copy engine stores rows that do not begin at lines of 128 bytes; and stores of
 # which each waits until the one before has left its only buffer.
 _STORE_ODD, _ONE_BUFFER = 1.312, 1.101
