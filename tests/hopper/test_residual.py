@@ -56,9 +56,11 @@ def test_rows_of_several_axes():
         (dataclasses.replace(SMALL, columns=128), False),
         (dataclasses.replace(SMALL, columns=128, buffers=2), True),
         (dataclasses.replace(SMALL, staged=True), False),
+        (dataclasses.replace(SMALL, swap=True), False),
     ],
 )
 def test_it_is_loaded_ahead(config, ahead):
+    assert config.holds_all("float16") == ahead
     ending = _ending([("float16", (64, 128), (0, 1))])
     source = cuda_source(gemm(GemmProblem(64, 128, 64, epilogue=ending), config))
     kernel = source[source.rindex("main_kernel(") :].partition("{")[0]

@@ -128,6 +128,14 @@ class Config:
         """Rows of C in one chunk that is on its way out."""
         return self.part_columns if self.swap else 64 * self.atoms
 
+    def holds_all(self, out: str) -> bool:
+        """Whether all results of a tile, of type ``out``, have room where they leave from.
+
+        Then an input of the output's shape can be loaded there ahead.
+        """
+        plain = not (self.staged or self.swap) and self.ranks == 1
+        return plain and self.columns * BYTES[out] == 128 * self.buffers
+
     @property
     def shared_bytes(self) -> int:
         """Shared memory of the kernel, in bytes."""
@@ -207,9 +215,8 @@ class Config:
             if size != 2:
                 return f"exchanged operands need staged stores of {size} bytes"
             if self.columns % (8 * self.ranks) or self.atoms % self.buffers:
-                return f"{part} columns and {self.atoms} chunks are not whole groups of 8 and " + (
-                    f"{self.buffers}"
-                )
+                counts = f"{part} columns and {self.atoms} chunks"
+                return f"{counts} are not whole groups of 8 and {self.buffers}"
         elif self.ranks > 1 and self.columns % (chunk * self.ranks):
             return f"{part} columns of each thread block are not whole groups of {chunk}"
         elif part < chunk or ceil_div(part, chunk) % self.buffers:

@@ -58,7 +58,7 @@ _LATENCY = 1510.0
 # Cycles in which thread blocks wait for each other to add up, and of each number that one sends.
 _MEET, _SENT = 1256.0, 0.3117
 # How sharply the slowest part of a step decides.
-_TOGETHER = 7.825
+_SHARP = 7.825
 # Cycles of a step besides.
 _STEP = 8.040
 # Cycles from the end of a tile to the first products of the next, which another thread block does.
@@ -204,7 +204,7 @@ def _cost(
         l2 = max(l2, DEPTH_BYTES * (rows + columns) / _FAR * busy)
     arrive = _ARRIVE * (odd[0] ** _ARRIVE_NORM * c.rows + odd[1] ** _ARRIVE_NORM * c.columns)
     parts = (compute, reads, l2, arrive, pixel * c.rows, _LATENCY / (c.stages - 1))
-    slowest = sum(part**_TOGETHER for part in parts) ** (1.0 / _TOGETHER)
+    slowest = sum(part**_SHARP for part in parts) ** (1.0 / _SHARP)
     step = _STEP + slowest + _DRAW * reads
     area = c.rows * c.columns
     mine = 64.0 * c.atoms * c.columns / 16384.0
@@ -219,7 +219,7 @@ def _cost(
     ending = store * mine * BYTES[out] / 2.0
     if problem.epilogue is not None:
         work = problem.epilogue.work
-        if not c.staged and c.columns * BYTES[out] == 128 * c.buffers:
+        if c.holds_all(out):
             # An input of the output's shape is loaded ahead.
             work -= _LOADED * any(all(along) for _, along in problem.epilogue.reads)
         ending += _ISSUE * area * work

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 from tvmopt.errors import ConfigError
@@ -137,7 +138,7 @@ class GemmProblem:
             if there
         )
 
-    @property
+    @functools.cached_property
     def why_not(self) -> str | None:
         """Why no kernel of this family computes it; None where one does."""
         if self.dtype not in OUTPUTS:

@@ -40,10 +40,8 @@ class Sending(Finishing):
         Returns:
             The maps that it takes.
         """
-        c = self.config
-        whole = c.columns * BYTES[self.out_dtype] == 128 * c.buffers
         static = all(isinstance(e, int) for e in self.out_shape)
-        if c.staged or c.swap or c.ranks > 1 or not whole or not static:
+        if not static or not self.config.holds_all(self.out_dtype):
             return []
         self.residual = residual_of(self.ending, self.out_shape, self.out_dtype)
         if self.residual is None:
