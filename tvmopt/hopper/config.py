@@ -124,6 +124,19 @@ class Config:
         return (self.part_columns if self.swap else self.rows) * self.pitch * 4
 
     @property
+    def over_ring(self) -> bool:
+        """Whether results leave from where the ring is: those of one tile, for which all is loaded.
+
+        Those of sums that the copy engine stores after an exchange have room besides.
+        """
+        return not self.persistent and (self.staged or self.ranks == 1)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Shared memory of what is on its way out by the copy engine, in bytes."""
+        return self.consumers * self.buffers * self.chunk_rows * 128
+
+    @property
     def chunk_rows(self) -> int:
         """Rows of C in one chunk that is on its way out."""
         return self.part_columns if self.swap else 64 * self.atoms
@@ -133,19 +146,18 @@ class Config:
 
         Then an input of the output's shape can be loaded there ahead.
         """
-        plain = not (self.staged or self.swap) and self.ranks == 1
+        plain = not (self.staged or self.swap or self.over_ring) and self.ranks == 1
         return plain and self.columns * BYTES[out] == 128 * self.buffers
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of the kernel, in bytes."""
         ring = max(self.stages * self.stage_bytes, self.exchange_bytes)
-        if not self.staged:
-            ring += self.consumers * self.buffers * self.chunk_rows * 128
-        elif self.persistent:
-            ring += self.staged_bytes
+        leaving = self.staged_bytes if self.staged else self.sent_bytes
+        if self.over_ring:
+            ring = max(ring, self.exchange_bytes + leaving)
         else:
-            ring = max(ring, self.exchange_bytes + self.staged_bytes)
+            ring += leaving
         return ring + 16 * self.stages + 1024
 
     @property

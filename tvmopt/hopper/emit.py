@@ -55,7 +55,12 @@ __forceinline__ __device__ void sync_threads_of(int barrier, int threads) {
 }
 """
 
-
+_SYNC_CLUSTER = """
+__forceinline__ __device__ void sync_cluster_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
+}
+"""
 _ELECT = """
 __forceinline__ __device__ bool elect_one() {
   unsigned one;
@@ -255,6 +260,14 @@ def sync_threads_of(barrier: int, threads: int) -> None:
     build.evaluate(
         T.cuda.func_call("sync_threads_of", const(barrier), const(threads), source_code=_SYNC)
     )
+
+
+def sync_cluster_relaxed() -> None:
+    """Wait for all threads of the cluster, but not until the others see what this one wrote.
+
+    That would take a fence of the whole GPU. Barriers that were made before need one of their own.
+    """
+    build.evaluate(T.cuda.func_call("sync_cluster_relaxed", source_code=_SYNC_CLUSTER))
 
 
 def store_pair(pointer: Any, dtype: str, first: Any, second: Any) -> None:

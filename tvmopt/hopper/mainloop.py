@@ -22,6 +22,7 @@ from .emit import (
     quotient,
     remainder,
     set_registers,
+    sync_cluster_relaxed,
     when,
 )
 from .epilogue import Epilogue
@@ -143,10 +144,10 @@ class Kernel(Storing):
         if c.ranks > 1:
             pool.move_base_to(0)
             self.exchanged = pool.alloc((c.exchange_bytes // 4,), self.accumulator, align=1024)
-        if not c.staged or c.persistent:
-            pool.move_base_to(max(end, pool.offset))
-        elif c.ranks == 1:
+        elif c.over_ring:
             pool.move_base_to(0)
+        if not c.over_ring:
+            pool.move_base_to(max(end, pool.offset))
         if c.staged:
             self.leaving = pool.alloc((c.staged_bytes // 4,), self.accumulator, align=1024)
         else:
@@ -155,8 +156,10 @@ class Kernel(Storing):
         pool.move_base_to(max(end, pool.offset))
 
     def _sync_blocks(self) -> None:
-        shared = self.config.together > 1
-        build.evaluate(T.cuda.cluster_sync() if shared else T.cuda.cta_sync())
+        if self.config.together > 1:
+            sync_cluster_relaxed()
+        else:
+            build.evaluate(T.cuda.cta_sync())
 
     def _walk(
         self, block: Any, groups: int, total: Any, per_batch: Any, down: Any, across: Any
@@ -207,8 +210,8 @@ class Kernel(Storing):
                     if c.sharers > 1:
                         self._wait_until_empty()
                 if c.ranks > 1:  # as the others do in _exchange
-                    self._sync_cluster()
-                    self._sync_cluster()
+                    self._meet()
+                    self._meet(sent=True)
 
     def _wait_until_empty(self) -> None:
         """Stay until the other thread blocks have released all, since they do so in this memory."""
@@ -216,9 +219,13 @@ class Kernel(Storing):
             self.empty.wait(self._stage.value, self._phase.value ^ 1)
             self._following()
 
-    def _sync_cluster(self) -> None:
+    def _meet(self, sent: bool = False) -> None:
+        """Wait for the cluster's other thread blocks; and for what they ``sent`` to be here."""
         build.evaluate(T.cuda.warp_sync())
-        build.evaluate(T.cuda.cluster_sync())
+        if sent:
+            build.evaluate(T.cuda.cluster_sync())
+        else:
+            sync_cluster_relaxed()
 
     def part(self, tile: Tile) -> Any:
         """Which part of a divided depth this thread block multiplies."""
@@ -349,9 +356,9 @@ class Kernel(Storing):
         c = self.config
         me = build.Bind(self.group * 128 + self.thread)
         exchange = Exchange(c, self._sums, self.exchanged, self.rank, me)
-        self._sync_cluster()
+        self._meet()
         exchange.give()
-        self._sync_cluster()
+        self._meet(sent=True)
         for rank in range(c.ranks):
             if columns := c.columns_of(rank):
                 with when(self.rank == rank):

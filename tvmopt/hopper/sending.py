@@ -124,7 +124,7 @@ class Sending(Finishing):
         """Have the copy engine store what ``fill`` writes into a buffer, once that is free."""
         c = self.config
         buffer = self.group * c.buffers + chunk % c.buffers
-        if self.residual is None:
+        if self.residual is None and (c.persistent or chunk >= c.buffers):
             with one_thread_of(self.warp):
                 build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(c.buffers - 1))
             build.evaluate(T.cuda.warpgroup_sync(self.group + 1))

@@ -31,15 +31,18 @@ class Storing(Sending):
 
     def _leave(self, tile: Tile, columns: range) -> None:
         """Store these columns of a tile."""
-        if not self.config.staged:
-            (self._send_exchanged if self.config.swap else self._send)(tile, columns)
+        c = self.config
+        threads = c.consumers * 128
+        if c.staged or c.over_ring:
+            # Others may still multiply from the ring, or read the tile before.
+            sync_threads_of(8, threads)
+        if not c.staged:
+            (self._send_exchanged if c.swap else self._send)(tile, columns)
             return
-        threads = self.config.consumers * 128
-        # Others may still multiply from the ring, or read the tile before.
-        sync_threads_of(8, threads)
         self._keep(columns)
         sync_threads_of(8, threads)
         self._store_staged(tile, columns)
+
     def _keep(self, columns: range) -> None:
         """Put the sums of these columns into the staged tile, as C lies in memory."""
         c = self.config

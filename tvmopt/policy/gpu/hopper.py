@@ -145,11 +145,11 @@ def _configs(
             if chunks % buffers == 0:
                 for config in (plain, *_shared(plain)):
                     yield from _filled(dataclasses.replace(config, buffers=buffers))
-        for persistent in (True, False):
-            for config in (plain, *_shared(plain)):
-                yield from _filled(
-                    dataclasses.replace(config, staged=True, persistent=persistent)
-                )
+        for config in (plain, *_shared(plain)):
+            once = dataclasses.replace(config, persistent=False)
+            yield from _filled(dataclasses.replace(once, buffers=chunks))
+            yield from _filled(dataclasses.replace(once, staged=True))
+            yield from _filled(dataclasses.replace(config, staged=True))
         for split in _SPLITS[1:]:
             part = dataclasses.replace(plain, persistent=False, split=split)
             yield from _filled(dataclasses.replace(part, staged=True))
@@ -157,15 +157,15 @@ def _configs(
     if swap:
         for (atoms, consumers), columns in itertools.product(_ROWS, _MORE_COLUMNS):
             exchanged = Config(
-                atoms, consumers, columns, swap=True, persistent=False, sms=arch.sms
-            )
+                atoms, consumers, columns, swap=True, persistent=False, buffers=atoms,
+                sms=arch.sms,
+            )  # fmt: skip
             for split in _SPLITS:
                 part = dataclasses.replace(exchanged, split=split)
                 yield from _filled(dataclasses.replace(part, staged=True))
-                yield from _filled(dataclasses.replace(part, buffers=1))
+                yield from _filled(dataclasses.replace(part, buffers=1 if split > 1 else atoms))
             for config in _shared(exchanged):
                 yield from _filled(config)
-                yield from _filled(dataclasses.replace(config, buffers=1))
 
 
 def _shared(config: Config) -> Iterator[Config]:
