@@ -131,7 +131,8 @@ def test_epilogue(config, device):
 
 
 @pytest.mark.parametrize(
-    "config", [SMALL, STAGED, dataclasses.replace(STAGED, split=4), ONCE]
+    "config",
+    [SMALL, STAGED, dataclasses.replace(STAGED, split=4), dataclasses.replace(ONCE, columns=128)],
 )
 @pytest.mark.parametrize("stride", [1, 2])
 def test_convolutions(config, stride, device):

@@ -20,7 +20,7 @@ from .problem import BYTES, GemmProblem, ceil_div
 
 # Cycles from the launch until the first products, and from the last ones to the next launch; and
 # those that thread blocks of a cluster need more, to begin and end together.
-_FILL, _CLUSTER = 2010.0, 684.6
+_FILL, _CLUSTER = 2010.0, 598.0
 # How much longer than nominally the tensor cores take, because the clock falls when they are busy.
 _POWER = 1.09
 # Share of the time of reading shared memory that all else takes longer, for the power it draws.
@@ -28,16 +28,18 @@ _DRAW = 0.2122
 # Share of its nominal time that reading shared memory takes.
 _SHARED = 1.008
 # Bytes a cycle of one multiprocessor from L2, when all of them read.
-_L2 = 112.1
+_L2 = 109.3
 # The same where the operands are larger than L2: from kernels of 8192^3 and 16384^3, in which
 # sharing the second operand did not help.
 _FAR, _FAR_FROM = 74.9, 1.5
 # Cycles in which the copy engine loads 128 bytes of a box of pixels; more where a line begins.
 _PIXEL, _LINE = 2.253, 1.205
 # How much slower L2 is where rows begin at every 64, 32 or 16 bytes, not at its lines of 128.
-_PITCH_64, _PITCH_32, _PITCH_16 = 2.011, 1.45, 3.541
+_PITCH_64, _PITCH_32, _PITCH_16 = 2.148, 1.788, 3.221
+# The same of loads for several thread blocks.
+_CAST_64, _CAST_32, _CAST_16 = 2.011, 3.6, 3.541
 # Cycles in which a line of 128 bytes arrives in shared memory, as often as L2 is slower.
-_ARRIVE, _ARRIVE_NORM = 0.7362, 0.7546
+_ARRIVE, _ARRIVE_NORM = 0.4254, 1.114
 # Share of the bandwidth of device memory, and how sharply the longer of computing and reading it
 # decides (1: they add up). Fitted together: neither means much alone.
 _STREAM, _NORM = 0.873, 3.287
@@ -45,24 +47,24 @@ _STREAM, _NORM = 0.873, 3.287
 _ALONE = 0.15
 # Cycles in which a warpgroup stores 64 x 256 16-bit numbers, by the copy engine and otherwise; and
 # cycles between the last product of a tile and the first of the next besides.
-_STORE, _STORE_STAGED, _TURN = 725.0, 1723.0, 856.4
+_STORE, _STORE_STAGED, _TURN = 781.0, 2181.0, 627.9
 # How much slower the copy engine stores rows that do not begin at lines of 128 bytes; and stores of
 # which each waits until the one before has left its only buffer.
-_STORE_ODD, _ONE_BUFFER = 1.312, 1.101
+_STORE_ODD, _ONE_BUFFER = 1.561, 1.514
 # Cycles in which a warp's instruction is issued, where all four schedulers are busy.
 _ISSUE = 1.0 / 128.0
 # Instructions for which a load counts, less those of one from shared memory.
 _LOADED = 9.0
 # Cycles in which a load arrives.
-_LATENCY = 1510.0
+_LATENCY = 1280.0
 # Cycles in which thread blocks wait for each other to add up, and of each number that one sends.
-_MEET, _SENT = 1256.0, 0.3117
+_MEET, _SENT = 735.6, 0.3292
 # How sharply the slowest part of a step decides.
 _SHARP = 7.825
 # Cycles of a step besides.
 _STEP = 8.040
 # Cycles from the end of a tile to the first products of the next, which another thread block does.
-_REFILL = 3336.0
+_REFILL = 3368.0
 # Cycles that a kernel before takes besides reading and writing.
 _COPY = 1863.0
 
@@ -101,18 +103,18 @@ def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
     steps = ceil_div(p.k * size, DEPTH_BYTES)
     down = ceil_div(left, config.rows * config.cluster)
     across = ceil_div(right, config.columns * config.beside)
-    pitches = ((p.k if p.major[0] else p.m), (p.k if p.major[1] else p.n))
-    slower = [_slower(pitch_of(pitch, p.dtype) * size) for pitch in pitches]
-    odd = (slower[1], slower[0]) if config.swap else (slower[0], slower[1])
+    widths = ((p.k if p.major[0] else p.m), (p.k if p.major[1] else p.n))
+    first, second = (pitch_of(width, p.dtype) * size for width in widths)
+    pitches = (second, first) if config.swap else (first, second)
     moved = moved_bytes(p)
     tiles = down * across * p.batch
     if config.apart:
         plain, parts = dataclasses.replace(p, epilogue=None), config.split
-        cost = _cost(config, arch, tiles * parts, steps, odd, moved, p.accumulator, plain)
+        cost = _cost(config, arch, tiles * parts, steps, pitches, moved, p.accumulator, plain)
         added = _COPY + (parts + 1) * p.elements * 4.0 / (2.0 * arch.dram_bytes_cycle)
         cost = dataclasses.replace(cost, cycles=cost.cycles + added, ending=cost.ending + added)
     else:
-        cost = _cost(config, arch, tiles, steps, odd, moved, p.out, problem)
+        cost = _cost(config, arch, tiles, steps, pitches, moved, p.out, problem)
     return _with_copies(cost, p.copied_bytes, arch)
 
 
@@ -157,14 +159,14 @@ def conv_cost(
         if p.kernel == (1, 1):
             read //= p.stride[0] * p.stride[1]
         read += p.kernel[0] * p.kernel[1] * p.channels * p.filters * size
-        slower = _slower(pitch_of(p.channels, p.dtype) * size)
+        pitch = pitch_of(p.channels, p.dtype) * size
     else:
         read = p.images * p.height * p.width * size
-        slower = 1.0
+        pitch = DEPTH_BYTES
     moved = read + p.images * high * wide * p.filters * _written(p.out, problem)
     pixel = _PIXEL + _LINE / box[2]
-    odd = (slower, slower)
-    cost = _cost(config, arch, down * across, p.steps, odd, moved, p.out, problem, pixel)
+    pitches = (pitch, pitch)
+    cost = _cost(config, arch, down * across, p.steps, pitches, moved, p.out, problem, pixel)
     return _with_copies(cost, copied, arch)
 
 
@@ -187,7 +189,7 @@ def _written(out: str, problem: _Problem) -> float:
 
 
 def _cost(
-    c: Config, arch: CudaArch, tiles: int, steps: int, odd: tuple[float, float], moved: float,
+    c: Config, arch: CudaArch, tiles: int, steps: int, pitches: tuple[int, int], moved: float,
     out: str, problem: _Problem, pixel: float = 0.0,
 ) -> Cost:  # fmt: skip
     shared = c.together
@@ -198,6 +200,7 @@ def _cost(
     instructions = 4 if isinstance(problem, GemmProblem) else problem.instructions
     compute = _POWER * instructions * atoms * c.columns / 2.0
     reads = _SHARED * instructions * atoms * (32.0 * c.columns + 2048.0) / arch.smem_bandwidth
+    odd = _slower(pitches[0], c.beside > 1), _slower(pitches[1], c.cluster > 1)
     rows, columns = odd[0] * c.rows, odd[1] * c.columns
     l2 = DEPTH_BYTES * (rows / c.beside + columns / c.cluster) / _L2 * busy
     if exceeds_l2(moved, arch) and not pixel:
@@ -234,8 +237,15 @@ def _cost(
     return Cost(total, waves * depth * compute, waves * depth * l2, dram, waves * ending)
 
 
-def _slower(pitch: int) -> float:
-    """How many times as long L2 takes where rows are ``pitch`` bytes apart."""
+def _slower(pitch: int, shared: bool) -> float:
+    """How many times as long L2 takes where rows are ``pitch`` bytes apart.
+
+    Args:
+        pitch: The bytes.
+        shared: Whether what is loaded goes to several thread blocks.
+    """
     if pitch % 128 == 0:
         return 1.0
+    if shared:
+        return _CAST_64 if pitch % 64 == 0 else _CAST_32 if pitch % 32 == 0 else _CAST_16
     return _PITCH_64 if pitch % 64 == 0 else _PITCH_32 if pitch % 32 == 0 else _PITCH_16

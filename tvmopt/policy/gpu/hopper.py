@@ -41,7 +41,9 @@ _SPLITS = (1, 2, 3, 4, 6, 8)
 # Thread blocks, one above and one beside the other, that share loads.
 _SHARING = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 # Of the cycles of the tensor cores, those of reading from L2 that are too few to be shared.
-_BOUND = 0.7
+_BOUND = 0.5
+# By how much longer more sharing may be modelled to take, and still be tried.
+_NEARLY = 1.03
 # Steps of the depth that a part must have where parts are added up by a second kernel.
 _LEAST_STEPS = 4
 
@@ -70,9 +72,10 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
             continue
         if config.why_not(problem) is None:
             cost = gemm_cost(problem, config, arch)
+            if before is None or cost.cycles < _NEARLY * before.cycles:
+                found.append((cost, config))
             if before is None or cost.cycles < before.cycles:
                 best[key] = cost
-                found.append((cost, config))
     return _in_order(problem, sorted(found, key=lambda pair: pair[0].cycles), arch)
 
 
