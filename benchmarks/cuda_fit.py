@@ -31,9 +31,9 @@ from tvmopt.schedule.gpu.hint import GpuHint
 
 #: What is fitted unless others are named.
 CONSTANTS = (
-    "_L2", "_PITCH_64", "_PITCH_32", "_PITCH_16", "_CAST_32", "_CAST_16", "_ARRIVE", "_ARRIVE_NORM", "_LATENCY",
-    "_STORE", "_STORE_STAGED", "_STORE_ODD", "_ONE_BUFFER", "_TURN", "_REFILL",
-    "_MEET", "_SENT", "_CLUSTER",
+    "_L2", "_PITCH_64", "_PITCH_32", "_PITCH_16", "_CAST_32", "_CAST_16",
+    "_ARRIVE", "_ARRIVE_NORM", "_LATENCY", "_STORE", "_STORE_STAGED", "_STORE_ODD",
+    "_ONE_BUFFER", "_TURN", "_REFILL", "_MEET", "_SENT", "_CLUSTER",
 )  # fmt: skip
 # How fast a point's weight falls with its distance from the best, and the least weight.
 _FALL, _LEAST = 4.0, 0.05

@@ -73,7 +73,7 @@ def test_loads_are_shared_where_rows_do_not_begin_at_lines_of_l2(depth, shared):
     assert (config.sharers > 1) == shared
 
 
-def test_more_thread_blocks_share_loads_only_where_that_is_modelled_to_pay():
+def test_more_thread_blocks_share_loads_only_where_that_is_modelled_to_cost_little():
     cycles = {}
     for ranked in gemm_hints(GemmProblem(1000, 1000, 1000), H200):
         config = config_of(ranked.hint)
@@ -83,7 +83,13 @@ def test_more_thread_blocks_share_loads_only_where_that_is_modelled_to_pay():
     several = [by_sharing for by_sharing in cycles.values() if len(by_sharing) > 1]
     assert several
     for by_sharing in several:
-        assert by_sharing[max(by_sharing)] <= min(by_sharing.values())
+        assert by_sharing[max(by_sharing)] < 1.03 * min(by_sharing.values())
+
+
+def test_sharing_that_is_modelled_as_nearly_as_good_is_tried():
+    # On an H200 4 x 2 took 11.3 us and 2 x 2 12.4, which the model has as equal.
+    first = gemm_hints(GemmProblem(3000, 200, 4000), H200)[:20]
+    assert {(2, 2), (4, 2)} <= {(r.hint.cluster, r.hint.option("beside", 1)) for r in first}
 
 
 @pytest.mark.parametrize(
