@@ -57,9 +57,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Let a test that is marked ``alone`` wait for those of other workers, and they for it."""
-    with Path(__file__).open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+    """Let a test that is marked ``alone`` wait for those of other workers, and they for it.
+
+    Who waits holds the gate: without it, others would begin one test after the other meanwhile.
+    """
+    kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
+    with (ROOT / "pyproject.toml").open() as gate, Path(__file__).open() as lock:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(lock, kind)
+        fcntl.flock(gate, fcntl.LOCK_UN)
         try:
             return (yield)
         finally:
