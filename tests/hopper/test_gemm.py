@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from tvm import tirx
@@ -190,6 +191,32 @@ def test_threads_of_the_copy_engine_are_elected():
     # One that prepares the maps, one the barriers, one that loads, and those that store.
     assert kernel.count("elect_one()") == 3 + 2 * 2 + 1
     assert "elect.sync" in source and "& 127) < 1) {" not in kernel
+
+
+def _calls(source, name):
+    return re.findall(rf"^ +\w*{name}\w*\(.*\);", source, re.MULTILINE)
+
+
+def test_clusters_wait_for_a_fence_of_the_gpu_only_after_sending():
+    problem = GemmProblem(256, 1024, 512)
+    shared = cuda_source(gemm(problem, Config(columns=128, cluster=2)))
+    divided = cuda_source(gemm(problem, DIVIDED))
+    # Once for those that load, once for those that multiply.
+    assert [len(_calls(s, "cuda_cluster_sync")) for s in (shared, divided)] == [0, 2]
+    assert [len(_calls(s, "sync_cluster_relaxed")) for s in (shared, divided)] == [1, 3]
+    assert "barrier.cluster.arrive.relaxed" in shared
+
+
+def test_results_of_one_tile_leave_from_where_the_ring_is():
+    once = Config(columns=256, stages=4, buffers=4, persistent=False)
+    ring = once.stages * once.stage_bytes
+    assert once.sent_bytes > 0 and ring <= once.shared_bytes < ring + 2048
+    assert dataclasses.replace(once, persistent=True).shared_bytes >= ring + once.sent_bytes
+    problem = GemmProblem(256, 1024, 512)
+    # Nothing waits for a chunk to leave but the end of the kernel.
+    assert len(_calls(cuda_source(gemm(problem, once)), "wait_group_read")) == 1
+    few = dataclasses.replace(once, buffers=2)
+    assert len(_calls(cuda_source(gemm(problem, few)), "wait_group_read")) == 3
 
 
 @pytest.mark.parametrize(("together", "at_once"), [(1, 132), (2, 66), (4, 30), (8, 15)])

@@ -26,6 +26,65 @@ PERSISTENT = dataclasses.replace(STAGED, columns=64, persistent=True)
 ONCE = Config(2, 2, 104, 4, persistent=False, buffers=2)
 DIVIDED = Config(columns=128, stages=4, split=2, persistent=False, buffers=1)
 SHARED = Config(columns=192, stages=3, cluster=2, buffers=1)
+# What is computed, where it is not as ``product_of`` has it, and how.
+PRODUCTS = [
+    ({}, SMALL),
+    ({"trans_b": False}, SMALL),
+    ({"trans_a": True, "trans_b": False, "m": 136, "k": 77}, SMALL),
+    ({"n": 263}, STAGED),
+    ({"m": 5}, dataclasses.replace(STAGED, swap=True, columns=8, split=2)),
+    ({"m": 1000, "n": 1000}, Config(columns=128, stages=5)),
+    ({"m": 1000, "n": 1000}, Config(columns=128, stages=5, cluster=2)),
+    ({"m": 300, "n": 96}, dataclasses.replace(STAGED, split=3)),
+    ({"m": 300}, DIVIDED),
+    ({"m": 300, "k": 700}, dataclasses.replace(DIVIDED, consumers=1, columns=256, split=4)),
+    (
+        {"dtype": "int8", "out": "int32", "k": 700},
+        dataclasses.replace(STAGED, columns=48, split=2),
+    ),
+    ({"batch": 5}, SMALL),
+    ({"batch": 5, "batch_b": False}, STAGED),
+    ({"dynamic": True}, SMALL),
+    ({"out": "float32"}, SMALL),
+    ({"dtype": "int8", "out": "int32"}, dataclasses.replace(SMALL, consumers=2)),
+    ({"k": 271}, SMALL),
+    ({"n": 263, "k": 270, "batch": 2}, STAGED),
+    ({"n": 263, "trans_b": False, "dynamic": True}, PERSISTENT),
+    ({"m": 300, "n": 520, "trans_b": False}, SHARED),
+    ({"m": 1000, "n": 1000, "k": 1000}, Config(1, 2, 72, 8, 4, 2, swap=True, buffers=1)),
+    ({"m": 1000, "n": 1000, "trans_b": False}, Config(columns=128, stages=5, beside=4)),
+    ({"m": 300, "n": 1000, "batch": 3}, Config(1, 1, 104, 8, 2, 2, staged=True)),
+    ({"m": 300, "trans_a": True}, Config(2, 1, 64, 6, 2, 2, buffers=1)),
+    ({"m": 61, "n": 264}, Config(2, 1, 24, 6, 1, 2, swap=True)),
+    ({"m": 300, "n": 1000}, Config(1, 2, 104, 6, 4, 2, flight=2)),
+    ({"m": 300, "n": 272, "dtype": "int8", "out": "int8", "k": 700}, Config(1, 1, 144, 6)),
+    ({"m": 16}, Config(columns=16, split=2, swap=True, persistent=False, buffers=1)),
+    ({"m": 777, "dynamic": True}, Config(1, 1, 128, 6, 4, 2)),
+    ({"m": 1000, "n": 520}, ONCE),
+    ({"m": 300, "out": "float32"}, dataclasses.replace(ONCE, atoms=1, buffers=4)),
+    ({"m": 1000}, dataclasses.replace(ONCE, columns=136, cluster=2, beside=2, buffers=1)),
+    ({"n": 1000}, dataclasses.replace(ONCE, columns=72, swap=True, cluster=4)),
+    ({"dtype": "int8", "out": "int32", "k": 273, "trans_b": False}, SMALL),
+]
+# How convolutions are.
+CONVOLUTIONS = [
+    SMALL,
+    STAGED,
+    dataclasses.replace(STAGED, split=4),
+    dataclasses.replace(ONCE, columns=128),
+]
+
+
+def product_of(fields):
+    """A product of which ``fields`` are given."""
+    return GemmProblem(**{"m": 77, "n": 264, "k": 272, **fields})
+
+
+def convolution_of(stride, channels=24, layout="OHWI"):
+    """A small convolution of 40 filters, 3 x 3."""
+    return ConvProblem(
+        3, 13, 9, channels, 40, stride=(stride, stride), padding=(1, 1, 1, 1), weight=layout
+    )
 
 
 @pytest.fixture
@@ -51,50 +110,9 @@ def _matrix(*shape, dtype="float16"):
     return RNG.standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize(
-    ("fields", "config"),
-    [
-        ({}, SMALL),
-        ({"trans_b": False}, SMALL),
-        ({"trans_a": True, "trans_b": False, "m": 136, "k": 77}, SMALL),
-        ({"n": 263}, STAGED),
-        ({"m": 5}, dataclasses.replace(STAGED, swap=True, columns=8, split=2)),
-        ({"m": 1000, "n": 1000}, Config(columns=128, stages=5)),
-        ({"m": 1000, "n": 1000}, Config(columns=128, stages=5, cluster=2)),
-        ({"m": 300, "n": 96}, dataclasses.replace(STAGED, split=3)),
-        ({"m": 300}, DIVIDED),
-        ({"m": 300, "k": 700}, dataclasses.replace(DIVIDED, consumers=1, columns=256, split=4)),
-        (
-            {"dtype": "int8", "out": "int32", "k": 700},
-            dataclasses.replace(STAGED, columns=48, split=2),
-        ),
-        ({"batch": 5}, SMALL),
-        ({"batch": 5, "batch_b": False}, STAGED),
-        ({"dynamic": True}, SMALL),
-        ({"out": "float32"}, SMALL),
-        ({"dtype": "int8", "out": "int32"}, dataclasses.replace(SMALL, consumers=2)),
-        ({"k": 271}, SMALL),
-        ({"n": 263, "k": 270, "batch": 2}, STAGED),
-        ({"n": 263, "trans_b": False, "dynamic": True}, PERSISTENT),
-        ({"m": 300, "n": 520, "trans_b": False}, SHARED),
-        ({"m": 1000, "n": 1000, "k": 1000}, Config(1, 2, 72, 8, 4, 2, swap=True, buffers=1)),
-        ({"m": 1000, "n": 1000, "trans_b": False}, Config(columns=128, stages=5, beside=4)),
-        ({"m": 300, "n": 1000, "batch": 3}, Config(1, 1, 104, 8, 2, 2, staged=True)),
-        ({"m": 300, "trans_a": True}, Config(2, 1, 64, 6, 2, 2, buffers=1)),
-        ({"m": 61, "n": 264}, Config(2, 1, 24, 6, 1, 2, swap=True)),
-        ({"m": 300, "n": 1000}, Config(1, 2, 104, 6, 4, 2, flight=2)),
-        ({"m": 300, "n": 272, "dtype": "int8", "out": "int8", "k": 700}, Config(1, 1, 144, 6)),
-        ({"m": 16}, Config(columns=16, split=2, swap=True, persistent=False, buffers=1)),
-        ({"m": 777, "dynamic": True}, Config(1, 1, 128, 6, 4, 2)),
-        ({"m": 1000, "n": 520}, ONCE),
-        ({"m": 300, "out": "float32"}, dataclasses.replace(ONCE, atoms=1, buffers=4)),
-        ({"m": 1000}, dataclasses.replace(ONCE, columns=136, cluster=2, beside=2, buffers=1)),
-        ({"n": 1000}, dataclasses.replace(ONCE, columns=72, swap=True, cluster=4)),
-        ({"dtype": "int8", "out": "int32", "k": 273, "trans_b": False}, SMALL),
-    ],
-)
+@pytest.mark.parametrize(("fields", "config"), PRODUCTS)
 def test_products(fields, config, device):
-    p = GemmProblem(**{"m": 77, "n": 264, "k": 272, **fields})
+    p = product_of(fields)
     front = (p.batch,) if p.batch > 1 else ()
     a = _matrix(*(front if p.batch_a else ()), p.m, p.k, dtype=p.dtype)
     b = _matrix(*(front if p.batch_b else ()), p.k, p.n, dtype=p.dtype)
@@ -130,10 +148,7 @@ def test_epilogue(config, device):
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [SMALL, STAGED, dataclasses.replace(STAGED, split=4), dataclasses.replace(ONCE, columns=128)],
-)
+@pytest.mark.parametrize("config", CONVOLUTIONS)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_convolutions(config, stride, device):
     _check_conv(config, stride, 24, "OHWI", device)
@@ -146,9 +161,7 @@ def test_channels(channels, layout, device):
 
 
 def _check_conv(config, stride, channels, layout, device):
-    p = ConvProblem(
-        3, 13, 9, channels, 40, stride=(stride, stride), padding=(1, 1, 1, 1), weight=layout
-    )
+    p = convolution_of(stride, channels, layout)
     x, w = _matrix(3, 13, 9, channels), _matrix(40, 3, 3, channels)
     high, wide = p.out_size
     padded = np.pad(x.astype("f8"), ((0, 0), (1, 1), (1, 1), (0, 0)))
