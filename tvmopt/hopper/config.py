@@ -142,11 +142,11 @@ class Config:
         return self.part_columns if self.swap else 64 * self.atoms
 
     def holds_all(self, out: str) -> bool:
-        """Whether all results of a tile, of type ``out``, have room where they leave from.
+        """Whether all results of a tile, of type ``out``, have room of their own to leave from.
 
         Then an input of the output's shape can be loaded there ahead.
         """
-        plain = not (self.staged or self.swap or self.over_ring) and self.ranks == 1
+        plain = self.persistent and self.ranks == 1 and not (self.staged or self.swap)
         return plain and self.columns * BYTES[out] == 128 * self.buffers
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 from tvmopt.arch.cuda import CudaArch
@@ -65,16 +66,17 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
     )  # fmt: skip
     best: dict[Config, Cost] = {}
     for config in (*plain, *_apart(problem, arch, swap)):
-        # Loads are shared where that is modelled to pay, by as few thread blocks as do.
+        # Loads are shared where that is modelled to pay or to cost next to nothing.
         key = dataclasses.replace(config, cluster=1, beside=1, flight=1)
         before = best.get(key) if config.sharers > 1 else None
         if before is not None and before.l2 < _BOUND * before.compute:
             continue
         if config.why_not(problem) is None:
             cost = gemm_cost(problem, config, arch)
-            if before is None or cost.cycles < _NEARLY * before.cycles:
+            least = math.inf if before is None else before.cycles
+            if cost.cycles < _NEARLY * least:
                 found.append((cost, config))
-            if before is None or cost.cycles < before.cycles:
+            if cost.cycles < least:
                 best[key] = cost
     return _in_order(problem, sorted(found, key=lambda pair: pair[0].cycles), arch)
 
