@@ -11,8 +11,9 @@ from tvm import relax, tirx
 
 from tests.schedule.gpu import on_cpu, serial
 from tests.schedule.gpu.winograd import Problem
-from tvmopt.arch.cuda import probe
+from tvmopt.arch.cuda import CudaArch, probe
 from tvmopt.arch.gpus import GPUS, gpu_of_target
+from tvmopt.emulate.cuda import run
 from tvmopt.policy.gpu.cuda import CudaPolicy
 from tvmopt.policy.gpu.first_choice import first_kernel, schedule_kernels
 from tvmopt.schedule.gpu.apply import apply_gpu_hint, build_kernels
@@ -188,35 +189,41 @@ def test_every_function_has_a_kernel_made_for_it() -> None:
 
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not tvm.runtime.cuda(0).exist, reason="this machine has no GPU")
+@pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+def gpu(request) -> CudaArch | None:
+    """The GPU, where there is one; None to emulate one."""
+    if request.param == "emulated":
+        return None
+    if not tvm.runtime.cuda(0).exist:
+        pytest.skip("this machine has no GPU")
+    return probe()
+
+
 @pytest.mark.parametrize("m", [2, 4])
 @pytest.mark.parametrize("shape", [(2, 13, 10, 24), (3, 28, 31, 64), (1, 1, 5, 17)])
-def test_the_kernels_compute_the_convolution_on_a_gpu(shape, m) -> None:
-    problem, gpu, device = Problem(shape, 20, m), probe(), tvm.runtime.cuda(0)
+def test_the_first_choices_compute_the_convolution(shape, m, gpu) -> None:
+    problem = Problem(shape, 20, m)
     functions = dict(zip(("data", "product", "out"), problem.functions(), strict=True))
     kernels = {}
     for name, func in functions.items():
-        made = first_kernel(func, gpu)
+        made = first_kernel(func, gpu or H200)
         assert not isinstance(made, str), made
         kernels[name] = made[0]
-    built = build_kernels(kernels, gpu)
+    built = gpu and build_kernels(kernels, gpu)
     image, residual = problem.inputs()
 
-    def run(name: str, *inputs: object):
+    def call(name: str, *inputs: np.ndarray) -> np.ndarray:
         shape = [int(e) for e in functions[name].params[-1].shape]
-        out = tvm.runtime.tensor(np.full(shape, np.nan, "float32"), device)
-        built[name](*inputs, out)
-        return out
+        empty = np.full(shape, np.nan, "float32")
+        if gpu is None:
+            return run(kernels[name], inputs, [empty], H200)[0]
+        sent = [tvm.runtime.tensor(array, tvm.runtime.cuda(0)) for array in (*inputs, empty)]
+        built[name](*sent)
+        return sent[-1].numpy()
 
-    def sent(array: np.ndarray):
-        return tvm.runtime.tensor(array, device)
-
-    tiles_ = run("data", sent(image))
-    products = run("product", tiles_, sent(problem.transformed_weight()))
-    given = {tuple(products.shape): products, problem.bias.shape: sent(problem.bias)}
-    given[residual.shape] = sent(residual)
+    products = call("product", call("data", image), problem.transformed_weight())
+    given = {each.shape: each for each in (products, problem.bias, residual)}
     wanted = [given[tuple(int(e) for e in p.shape)] for p in functions["out"].params[:-1]]
-    found = run("out", *wanted).numpy()
+    found = call("out", *wanted)
     exact = problem.wanted()
     assert np.abs(found - exact).max() < {2: 3e-6, 4: 2e-5}[m] * np.abs(exact).max()

@@ -1,4 +1,4 @@
-"""Kernels for other CPUs, run here under emulation: their numbers, not their speed."""
+"""Kernels for other CPUs and for GPUs, run here under emulation: their numbers, not their speed."""
 
 from .program import run
 from .tools import Tools, find_tools

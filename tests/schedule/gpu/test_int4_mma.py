@@ -11,15 +11,14 @@ from tvm import te, tirx
 
 from benchmarks.cuda_rows import row
 from tvmopt.arch.gpus import GPUS
+from tvmopt.emulate.cuda import ORDERS, run
 from tvmopt.policy.gpu.default import SimtPolicy
 from tvmopt.schedule.apply import NotApplicable
 from tvmopt.schedule.gpu.apply import apply_gpu_hint, gpu_kernel
 from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.schedule.gpu.int4_form import prepare_int4
-from tvmopt.schedule.gpu.int4_mma import int4_layout
 
 from .functions import computed, int4_product, product
-from .on_threads import CXX, run_int4
 from .serial import H200, cuda_source, hint
 
 
@@ -109,7 +108,6 @@ def test_what_follows_the_sum_is_kept() -> None:
     assert "mma.sync.aligned.m16n8k16" in code and "cp.async" in code
 
 
-@pytest.mark.skipif(CXX is None, reason="no C++ compiler is installed")
 @pytest.mark.parametrize(
     ("sizes", "one"),
     [
@@ -123,28 +121,16 @@ def test_what_follows_the_sum_is_kept() -> None:
         ((1, 17, 576, 96), _hint(16, 16, 2, 3)),
     ],
 )
-def test_what_is_computed_stays(sizes: tuple[int, int, int, int], one: GpuHint, tmp_path) -> None:
+def test_what_is_computed_stays(sizes: tuple[int, int, int, int], one: GpuHint) -> None:
     batch, rows, depth, group = sizes
     func = int4_product(*sizes)
-    form = prepare_int4(func)
-    assert form is not None
-    text = str(gpu_kernel(func, one).script())
-    name = re.search(r"tvmopt_int4_\w+", text).group()
-    code = cuda_source(gpu_kernel(func, one))
-    source = code[code.index("#ifndef TVMOPT_INT4_COMMON") : code.index('extern "C" __global__')]
     rng = np.random.default_rng(0)
     x = rng.integers(-4, 5, (batch, depth)).astype(np.float16)
     words = rng.integers(0, 2**32, (rows, depth // 8), np.uint32)
     scales = (2.0 ** rng.integers(-3, 2, (rows, depth // group))).astype(np.float16)
-    block, warps = one.block[0], one.block[0] // one.warp[0] * one.reduce_threads
-    blocks = -(-rows // block)
-    totals = run_int4(
-        tmp_path, source, name, [x, words, scales], blocks, 32 * warps,
-        int4_layout(form, one).size,
-    )  # fmt: skip
     values = (words[..., None] >> (4 * np.arange(8, dtype=np.uint32)) & 15).astype(np.float64) - 8
     weight = values.reshape(rows, depth) * np.repeat(scales.astype(np.float64), group, axis=1)
-    got = totals[:, : block * batch].reshape(blocks, batch, block).transpose(1, 0, 2)
-    np.testing.assert_array_equal(
-        got.reshape(batch, -1)[:, :rows], x.astype(np.float64) @ weight.T
-    )
+    empty = np.full((batch, rows), np.nan, func.params[-1].dtype)
+    for order in ORDERS:
+        [got] = run(gpu_kernel(func, one), [x, words, scales], [empty], H200, order=order)
+        np.testing.assert_array_equal(got, (x.astype(np.float64) @ weight.T).astype(got.dtype))

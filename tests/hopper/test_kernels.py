@@ -1,4 +1,4 @@
-"""Kernels run on a Hopper GPU against NumPy; every element, and none beside the output."""
+"""Kernels, on a Hopper GPU and emulated, against NumPy: every element."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tvm import tirx
 from tvm.script import tirx as T  # noqa: N812
 
 from tests.hopper.sources import H200
+from tvmopt.emulate.cuda import ORDERS, run
 from tvmopt.hopper.config import Config
 from tvmopt.hopper.conv import conv
 from tvmopt.hopper.conv_problem import ConvProblem
@@ -18,7 +19,6 @@ from tvmopt.hopper.epilogue import elementwise
 from tvmopt.hopper.gemm import gemm
 from tvmopt.hopper.problem import GemmProblem
 
-pytestmark = pytest.mark.gpu
 RNG = np.random.default_rng(0)
 SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
 STAGED = dataclasses.replace(SMALL, columns=40, staged=True, persistent=False)
@@ -87,9 +87,11 @@ def convolution_of(stride, channels=24, layout="OHWI"):
     )
 
 
-@pytest.fixture
-def device():
-    """The GPU; skips where there is none with these instructions."""
+@pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request):
+    """The GPU, which skips where there is none with these instructions; None to emulate one."""
+    if request.param == "emulated":
+        return None
     gpu = tvm.cuda()
     if not gpu.exist or str(gpu.compute_version) != "9.0":
         pytest.skip("needs a Hopper GPU")
@@ -97,11 +99,21 @@ def device():
 
 
 def _run(func, inputs, shape, dtype, device):
-    built = tvm.compile(tvm.IRModule({"main": func}), target=H200.to_tvm(), tir_pipeline="tirx")
     empty = np.full(shape, 77 if "int" in dtype else np.nan, dtype)
+    if device is None:
+        return _emulated(func, inputs, empty)
+    built = tvm.compile(tvm.IRModule({"main": func}), target=H200.to_tvm(), tir_pipeline="tirx")
     out = tvm.runtime.tensor(empty, device)
     built["main"](*(tvm.runtime.tensor(x, device) for x in inputs), out)
     return out.numpy()
+
+
+def _emulated(func, inputs, empty):
+    """The result, which is the same whenever copies and products are done."""
+    first, *others = [run(func, inputs, [empty], H200, order=order)[0] for order in ORDERS]
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+    return first
 
 
 def _matrix(*shape, dtype="float16"):

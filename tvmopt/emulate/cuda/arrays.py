@@ -1,0 +1,23 @@
+"""Arrays between two processes: their bytes in a file, shape and type beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+
+def write_array(path: Path, array: np.ndarray) -> dict[str, Any]:
+    """Write an array; what :func:`read_array` takes."""
+    path.write_bytes(np.ascontiguousarray(array).tobytes())
+    return {"path": str(path), "shape": list(array.shape), "dtype": array.dtype.name}
+
+
+def read_array(about: dict[str, Any]) -> np.ndarray:
+    """The array that :func:`write_array` wrote, a new one."""
+    name = about["dtype"]
+    dtype = getattr(ml_dtypes, name, None) or np.dtype(name)
+    data = Path(about["path"]).read_bytes()
+    return np.frombuffer(data, dtype).reshape(about["shape"]).copy()
