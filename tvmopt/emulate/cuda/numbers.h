@@ -147,6 +147,7 @@ inline float __expf(float v) { return std::exp(v); }
 inline float __logf(float v) { return std::log(v); }
 inline float __powf(float v, float w) { return std::pow(v, w); }
 inline float __fdividef(float v, float w) { return v / w; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float rsqrtf(float v) { return 1 / std::sqrt(v); }
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned chosen) {
   const uint64_t both = static_cast<uint64_t>(y) << 32 | x;

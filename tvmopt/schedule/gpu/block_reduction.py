@@ -118,19 +118,32 @@ def _sum(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) -> set[str]:
         drawn = {sch.get(end).name_hint for end in ends}
         _deal(sch, block, ends, spatial, steps, (share, place), along_reduction(facts), hint)
         return drawn
-    _, part, _ = sch.split(steps, [None, hint.split_k, share])
+    # Each thread sums alone, then they sum up what they have: what is past the end is then left out
+    # of a sum of one thread. From a sum that threads share TVM would leave out the sharing.
+    _, dealt = sch.split(steps, [None, hint.split_k * share])
+    alone = sch.rfactor(dealt, 0)
+    part, _ = sch.split(sch.get_loops(block)[-1], [hint.split_k, share])
     parts = sch.rfactor(part, 0)
+    kinds = [axis.reduce for axis in block_facts(sch, parts).axes]
     ends = _ends(sch, block)
     drawn = {sch.get(end).name_hint for end in ends}
-    *spatial, step, part, thread = sch.get_loops(parts)
-    sch.reorder(part, *spatial, step, thread)
     copies = [sch.cache_write(parts, n, "local") for n in range(facts.stores)]
     along = along_reduction(facts)
-    _bind(sch, parts, copies, [part, *spatial], (step, thread), place, along, hint)
+    *spatial, step, dealt = sch.get_loops(alone)
+    part, thread = sch.split(dealt, [hint.split_k, share])
+    sch.reorder(part, *spatial, step, thread)
+    _bind(sch, alone, [parts, *copies], [part, *spatial], (step, thread), place, along, hint)
+    for n in range(facts.stores):
+        sch.set_scope(alone, n, "local")
+    units = sch.get_loops(parts)[-len(kinds) :]
+    shared = units.pop(kinds.index(True))
+    sch.reorder(*units, shared)
+    sch.bind(shared, "threadIdx.x" if along else "threadIdx.y")
     *spatial, part = sch.get_loops(block)
     last = min(_THREADS, 2 ** math.ceil(math.log2(hint.split_k)))
     few = along_reduction(block_facts(sch, block))
-    _deal(sch, block, ends, spatial, part, (last, place), few, hint)
+    beside = min(place, hint.arch.threads_block // last)
+    _deal(sch, block, ends, spatial, part, (last, beside), few, hint)
     return drawn
 
 

@@ -78,6 +78,8 @@ class GpuColumnReduction(GpuTemplate):
             return None
         sch, facts, columns = form.sch, form.facts, form.columns
         block = sch.get_sblock(facts.name)
+        if facts.reduced < hint.split_k * hint.reduce_threads:
+            return None  # threads without a share would write behind what is kept for the others
         vector = math.gcd(hint.vector, facts.axes[columns].extent)
         loops = sch.get_loops(block)
         others = [loops[i] for i in range(len(loops)) if not facts.axes[i].reduce and i != columns]
