@@ -39,9 +39,18 @@ class Storing(Sending):
         if not c.staged:
             (self._send_exchanged if c.swap else self._send)(tile, columns)
             return
+        columns = self._real(columns)
         self._keep(columns)
         sync_threads_of(8, threads)
-        self._store_staged(tile, columns)
+        if columns:
+            self._store_staged(tile, columns)
+
+    def _real(self, columns: range) -> range:
+        """Those of a tile's columns that C has; which is known where one tile has all of them."""
+        c, across = self.config, self.out_shape[-1]
+        if c.swap or not isinstance(across, int) or across > c.columns:
+            return columns
+        return range(columns.start, max(columns.start, min(columns.stop, across)))
 
     def _keep(self, columns: range) -> None:
         """Put the sums of these columns into the staged tile, as C lies in memory."""
@@ -49,7 +58,7 @@ class Storing(Sending):
         per = c.columns // 2
         for m in range(c.atoms):
             row = self.group * (64 * c.atoms) + m * 64 + self.warp * 16 + quotient(self.lane, 4)
-            for j in range(columns.start // 8, columns.stop // 8):
+            for j in range(columns.start // 8, ceil_div(columns.stop, 8)):
                 for h in range(2):
                     index = m * per + j * 4 + 2 * h
                     col = j * 8 - columns.start + remainder(self.lane, 4) * 2
