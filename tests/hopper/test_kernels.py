@@ -65,6 +65,8 @@ PRODUCTS = [
     ({"m": 1000}, dataclasses.replace(ONCE, columns=136, cluster=2, beside=2, buffers=1)),
     ({"n": 1000}, dataclasses.replace(ONCE, columns=72, swap=True, cluster=4)),
     ({"dtype": "int8", "out": "int32", "k": 273, "trans_b": False}, SMALL),
+    ({"m": 300, "n": 10}, PERSISTENT),
+    ({"m": 300, "n": 67, "out": "float32"}, dataclasses.replace(PERSISTENT, columns=128)),
 ]
 # How convolutions are.
 CONVOLUTIONS = [

@@ -61,3 +61,17 @@ def test_a_device_has_its_policies() -> None:
     func = row("sum-64-128-float32").func
     assert isinstance(DefaultPolicy(func, H200), SimtPolicy)
     assert isinstance(policy_of(func, H200), CudaPolicy)
+
+
+@pytest.mark.parametrize(
+    ("name", "tried"),
+    [
+        ("matmul_nt-100-1000-16-int8", True),
+        ("conv2d-4-3-64-64-64-3-3-1-1-1-float16", True),
+        ("matmul_nt-1000-1000-1000-float16", False),
+    ],
+)
+def test_products_by_warps_are_tried_where_columns_are_few_or_sums_short(name, tried) -> None:
+    templates = [hint.template for hint in CudaPolicy(row(name).func, H200).emit_config(20)]
+    assert templates[0].startswith("hopper") and len(templates) == 20
+    assert ("mma_matmul" in templates) == tried

@@ -36,8 +36,8 @@ _IMAGES = 2.0
 # Templates whose first is modelled this many times as long as the best are tried, too, and how many
 # of their configurations.
 _NEAR, _SHARE = 1.5, 4
-# The same of products by warps of so few columns or so short sums: there their model is furthest off
-# (1.4 to 1.8 times as fast as by warpgroups where it says 3 to 5 times as slow).
+# The same of products by warps of so few columns or so short sums: their model is furthest off
+# there (1.4 to 1.8 times as fast as by warpgroups where it says 3 to 5 times as slow).
 _NEAR_THIN, _THIN, _SHORT = 6.0, 16, 64
 # Rows of a product up to which it may be one of a matrix and some vectors, bound by memory.
 _FEW_ROWS = 8
