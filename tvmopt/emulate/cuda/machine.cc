@@ -12,6 +12,17 @@ constexpr size_t kStack = 256 << 10;
 Machine machine;
 Thread* self = nullptr;
 
+float half_values[65536];
+const bool half_values_are_there = [] {
+  for (unsigned b = 0; b < 65536; ++b) {
+    const int exponent = b >> 10 & 31, rest = b & 1023;
+    float v = exponent ? std::ldexp(1024.0f + rest, exponent - 25) : std::ldexp(rest, -24);
+    if (exponent == 31) v = rest ? NAN : INFINITY;
+    half_values[b] = b >> 15 ? -v : v;
+  }
+  return true;
+}();
+
 void fault(const char* form, ...) {
   char text[400];
   va_list arguments;

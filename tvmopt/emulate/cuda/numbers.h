@@ -14,10 +14,16 @@ inline To bits(const From& from) {
   std::memcpy(&to, &from, sizeof(to));
   return to;
 }
-inline float of_half(uint16_t b) { return static_cast<float>(bits<_Float16>(b)); }
-template <class T>
-inline uint16_t to_half(T v) {
-  return bits<uint16_t>(static_cast<_Float16>(v));
+extern float half_values[65536];
+inline float of_half(uint16_t b) { return half_values[b]; }
+inline uint16_t to_half(double v) {  // to the nearest, ties to even
+  const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
+  const double size = std::fabs(v);
+  if (v != v) return 0x7e00 | sign;
+  if (size >= 65520) return 0x7c00 | sign;
+  const int exponent = size < 0x1p-14 ? -14 : std::ilogb(size);
+  const double steps = std::nearbyint(std::ldexp(size, 10 - exponent));  // 1024 or more, if normal
+  return static_cast<uint16_t>(((exponent + 14) << 10) + static_cast<int>(steps)) | sign;
 }
 inline float of_bfloat(uint16_t b) { return bits<float>(static_cast<uint32_t>(b) << 16); }
 inline uint16_t to_bfloat(float v) {  // to the nearest, ties to even
