@@ -41,15 +41,19 @@ def serial(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def run(func: tirx.PrimFunc, inputs: list[np.ndarray]) -> np.ndarray:
     """What ``func`` computes on the CPU; NaN, or 77 or -77, is left where it stores nothing."""
-    result = func.params[-1]
-    dtype = str(result.dtype)
-    mark = np.nan if "float" in dtype else 77 if dtype.startswith("u") else -77
-    empty = np.full([int(e) for e in result.shape], mark, dtype)
-    out = tvm.runtime.tensor(empty)
+    out = tvm.runtime.tensor(empty_of(func))
     plain = tirx.PrimFunc(func.params, func.body).with_attr("global_symbol", "main")
     kernel = tvm.compile(tvm.IRModule({"main": plain}), target=_CPU)
     kernel["main"](*(tvm.runtime.tensor(x) for x in inputs), out)
     return out.numpy()
+
+
+def empty_of(func: tirx.PrimFunc) -> np.ndarray:
+    """A result of ``func`` in which nothing is stored, see :func:`run`."""
+    result = func.params[-1]
+    dtype = str(result.dtype)
+    mark = np.nan if "float" in dtype else 77 if dtype.startswith("u") else -77
+    return np.full([int(e) for e in result.shape], mark, dtype)
 
 
 def inputs_of(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
@@ -90,10 +94,7 @@ def assert_same(func: tirx.PrimFunc, *hints: GpuHint) -> None:
 
 def emulated(func: tirx.PrimFunc, one: GpuHint, inputs: list[np.ndarray]) -> np.ndarray:
     """What the kernel of a hint computes, emulated; marked as by :func:`run`."""
-    dtype = str(func.params[-1].dtype)
-    mark = np.nan if "float" in dtype else 77 if dtype.startswith("u") else -77
-    empty = np.full([int(e) for e in func.params[-1].shape], mark, dtype)
-    return emulate.run(gpu_kernel(func, one), inputs, [empty], one.arch)[0]
+    return emulate.run(gpu_kernel(func, one), inputs, [empty_of(func)], one.arch)[0]
 
 
 def cuda_source(func: tirx.PrimFunc) -> str:

@@ -5,6 +5,8 @@ namespace emu {
 void write(dim3& dimensions, char axis, unsigned value) {
   (axis == 'x' ? dimensions.x : axis == 'y' ? dimensions.y : dimensions.z) = value;
 }
+// Bytes that a block's shared memory takes here: more, to see what is written behind it.
+unsigned taken(unsigned size) { return (size + 2047) / 1024 * 1024; }
 void make_block(Block& block, unsigned rank, unsigned size) {
   block.rank = rank;
   block.size = size;
@@ -13,8 +15,8 @@ void make_block(Block& block, unsigned rank, unsigned size) {
   block.threads = std::vector<Thread>(block.live);
   block.warps = std::vector<Exchange>((block.live + kWarp - 1) / kWarp);
   block.warpgroups = std::vector<Warpgroup>((block.live + kWarpgroup - 1) / kWarpgroup);
-  block.shared = static_cast<unsigned char*>(std::aligned_alloc(1024, (size + 2047) / 1024 * 1024));
-  std::memset(block.shared, 0xff, (size + 2047) / 1024 * 1024);  // no number, in each of the types
+  block.shared.reset(static_cast<unsigned char*>(std::aligned_alloc(1024, taken(size))));
+  std::memset(block.shared.get(), 0xff, taken(size));  // no number, in each of the types
   for (unsigned n = 0; n < block.live; ++n) {
     Thread& thread = block.threads[n];
     thread.block = &block;
@@ -24,8 +26,8 @@ void make_block(Block& block, unsigned rank, unsigned size) {
   }
 }
 void check_written(const Block& block) {
-  for (unsigned n = block.size; n < (block.size + 2047) / 1024 * 1024; ++n) {
-    if (block.shared[n] != 0xff) fault("a thread writes behind the %u bytes of shared memory", block.size);
+  for (unsigned n = block.size; n < taken(block.size); ++n) {
+    if (block.shared.get()[n] != 0xff) fault("a thread writes behind the %u bytes of shared memory", block.size);
   }
 }
 void run_grid() {
@@ -42,7 +44,7 @@ void run_grid() {
   for (unsigned n : order) {
     const unsigned across = grid.x / cluster.x;
     machine.blocks = std::vector<Block>(cluster.x);
-    machine.cluster = {threads * cluster.x};
+    machine.cluster = {};
     machine.under_way.clear();
     for (unsigned rank = 0; rank < cluster.x; ++rank) {
       make_block(machine.blocks[rank], rank, size);
@@ -50,11 +52,8 @@ void run_grid() {
                                     n / across / grid.y};
     }
     machine.run_cluster();
-    for (Block& block : machine.blocks) {
-      if (machine.failure.empty()) check_written(block);
-      std::free(block.shared);
-    }
     if (!machine.failure.empty()) return;
+    for (const Block& block : machine.blocks) check_written(block);
   }
 }
 void read_tags(const char* const* tags, const TVMFFIAny* given, int first, int count) {

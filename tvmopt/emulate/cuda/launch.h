@@ -35,4 +35,3 @@ inline int launch(void (*kernel)(Params...), const char* const* tags, const TVMF
   return launch_with(kernel, tags, given, count, fixed, std::index_sequence_for<Params...>{});
 }
 }  // namespace emu
-

@@ -38,38 +38,31 @@ void yield() {
   Thread* me = self;
   if (_setjmp(me->where) == 0) _longjmp(machine.scheduler, 1);
 }
-void arrive_and_wait(const char* what, Barrier& barrier, unsigned wanted, bool everyone) {
+void arrive_and_wait(const char* what, unsigned number, unsigned wanted, bool everyone) {
+  if (number >= 16) fault("a barrier must be one of 16, but is %u", number);
+  Barrier& barrier = self->block->barriers[number];
   if (barrier.arrived && (barrier.wanted != wanted && !(barrier.everyone && everyone))) {
     fault("threads meet at a barrier for %u and for %u threads", barrier.wanted, wanted);
   }
   barrier.wanted = wanted;
   barrier.everyone = everyone;
   const unsigned mine = barrier.generation;
-  if (++barrier.arrived == wanted) {
-    barrier.arrived = 0;
-    ++barrier.generation;
-  }
+  barrier.arrive(wanted);
   wait(what, [&barrier, mine] { return barrier.generation != mine; });
 }
 void meet(unsigned number, unsigned threads) {
-  if (number >= 16) fault("a barrier must be one of 16, but is %u", number);
   if (threads % kWarp) fault("a barrier must be for whole warps, but is for %u threads", threads);
-  arrive_and_wait("a barrier of its block", self->block->barriers[number], threads, false);
+  arrive_and_wait("a barrier of its block", number, threads, false);
 }
 void meet_all(unsigned number) {
-  arrive_and_wait("all of its block", self->block->barriers[number], self->block->live, true);
+  arrive_and_wait("all of its block", number, self->block->live, true);
 }
 void end_thread() {
-  Thread& me = *self;
-  if (me.ended) return;
-  me.ended = true;
-  Block& block = *me.block;
+  self->ended = true;
+  Block& block = *self->block;
   --block.live;
   for (Barrier& barrier : block.barriers) {
-    if (barrier.arrived && barrier.everyone && barrier.arrived == block.live) {
-      barrier.arrived = 0;
-      ++barrier.generation;
-    }
+    if (barrier.arrived && barrier.everyone) barrier.go_on_at(block.live);
   }
 }
 
@@ -83,10 +76,7 @@ Slots exchange_bytes(const void* value, size_t bytes, unsigned mask) {
   const unsigned mine = meeting.generation;
   Slots slots = meeting.slots[mine & 1];
   std::memcpy(slots[lane], value, bytes);
-  if (++meeting.arrived == static_cast<unsigned>(__builtin_popcount(here))) {
-    meeting.arrived = 0;
-    ++meeting.generation;
-  }
+  meeting.arrive(__builtin_popcount(here));
   wait("the other lanes of its warp", [&meeting, mine] { return meeting.generation != mine; });
   return slots;
 }
@@ -134,17 +124,14 @@ void wait_groups(Groups& groups, size_t left) {
 void enter() {
   try {
     machine.kernel();
-    if (!self->bulk.closed.empty() || !self->bulk.open.empty()) {
-      for (const auto& group : self->bulk.closed) {
-        for (const Copy& copy : group) {
-          if (!copy->done) fault("a thread ends while its copies still read shared memory");
-        }
+    for (const auto& group : self->bulk.closed) {
+      for (const Copy& copy : group) {
+        if (!copy->done) fault("a thread ends while its copies still read shared memory");
       }
-      if (!self->bulk.open.empty()) fault("a thread ends with copies in no group");
     }
-    if (self->block->threads.size() >= kWarpgroup) {
-      const Warpgroup& group = self->block->warpgroups[self->number / kWarpgroup];
-      if (group.computed < self->begun) fault("a thread ends before its products are computed");
+    if (!self->bulk.open.empty()) fault("a thread ends with copies in no group");
+    if (self->block->warpgroups[self->number / kWarpgroup].computed < self->begun) {
+      fault("a thread ends before its products are computed");
     }
     end_thread();
   } catch (const Fault& error) {
@@ -233,4 +220,3 @@ void Machine::run_cluster() {
   }
 }
 }  // namespace emu
-

@@ -7,6 +7,7 @@
 #include <setjmp.h>
 
 #include <array>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,12 +29,24 @@ constexpr unsigned kWarp = 32, kWarpgroup = 128;
 constexpr unsigned kWindow = 1024;
 enum class When { early, late, chance };
 
-struct Barrier {  // of some threads of a block, or all that still run
-  unsigned wanted = 0, arrived = 0, generation = 0;
+struct Meeting {  // threads wait for each other; the last to arrive lets them go on
+  unsigned arrived = 0, generation = 0;
+
+  void arrive(unsigned wanted) {
+    ++arrived;
+    go_on_at(wanted);
+  }
+  void go_on_at(unsigned wanted) {
+    if (arrived != wanted) return;
+    arrived = 0;
+    ++generation;
+  }
+};
+struct Barrier : Meeting {  // of some threads of a block, or all that still run
+  unsigned wanted = 0;
   bool everyone = false;
 };
-struct Exchange {  // of the lanes of a warp
-  unsigned arrived = 0, generation = 0;
+struct Exchange : Meeting {  // of the lanes of a warp
   alignas(16) unsigned char slots[2][kWarp][64];
 };
 struct Product {  // one wgmma, of which each thread brings its registers
@@ -56,6 +69,8 @@ struct Groups {  // of copies that one thread has begun
   std::vector<Copy> open;
 };
 
+struct Freed { void operator()(unsigned char* memory) const { std::free(memory); } };
+using Bytes = std::unique_ptr<unsigned char, Freed>;
 struct Block;
 struct Thread {
   Block* block = nullptr;
@@ -76,7 +91,7 @@ struct Thread {
 struct Block {
   dim3 index{};
   unsigned rank = 0, live = 0, size = 0, used = 0;
-  unsigned char* shared = nullptr;
+  Bytes shared;
   std::array<Barrier, 16> barriers{};
   std::vector<Exchange> warps;
   std::vector<Warpgroup> warpgroups;
@@ -86,7 +101,7 @@ struct Block {
 };
 struct Machine {
   std::vector<Block> blocks;  // of one cluster
-  Barrier cluster;
+  Meeting cluster;
   std::vector<Copy> under_way;
   std::mt19937 chance{0};
   When when = When::late;
@@ -118,7 +133,7 @@ inline void wait(const char* what, const Test& test) {
 }
 
 void meet(unsigned number, unsigned threads);  // at a barrier of the block
-void meet_all(unsigned number = 0);
+void meet_all(unsigned number = 0);            // with all that still run
 // What every lane of the calling thread's warp gives, by lane; all of ``mask`` must call.
 using Slots = unsigned char (*)[64];
 Slots exchange_bytes(const void* value, size_t bytes, unsigned mask);

@@ -2,26 +2,28 @@
 #include "memory.h"
 
 namespace emu {
+// The part of an address that says where in a block it is.
+uint32_t within(uint32_t address) { return address & ((1u << kRank) - 1); }
 Block& block_of(uint32_t address) {
   const unsigned rank = address >> kRank;
   if (rank > machine.blocks.size()) fault("there is no block %u in the cluster", rank - 1);
   return rank ? machine.blocks[rank - 1] : *self->block;
 }
 unsigned char* memory_of(Block& block, uint32_t address, unsigned bytes) {
-  const uint32_t offset = (address & ((1u << kRank) - 1)) - kWindow;
+  const uint32_t offset = within(address) - kWindow;
   if (block.live == 0) fault("shared memory of block %u of a cluster is used after its end", block.rank);
   if (offset > block.size || bytes > block.size - offset) {
     fault("%u bytes at %u are outside of the %u of shared memory", bytes, offset, block.size);
   }
-  return block.shared + offset;
+  return block.shared.get() + offset;
 }
 unsigned char* memory_at(uint32_t address, unsigned bytes) {
   return memory_of(block_of(address), address, bytes);
 }
 uint32_t mapped(uint32_t address, uint32_t rank) {
-  return (address & ((1u << kRank) - 1)) | (rank + 1) << kRank;
+  return within(address) | (rank + 1) << kRank;
 }
-void* dynamic_shared() { return self->block->shared; }
+void* dynamic_shared() { return self->block->shared.get(); }
 // A barrier in memory: 64 bits, so that what else is written there is seen.
 struct MemoryBarrier {
   uint64_t wanted : 12, pending : 12, phase : 1, mark : 7;
@@ -68,10 +70,7 @@ void cluster_arrive() {
   if (self->cluster_arrived) fault("a thread arrives twice at the barrier of its cluster");
   self->cluster_arrived = true;
   self->cluster_generation = machine.cluster.generation;
-  if (++machine.cluster.arrived == machine.cluster.wanted) {
-    machine.cluster.arrived = 0;
-    ++machine.cluster.generation;
-  }
+  machine.cluster.arrive(machine.blocks.size() * machine.blocks[0].threads.size());
 }
 void cluster_wait() {
   if (!self->cluster_arrived) fault("a thread waits at its cluster's barrier without arriving");
@@ -133,14 +132,14 @@ Area area_of(const void* map, std::initializer_list<int> start, uint32_t address
   return made;
 }
 void load_area(uint32_t to, const void* map, std::initializer_list<int> start, uint32_t bar,
-                      unsigned blocks) {
+               unsigned blocks) {
   check_follows();
   const Area area = area_of(map, start, to);
   const unsigned target = blocks ? blocks : 1u << block_of(to).rank;
   begin([=] {
     for (Block& block : machine.blocks) {
       if (!(target >> block.rank & 1)) continue;
-      const uint32_t from = (to & ((1u << kRank) - 1));
+      const uint32_t from = within(to);
       memory_of(block, from, area.bytes());
       area.each(from, [&](uint32_t at, const unsigned char* place) {
         unsigned char* put = memory_of(block, at, area.map.element);
@@ -162,7 +161,7 @@ void store_area(const void* map, std::initializer_list<int> start, uint32_t from
     }
   });
   self->bulk.open.push_back(begin([=, &block] {
-    area.each(from & ((1u << kRank) - 1), [&](uint32_t at, unsigned char* place) {
+    area.each(within(from), [&](uint32_t at, unsigned char* place) {
       if (place) std::memcpy(place, memory_of(block, at, area.map.element), area.map.element);
     });
   }, false));
@@ -190,11 +189,11 @@ void* variable(int number, unsigned bytes, unsigned alignment) {
     block.used = found->second + bytes;
     if (block.used > block.size) fault("a block's variables take more than %u bytes", block.size);
   }
-  return block.shared + found->second;
+  return block.shared.get() + found->second;
 }
 uint32_t address_of(const void* place) {
   const Block& block = *self->block;
-  const auto offset = static_cast<const unsigned char*>(place) - block.shared;
+  const auto offset = static_cast<const unsigned char*>(place) - block.shared.get();
   if (offset < 0 || offset > block.size) {
     fault("the address %td is not in the %u bytes of shared memory of its block", offset, block.size);
   }

@@ -115,12 +115,11 @@ inline half __high2half(half2 v) { return v.y; }
 inline half2 __hadd2(half2 a, half2 b) { return {a.x + b.x, a.y + b.y}; }
 inline half2 __hsub2(half2 a, half2 b) { return {a.x - b.x, a.y - b.y}; }
 inline half2 __hmul2(half2 a, half2 b) { return {a.x * b.x, a.y * b.y}; }
-inline half emu_hfma(half a, half b, half c) {  // products of halves are exact in double precision
+inline half __hfma(half a, half b, half c) {  // products of halves are exact in double precision
   return half(static_cast<double>(float(a)) * float(b) + float(c));
 }
-inline half __hfma(half a, half b, half c) { return emu_hfma(a, b, c); }
 inline half2 __hfma2(half2 a, half2 b, half2 c) {
-  return {emu_hfma(a.x, b.x, c.x), emu_hfma(a.y, b.y, c.y)};
+  return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
 }
 inline bool __hgt(half a, half b) { return a > b; }
 inline bool __hlt(half a, half b) { return a < b; }

@@ -52,7 +52,7 @@ def run(
     memory, and rounding inside the tensor cores, whose sums hold more or fewer bits than float32.
 
     Args:
-        func: The kernel: a function of tensors, then of nothing else.
+        func: The kernel, a function of tensors alone.
         inputs: Its first arguments.
         outputs: The others, with what they hold before the call; they stay as they are.
         arch: The GPU it was made for.

@@ -16,7 +16,9 @@ _SHARED = re.compile(
     r"(?<!extern )__shared__ (?:(?:__align__|alignas)\((\d+)\) )?([\w ]+?) (\w+)\[(\d+)\];"
 )
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
-_ALIGNED = 128  # bytes to which a variable in shared memory is
+_LITERAL = re.compile(r"\s*(?://[^\n]*\n\s*)*" + _STRING.pattern)
+_OPERAND = re.compile(r'[\s,]*"[^"]*"\s*\(')
+_ALIGNED = 128  # bytes to which a variable in shared memory is, at most
 
 
 def emulated(source: str, kernels: Mapping[str, Sequence[str]]) -> str:
@@ -80,13 +82,13 @@ def _closing(text: str, at: int) -> int:
 
 def _statement(body: str) -> str:
     template, at = "", 0
-    while literal := re.compile(r"\s*(?://[^\n]*\n\s*)*" + _STRING.pattern).match(body, at):
+    while literal := _LITERAL.match(body, at):
         template += literal.group(1)
         at = literal.end()
     operands = []
     for section in _sections(body[at:])[:2]:
         place = 0
-        while found := re.compile(r'[\s,]*"[^"]*"\s*\(').match(section, place):
+        while found := _OPERAND.match(section, place):
             place = _closing(section, found.end())
             operands.append(section[found.end() : place])
             place += 1

@@ -86,8 +86,6 @@ class CudaPolicy:
 
     @functools.cached_property
     def _product(self) -> Product | None:
-        if why_not_schedulable(self.func, scalars=True) is not None:
-            return None
         return product_of(self.func)
 
     @property
