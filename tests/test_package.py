@@ -97,7 +97,7 @@ def test_whoever_loads_a_library_asks_for_amx():
     # What is emulated of a GPU has no such tiles.
     elsewhere = {
         "emulate/cuda/library.py",
-        "measure/jobs.py", "measure/batch.py", "measure/cuda_batch.py", "runtime/model.py",
+        "measure/jobs.py", "measure/batch.py", "measure/cuda_batch.py", "runtime/library.py",
         "remote/model.py",
     }  # fmt: skip
     loads = {p for p, _ in _modules() if "load_module(" in p.read_text()}

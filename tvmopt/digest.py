@@ -33,9 +33,21 @@ def sha256_file(path: str | Path) -> str:
 @functools.cache
 def code_digest() -> str:
     """sha256 over every source file of this package, in name order."""
-    root = Path(__file__).parent
+    return _sha256_files(Path(__file__).parent, sorted(Path(__file__).parent.rglob("*.py")))
+
+
+def sha256_tree(root: Path) -> str:
+    """sha256 over the names and contents of all files below ``root``, hex.
+
+    What Python caches of its sources (``__pycache__``) is left out.
+    """
+    files = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    return _sha256_files(root, sorted(files))
+
+
+def _sha256_files(root: Path, paths: list[Path]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in paths:
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()

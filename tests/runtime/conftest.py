@@ -33,9 +33,9 @@ def copied(conv_bundle, tmp_path) -> Path:
 @pytest.fixture
 def never_opened(monkeypatch):
     """Fail the test when a library is opened."""
-    import tvm
+    import tvm_ffi
 
     def fail(path, *args, **kwargs):
         pytest.fail(f"the library was opened: {path}")
 
-    monkeypatch.setattr(tvm.runtime, "load_module", fail)
+    monkeypatch.setattr(tvm_ffi, "load_module", fail)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
-import tvm
+import tvm_ffi
 
 from tvmopt import host
 from tvmopt.errors import ArtifactError
@@ -35,12 +36,14 @@ def _refusal(folder):
 
 def test_intact_bundle_is_opened(copied, monkeypatch):
     opened = []
-    original = tvm.runtime.load_module
+    original = tvm_ffi.load_module
     monkeypatch.setattr(
-        tvm.runtime, "load_module", lambda path: opened.append(path) or original(path)
+        tvm_ffi,
+        "load_module",
+        lambda path: opened.append(Path(path).resolve()) or original(path),
     )
     load(str(copied))
-    assert opened == [str(copied / LIBRARY_FILE)]
+    assert opened == [copied / LIBRARY_FILE]
 
 
 def _for_amx(folder, instructions):
@@ -77,9 +80,9 @@ def linux(copied, monkeypatch):
 def test_amx_is_asked_for_before_the_library_is_opened(copied, linux, monkeypatch):
     _for_amx(copied, ["tdpbusd"])
     asked, order = linux(0), []
-    original = tvm.runtime.load_module
+    original = tvm_ffi.load_module
     monkeypatch.setattr(
-        tvm.runtime, "load_module", lambda path: order.append(list(asked)) or original(path)
+        tvm_ffi, "load_module", lambda path: order.append(list(asked)) or original(path)
     )
     load(copied)
     load(copied)

@@ -42,12 +42,12 @@ def copy(saved, tmp_path) -> Path:
 @pytest.fixture
 def never_opened(monkeypatch):
     """Fail when a library is opened."""
-    import tvm
+    import tvm_ffi
 
     def opened(*args, **kwargs):
         raise AssertionError("the library was opened")
 
-    monkeypatch.setattr(tvm.runtime, "load_module", opened)
+    monkeypatch.setattr(tvm_ffi, "load_module", opened)
 
 
 def _flip_bit(path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tvmopt.errors import ArtifactError, last_line
-from tvmopt.runtime.checks import check_files
+from tvmopt.runtime.checks import check_version, open_checked
 from tvmopt.runtime.metadata import LIBRARY_FILE, ModelMetadata
 from tvmopt.runtime.model import golden_deviation, read_golden
 from tvmopt.runtime.outputs import Outputs
@@ -32,13 +32,14 @@ class RemoteModel:
         from tvm.runtime.vm import VirtualMachine
 
         self.metadata = ModelMetadata.read(folder)
-        check_files(folder, self.metadata)
+        check_version(self.metadata)
         self._session = session
         self._device = session.cpu()
         session.get_function("runtime.config_threadpool")(1, self.metadata.threads)
-        self._machine = VirtualMachine(
-            upload_library(session, folder / LIBRARY_FILE, f"{name}.so"), self._device
-        )
+        with open_checked(folder / LIBRARY_FILE, self.metadata.library_sha256) as library:
+            hashed = Path(f"/proc/self/fd/{library.fileno()}")  # the path may be another file now
+            module = upload_library(session, hashed, f"{name}.so")
+        self._machine = VirtualMachine(module, self._device)
         self._timer = self._machine.module.time_evaluator
         self._names = tuple(spec.name for spec in self.metadata.outputs)
 

@@ -1,14 +1,16 @@
 """The gate before a library is opened: hash, TVM version, CPU, GPU, and what Linux must permit.
 
-Opening a library runs its code.
+Opening a library runs its code. A file is hashed through the descriptor that is then used, so that
+nobody can exchange it between the check and the use.
 """
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+from typing import BinaryIO
 
 from tvmopt import cuda_runtime, host
-from tvmopt.digest import sha256_file
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.versions import tvm_version
@@ -22,8 +24,20 @@ def check_files(folder: Path, metadata: ModelMetadata) -> None:
     Raises:
         ArtifactError: Saying which check failed, the value got, and what to do.
     """
-    _check_hash(folder / LIBRARY_FILE, metadata.library_sha256)
-    _check_hash(folder / GOLDEN_FILE, metadata.golden_sha256)
+    for name, expected in (
+        (LIBRARY_FILE, metadata.library_sha256),
+        (GOLDEN_FILE, metadata.golden_sha256),
+    ):
+        open_checked(folder / name, expected).close()
+    check_version(metadata)
+
+
+def check_version(metadata: ModelMetadata) -> None:
+    """Refuse a compiled model of another version of TVM.
+
+    Raises:
+        ArtifactError: Names both versions and what to install.
+    """
     version = tvm_version()
     if version != metadata.tvm_version:
         raise ArtifactError(
@@ -33,13 +47,12 @@ def check_files(folder: Path, metadata: ModelMetadata) -> None:
         )
 
 
-def check_bundle(folder: Path, metadata: ModelMetadata) -> None:
-    """Refuse a compiled model that is damaged or cannot run here.
+def check_machine(metadata: ModelMetadata) -> None:
+    """Refuse a compiled model that cannot run on this machine.
 
     Raises:
-        ArtifactError: Saying which check failed, the value got, and what to do.
+        ArtifactError: Names what the machine lacks, and what to do.
     """
-    check_files(folder, metadata)
     if metadata.target["isa"] != host.isa():
         raise ArtifactError(
             f"the model was built for {metadata.target['isa']} ({metadata.target['mcpu']}), but "
@@ -85,15 +98,32 @@ def _request_amx(metadata: ModelMetadata) -> None:
         )
 
 
-def _check_hash(path: Path, expected: str) -> None:
+def open_checked(path: Path, expected: str) -> BinaryIO:
+    """Open a file of a compiled model whose content has the hash ``expected``.
+
+    Args:
+        path: The file.
+        expected: sha256 of its content, hex.
+
+    Returns:
+        The open file at position 0. Read it through this object: the path may name another file
+        by now.
+
+    Raises:
+        ArtifactError: When there is no such file, or its content has another hash.
+    """
     if not path.is_file():
         raise ArtifactError(
             f"a compiled model must hold {path.name}, but '{path.parent}' does not; "
             "fetch or build the model again"
         )
-    actual = sha256_file(path)
+    file = path.open("rb")
+    actual = hashlib.file_digest(file, "sha256").hexdigest()
     if actual != expected:
+        file.close()
         raise ArtifactError(
             f"{path.name} must have sha256 {expected[:16]}..., but got {actual[:16]}...: the file "
             "was changed or damaged after it was built; fetch or build the model again"
         )
+    file.seek(0)
+    return file

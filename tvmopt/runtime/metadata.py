@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,15 @@ class ModelMetadata:
         (folder / METADATA_FILE).write_text(json.dumps(data, indent=2, sort_keys=True) + "\n")
 
     @classmethod
-    def read(cls, folder: Path) -> ModelMetadata:
+    def read(cls, folder: Path, sha256: str | None = None) -> ModelMetadata:
         """Read ``model.json`` of ``folder``.
 
+        Args:
+            folder: Folder of a compiled model.
+            sha256: Hash that the file must have, hex; None takes the file as it is.
+
         Raises:
-            ArtifactError: When it is missing, damaged, or of another format.
+            ArtifactError: When it is missing, changed, damaged, or of another format.
         """
         path = folder / METADATA_FILE
         if not path.is_file():
@@ -97,8 +102,15 @@ class ModelMetadata:
                 f"a compiled model must be a folder with {METADATA_FILE}, but '{folder}' has none; "
                 "give the folder that save_model or pull wrote"
             )
+        content = path.read_bytes()
+        found = hashlib.sha256(content).hexdigest()
+        if sha256 not in (None, found):
+            raise ArtifactError(
+                f"{METADATA_FILE} must have sha256 {str(sha256)[:16]}..., but got {found[:16]}...: "
+                "the model was changed after it was saved; fetch or build it again"
+            )
         try:
-            data = json.loads(path.read_text())
+            data = json.loads(content)
             if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
                 raise ValueError(f"format must be {FORMAT}")
             _check_kinds(data, _KINDS)

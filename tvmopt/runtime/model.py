@@ -6,13 +6,14 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from tvmopt.compare import deviation
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
-from tvmopt.runtime.checks import check_bundle
+from tvmopt.runtime.checks import check_machine, check_version, open_checked
+from tvmopt.runtime.library import open_library
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.runtime.network import network
 from tvmopt.runtime.outputs import Outputs
@@ -24,9 +25,13 @@ class CompiledModel:
 
     Safe under threads: TVM's virtual machine is not, so calls take turns. Input buffers are
     allocated once, aligned as the kernels expect, and reused.
+
+    Args:
+        library: The library, open, its hash checked.
+        metadata: What the model says of itself.
     """
 
-    def __init__(self, folder: Path, metadata: ModelMetadata) -> None:
+    def __init__(self, library: BinaryIO, metadata: ModelMetadata) -> None:
         require_tvm()
         # Only the first user of TVM's pool in a process can set its size by the environment.
         os.environ.setdefault("TVM_NUM_THREADS", str(metadata.threads))
@@ -35,7 +40,7 @@ class CompiledModel:
         from tvm.runtime.vm import VirtualMachine
 
         self.metadata = metadata
-        self._module = tvm.runtime.load_module(str(folder / LIBRARY_FILE))
+        self._module = open_library(library)
         device = tvm.cuda() if metadata.gpu else tvm.cpu()
         self._machine = VirtualMachine(self._module, device)
         self._buffers = [
@@ -130,16 +135,23 @@ class CompiledModel:
         return arrays
 
 
-def load(folder: str | Path) -> CompiledModel:
+def load(folder: str | Path, metadata_sha256: str | None = None) -> CompiledModel:
     """Load the compiled model of ``folder`` after every check of :mod:`tvmopt.runtime.checks`.
+
+    Args:
+        folder: Folder with library, metadata and golden file.
+        metadata_sha256: Hash that ``model.json`` must have, hex; None takes it as it is.
 
     Raises:
         ArtifactError: When a check fails; the library is not opened then.
     """
     folder = Path(folder)
-    metadata = ModelMetadata.read(folder)
-    check_bundle(folder, metadata)
-    return CompiledModel(folder, metadata)
+    metadata = ModelMetadata.read(folder, metadata_sha256)
+    open_checked(folder / GOLDEN_FILE, metadata.golden_sha256).close()
+    with open_checked(folder / LIBRARY_FILE, metadata.library_sha256) as library:
+        check_version(metadata)
+        check_machine(metadata)
+        return CompiledModel(library, metadata)
 
 
 def golden_deviation(
@@ -166,9 +178,16 @@ def golden_deviation(
 def read_golden(
     folder: Path, metadata: ModelMetadata
 ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-    """Golden inputs by name and golden outputs in order."""
+    """Golden inputs by name and golden outputs in order.
+
+    Raises:
+        ArtifactError: When the file is missing, changed, or lacks an input or output.
+    """
     try:
-        with np.load(folder / GOLDEN_FILE, allow_pickle=False) as data:
+        with (
+            open_checked(folder / GOLDEN_FILE, metadata.golden_sha256) as file,
+            np.load(file, allow_pickle=False) as data,
+        ):
             inputs = {s.name: data[f"input_{i}"] for i, s in enumerate(metadata.inputs)}
             outputs = [data[f"output_{i}"] for i in range(len(metadata.outputs))]
     except (OSError, KeyError, ValueError) as error:

@@ -10,6 +10,7 @@ from mlflow.exceptions import MlflowException
 from tvmopt import host
 from tvmopt.config import EvaluateConfig
 from tvmopt.errors import TvmoptError
+from tvmopt.runtime.checks import check_machine
 from tvmopt.search.limits import Limits, violation
 from tvmopt.search.plan import FINISHED
 from tvmopt.search.space import Effort
@@ -23,6 +24,7 @@ from tvmopt.tracking.entry import MEASURED_TAGS
 from tvmopt.tracking.promotion import champion_of
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.stage_run import Session, StageOutput, run_stage
+from tvmopt.tracking.verify import verify_model
 
 _MOST = 8
 _NEAR = 1.25
@@ -173,9 +175,9 @@ def _rival(
         return None
     try:
         folder = flavor.download(f"models:/{current.name}/{current.version}", session.work_dir)
-        bundle = flavor.compiled_folder(folder)
-        flavor.load_model(str(folder))  # the hash, the CPU and the version of TVM
+        saved = verify_model(folder, current.tags)
+        check_machine(saved.metadata)
     except (TvmoptError, MlflowException, OSError):
         # a champion that is damaged or gone is no obstacle to a new one
         return None
-    return _Rival(bundle, str(current.tags["digest"]), metrics)
+    return _Rival(saved.bundle, str(current.tags["digest"]), metrics)

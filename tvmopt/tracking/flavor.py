@@ -12,12 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import numpy as np
 import yaml
-from mlflow import pyfunc
+from mlflow import MlflowClient, pyfunc
+from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.models.model import MLMODEL_FILE_NAME, ModelInfo
 from mlflow.models.utils import ModelInputExample, _save_example
+from mlflow.store.artifact.models_artifact_repo import REGISTERED_MODEL_META_FILE_NAME
+from mlflow.store.artifact.utils.models import get_model_name_and_version
 from mlflow.tracking.artifact_utils import _download_artifact_from_uri
 from mlflow.types import Schema
 from mlflow.types import TensorSpec as MlflowTensorSpec
@@ -34,23 +38,23 @@ from mlflow.utils.environment import (
 )
 from mlflow.utils.file_utils import write_to
 from mlflow.utils.model_utils import (
-    _add_code_from_conf_to_system_path,
-    _get_flavor_configuration,
     _validate_and_copy_code_paths,
     _validate_and_prepare_target_save_path,
 )
 
 from tvmopt.cuda_runtime import PACKAGE
-from tvmopt.digest import sha256_file
-from tvmopt.errors import ArtifactError
+from tvmopt.digest import sha256_file, sha256_tree
+from tvmopt.errors import ArtifactError, ConfigError
 from tvmopt.runtime import CompiledModel, ModelMetadata, Outputs, load
 from tvmopt.runtime.bundle import copy_bundle
 from tvmopt.runtime.metadata import METADATA_FILE
 from tvmopt.runtime.model import read_golden
+from tvmopt.tracking.verify import FLAVOR_NAME, verify_model
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
 
-FLAVOR_NAME = "tvmopt"
 _DATA = "compiled"
+#: Option of the pyfunc flavor: refuse inputs and outputs that hold NaN or an infinity.
+REQUIRE_FINITE = "require_finite"
 _EXAMPLE_LIMIT = 100_000
 
 
@@ -128,6 +132,7 @@ def save_model(
         conda_env=_CONDA_ENV_FILE_NAME,
         python_env=_PYTHON_ENV_FILE_NAME,
         code=code,
+        model_config={REQUIRE_FINITE: False},
     )
     mlflow_model.add_flavor(
         FLAVOR_NAME,
@@ -140,6 +145,7 @@ def save_model(
         metadata_sha256=sha256_file(bundle / METADATA_FILE),
         library_sha256=model.library_sha256,
         golden_sha256=model.golden_sha256,
+        code_sha256=sha256_tree(path / str(code)),
         digest=model.digest,
     )
     mlflow_model.model_size_bytes = sum(
@@ -176,25 +182,25 @@ def log_model(
 def load_model(model_uri: str, dst_path: str | None = None) -> CompiledModel:
     """Load the native flavor from any MLflow model URI.
 
+    The code that the model carries is not run. A model of the registry must have the hashes with
+    which it was registered.
+
     Raises:
         ArtifactError: When hash, TVM version or CPU do not fit; the library is not opened then.
     """
+    tags = None
+    if model_uri.startswith("models:/") and not model_uri.startswith("models:/m-"):
+        client = MlflowClient()
+        name, version = get_model_name_and_version(client, model_uri)
+        tags = client.get_model_version(name, version).tags
+        model_uri = f"models:/{name}/{version}"  # an alias may move meanwhile
     local = _download_artifact_from_uri(artifact_uri=model_uri, output_path=dst_path)
-    flavor = _get_flavor_configuration(model_path=local, flavor_name=FLAVOR_NAME)
-    _add_code_from_conf_to_system_path(local, flavor)
-    return _load_checked(Path(local), flavor)
+    return _load_checked(Path(local), tags)
 
 
 def download(model_uri: str, download_to: Path) -> Path:
     """Folder of a saved model, fetched when it is not on this disk."""
     return Path(_download_artifact_from_uri(model_uri, output_path=str(download_to)))
-
-
-def compiled_folder(saved: Path) -> Path:
-    """Folder with library, metadata and golden file of a saved model."""
-    flavor = _get_flavor_configuration(model_path=str(saved), flavor_name=FLAVOR_NAME)
-    folder: Path = saved / flavor["data"]
-    return folder
 
 
 def model_signature(model: ModelMetadata) -> ModelSignature:
@@ -209,17 +215,36 @@ def model_signature(model: ModelMetadata) -> ModelSignature:
 
 
 class _PyFuncModel:
-    """What :func:`mlflow.pyfunc.load_model` wraps."""
+    """What :func:`mlflow.pyfunc.load_model` wraps.
 
-    def __init__(self, model: CompiledModel) -> None:
+    Args:
+        model: The compiled model.
+        require_finite: Whether inputs and outputs with NaN or infinities are refused.
+    """
+
+    def __init__(self, model: CompiledModel, require_finite: bool = False) -> None:
         self._model = model
+        self._require_finite = require_finite
         self._single = len(model.metadata.outputs) == 1
 
     def predict(
         self, data: np.ndarray | Mapping[str, np.ndarray]
     ) -> np.ndarray | Outputs:
-        """Outputs in the order of the ONNX graph; the array itself when there is one output."""
-        outputs = self._model(_plain(data))
+        """Outputs in the order of the ONNX graph; the array itself when there is one output.
+
+        Raises:
+            ConfigError: When an input does not fit. With ``require_finite``, also when an input or
+                an output holds NaN or an infinity.
+        """
+        inputs = _plain(data)
+        if self._require_finite:
+            named = inputs.items() if isinstance(inputs, Mapping) else [("", inputs)]
+            for name, array in named:
+                _check_finite(f"input {name!r}" if name else "the input", np.asarray(array))
+        outputs = self._model(inputs)
+        if self._require_finite:
+            for name, array in outputs.items():
+                _check_finite(f"output {name!r}", array)
         return outputs[0] if self._single else outputs
 
     def get_raw_model(self) -> CompiledModel:
@@ -227,23 +252,44 @@ class _PyFuncModel:
         return self._model
 
 
-def _load_pyfunc(path: str) -> _PyFuncModel:
-    folder = Path(path)
-    flavor = _get_flavor_configuration(model_path=str(folder.parent), flavor_name=FLAVOR_NAME)
-    return _PyFuncModel(_load_checked(folder.parent, flavor))
+def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> _PyFuncModel:
+    saved = Path(path).parent
+    model = _load_checked(saved, _tags_where_it_is_registered(saved))
+    return _PyFuncModel(model, bool((model_config or {}).get(REQUIRE_FINITE, False)))
 
 
-def _load_checked(local: Path, flavor: Mapping[str, Any]) -> CompiledModel:
-    # The metadata says what may run where, and names the hashes of the other files.
-    folder = local / flavor["data"]
-    metadata = folder / METADATA_FILE
-    found = sha256_file(metadata) if metadata.is_file() else "no file"
-    if found != flavor["metadata_sha256"]:
+def _load_checked(saved: Path, tags: Mapping[str, str] | None) -> CompiledModel:
+    verified = verify_model(saved, tags)
+    return load(verified.bundle, verified.metadata_sha256)
+
+
+def _tags_where_it_is_registered(saved: Path) -> Mapping[str, str] | None:
+    """Tags of the version that MLflow has just fetched into ``saved``, by the file it leaves there.
+
+    None where no tracking server is named, as in a container that holds the model alone.
+    """
+    path = saved / REGISTERED_MODEL_META_FILE_NAME
+    if not path.is_file() or not mlflow.is_tracking_uri_set():
+        return None
+    try:
+        found = yaml.safe_load(path.read_bytes())
+        name, version = str(found["model_name"]), str(found["model_version"])
+        return MlflowClient().get_model_version(name, version).tags
+    except (MlflowException, yaml.YAMLError, KeyError, TypeError) as error:
         raise ArtifactError(
-            f"{METADATA_FILE} must have sha256 {flavor['metadata_sha256'][:16]}..., but got "
-            f"{found[:16]}...: the model was changed after it was saved; fetch or build it again"
+            "the hashes of a registered model must be compared with the registry, but it does not "
+            f"answer ({' '.join(str(error).split())[:200]}); unset MLFLOW_TRACKING_URI to load "
+            f"the files as they are, or delete '{path.name}'"
+        ) from error
+
+
+def _check_finite(what: str, array: np.ndarray) -> None:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        bad = int(array.size - np.isfinite(array).sum())
+        raise ConfigError(
+            f"{what} must be finite (option {REQUIRE_FINITE}), but {bad} of {array.size} values "
+            "are NaN or infinite"
         )
-    return load(folder)
 
 
 def _plain(data: Any) -> np.ndarray | Mapping[str, np.ndarray]:

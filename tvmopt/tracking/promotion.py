@@ -16,12 +16,13 @@ from tvmopt.frontend.reference import Reference
 from tvmopt.remote import Board
 from tvmopt.remote.model import RemoteModel
 from tvmopt.remote.session import open_session
-from tvmopt.runtime import CompiledModel
+from tvmopt.runtime import CompiledModel, load
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.signature import Signature
 from tvmopt.tracking import flavor
 from tvmopt.tracking.artifacts import is_intact, local_artifacts
 from tvmopt.tracking.registry import CHAMPION, Registered, champion_alias, find_version
+from tvmopt.tracking.verify import verify_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,15 +171,16 @@ def _check(
     what = f"version {version.version} of {version.name!r}"
     try:
         folder = flavor.download(f"models:/{version.name}/{version.version}", work_dir)
+        saved = verify_model(folder, version.tags)
         converted = _converted(client, version, work_dir)
         signature = Signature.read(converted)
         dataset = choose_dataset(
             data, signature.inputs, "heldout", seed=2, random_kind=signature.random_inputs
         )
         reference = Reference(str(converted / REFERENCE_FILE))
-        compiled = flavor.compiled_folder(folder)
+        compiled = saved.bundle
         if board is None:
-            model = flavor.load_model(str(folder))
+            model = load(compiled, saved.metadata_sha256)
             model.check_golden(compiled)
             accuracy = _accuracy(model, reference, dataset)
         else:

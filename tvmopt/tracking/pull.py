@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,11 +15,12 @@ from tvmopt.cuda_runtime import PACKAGE
 from tvmopt.errors import ArtifactError, ConfigError
 from tvmopt.runtime import ModelMetadata
 from tvmopt.runtime.bundle import copy_bundle
-from tvmopt.runtime.checks import check_bundle, check_files
+from tvmopt.runtime.checks import check_machine
 from tvmopt.tracking import flavor
 from tvmopt.tracking.console import say
 from tvmopt.tracking.registry import CHAMPION, check_name, find_version
 from tvmopt.tracking.store import open_store
+from tvmopt.tracking.verify import SavedModel, verify_model
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
 
 _RUNTIME_FILES = (
@@ -35,7 +37,9 @@ sys.path.insert(0, str(here / "code"))
 from tvmopt.runtime import load
 model = load(here)  # checks hash, TVM version and CPU first
 print("largest deviation from the golden output:", model.check_golden(here))
-# outputs = model({arguments})  # a list in the order of the ONNX graph
+import numpy as np
+inputs = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in model.metadata.inputs}
+outputs = model(inputs)  # a list in the order of the ONNX graph, and by name: outputs.items()
 '''
 _TIMEOUT_S = 600
 
@@ -67,27 +71,32 @@ def pull(name: str, version: str = CHAMPION, output: str = "") -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".tvmopt-pull-", dir=target.parent) as folder:
         work = Path(folder)
-        saved = flavor.download(f"models:/{name}/{found.version}", work)
+        downloaded = flavor.download(f"models:/{name}/{found.version}", work)
+        saved = verify_model(downloaded, found.tags)
+        model = saved.metadata
         bundle = _bundle(saved, work / "bundle", f"{name} version {found.version}")
-        model = ModelMetadata.read(bundle)
         missing = TargetSpec.from_dict(model.target).missing_on_host()
         if missing:
-            check_files(bundle, model)
             said = f"not run here: this machine lacks {', '.join(missing)}"
         else:
-            check_bundle(bundle, model)
+            check_machine(model)
             said = _run_sample(bundle)
-        if target.exists():
-            target.rmdir()
-        bundle.rename(target)
+        _write_to_disk(bundle)
+        try:
+            bundle.rename(target)  # takes the place of an empty folder, too
+        except OSError as error:
+            raise ConfigError(
+                f"output must be a folder that is new or empty, but another command has filled "
+                f"'{target}' meanwhile ({error.strerror}); nothing there was changed"
+            ) from error
     say(f"{target}: {name} version {found.version} for {model.device}; {said}")
     say(f"try it: {Path(sys.executable).name} {target / 'sample.py'}")
     return target
 
 
-def _bundle(saved: Path, bundle: Path, title: str) -> Path:
+def _bundle(saved: SavedModel, bundle: Path, title: str) -> Path:
     bundle.mkdir()
-    copy_bundle(flavor.compiled_folder(saved), bundle)
+    copy_bundle(saved.bundle, bundle)
     code = bundle / "code" / "tvmopt"
     code.mkdir(parents=True)
     package = Path(__file__).parents[1]
@@ -99,25 +108,39 @@ def _bundle(saved: Path, bundle: Path, title: str) -> Path:
         else:
             (code / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source, code / name)
-    model = ModelMetadata.read(bundle)
-    names = ", ".join(f'"{spec.name}": array' for spec in model.inputs)
-    arguments = "array" if len(model.inputs) == 1 else f"{{{names}}}"
-    (bundle / "sample.py").write_text(_SAMPLE.replace("{arguments}", arguments))
-    (bundle / "README.md").write_text(_readme(title, model))
+    (bundle / "sample.py").write_text(_SAMPLE)
+    (bundle / "README.md").write_text(_readme(title, saved.metadata))
     return bundle
+
+
+def _write_to_disk(folder: Path) -> None:
+    """Have the system write the files of ``folder``, so that no power cut leaves them empty."""
+    for path in [*(p for p in folder.rglob("*")), folder]:
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
+def _cell(text: object) -> str:
+    """``text`` as one cell of a Markdown table, whatever it holds."""
+    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+    return re.sub(r"([\\|`<>*_\[\]])", r"\\\1", plain)
 
 
 def _readme(title: str, model: ModelMetadata) -> str:
     def rows(side: str) -> str:
         return "\n".join(
-            f"| {side} | {t.name} | {'x'.join(map(str, t.shape)) or 'scalar'} | {t.dtype} |"
+            f"| {side} | {_cell(t.name)} | {'x'.join(map(str, t.shape)) or 'scalar'} "
+            f"| {_cell(t.dtype)} |"
             for t in (model.inputs if side == "input" else model.outputs)
         )
 
     return f"""# {title}
 
-A model compiled with Apache TVM {model.tvm_version} for {model.device}
-({_how(model)}), built on {model.host_cpu}.
+A model compiled with Apache TVM {_cell(model.tvm_version)} for {_cell(model.device)}
+({_how(model)}), built on {_cell(model.host_cpu)}.
 
 | | name | shape | type |
 |---|---|---|---|
@@ -148,15 +171,21 @@ def _packages(model: ModelMetadata) -> list[str]:
 
 def _run_sample(bundle: Path) -> str:
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TVM_NUM_THREADS")}
-    done = subprocess.run(
-        [sys.executable, "-I", "-B", str(bundle / "sample.py")],
-        capture_output=True,
-        text=True,
-        env=env,
-        cwd=bundle,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-B", str(bundle / "sample.py")],
+            capture_output=True,
+            text=True,
+            env=env,
+            cwd=bundle,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ArtifactError(
+            f"the golden input must run within {_TIMEOUT_S} s, but had not ended by then; "
+            "nothing was left behind"
+        ) from error
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         raise ArtifactError(

@@ -17,6 +17,7 @@ from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 from tvmopt.errors import ConfigError
 from tvmopt.runtime import ModelMetadata
 from tvmopt.tracking import flavor
+from tvmopt.tracking.verify import FLAVOR_NAME, REGISTERED
 
 CANDIDATE = "candidate"
 CHAMPION = "champion"
@@ -58,7 +59,6 @@ def register(
         "target": model.device,
         "threads": str(model.threads),
         "tvm": model.tvm_version,
-        "sha256": model.library_sha256,
         "digest": model.digest,
         **tags,
     }
@@ -67,11 +67,14 @@ def register(
     if there is not None:
         number = str(there.version)
         for key, value in tags.items():
-            client.set_model_version_tag(name, number, key, value)
+            if key not in REGISTERED:  # hashes stay those of the files that were registered
+                client.set_model_version_tag(name, number, key, value)
     else:
         # MLflow files a logged model under the process's experiment, not under that of its run.
         mlflow.set_experiment(experiment_id=client.get_run(run_id).info.experiment_id)
         logged = flavor.log_model(bundle, name="model", run_id=run_id, tags=dict(tags))
+        saved = logged.flavors[FLAVOR_NAME]
+        tags |= {tag: saved[key] for tag, key in REGISTERED.items()}
         number = _new_version(client, name, logged, run_id, tags)
     client.set_registered_model_alias(name, CANDIDATE, number)
     return Registered(name, number, existed=there is not None)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-import tvm
+import tvm_ffi
 
 from tests.intrin.amx.kernels import FEATURES, NATIVE, U8S8, build, dense, on_x86_64, shaped
 from tvmopt.arch.features import required_cpu_flags
@@ -83,6 +83,6 @@ def test_the_runtime_refuses_it_first(exported, tmp_path, monkeypatch, write_ker
     target = resolve_target("host", 1).to_dict()
     target |= {"mattr": list(FEATURES), "cpu_flags": list(flags)}
     write_kernel_bundle(tmp_path, target, ("tdpbusd",))
-    monkeypatch.setattr(tvm.runtime, "load_module", lambda path: pytest.fail("it was opened"))
+    monkeypatch.setattr(tvm_ffi, "load_module", lambda path: pytest.fail("it was opened"))
     with pytest.raises(ArtifactError, match=r"this CPU \(.*\) lacks amx_int8, amx_tile; build it"):
         load(tmp_path)

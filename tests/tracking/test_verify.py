@@ -1,0 +1,291 @@
+"""Nothing of a registered model can be exchanged unseen; and no model file runs code on pull."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pytest
+import yaml
+from mlflow import MlflowClient
+
+from tvmopt.errors import ArtifactError, ConfigError, PromotionRefusedError
+from tvmopt.runtime import ModelMetadata, load
+from tvmopt.runtime.checks import open_checked
+from tvmopt.runtime.library import open_library
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
+from tvmopt.tracking import flavor, pull, registry
+from tvmopt.tracking.promotion import promote_version
+from tvmopt.tracking.verify import verify_model
+
+
+@dataclasses.dataclass
+class Registered:
+    """A registered model and the folder of its artifacts, which a test may change."""
+
+    client: MlflowClient
+    name: str
+    saved: Path
+
+    @property
+    def uri(self) -> str:
+        return f"models:/{self.name}/1"
+
+    def edit_mlmodel(self, **changes: object) -> None:
+        """Change what MLmodel says of the flavor."""
+        path = self.saved / "MLmodel"
+        data = yaml.safe_load(path.read_text())
+        data["flavors"]["tvmopt"].update(changes)
+        path.write_text(yaml.safe_dump(data))
+
+    def edit_metadata(self, **changes: object) -> str:
+        """Change model.json; returns its new hash."""
+        path = self.saved / "compiled" / METADATA_FILE
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """URI of a store for the tests of this file."""
+    uri = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
+    MlflowClient(uri, uri).search_experiments()
+    return uri
+
+
+@pytest.fixture
+def register(store, tmp_path, monkeypatch):
+    """Register a bundle under a name of its own."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.chdir(tmp_path)
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(store)
+    client = MlflowClient(store, store)
+    name = tmp_path.name
+
+    def make(bundle: Path) -> Registered:
+        experiment = client.create_experiment(name, (tmp_path / "artifacts").as_uri())
+        run = client.create_run(experiment)
+        made = registry.register(client, name, bundle, run.info.run_id, {})
+        assert made.version == "1"
+        [saved] = [p.parent for p in (tmp_path / "artifacts").rglob("MLmodel")]
+        return Registered(client, name, saved)
+
+    yield make
+    mlflow.set_tracking_uri(before)
+
+
+@pytest.fixture
+def registered(register, conv_bundle) -> Registered:
+    """The single-input bundle, registered."""
+    return register(conv_bundle)
+
+
+@pytest.fixture
+def foreign(two_input_bundle, registered):
+    """Put another library and its metadata in the place of those that were registered."""
+
+    def put(adjust_mlmodel: bool) -> None:
+        for name in (LIBRARY_FILE, METADATA_FILE, GOLDEN_FILE):
+            shutil.copyfile(two_input_bundle / name, registered.saved / "compiled" / name)
+        if adjust_mlmodel:
+            model = ModelMetadata.read(two_input_bundle)
+            registered.edit_mlmodel(
+                metadata_sha256=registered.edit_metadata(),
+                library_sha256=model.library_sha256,
+                golden_sha256=model.golden_sha256,
+            )
+
+    return put
+
+
+def _refusals(registered: Registered, folder: Path) -> list[str]:
+    """What pull, load_model, pyfunc and promotion say; each must refuse, in one line."""
+    output = folder / "pulled"
+    calls = [
+        lambda: pull.pull(registered.name, "1", str(output)),
+        lambda: flavor.load_model(registered.uri),
+        lambda: mlflow.pyfunc.load_model(registered.uri),
+        lambda: promote_version(
+            registered.client, registered.name, "1", data=None, max_accuracy_drop=1.0,
+            work_dir=folder,
+        ),
+    ]  # fmt: skip
+    said = []
+    for call in calls:
+        with pytest.raises((ArtifactError, PromotionRefusedError)) as caught:
+            call()
+        said.append(str(caught.value))
+    assert not output.exists()
+    assert not [text for text in said if "\n" in text]
+    return said
+
+
+@pytest.fixture
+def never_opened(monkeypatch):
+    """Fail when a library is opened in this process."""
+    import tvm_ffi
+
+    monkeypatch.setattr(tvm_ffi, "load_module", lambda path: pytest.fail("it was opened"))
+
+
+@pytest.mark.usefixtures("never_opened")
+class TestNothingIsExchangedUnseen:
+    def test_library_with_its_metadata(self, registered, foreign, tmp_path):
+        foreign(adjust_mlmodel=False)
+        for text in _refusals(registered, tmp_path):
+            assert "model.json must have sha256" in text
+
+    def test_library_with_its_metadata_and_mlmodel(self, registered, foreign, tmp_path):
+        foreign(adjust_mlmodel=True)
+        for text in _refusals(registered, tmp_path):
+            assert "the version is registered with library_sha256" in text
+
+    def test_tolerance(self, registered, tmp_path):
+        registered.edit_metadata(tolerance=9.001)
+        for text in _refusals(registered, tmp_path):
+            assert "model.json must have sha256" in text
+
+    def test_tolerance_and_mlmodel(self, registered, tmp_path):
+        registered.edit_mlmodel(metadata_sha256=registered.edit_metadata(tolerance=9.001))
+        for text in _refusals(registered, tmp_path):
+            assert "the version is registered with metadata_sha256" in text
+
+    @pytest.mark.parametrize("name", [LIBRARY_FILE, GOLDEN_FILE])
+    def test_one_file(self, registered, name, tmp_path):
+        (registered.saved / "compiled" / name).write_bytes(b"other")
+        for text in _refusals(registered, tmp_path):
+            assert f"{name} must have sha256" in text
+
+    def test_code(self, registered, tmp_path):
+        path = registered.saved / "code" / "tvmopt" / "versions.py"
+        path.write_text(path.read_text() + "\n# changed\n")
+        for text in _refusals(registered, tmp_path):
+            assert "the folder of code must have sha256" in text
+
+    def test_code_added(self, registered, tmp_path):
+        (registered.saved / "code" / "sitecustomize.py").write_text("")
+        for text in _refusals(registered, tmp_path):
+            assert "the folder of code must have sha256" in text
+
+    @pytest.mark.parametrize("data", ["../../elsewhere", "/etc", 7])
+    def test_folder_elsewhere(self, registered, data, tmp_path):
+        registered.edit_mlmodel(data=data)
+        with pytest.raises(ArtifactError, match="data"):
+            pull.pull(registered.name, "1", str(tmp_path / "pulled"))
+
+    @pytest.mark.parametrize(
+        "content",
+        [b"", b"{", b"[" * 100_000, b"flavors: 1", b"a: &a [*a]", b"\xff\xfe", b"x" * 2**21],
+    )
+    def test_damaged_mlmodel_is_one_line(self, registered, content, tmp_path):
+        (registered.saved / "MLmodel").write_bytes(content)
+        with pytest.raises(ArtifactError, match="MLmodel is missing or damaged") as caught:
+            verify_model(registered.saved)
+        assert "\n" not in str(caught.value)
+
+
+def test_intact_model_passes_everywhere(registered, tmp_path):
+    version = registered.client.get_model_version(registered.name, "1")
+    assert {"sha256", "metadata_sha256", "code_sha256"} <= set(version.tags)
+    assert pull.pull(registered.name, "1", str(tmp_path / "pulled")).is_dir()
+    model = flavor.load_model(registered.uri)
+    x = np.zeros(model.metadata.inputs[0].shape, np.float32)
+    np.testing.assert_array_equal(mlflow.pyfunc.load_model(registered.uri).predict(x), model(x)[0])
+
+
+def test_registering_again_keeps_the_hashes(registered, conv_bundle):
+    name = registered.name
+    run = registered.client.get_model_version(name, "1").run_id
+    lie = {"sha256": "0" * 64, "note": "new"}
+    again = registry.register(registered.client, name, conv_bundle, run, lie)
+    tags = registered.client.get_model_version(name, again.version).tags
+    assert tags["note"] == "new"
+    assert tags["sha256"] == ModelMetadata.read(conv_bundle).library_sha256
+
+
+def test_library_exchanged_after_the_check_is_not_opened(conv_bundle, two_input_bundle, tmp_path):
+    bundle = Path(shutil.copytree(conv_bundle, tmp_path / "bundle"))
+    metadata = ModelMetadata.read(bundle)
+    with open_checked(bundle / LIBRARY_FILE, metadata.library_sha256) as file:
+        other = tmp_path / "other.so"
+        shutil.copyfile(two_input_bundle / LIBRARY_FILE, other)
+        other.replace(bundle / LIBRARY_FILE)
+        module = open_library(file)
+    assert module.implements_function("vm_load_executable")
+    with pytest.raises(ArtifactError, match="must have sha256"):
+        load(bundle)
+
+
+def test_two_libraries_in_a_row_are_not_taken_for_one(conv_bundle, two_input_bundle):
+    first, second = load(conv_bundle), load(two_input_bundle)
+    assert first.check_golden(conv_bundle) <= first.metadata.tolerance
+    assert second.check_golden(two_input_bundle) <= second.metadata.tolerance
+
+
+_NAME = 'a\nimport pathlib; pathlib.Path("{}").write_text("ran")\n#'
+
+
+def test_names_of_inputs_do_not_run_as_code(register, two_input_bundle, tmp_path, monkeypatch):
+    marker = tmp_path / "marker"
+    bundle = Path(shutil.copytree(two_input_bundle, tmp_path / "bundle"))
+    data = json.loads((bundle / METADATA_FILE).read_text())
+    data["inputs"][0]["name"] = _NAME.format(marker)
+    data["inputs"][1]["name"] = "| a | <b>"
+    (bundle / METADATA_FILE).write_text(json.dumps(data))
+    # such a name is refused where a model is read; here it has come as far as the registry
+    monkeypatch.setattr(pull, "_run_sample", lambda folder: "")
+    registered = register(bundle)
+    folder = pull.pull(registered.name, "1", str(tmp_path / "pulled"))
+    subprocess.run([sys.executable, "-I", str(folder / "sample.py")], check=False)
+    assert not marker.exists()
+    assert str(marker) not in (folder / "sample.py").read_text()
+    rows = [r for r in (folder / "README.md").read_text().splitlines() if r.startswith("| input")]
+    assert len(rows) == 2
+    assert "\\| a \\| \\<b\\>" in rows[1]
+
+
+def test_two_pulls_into_one_folder(registered, tmp_path, monkeypatch):
+    output = tmp_path / "pulled"
+
+    def other_is_faster(bundle: Path) -> str:
+        output.mkdir()
+        (output / "theirs").touch()
+        return ""
+
+    monkeypatch.setattr(pull, "_run_sample", other_is_faster)
+    with pytest.raises(ConfigError, match="another command has filled"):
+        pull.pull(registered.name, "1", str(output))
+    assert [path.name for path in output.iterdir()] == ["theirs"]
+    assert not list(tmp_path.glob(".tvmopt-pull-*"))
+
+
+def test_sample_that_does_not_end_is_one_line(conv_bundle, tmp_path, monkeypatch):
+    (tmp_path / "sample.py").write_text("while True: pass")
+    monkeypatch.setattr(pull, "_TIMEOUT_S", 0.5)
+    with pytest.raises(ArtifactError, match=r"must run within 0\.5 s"):
+        pull._run_sample(tmp_path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_require_finite_refuses_inputs_and_outputs(registered, value):
+    model = flavor.load_model(registered.uri)
+    spec = model.metadata.inputs[0]
+    x = np.zeros(spec.shape, np.float32)
+    x.flat[3] = value
+    strict = mlflow.pyfunc.load_model(registered.uri, model_config={"require_finite": True})
+    with pytest.raises(ConfigError, match=r"must be finite .* 1 of \d+ values are NaN or inf"):
+        strict.predict(x)
+    with pytest.raises(ConfigError, match="input 'x' must be finite"):
+        strict.predict({"x": x})
+    huge = np.full(spec.shape, 3e38, np.float32)
+    with pytest.raises(ConfigError, match="output 'y' must be finite"):
+        strict.predict(huge)
+    mlflow.pyfunc.load_model(registered.uri).predict(x)  # by default everything is answered

@@ -1,0 +1,131 @@
+"""Verify a saved model, from the tags in the registry down to the bytes of its files.
+
+Each link names the hash of the next one::
+
+    registered version (tags)  ->  MLmodel  ->  model.json  ->  model.so, golden.npz
+                               ->  code/
+
+Who can write the artifacts, but not the registry's database, cannot exchange any of them unseen.
+``pull``, ``load_model``, ``serve``, promotion and the last round of a search all ask here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+from mlflow.models.model import MLMODEL_FILE_NAME
+
+from tvmopt.digest import sha256_tree
+from tvmopt.errors import ArtifactError
+from tvmopt.runtime.checks import check_files
+from tvmopt.runtime.metadata import ModelMetadata
+
+FLAVOR_NAME = "tvmopt"
+#: Tags of a registered version that hold hashes, and what the same hash is called in MLmodel.
+REGISTERED = {
+    "sha256": "library_sha256",
+    "metadata_sha256": "metadata_sha256",
+    "code_sha256": "code_sha256",
+}
+_MOST_MLMODEL_BYTES = 1 << 20
+_CURE = "fetch it again, or build and register it again"
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModel:
+    """A saved model whose files have the hashes that they must have.
+
+    Attributes:
+        bundle: Folder with library, metadata and golden file.
+        metadata: What ``model.json`` says.
+        metadata_sha256: Hash of ``model.json``, hex.
+    """
+
+    bundle: Path
+    metadata: ModelMetadata
+    metadata_sha256: str
+
+
+def verify_model(saved: Path, tags: Mapping[str, str] | None = None) -> SavedModel:
+    """Check every file of a saved model; no library is opened.
+
+    Args:
+        saved: Folder with ``MLmodel``. It should be a private copy: what is exchanged later is
+            noticed only where it is hashed again (see :func:`tvmopt.runtime.load`).
+        tags: Tags of the registered version; None when the model comes from elsewhere.
+
+    Raises:
+        ArtifactError: Names the file, the hash that it must have, and the one it has.
+    """
+    flavor = read_flavor(saved)
+    for tag, key in REGISTERED.items():
+        wanted = (tags or {}).get(tag)
+        if wanted is not None and flavor.get(key) != wanted:
+            raise ArtifactError(
+                f"the version is registered with {key} {wanted[:16]}..., but {MLMODEL_FILE_NAME} "
+                f"says {str(flavor.get(key))[:16]}...: its files were changed after it was "
+                f"registered; do not run them; {_CURE}"
+            )
+    if "code_sha256" in flavor:
+        found = sha256_tree(_inside(saved, flavor, "code"))
+        if found != flavor["code_sha256"]:
+            raise ArtifactError(
+                f"the folder of code must have sha256 {str(flavor['code_sha256'])[:16]}..., but "
+                f"got {found[:16]}...: it was changed after the model was saved; {_CURE}"
+            )
+    bundle = _inside(saved, flavor, "data")
+    expected = _text(flavor, "metadata_sha256")
+    metadata = ModelMetadata.read(bundle, expected)
+    for key in ("library_sha256", "golden_sha256"):
+        if getattr(metadata, key) != flavor.get(key):
+            raise ArtifactError(
+                f"{MLMODEL_FILE_NAME} and model.json must name the same {key}, but they name "
+                f"{str(flavor.get(key))[:16]}... and {getattr(metadata, key)[:16]}...; {_CURE}"
+            )
+    check_files(bundle, metadata)
+    return SavedModel(bundle, metadata, expected)
+
+
+def read_flavor(saved: Path) -> dict[str, Any]:
+    """What ``MLmodel`` in the folder ``saved`` says of the flavor.
+
+    Raises:
+        ArtifactError: When the file is missing, damaged, or of another flavor.
+    """
+    path = saved / MLMODEL_FILE_NAME
+    try:
+        if path.stat().st_size > _MOST_MLMODEL_BYTES:
+            raise ValueError(f"it is larger than {_MOST_MLMODEL_BYTES} bytes")
+        flavor = yaml.safe_load(path.read_bytes())["flavors"][FLAVOR_NAME]
+        if not isinstance(flavor, dict):
+            raise TypeError(f"flavor {FLAVOR_NAME} is no mapping")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ArtifactError(
+            f"'{saved}' must be a saved model with the flavor {FLAVOR_NAME}, but its "
+            f"{MLMODEL_FILE_NAME} is missing or damaged ({reason}); {_CURE}"
+        ) from error
+    return flavor
+
+
+def _inside(saved: Path, flavor: Mapping[str, Any], key: str) -> Path:
+    name = PurePosixPath(_text(flavor, key))
+    if name.is_absolute() or ".." in name.parts:
+        raise ArtifactError(
+            f"{key} in {MLMODEL_FILE_NAME} must be a folder of the saved model, but got "
+            f"'{name}'; {_CURE}"
+        )
+    return saved / name
+
+
+def _text(flavor: Mapping[str, Any], key: str) -> str:
+    value = flavor.get(key)
+    if not isinstance(value, str):
+        raise ArtifactError(
+            f"{MLMODEL_FILE_NAME} must hold {key} as text, but got {str(value)[:50]!r}; {_CURE}"
+        )
+    return value
