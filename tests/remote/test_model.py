@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from tvmopt.digest import sha256_file
 from tvmopt.errors import AccuracyError, ArtifactError
 from tvmopt.remote.model import RemoteModel, describe
 from tvmopt.remote.session import open_session
 from tvmopt.runtime import ModelMetadata, load
-from tvmopt.runtime.bundle import write_golden
+from tvmopt.runtime.bundle import copy_bundle, write_golden
 from tvmopt.runtime.model import read_golden
 
 
@@ -34,10 +37,13 @@ def test_same_numbers(board, request, name):
 
 
 def test_wrong_numbers_are_refused(board, conv_bundle, tmp_path):
-    inputs, outputs = read_golden(conv_bundle, ModelMetadata.read(conv_bundle))
-    write_golden(tmp_path, inputs, [outputs[0] + np.float32(0.1)])
+    metadata = ModelMetadata.read(conv_bundle)
+    inputs, outputs = read_golden(conv_bundle, metadata)
+    copy_bundle(conv_bundle, tmp_path)
+    golden = write_golden(tmp_path, inputs, [outputs[0] + np.float32(0.1)])
+    dataclasses.replace(metadata, golden_sha256=sha256_file(golden)).write(tmp_path)
     with open_session(board) as session:
-        there = RemoteModel(session, conv_bundle)
+        there = RemoteModel(session, tmp_path)
         with pytest.raises(AccuracyError, match="output 'y' must equal the golden output"):
             there.check_golden(tmp_path)
 

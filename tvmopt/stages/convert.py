@@ -27,6 +27,7 @@ from tvmopt.frontend import (
     prepare,
 )
 from tvmopt.frontend.reference import (
+    Arrays,
     Reference,
     input_specs,
     tolerance_for,
@@ -53,6 +54,8 @@ from tvmopt.stages.module_files import (
     write_module,
     write_script,
 )
+from tvmopt.stages.nonfinite import TAG as NONFINITE
+from tvmopt.stages.nonfinite import check_nonfinite
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.sensitivity import read_proposal
 from tvmopt.stages.signature import Signature
@@ -163,6 +166,11 @@ def convert(
             )
             raise AccuracyError(f"{error}; {culprit}") from error
 
+        # A quantised value is no NaN, and in 16 bits other numbers overflow.
+        if config.dtype == "float32" and exact is reference:
+            found = check_nonfinite(run, reference, trials[0].inputs)
+            tags |= {NONFINITE: found} if found else {}
+
     golden = trials[-1]
     # What a conversion to another number format computes is what the library must reproduce.
     other = findings is not None and config.dtype != "float32"
@@ -189,9 +197,10 @@ def convert(
     tags |= {"tvmopt.layout": config.layout, "tvmopt.dtype": config.dtype}
     metrics = _metrics(rows, converted, findings)
     metrics |= {"convert_s": time.perf_counter() - start, "params_bytes": float(params_bytes)}
-    return StageResult(
-        metrics, tags, _changed(config, prepared, rows, converted, findings, trials, params_bytes)
-    )
+    changed = _changed(config, prepared, rows, converted, findings, trials, params_bytes)
+    if NONFINITE in tags:
+        changed.append(f"NaN and infinities: {tags[NONFINITE]}")
+    return StageResult(metrics, tags, changed)
 
 
 def _trials(
@@ -211,6 +220,7 @@ def _trials(
         # The first sample last: golden values are those of the last trial.
         for index in reversed(range(min(len(dataset), _REAL_TRIALS))):
             batch = dataset.batch(index).inputs
+            _check_numbers(batch)
             try:
                 trials.append(Trial("given inputs", batch, reference(batch), real=True))
             except Exception as error:
@@ -219,6 +229,15 @@ def _trials(
                     f"the reference must run on the given data, but ONNX Runtime says: {reason}"
                 ) from error
     return kind, trials
+
+
+def _check_numbers(batch: Arrays) -> None:
+    for name, array in batch.items():
+        if array.dtype.kind == "f" and array.size and not np.isfinite(array).any():
+            raise ConfigError(
+                f"data must hold numbers, but all of a sample of input {name!r} is NaN or "
+                "infinite; check how the file was made"
+            )
 
 
 def _left_alone(config: ConvertConfig, layers: Sequence[Layer]) -> dict[int, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import relax, tirx, topi
+from tvm import relax, te, tirx, topi
 
 from tvmopt.transform.conv2d import HALF, conv2d_blocked, conv2d_plain, ints
 from tvmopt.transform.conv2d_transpose import (
@@ -39,8 +39,26 @@ def legalize_map(winograd: WinogradRule | None = None) -> dict[str, Legalize]:
         "relax.nn.conv2d": or_winograd(winograd, _conv2d),
         "relax.nn.conv2d_transpose": _conv2d_transpose,
         "relax.power": power_by_products,
+        "relax.sign": _sign,
         **wide_sums(),
     }
+
+
+def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """-1, 0 or 1; NaN of NaN, which TVM's own form turns into 0."""
+
+    def sign(x: Any) -> Any:
+        def of(*index: Any) -> Any:
+            value = x(*index)
+            zero, one = tirx.const(0, x.dtype), tirx.const(1, x.dtype)
+            low = tirx.Select(value < zero, zero - one, value)
+            return tirx.Select(value > zero, one, low)
+
+        return te.compute(x.shape, of, name="sign", tag=topi.tag.ELEMWISE)
+
+    if not str(call.ty.dtype).startswith(("float", "bfloat")):
+        return _default(builder, call)
+    return builder.call_te(sign, call.args[0], primfunc_name_hint="sign")
 
 
 def or_winograd(winograd: WinogradRule | None, plain: Legalize) -> Legalize:
