@@ -124,9 +124,10 @@ def test_data_changes_conversion_check_and_evaluation(monkeypatch, model, tmp_pa
     assert all(_changed(_digests(monkeypatch, one), _digests(monkeypatch, two)))
 
 
-def _session(example, folder: Path) -> Session:
+def _session(example, folder: Path, experiment: str = "") -> Session:
     client = example.client()
-    experiment = client.create_experiment(f"cache-{folder.name}", folder.as_uri())
+    if not experiment:
+        experiment = client.create_experiment(f"cache-{folder.name}", folder.as_uri())
     run = client.create_run(experiment)
     return Session(client, experiment, run.info.run_id, {}, True, folder, 2)
 
@@ -155,7 +156,7 @@ def test_a_run_that_finds_its_stage_done_says_the_granularity(
     model, name = ROOT / EXAMPLE["model"], EXAMPLE["name"]
     shapes, data = EXAMPLE["input_shapes"], str(ROOT / EXAMPLE["data"])
     request = make_request(model, name=name, input_shapes=shapes, data=data, **use_example.asked)
-    session = _session(use_example, tmp_path)
+    session = _session(use_example, tmp_path, done.info.experiment_id)
     tuned = pipeline.tune_stage(
         session, request, pipeline.convert_stage(session, request), own=True
     )

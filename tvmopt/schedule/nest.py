@@ -18,7 +18,7 @@ from .prefetch import annotate_prefetch
 from .stage import inline_copies, inline_injective, split_vector
 
 # Tells TVM's LoopPartition to cut a loop where a condition changes.
-_CUT = "pragma_loop_partition_hint"
+CUT = "pragma_loop_partition_hint"
 
 #: Marks a block that is run once, when a model is built, and not at every call.
 PREPROC = "meta_schedule.layout_rewrite_preproc"
@@ -110,7 +110,7 @@ def schedule_nest(
     run_in_parallel(sch, head)
     for loop in ragged:
         if len(head) < 2 or not any(loop.same_as(other) for other in head):
-            sch.annotate(loop, _CUT, 1)
+            sch.annotate(loop, CUT, 1)
     annotate_prefetch(sch, reduction[-1], hint)
     # Last, because TVM proves no loop around a reduction parallel once its init is apart.
     init = sch.decompose_reduction(anchor, (chunks or reduction)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +12,29 @@ import optuna
 from sqlalchemy.exc import SQLAlchemyError
 
 from tvmopt.errors import ConfigError
+from tvmopt.search.urls import has_secret, masked_url, without_secrets
 
+#: Environment variable with the URL, for one that holds a password.
+VARIABLE = "TVMOPT_STORAGE"
 _SQLITE = "sqlite:///"
 _PAUSE_S = 0.5
 _REFUSALS = (SQLAlchemyError, optuna.exceptions.StorageInternalError, ImportError, ValueError)
+
+
+def storage_url(given: str, default: str) -> str:
+    """URL of the database of studies: the parameter, else ``TVMOPT_STORAGE``, else ``default``.
+
+    Raises:
+        ConfigError: When the parameter holds a password: parameters are logged and printed.
+    """
+    if has_secret(given):
+        raise ConfigError(
+            f"storage must not hold a password, because parameters are logged, but got "
+            f"{masked_url(given)!r}; set the environment variable {VARIABLE} to the whole URL, or "
+            "leave the password out and set PGPASSWORD or write ~/.pgpass; a run that mlflow run "
+            "opened for this command holds it already: delete the run and change the password"
+        )
+    return given or os.environ.get(VARIABLE, "") or default
 
 
 def open_storage(url: str, attempts: int = 5) -> optuna.storages.RDBStorage:
@@ -38,7 +58,8 @@ def open_storage(url: str, attempts: int = 5) -> optuna.storages.RDBStorage:
         return optuna.storages.RDBStorage(url, engine_kwargs=options)
     except _REFUSALS as error:
         if attempts <= 1 or not _is_race(error):
-            raise ConfigError(f"{_rule(url)}: {_first_line(error)}") from error
+            reason = without_secrets(_first_line(error), url)
+            raise ConfigError(f"{_rule(url)}: {reason}") from None
     time.sleep(_PAUSE_S)
     return open_storage(url, attempts - 1)
 
@@ -49,10 +70,9 @@ def _is_race(error: Exception) -> bool:
 
 
 def _rule(url: str) -> str:
-    shown = url if "@" not in url else f"{url.partition('://')[0]}://...@{url.rpartition('@')[2]}"
     return (
         "storage must be the URL of a database that can be reached (sqlite:///file.db, "
-        f"postgresql://user:password@host/name), but {shown!r} cannot"
+        f"postgresql://user@host/name), but {masked_url(url)!r} cannot"
     )
 
 

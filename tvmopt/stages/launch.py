@@ -20,6 +20,12 @@ from tvmopt.stages.watch import Allowance, Watch
 
 _LOG_TAIL = 5
 UNLIMITED = Allowance()
+#: Environment variables that hold secrets which no stage needs.
+SECRETS = (
+    "TVMOPT_STORAGE", "TVMOPT_CACHE_KEY", "PGPASSWORD", "MLFLOW_TRACKING_URI",
+    "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN",
+    "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_ACCESS_KEY",
+)  # fmt: skip
 
 
 def launch(
@@ -83,8 +89,9 @@ def _run(
             filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
         ),
     }
-    # A worker that saw this would resume, rename and finish the run of the stage itself.
-    env.pop("MLFLOW_RUN_ID", None)
+    # A worker that saw the run would resume, rename and finish it itself; secrets are not for it.
+    for name in ("MLFLOW_RUN_ID", *SECRETS):
+        env.pop(name, None)
     process = subprocess.Popen(
         [sys.executable, "-m", "tvmopt.stages.child", str(request)],
         stdin=subprocess.DEVNULL,

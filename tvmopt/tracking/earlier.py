@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from mlflow import MlflowClient
+from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from tvmopt import host
 from tvmopt.digest import code_digest
 from tvmopt.stages.tune import DATABASE_DIR
-from tvmopt.tracking.artifacts import is_intact, local_artifacts
+from tvmopt.tracking.artifacts import local_artifacts
 from tvmopt.tracking.stage_run import Session
-from tvmopt.tracking.store import all_experiment_ids
+from tvmopt.tracking.trust import experiments_to_search, is_own, may_use
 
 _MOST = 4
 
@@ -31,21 +32,21 @@ def earlier_databases(session: Session, granularity: str) -> list[Path]:
     )
     client = session.client
     own = _newest(client, [session.experiment], query)
-    every = _newest(client, all_experiment_ids(client), query)
+    every = _newest(client, experiments_to_search(client, session.experiment), query)
     found: list[Path] = []
-    for run_id in dict.fromkeys([*own, *every]):
+    for run in {run.info.run_id: run for run in [*own, *every]}.values():
         if len(found) == _MOST:
             break
         try:
-            folder = local_artifacts(client, run_id, session.work_dir)
+            folder = local_artifacts(client, run.info.run_id, session.work_dir)
         except MlflowException:  # deleted meanwhile
             continue
-        if (folder / DATABASE_DIR).is_dir() and is_intact(folder):
+        if (folder / DATABASE_DIR).is_dir() and may_use(folder, run):
             found.append(folder / DATABASE_DIR)
     return found
 
 
-def _newest(client: MlflowClient, experiments: list[str], query: str) -> list[str]:
+def _newest(client: MlflowClient, experiments: list[str], query: str) -> list[Run]:
     order = ["attributes.start_time DESC"]
     runs = client.search_runs(experiments, query, max_results=2 * _MOST, order_by=order)
-    return [run.info.run_id for run in runs]
+    return [run for run in runs if is_own(run)]

@@ -19,11 +19,12 @@ from tvmopt.search.verdict import Finalist
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, read_table
 from tvmopt.tracking import flavor
-from tvmopt.tracking.artifacts import is_intact, local_artifacts
+from tvmopt.tracking.artifacts import local_artifacts
 from tvmopt.tracking.entry import MEASURED_TAGS
 from tvmopt.tracking.promotion import champion_of
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.stage_run import Session, StageOutput, run_stage
+from tvmopt.tracking.trust import may_use
 from tvmopt.tracking.verify import verify_model
 
 _MOST = 8
@@ -143,7 +144,11 @@ def stage_output(session: Session, run_id: str, stage: str) -> StageOutput:
 def are_intact(session: Session, record: Record) -> bool:
     """Whether what a trial built is still there, unchanged."""
     try:
-        return all(is_intact(_stage(session, record, s).folder) for s in ("convert", "build"))
+        runs = (session.client.get_run(record.stages[stage]) for stage in ("convert", "build"))
+        return all(
+            may_use(local_artifacts(session.client, run.info.run_id, session.work_dir), run)
+            for run in runs
+        )
     except (MlflowException, KeyError):
         return False
 

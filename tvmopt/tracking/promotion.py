@@ -20,8 +20,9 @@ from tvmopt.runtime import CompiledModel, load
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.signature import Signature
 from tvmopt.tracking import flavor
-from tvmopt.tracking.artifacts import is_intact, local_artifacts
+from tvmopt.tracking.artifacts import local_artifacts
 from tvmopt.tracking.registry import CHAMPION, Registered, champion_alias, find_version
+from tvmopt.tracking.trust import may_use
 from tvmopt.tracking.verify import verify_model
 
 
@@ -212,10 +213,10 @@ def _converted(client: MlflowClient, version: ModelVersion, work_dir: Path) -> P
             f"the float reference of the model is needed, but its convert run {run_id!r} is gone; "
             "run main again"
         ) from error
-    if not is_intact(folder):
+    if not may_use(folder, client.get_run(run_id)):
         raise PromotionRefusedError(
             f"the float reference of the model must be intact, but artifacts of run {run_id!r} are "
-            "damaged or gone; run main again"
+            "damaged, gone, or not signed with the key; run main again"
         )
     return folder
 

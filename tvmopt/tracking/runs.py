@@ -45,7 +45,7 @@ def open_run(
     if parent:
         all_tags[MLFLOW_PARENT_RUN_ID] = parent
     if run_id is None:
-        all_tags["mlflow.user"] = _user()
+        all_tags["mlflow.user"] = user()
         run = client.create_run(experiment, tags=all_tags, run_name=name)
         run_id = run.info.run_id
     else:
@@ -103,8 +103,9 @@ def _process_tags() -> dict[str, str]:
     }
 
 
-def _user() -> str:
+def user() -> str:
+    """Name of the user; the number where there is no name, as in containers."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
+    except (KeyError, OSError):
         return str(os.getuid())

@@ -20,8 +20,9 @@ from tvmopt.search.budget import Budget
 from tvmopt.search.generate import Declared, choose_dtypes, generate_space, read_declared
 from tvmopt.search.limits import Limits
 from tvmopt.search.space import FLOAT, Space
-from tvmopt.search.storage import open_storage
+from tvmopt.search.storage import open_storage, storage_url
 from tvmopt.search.study import find_study, open_study, study_names
+from tvmopt.search.urls import masked_url
 from tvmopt.stages.sensitivity import read_sensitivity
 from tvmopt.tracking import pipeline
 from tvmopt.tracking.console import say
@@ -118,9 +119,9 @@ def search(
         )
     facts = facts_of(request, limits, aims, declared)
     study_name = study or f"{request.name}-{sha256_text(canonical_json(facts))[:10]}"
-    url = storage or _default_storage()
+    url = storage_url(storage, _default_storage())
     database = open_storage(url)
-    shown = {**params, "study": study_name, "storage": _without_password(url)}
+    shown = {**params, "study": study_name, "storage": masked_url(url)}
     with open_session("search", request, shown) as session:
         # Of searches that begin a study at once, one makes the space.
         with alone(f"the beginning of {study_name}", say):
@@ -157,7 +158,7 @@ def worker(
     Raises:
         ConfigError: When there is no such study, or its model is not on this machine.
     """
-    url = storage or _default_storage()
+    url = storage_url(storage, _default_storage())
     database = open_storage(url)
     it = find_study(database, study)
     if it is None:
@@ -177,7 +178,7 @@ def worker(
             )
     request = checked_request(params)
     check_same(declared, request, study)
-    shown = {**params, "study": study, "storage": _without_password(url)}
+    shown = {**params, "study": study, "storage": masked_url(url)}
     with open_session("worker", request, shown) as session:
         own = seed or int(sha256_text(f"{platform.node()} {os.getpid()}")[:6], 16)
         job = Work(
@@ -287,7 +288,3 @@ def _default_storage() -> str:
     folder = Path(uri.removeprefix(_SQLITE)).parent if uri.startswith(_SQLITE + "/") else Path.cwd()
     return f"{_SQLITE}{folder / 'tvmopt-studies.db'}"
 
-
-def _without_password(url: str) -> str:
-    scheme, mark, rest = url.partition("://")
-    return f"{scheme}{mark}...@{rest.rpartition('@')[2]}" if "@" in rest else url

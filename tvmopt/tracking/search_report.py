@@ -16,6 +16,7 @@ from tvmopt.tracking.search_page import page
 from tvmopt.tracking.search_plots import draw
 from tvmopt.tracking.search_table import as_csv, narrow, table
 from tvmopt.tracking.stage_run import Session
+from tvmopt.tracking.store import how_to_look
 
 _MOST_ROWS = 16
 
@@ -97,5 +98,5 @@ def _say_end(session: Session, name: str, ending: Ending, why: list[str], text: 
         say()
         alias = registry.CHAMPION if ending.promoted else ""
         uri = f"models:/{name}@{alias}" if alias else f"models:/{name}/{ending.version}"
-        say(f"open the UI     mlflow ui --backend-store-uri {session.client.tracking_uri}")
+        say(f"open the UI     {how_to_look(session.client.tracking_uri)}")
         say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")

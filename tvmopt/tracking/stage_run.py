@@ -24,7 +24,7 @@ from tvmopt.tracking.artifacts import is_intact, local_artifacts, write_manifest
 from tvmopt.tracking.console import StageBar, say
 from tvmopt.tracking.exclusive import turn
 from tvmopt.tracking.runs import log_dataset, log_metrics, log_tags, open_run
-from tvmopt.tracking.store import all_experiment_ids
+from tvmopt.tracking.trust import experiments_to_search, is_own, may_use, sign
 
 LOG_FILE = "log.txt"
 
@@ -140,14 +140,14 @@ def _find(session: Session, stage: str, name: str, digest: str) -> StageOutput |
         f"and tags.`tvmopt.stage` = '{stage}'"
     )
     client = session.client
-    runs = client.search_runs(
-        all_experiment_ids(client), query, order_by=["attributes.start_time DESC"]
-    )
-    for run in runs:
+    experiments = experiments_to_search(client, session.experiment)
+    runs = client.search_runs(experiments, query, order_by=["attributes.start_time DESC"])
+    for run in filter(is_own, runs):
         folder = local_artifacts(client, run.info.run_id, session.work_dir)
-        if is_intact(folder):
+        if may_use(folder, run):
             return StageOutput.of_run(name, run, folder)
-        say(f"{stage:<18} run {run.info.run_id[:8]} has damaged artifacts: doing it again")
+        what = "has damaged artifacts" if not is_intact(folder) else "is not signed with our key"
+        say(f"{stage:<18} run {run.info.run_id[:8]} {what}: doing it again")
     return None
 
 
@@ -201,7 +201,7 @@ def _do(
                 shutil.copyfile(log, session.work_dir / LOG_FILE)
                 client.log_artifact(run_id, str(session.work_dir / LOG_FILE))
             raise
-        folder = _log(session, run_id, config, result, out_dir, log)
+        folder = _log(session, run_id, stage, digest, config, result, out_dir, log)
     session.say(f"{name:<18} {ended - start:6.1f} s {'; '.join(result.changed)}")
     return StageOutput(
         name, digest, run_id, folder, result.metrics, cached=False, busy_s=ended - asked
@@ -232,6 +232,8 @@ def _stage_run(
 def _log(
     session: Session,
     run_id: str,
+    stage: str,
+    digest: str,
     config: StageConfig,
     result: StageResult,
     out_dir: Path,
@@ -241,6 +243,7 @@ def _log(
     (out_dir / "config.yaml").write_text(yaml.safe_dump(config.to_dict(), sort_keys=True))
     shutil.copyfile(log, out_dir / LOG_FILE)
     write_manifest(out_dir)
+    sign(out_dir, stage, digest)
     client.log_artifacts(run_id, str(out_dir))
     log_metrics(client, run_id, result.metrics)
     note = "\n".join(f"- {line}" for line in result.changed)

@@ -13,6 +13,8 @@ from mlflow import MlflowClient
 from mlflow.entities import ViewType
 from mlflow.exceptions import MlflowException
 
+from tvmopt.search.urls import has_secret, masked_url
+
 _SQLITE = "sqlite:///"
 # Makes the UI open the experiment on its runs, not on traces of language models.
 _KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"
@@ -40,6 +42,14 @@ def open_store() -> MlflowClient:
 def tracking_uri() -> str:
     """URI of the store that MLflow would use now, made absolute."""
     return absolute_uri(mlflow.get_tracking_uri())
+
+
+def how_to_look(uri: str) -> str:
+    """What opens the UI of a store, as a line to copy; secrets in the URI are not shown."""
+    if uri.startswith(("http:", "https:")):
+        return f"open {masked_url(uri)}"
+    shown = '"$MLFLOW_TRACKING_URI"' if has_secret(uri) else uri
+    return f"mlflow ui --backend-store-uri {shown}"
 
 
 def absolute_uri(uri: str) -> str:

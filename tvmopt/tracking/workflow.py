@@ -18,13 +18,15 @@ from tvmopt.link import link_options
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
 from tvmopt.stages.tune import DATABASE_DIR
 from tvmopt.tracking import pipeline, promotion, registry
-from tvmopt.tracking.artifacts import is_intact, local_artifacts
+from tvmopt.tracking.artifacts import local_artifacts
 from tvmopt.tracking.console import say
 from tvmopt.tracking.entry import checked_request, open_session, register_built, with_example
 from tvmopt.tracking.report import as_markdown, as_text, comparison
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics, log_tags
 from tvmopt.tracking.stage_run import Session, StageOutput
+from tvmopt.tracking.store import how_to_look
+from tvmopt.tracking.trust import may_use
 from tvmopt.tune.database import DatabaseKey, canonical_target, check_key
 
 
@@ -337,8 +339,10 @@ def _tune_run(session: Session, request: Request, run_id: str) -> StageOutput:
             "warm_start must be the id of a tune run with a database (strategy=fast or "
             f"metaschedule), but got {run_id!r}"
         )
-    if not is_intact(folder):
-        raise ConfigError(f"warm_start must be intact, but artifacts of {run_id!r} are damaged")
+    if not may_use(folder, run):
+        raise ConfigError(
+            f"warm_start must be intact, and signed where there is a key, but {run_id!r} is not"
+        )
     if request.tune.strategy in MEASURING:
         _check_database(folder / DATABASE_DIR, request)
     return StageOutput.of_run("tune", run, folder)
@@ -420,9 +424,8 @@ def _say_end(
     say(f"model      models:/{name}/{version} {state}, alias candidate")
     say(f"champion   {promoted.reason}")
     uri = f"models:/{name}@{registry.CHAMPION}" if promoted.done else f"models:/{name}/{version}"
-    store = session.client.tracking_uri
     say()
-    say(f"open the UI     mlflow ui --backend-store-uri {store}")
+    say(f"open the UI     {how_to_look(session.client.tracking_uri)}")
     if request.target.missing_on_host():
         number = f"-P name={name} -P version={version}"
         say(f"take it there   mlflow run . -e pull --env-manager local {number}")

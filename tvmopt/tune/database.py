@@ -23,6 +23,7 @@ from tvm.target import Target
 
 from tvmopt.errors import DatabaseMismatchError, TuneError
 from tvmopt.intrin.choose import register_used
+from tvmopt.tune.annotations import refusal
 
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
@@ -105,11 +106,13 @@ def open_database(directory: Path, key: DatabaseKey) -> Any:
         A ``tvm.s_tir.meta_schedule.database.JSONDatabase``.
 
     Raises:
-        DatabaseMismatchError: When ``meta.json`` is missing or a field of the key differs.
+        DatabaseMismatchError: When ``meta.json`` is missing or a field of the key differs, or a
+            record holds what tvmopt never writes.
         TuneError: When a line other than the last one is damaged, or a record cannot be replayed.
     """
     check_key(directory, key)
     repair_database(directory)
+    _check_records(directory)
     return _json_database(directory)
 
 
@@ -191,6 +194,19 @@ def repair_database(directory: Path) -> int:
         directory / RECORD_FILE, lambda row: _is_record(row, workloads)
     )
     return dropped + dropped_records
+
+
+def _check_records(directory: Path) -> None:
+    path = directory / RECORD_FILE
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [(n, why) for n, line in enumerate(lines, 1) if (why := refusal(json.loads(line)))]
+    if found:
+        number, why = found[0]
+        raise DatabaseMismatchError(
+            f"records of a tuning database must hold only what tvmopt writes, but {len(found)} of "
+            f"{len(lines)} in {path} do not (line {number}: {why}); none was replayed; do not use "
+            "the database, tune again into a new one"
+        )
 
 
 def _json_database(directory: Path) -> Any:

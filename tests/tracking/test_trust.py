@@ -1,0 +1,156 @@
+"""Runs of others are not used again, however well they fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from tvmopt import host
+from tvmopt.digest import code_digest, sha256_text
+from tvmopt.errors import ConfigError
+from tvmopt.tracking import stage_run, trust
+from tvmopt.tracking.artifacts import is_intact, write_manifest
+from tvmopt.tracking.earlier import earlier_databases
+from tvmopt.tracking.runs import user
+from tvmopt.tracking.stage_run import Session
+
+KEY = "k" * 32
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory):
+    """A store for the tests of this file."""
+    made = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
+    MlflowClient(made, made).search_experiments()
+    return made
+
+
+@pytest.fixture
+def place(uri, tmp_path, monkeypatch):
+    """A session in an experiment of its own, and what makes finished runs in any."""
+    monkeypatch.delenv(trust.VARIABLE, raising=False)
+    client = MlflowClient(uri, uri)
+    experiment = client.create_experiment(f"own {tmp_path}", (tmp_path / "own").as_uri())
+    foreign = client.create_experiment(f"foreign {tmp_path}", (tmp_path / "foreign").as_uri())
+    run = client.create_run(experiment)
+    digest = sha256_text(str(tmp_path))  # runs of one test are not those of another
+    work = tmp_path / "work"
+    work.mkdir()
+    session = Session(client, experiment, run.info.run_id, {}, True, work, 1)
+
+    def make(where: str = "own", name: str = "", stage: str = "build", files=("model.so",)) -> Path:
+        tags = {
+            "tvmopt.stage": stage, "tvmopt.digest": digest, "mlflow.user": name or user(),
+            "tvmopt.fingerprint": host.fingerprint(), "tvmopt.code": code_digest(),
+            "tvmopt.granularity": "subgraph",
+        }  # fmt: skip
+        made = client.create_run({"own": experiment, "foreign": foreign}[where], tags=tags)
+        folder = Path(made.info.artifact_uri.removeprefix("file://"))
+        for file in files:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(file)
+        write_manifest(folder)
+        trust.sign(folder, stage, digest)
+        client.set_terminated(made.info.run_id, "FINISHED")
+        return folder
+
+    make.session, make.digest = session, digest
+    return make
+
+
+def _found(place):
+    return stage_run._find(place.session, "build", "build", place.digest)
+
+
+def test_own_runs_of_the_own_experiment_are_used(place):
+    folder = place()
+    assert _found(place).folder == folder
+
+
+@pytest.mark.parametrize("foreign", [{"where": "foreign"}, {"name": "mallory"}])
+def test_a_foreign_run_with_the_same_digest_is_not_used(place, foreign):
+    place(**foreign)
+    assert _found(place) is None
+
+
+def test_a_foreign_database_is_not_used(place):
+    files = ["database/meta.json"]
+    place(where="foreign", stage="tune", files=files)
+    place(name="mallory", stage="tune", files=files)
+    assert earlier_databases(place.session, "subgraph") == []
+    folder = place(stage="tune", files=files)
+    assert earlier_databases(place.session, "subgraph") == [folder / "database"]
+
+
+class TestWithAKey:
+    @pytest.fixture(autouse=True)
+    def key(self, place, monkeypatch):
+        """Runs that are made before have no signature."""
+        self.unsigned = place()
+        monkeypatch.setenv(trust.VARIABLE, KEY)
+
+    def test_unsigned_runs_are_not_used(self, place, capsys):
+        assert _found(place) is None
+        assert "is not signed with our key: doing it again" in capsys.readouterr().out
+
+    def test_signed_runs_of_a_team_are_used(self, place):
+        folder = place(where="foreign", name="colleague")
+        assert _found(place).folder == folder
+
+    def test_another_key_does_not_sign_for_us(self, place, monkeypatch):
+        monkeypatch.setenv(trust.VARIABLE, "m" * 32)
+        place()
+        monkeypatch.setenv(trust.VARIABLE, KEY)
+        assert _found(place) is None
+
+    def test_changed_files_with_a_new_manifest_are_not_used(self, place):
+        folder = place()
+        (folder / "model.so").write_text("changed")
+        write_manifest(folder)
+        assert _found(place) is None
+
+    def test_a_signature_is_for_one_stage_and_digest(self, place):
+        folder = place(stage="tune")
+        run = place.session.client.get_run(
+            [p for p in folder.parts if len(p) == 32][-1]
+        )
+        assert trust.may_use(folder, run)
+        place.session.client.set_tag(run.info.run_id, "tvmopt.stage", "build")
+        assert not trust.may_use(folder, place.session.client.get_run(run.info.run_id))
+
+
+def test_a_short_key_is_refused_without_being_shown(monkeypatch):
+    monkeypatch.setenv(trust.VARIABLE, "hunter2")
+    with pytest.raises(ConfigError, match="must have at least 16 characters, but got 7") as caught:
+        trust.cache_key()
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", ["extra", "missing", "changed", "link", "outside", "broken"])
+def test_a_folder_is_intact_with_exactly_its_files(tmp_path, change):
+    folder, other = tmp_path / "run", tmp_path / "other"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "a").write_text("a")
+    other.write_text("a")
+    write_manifest(folder)
+    assert is_intact(folder)
+    file, manifest = folder / "sub" / "a", folder / "manifest.json"
+    if change == "extra":
+        (folder / "b.so").write_text("b")
+    elif change == "missing":
+        file.unlink()
+    elif change == "changed":
+        file.write_text("b")
+    elif change == "link":
+        file.unlink()
+        file.symlink_to(other)
+    elif change == "outside":
+        hashes = json.loads(manifest.read_text())
+        manifest.write_text(json.dumps({"../other": hashes["sub/a"]}))
+        file.unlink()
+    else:
+        manifest.write_text("[" * 100_000)
+    assert not is_intact(folder)

@@ -1,0 +1,77 @@
+"""Records may change loops; they may not bring code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tvm
+from tvm.s_tir import meta_schedule as ms
+from tvm.script import tirx as T  # noqa: N812
+
+from tvmopt.arch.target import resolve_target
+from tvmopt.errors import DatabaseMismatchError
+from tvmopt.tune.annotations import refusal
+from tvmopt.tune.database import (
+    RECORD_FILE,
+    DatabaseKey,
+    canonical_target,
+    create_database,
+    open_database,
+)
+
+TARGET = resolve_target("host", 1).to_tvm()
+KEY = DatabaseKey(canonical_target(TARGET), 1)
+FOREIGN = 'define void @run() { call void asm "ud2", ""() ret void }'
+
+
+@T.prim_func(s_tir=True)
+def double(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    for i in T.serial(64):
+        with T.sblock("b"):
+            v = T.axis.spatial(64, i)
+            b[v] = a[v] * T.float32(2)
+
+
+def _database(folder, key, value):
+    module = tvm.IRModule({"main": double.with_attr("global_symbol", "main")})
+    schedule = tvm.s_tir.Schedule(module)
+    [loop] = schedule.get_loops(schedule.get_sblock("b"))
+    schedule.annotate(loop, key, value)
+    database = create_database(folder, KEY)
+    workload = database.commit_workload(module)
+    database.commit_tuning_record(
+        ms.database.TuningRecord(schedule.trace, workload, [1.0], TARGET)
+    )
+
+
+@pytest.mark.parametrize("key", ["pragma_import_llvm", "pragma_import_c", "pragma_anything"])
+def test_foreign_code_is_refused(tmp_path, key):
+    _database(tmp_path, key, FOREIGN)
+    with pytest.raises(DatabaseMismatchError, match=rf"1 of 1 .*line 1: it annotates '{key}'"):
+        open_database(tmp_path, KEY)
+
+
+@pytest.mark.parametrize(
+    "key", ["meta_schedule.parallel", "pragma_auto_unroll_max_step", "tvmopt.prefetch"]
+)
+def test_what_we_write_is_read(tmp_path, key):
+    _database(tmp_path, key, 1)
+    assert len(open_database(tmp_path, KEY).get_all_tuning_records()) == 1
+
+
+@pytest.mark.parametrize(
+    "record", [None, 7, [], [0, [[]]], [0, [[[["Annotate", [], [], []]], []]]], [0, [[[[1]], []]]]]
+)
+def test_what_cannot_be_read_is_refused(record):
+    assert refusal(record) == "its steps cannot be read"
+
+
+def test_unknown_steps_are_refused(tmp_path):
+    _database(tmp_path, "meta_schedule.parallel", 1)
+    path = tmp_path / RECORD_FILE
+    record = json.loads(path.read_text())
+    record[1][0][0].append(["CallPacked", [], ["os.system"], []])
+    path.write_text(json.dumps(record) + "\n")
+    with pytest.raises(DatabaseMismatchError, match="it holds the step 'CallPacked'"):
+        open_database(tmp_path, KEY)
