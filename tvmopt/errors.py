@@ -82,6 +82,18 @@ class LimitError(TvmoptError):
         self.failure_class = failure_class
 
 
+class TrialTakenError(TvmoptError):
+    """Another process ended the trial that this one worked on, taking it for dead."""
+
+    failure_class = "taken"
+
+
+class StudyAwayError(TvmoptError):
+    """The database of studies could not be reached for longer than a process waits for it."""
+
+    failure_class = "study_away"
+
+
 class NothingFeasibleError(TvmoptError):
     """A search ended, and no artifact keeps to its limits."""
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import subprocess
 import sys
 import time
+from collections import namedtuple
 
 import pytest
 from mlflow import MlflowClient
 
 from tvmopt import host
 from tvmopt.process import Process
-from tvmopt.tracking import orphans
+from tvmopt.tracking import local_store, orphans
 from tvmopt.tracking.runs import open_run
 
 OURS = {
@@ -46,24 +48,58 @@ def _tags(process: Process) -> dict[str, str]:
     return {
         "tvmopt__host": process.host, "tvmopt__boot": process.boot,
         "tvmopt__pid": str(process.pid), "tvmopt__pid_start": process.start,
+        "tvmopt__pid_namespace": process.namespace,
     }  # fmt: skip
 
 
-def test_runs_of_dead_processes_are_closed_and_those_of_living_ones_are_not(client, make) -> None:
-    own = Process.own()
-    dead = [
-        make(**_tags(Process(own.host, own.boot, own.pid, "1"))),
-        make(**_tags(Process(own.host, "an earlier boot", own.pid, own.start))),
-        make(tvmopt__host=own.host),
+OWN = Process.own()
+EARLIER = dataclasses.replace(OWN, boot="an earlier boot, or a clone")
+
+
+@pytest.mark.parametrize("local", [True, False], ids=["file", "server"])
+def test_runs_of_dead_processes_are_closed_and_those_of_living_ones_are_not(
+    client, make, monkeypatch, local: bool
+) -> None:
+    monkeypatch.setattr(orphans, "is_local_store", lambda uri: local)
+    ended = dataclasses.replace(OWN, start="1")
+    without = {k: v for k, v in _tags(ended).items() if k != "tvmopt__pid_namespace"}
+    dead = [make(**_tags(ended)), make(**without)]
+    living = [
+        make(**_tags(OWN)),
+        make(**_tags(dataclasses.replace(ended, namespace="1"))),  # a container
+        make(**_tags(Process("elsewhere", "b", 1, "1", "1"))),
     ]
-    living = [make(**_tags(own)), make(**_tags(Process("elsewhere", "b", 1, "1")))]
-    assert sorted(orphans.close_orphans(client)) == sorted(dead)
+    unsure = [make(**_tags(EARLIER)), make(tvmopt__host=OWN.host)]
+    (dead if local else living).extend(unsure)
+    said: list[str] = []
+    assert sorted(orphans.close_orphans(client, said.append)) == sorted(dead)
     for run_id in dead:
         run = client.get_run(run_id)
         assert (run.info.status, run.data.tags["tvmopt.failure_class"]) == ("KILLED", "killed")
     assert {client.get_run(run_id).info.status for run_id in living} == {"RUNNING"}
+    if local:
+        assert said == []
+    else:
+        [line] = said
+        assert line.startswith(f"2 run(s) are RUNNING on a machine named {OWN.host!r} before")
+        assert all(run_id in line for run_id in unsure)
+        assert "\n" not in line and "set_terminated" in line
     for run_id in living:
         client.delete_run(run_id)
+
+
+@pytest.mark.parametrize(
+    ("kind", "local"), [("ext4", True), ("tmpfs", True), ("nfs4", False), ("fuse.sshfs", False)]
+)
+def test_a_file_on_a_network_mount_is_not_of_this_machine_alone(
+    monkeypatch, tmp_path, kind: str, local: bool
+) -> None:
+    Mount = namedtuple("Mount", "mountpoint fstype")
+    mounts = [Mount("/", "ext4"), Mount(str(tmp_path), "xfs"), Mount(str(tmp_path), kind)]
+    monkeypatch.setattr(local_store.psutil, "disk_partitions", lambda all: mounts)
+    assert local_store.is_local_store(f"sqlite:///{tmp_path / 'a' / 'mlflow.db'}") == local
+    assert not local_store.is_local_store("postgresql://host/runs")
+    assert not local_store.is_local_store("http://127.0.0.1:5000")
 
 
 def test_a_run_that_nobody_took_over_is_closed_when_its_command_is_gone(

@@ -10,17 +10,20 @@ import dataclasses
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from tvmopt.errors import ConfigError
-from tvmopt.process import Process
+from tvmopt.errors import ConfigError, TrialTakenError
+from tvmopt.process import SILENT_S, Process, Watch
 from tvmopt.search.budget import Budget, worked_seconds
 from tvmopt.search.limits import violation
+from tvmopt.search.patience import patient
 from tvmopt.search.plan import FAILED, FINISHED, RUNNING, Tried
 from tvmopt.search.sampler import distributions
 from tvmopt.search.space import BASELINE, Choice, Space
@@ -30,7 +33,7 @@ VOID = ("orphaned", "interrupted", "time_budget", "duplicate")
 _DECLARATION, _BUDGET, _ENDING = "declaration", "budget", "ending"
 _SETTLED = ("space", "request")
 _DECLARING_S = 5.0
-_PARENT, _SESSION = "parent_run", "session:"
+_PARENT, _SESSION, _CLAIM = "parent_run", "session:", "claim"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,16 +83,29 @@ class Record:
 
 
 class Claimed:
-    """A trial that this process works on, until one of the methods ends it."""
+    """A trial that this process works on, until one of the methods ends it.
+
+    Each method raises :class:`TrialTakenError` when another process has ended the trial: it took
+    this one for dead, and the choice is made again.
+    """
 
     def __init__(self, study: optuna.Study, trial: Trial, choice: Choice) -> None:
         self._study, self._trial = study, trial
         self.choice = choice
         self.number = trial.number
+        #: Its run in MLflow; empty before there is one.
+        self.run_id = ""
 
+    def begin(self, run_id: str) -> None:
+        """Write down the run of the trial."""
+        self.run_id = run_id
+        self.note("run_id", run_id)
+
+    @patient
     def note(self, name: str, value: object) -> None:
         """Write a fact into the trial."""
-        self._trial.set_user_attr(name, value)
+        with self._unless_taken():
+            self._trial.set_user_attr(name, value)
 
     def finish(
         self,
@@ -100,14 +116,52 @@ class Claimed:
         """Write down what was measured."""
         self.note("metrics", dict(metrics))
         for name, value in violations.items():
-            self._trial.set_constraint(name, float(value))
-        self._study.tell(self._trial, list(values))
+            self._constrain(name, float(value))
+        self._tell(TrialState.COMPLETE, list(values))
 
     def fail(self, failure: str, error: str) -> None:
         """Write down why there is no result."""
         self.note("failure_class", failure)
         self.note("error", error[:2000])
-        self._study.tell(self._trial, state=TrialState.FAIL)
+        self._tell(TrialState.FAIL)
+
+    @patient
+    def _constrain(self, name: str, value: float) -> None:
+        with self._unless_taken():
+            self._trial.set_constraint(name, value)
+
+    @patient
+    def _tell(self, state: TrialState, values: list[float] | None = None) -> None:
+        with self._unless_taken():
+            self._study.tell(self._trial, values, state=state)
+
+    @contextmanager
+    def _unless_taken(self) -> Iterator[None]:
+        try:
+            yield
+        except (UpdateFinishedTrialError, ValueError) as error:  # tell raises ValueError for it
+            state = self._trial.storage.get_trial(self._trial._trial_id).state
+            if not state.is_finished():
+                raise
+            if state == TrialState.COMPLETE:  # only this process does that: an answer was lost
+                return
+            raise TrialTakenError(
+                f"trial {self.number} was given to another worker; its result is dropped"
+            ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Clock:
+    """The clocks of a process.
+
+    Attributes:
+        wall: Seconds since the epoch; it may be set back or forth at any time.
+        monotonic: Seconds that nobody can set. It stands still while the machine is suspended, so
+            that a machine that sleeps spends no budget.
+    """
+
+    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
 
 
 class SearchStudy:
@@ -116,9 +170,19 @@ class SearchStudy:
     Args:
         storage: The database.
         name: Name of the study; it must exist.
+        process: The process that joins it; this one by default.
+        clock: The clocks of that process.
+        silent_s: Seconds without a heartbeat after which a process of another machine is dead.
     """
 
-    def __init__(self, storage: optuna.storages.RDBStorage, name: str) -> None:
+    def __init__(
+        self,
+        storage: optuna.storages.RDBStorage,
+        name: str,
+        process: Process | None = None,
+        clock: Clock = Clock(),
+        silent_s: float = SILENT_S,
+    ) -> None:
         self._storage = storage
         # What is tried is chosen elsewhere; this sampler fills in nothing.
         sampler = optuna.samplers.RandomSampler(seed=0)
@@ -127,12 +191,15 @@ class SearchStudy:
         self.declaration: dict[str, Any] = json.loads(self._study.user_attrs[_DECLARATION])
         self.space = Space.from_dict(self.declaration["space"])
         self._session = _SESSION + uuid.uuid4().hex[:12]
-        self._process = Process.own()
-        #: When this process began to work on the study, in seconds since the epoch.
-        self.started = time.time()
+        self._process = process or Process.own()
+        self._watch = Watch(self._process, clock.monotonic, silent_s)
+        self._clock = clock
+        self._beats = 0
+        self.count_from(clock.monotonic())
 
     # -- what is known
 
+    @patient
     def records(self) -> list[Record]:
         """All trials in the order of their numbers; duplicates that gave way are left out."""
         found = self._study.get_trials(deepcopy=False)
@@ -174,30 +241,54 @@ class SearchStudy:
 
     # -- sessions and time
 
-    def beat(self) -> None:
-        """Say that this process works on the study now."""
-        data = [self.started, time.time(), self._process.to_dict()]
-        self._study.set_user_attr(self._session, data)
+    def count_from(self, began: float) -> None:
+        """Count the time of this process from ``began`` on, by the monotonic clock."""
+        self._began = began
+        self._started = self._clock.wall() - (self._clock.monotonic() - began)
 
+    @patient
+    def beat(self) -> None:
+        """Say that this process works on the study now, and look who else does.
+
+        The end of a session is its start by the wall clock, which orders sessions, and the
+        seconds since then by the monotonic clock.
+        """
+        self._beats += 1
+        end = self._started + self._clock.monotonic() - self._began
+        data = [self._started, end, self._process.to_dict(), self._beats]
+        self._study.set_user_attr(self._session, data)
+        for process, beats in self._sessions().items():
+            self._watch.is_alive(process, beats)
+
+    def _sessions(self) -> dict[Process, float]:
+        """Each process that joined the study, with the sum of its heartbeat counters."""
+        found: dict[Process, float] = {}
+        for key, value in self._study.user_attrs.items():
+            if key.startswith(_SESSION):
+                process = Process.from_dict(value[2])
+                # Older versions wrote no counter; what they wrote changes with each beat, too.
+                found[process] = found.get(process, 0.0) + value[-1 if len(value) > 3 else 1]
+        return found
+
+    @patient
     def worked_s(self) -> float:
         """Seconds that at least one process has worked on the study."""
         attrs = self._study.user_attrs
         found = [tuple(v[:2]) for k, v in attrs.items() if k.startswith(_SESSION)]
         return worked_seconds(found)
 
+    @patient
     def sweep(self) -> list[int]:
-        """Give back the trials of dead processes; returns their numbers."""
-        attrs = self._study.user_attrs
-        seen = {
-            Process.from_dict(value[2]): value[1]
-            for key, value in attrs.items()
-            if key.startswith(_SESSION)
-        }
+        """Give back the trials of dead processes; returns their numbers.
+
+        A process of another machine is dead only after this one has watched it: call it again.
+        """
+        beats = self._sessions()
         given_back = []
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         for trial in running:
             process = Process.from_dict(trial.user_attrs["process"])
-            alive = process.is_alive(seen.get(process, 0.0))
+            alive = self._watch.is_alive(process, beats.get(process, 0.0))
             if not alive and self._void(trial, "orphaned", "its process died"):
                 given_back.append(trial.number)
         return given_back
@@ -227,10 +318,11 @@ class SearchStudy:
             if choice is None:
                 return None
             trial = self._begin(choice)
+            claimed = Claimed(self._study, trial, choice)
             if not self._is_late(trial.number, choice, budget):
-                return Claimed(self._study, trial, choice)
-            trial.set_user_attr("failure_class", "duplicate")
-            self._study.tell(trial, state=TrialState.FAIL)
+                return claimed
+            with suppress(TrialTakenError):  # it has ended either way
+                claimed.fail("duplicate", "another process made the same choice before")
 
     def _begin(self, choice: Choice) -> Trial:
         """Make a running trial, its choice and its process written down in the same transaction.
@@ -243,10 +335,24 @@ class SearchStudy:
             state=TrialState.RUNNING,
             params=params,
             distributions=distributions(self.space, params) if params else {},
-            user_attrs={"choice": choice.to_dict(), "process": self._process.to_dict()},
+            user_attrs={
+                "choice": choice.to_dict(),
+                "process": self._process.to_dict(),
+                _CLAIM: uuid.uuid4().hex,
+            },
         )
+        return Trial(self._study, self._make(template))
+
+    @patient
+    def _make(self, template: FrozenTrial) -> int:
+        """Id of the trial; the one that was made already when only the answer was lost."""
+        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        claim = template.user_attrs[_CLAIM]
+        for trial in running:
+            if trial.user_attrs.get(_CLAIM) == claim:
+                return trial._trial_id
         study_id = self._storage.get_study_id_from_name(self.name)
-        return Trial(self._study, self._storage.create_new_trial(study_id, template))
+        return self._storage.create_new_trial(study_id, template)
 
     def _next(
         self, choose: Callable[[list[Tried]], Choice | None], budget: Budget
@@ -271,11 +377,13 @@ class SearchStudy:
     # -- what belongs to the whole study
 
     @property
+    @patient
     def ending(self) -> dict[str, Any] | None:
         """What the last complete end came to; None before."""
         text = self._study.user_attrs.get(_ENDING)
         return json.loads(text) if text else None
 
+    @patient
     def end(self, ending: Mapping[str, Any]) -> None:
         """Write down what the end came to."""
         self._study.set_user_attr(_ENDING, json.dumps(dict(ending)))
@@ -286,11 +394,13 @@ class SearchStudy:
         return Budget(**self._study.user_attrs[_BUDGET])
 
     @property
+    @patient
     def parent_run(self) -> str:
         """Run that the trials' runs belong to."""
         return str(self._study.user_attrs.get(_PARENT, ""))
 
     @parent_run.setter
+    @patient
     def parent_run(self, run_id: str) -> None:
         self._study.set_user_attr(_PARENT, run_id)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
+from tvmopt.tracking.console import say
 from tvmopt.tracking.orphans import close_orphans
 from tvmopt.tracking.runs import open_run
 from tvmopt.tracking.stage_run import Session
@@ -31,7 +32,7 @@ def command(
     experiment that the environment names, else in the experiment of the model.
     """
     client = open_store()
-    close_orphans(client)
+    close_orphans(client, say)
     run_id = os.environ.pop("MLFLOW_RUN_ID", None)
     experiment = _experiment(client, run_id, model_name)
     shown = {k: v for k, v in params.items() if v not in ("", None)}

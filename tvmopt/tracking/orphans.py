@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -15,47 +14,77 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from tvmopt.process import Process
+from tvmopt.tracking.local_store import is_local_store
 from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.store import all_experiment_ids
 
 _ROOT = Path(__file__).parents[2]
 # Seconds that ``mlflow run`` takes at most to open its run, and our process to take it over.
 _OPENING_S, _TAKING_OVER_S = 60.0, 5.0
+_MOST_TOLD = 5
 
 
-def close_orphans(client: MlflowClient) -> list[str]:
+def close_orphans(client: MlflowClient, tell: Callable[[str], None] | None = None) -> list[str]:
     """Mark runs KILLED that a process of this machine left RUNNING when it died; returns their ids.
 
-    A process is known by host, boot, process id and start time, so that a process id that was given
-    to another program is not mistaken for it. A run that ``mlflow run`` opened and that no process
-    of ours ever took over is closed when its ``mlflow run`` is gone.
+    A process is known by boot id, PID namespace, process id and start time, so that a process id
+    that was given to another program is not mistaken for it. The host name is no identity: cloned
+    machines have the same one. A run of this host name from another boot is closed only when the
+    store is a file that no other machine can use. A run that ``mlflow run`` opened and that no
+    process of ours ever took over is closed when its ``mlflow run`` is gone.
+
+    Args:
+        client: Client of the store.
+        tell: Is given one line about runs of this host name that may be dead, or be those of
+            another machine.
     """
-    experiments = all_experiment_ids(client)
-    query = f"attributes.status = 'RUNNING' and tags.`tvmopt.host` = '{platform.node()}'"
-    dead = [
-        run
-        for run in client.search_runs(experiments, query)
-        if not _process(run.data.tags).is_alive(0.0)
-    ]
+    experiments, own = all_experiment_ids(client), Process.own()
+    dead, unsure = [], []
+    for run in _running(client, experiments, "tvmopt.boot", own.boot):
+        process = _process(run.data.tags)
+        if process.shares_pids(own) and not process.is_running():
+            dead.append(run)
+    local = is_local_store(client.tracking_uri)
+    for run in _running(client, experiments, "tvmopt.host", own.host):
+        if _process(run.data.tags).boot != own.boot:
+            (dead if local else unsure).append(run)
     if client.tracking_uri.startswith("sqlite:"):  # a store of this machine
-        query = "attributes.status = 'RUNNING' and tags.`mlflow.source.type` = 'PROJECT'"
-        dead += [run for run in client.search_runs(experiments, query) if _is_abandoned(run)]
+        running = _running(client, experiments, "mlflow.source.type", "PROJECT")
+        dead += [run for run in running if _is_abandoned(run)]
     closed = []
     for run in dead:
         with contextlib.suppress(MlflowException):  # deleted meanwhile by someone else
             log_tags(client, run.info.run_id, {"tvmopt.failure_class": "killed"})
             client.set_terminated(run.info.run_id, "KILLED")
             closed.append(run.info.run_id)
+    if unsure and tell is not None:
+        tell(_unsure_words(unsure, own.host))
     return closed
+
+
+def _running(client: MlflowClient, experiments: list[str], tag: str, value: str) -> list[Run]:
+    query = f"attributes.status = 'RUNNING' and tags.`{tag}` = '{value}'"
+    return list(client.search_runs(experiments, query))
+
+
+def _unsure_words(runs: list[Run], name: str) -> str:
+    ids = " ".join(run.info.run_id for run in runs[:_MOST_TOLD])
+    more = f" and {len(runs) - _MOST_TOLD} more" if len(runs) > _MOST_TOLD else ""
+    return (
+        f"{len(runs)} run(s) are RUNNING on a machine named {name!r} before its last boot, or on "
+        f"another machine of that name: {ids}{more}; when their process is gone, end each with "
+        'python -c "import mlflow; mlflow.MlflowClient().set_terminated(\'ID\', \'KILLED\')"'
+    )
 
 
 def _process(tags: Mapping[str, str]) -> Process:
     pid = tags.get("tvmopt.pid", "")
     return Process(
-        tags["tvmopt.host"],
+        tags.get("tvmopt.host", ""),
         tags.get("tvmopt.boot", ""),
         int(pid) if pid.isdigit() else 0,
         tags.get("tvmopt.pid_start", ""),
+        tags.get("tvmopt.pid_namespace", ""),
     )
 
 

@@ -100,6 +100,7 @@ def _process_tags() -> dict[str, str]:
         "tvmopt.boot": own.boot,
         "tvmopt.pid": str(own.pid),
         "tvmopt.pid_start": own.start,
+        "tvmopt.pid_namespace": own.namespace,
     }
 
 

@@ -101,7 +101,7 @@ def search(
         TvmoptError: One line that says what to do; :class:`NothingFeasibleError` when no artifact
             keeps to the limits.
     """
-    given, began = dict(locals()), time.time()
+    given, began = dict(locals()), time.monotonic()
     params = with_example(given)
     limits = Limits(max_accuracy_drop, max_library_mb, max_memory_mb, max_p99_ms)
     budget = Budget(trials, time_budget, patience)
@@ -134,7 +134,7 @@ def search(
                 made = known.space
             settled = {"space": made.to_dict(), "request": portable(params, request)}
             it = open_study(database, study_name, {**facts, **settled}, budget)
-        it.started = began
+        it.count_from(began)
         say(f"space      {_space_words(it.space)}")
         reserve = min(_MOST_RESERVE_S, _RESERVE_SHARE * budget.time_s)
         job = Work(

@@ -8,9 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from optuna.exceptions import StorageInternalError
-
-from tvmopt.errors import LimitError
+from tvmopt.errors import LimitError, StudyAwayError
 from tvmopt.search.budget import Budget
 from tvmopt.search.limits import Limits
 from tvmopt.search.plan import RUNNING, next_choice
@@ -109,7 +107,7 @@ def heartbeat(study: SearchStudy) -> Iterator[None]:
 
     def beat() -> None:
         while not end.wait(_BEAT_S):
-            with suppress(StorageInternalError):  # the database is away: the next beat says it all
+            with suppress(StudyAwayError):  # the next beat says it all, or work ends with an error
                 study.beat()
 
     study.beat()
@@ -120,4 +118,5 @@ def heartbeat(study: SearchStudy) -> Iterator[None]:
     finally:
         end.set()
         thread.join()
-        study.beat()
+        with suppress(StudyAwayError):  # its last seconds are not counted
+            study.beat()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from contextlib import suppress
 from typing import Any
 
 from mlflow import MlflowClient
 
 from tvmopt.config import MEASURING, TuneConfig
-from tvmopt.errors import LimitError, TvmoptError
+from tvmopt.errors import LimitError, TrialTakenError, TvmoptError
 from tvmopt.search.limits import Limits, in_words, violation
 from tvmopt.search.plan import FINISHED
 from tvmopt.search.space import BASELINE, Choice
@@ -91,6 +92,8 @@ def run_trial(
 ) -> str:
     """Do a claimed trial; returns what came of it in words.
 
+    When another process took the trial meanwhile, its run is KILLED and its result is dropped.
+
     Args:
         session: Of the search.
         request: Of the search.
@@ -102,6 +105,24 @@ def run_trial(
     Raises:
         LimitError: The budget was spent; the trial is given back.
     """
+    try:
+        return _run(session, request, claimed, rules, trial_limits, parent)
+    except TrialTakenError as error:
+        if claimed.run_id:
+            tags = {"tvmopt.failure_class": error.failure_class, "tvmopt.error": str(error)}
+            log_tags(session.client, claimed.run_id, tags)
+            session.client.set_terminated(claimed.run_id, "KILLED")
+        return f"DROPPED: {error}"
+
+
+def _run(
+    session: Session,
+    request: Request,
+    claimed: Claimed,
+    rules: Rules,
+    trial_limits: TrialLimits,
+    parent: str,
+) -> str:
     choice = claimed.choice
     tags = {
         "tvmopt.trial": str(claimed.number),
@@ -121,7 +142,7 @@ def run_trial(
         with open_run(
             session.client, session.experiment, name, params, tags, parent=parent
         ) as run_id:
-            claimed.note("run_id", run_id)
+            claimed.begin(run_id)
             within = dataclasses.replace(
                 session, run_id=run_id, params=params, allow=trial_limits.allow, quiet=True,
                 takes_turns=True,
@@ -134,6 +155,8 @@ def run_trial(
             took = time.perf_counter() - start
             spent = {"trial_s": took, "tracking_s": took - sum(s.busy_s for s in stages)}
             return _judge(within, claimed, rules, stages, spent)
+    except TrialTakenError:
+        raise
     except LimitError as error:
         claimed.fail(error.failure_class, str(error))
         if error.failure_class == BUDGET_SPENT:
@@ -143,7 +166,8 @@ def run_trial(
         claimed.fail(error.failure_class, str(error))
         return f"FAILED ({error.failure_class}): {error}"
     except BaseException:
-        claimed.fail("interrupted", "its process was interrupted")
+        with suppress(TrialTakenError):
+            claimed.fail("interrupted", "its process was interrupted")
         raise
 
 
