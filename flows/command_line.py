@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from flows.signals import end_on_signals, end_with_mlflow_run
+from flows.unexpected import DEBUG, explain, print_traceback
 from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, TvmoptError
 from tvmopt.parameters import ENTRY_POINTS, Parameter
+from tvmopt.scratch import own_temporary_folder
 
 WRONG_INPUT = 2
 FAILED = 1
@@ -38,7 +42,10 @@ def parse(entry: str, argv: Sequence[str] | None, description: str | None) -> di
             metavar=parameter.kind.__name__.upper(),
             help=f"{parameter.help}{shown}".replace("%", "%%"),
         )
+    parser.add_argument("--debug", action="store_true", help="print the traceback of an error")
     given = vars(parser.parse_args(argv))
+    if given.pop("debug"):
+        os.environ[DEBUG] = "1"
     values = {}
     for parameter in ENTRY_POINTS[entry]:
         text = given[parameter.name]
@@ -61,25 +68,37 @@ def _shown(parameter: Parameter) -> str:
 
 
 def run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
-    """Run an entry point and exit: 0 done, 1 failed, 2 wrong input, 130 interrupted.
+    """Run an entry point and exit: 0 done, 1 failed, 2 wrong input, 130 interrupted, 143 ended.
+
+    Whatever fails is one line on standard error. ``--debug``, or ``TVMOPT_DEBUG=1``, adds the
+    traceback.
 
     Args:
         entry: Name of the entry point.
         find: Gives its function; called after parsing, so that ``--help`` and a wrong parameter
             answer at once, without importing the compiler.
     """
+    end_on_signals()
+    end_with_mlflow_run()
     try:
         values = parse(entry, None, sys.modules["__main__"].__doc__)
-        find()(**values)
+        with own_temporary_folder():
+            find()(**values)
     except (ConfigError, ModelError) as error:
+        print_traceback(error)
         _say(error)
         sys.exit(WRONG_INPUT)
     except (TvmoptError, EnvironmentSetupError) as error:
+        print_traceback(error)
         _say(error)
         sys.exit(FAILED)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        print_traceback(error)
+        _say(explain(error))
+        sys.exit(FAILED)
     sys.exit(0)
 
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from tvmopt.arch.target import TargetSpec
@@ -16,6 +15,7 @@ from tvmopt.errors import ArtifactError, ConfigError
 from tvmopt.runtime import ModelMetadata
 from tvmopt.runtime.bundle import copy_bundle
 from tvmopt.runtime.checks import check_machine
+from tvmopt.scratch import PULL_PREFIX, scratch_folder, sweep
 from tvmopt.tracking import flavor
 from tvmopt.tracking.console import say
 from tvmopt.tracking.registry import CHAMPION, check_name, find_version
@@ -69,8 +69,8 @@ def pull(name: str, version: str = CHAMPION, output: str = "") -> Path:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"output must be a folder that is new or empty, but '{target}' is not")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tvmopt-pull-", dir=target.parent) as folder:
-        work = Path(folder)
+    sweep(target.parent, PULL_PREFIX)
+    with scratch_folder(PULL_PREFIX, target.parent) as work:
         downloaded = flavor.download(f"models:/{name}/{found.version}", work)
         saved = verify_model(downloaded, found.tags)
         model = saved.metadata

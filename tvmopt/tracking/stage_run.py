@@ -17,6 +17,7 @@ from mlflow.entities import Run
 from tvmopt import host
 from tvmopt.config import MEASURING, StageConfig, TuneConfig
 from tvmopt.digest import code_digest, stage_digest
+from tvmopt.errors import EnvironmentSetupError
 from tvmopt.stages.launch import UNLIMITED, launch
 from tvmopt.stages.result import StageResult
 from tvmopt.stages.watch import Allowance
@@ -27,6 +28,8 @@ from tvmopt.tracking.runs import log_dataset, log_metrics, log_tags, open_run
 from tvmopt.tracking.trust import experiments_to_search, is_own, may_use, sign
 
 LOG_FILE = "log.txt"
+# Bytes that a stage writes at least, and how many times the size of its input files.
+_LEAST_FREE, _FREE_TIMES = 100_000_000, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +183,7 @@ def _do(
         waits: AbstractContextManager[None] = nullcontext()
         if session.takes_turns:
             waits = turn(_measures(stage, config), session.say)
+        _check_space(session.work_dir, stage, inputs)
         asked = time.perf_counter()
         try:
             with waits, StageBar(name) as bar:
@@ -206,6 +210,17 @@ def _do(
     return StageOutput(
         name, digest, run_id, folder, result.metrics, cached=False, busy_s=ended - asked
     )
+
+
+def _check_space(folder: Path, stage: str, inputs: Mapping[str, Path]) -> None:
+    """Raise when there is less room than a stage is likely to need for what it makes of inputs."""
+    given = sum(path.stat().st_size for path in inputs.values() if path.is_file())
+    needed, free = _LEAST_FREE + _FREE_TIMES * given, shutil.disk_usage(folder).free
+    if free < needed:
+        raise EnvironmentSetupError(
+            f"{stage} needs about {needed / 1e6:.0f} MB of free space in '{folder.parent}', but "
+            f"there are {free / 1e6:.0f} MB; free space, or set TMPDIR to a folder with more"
+        )
 
 
 def _measures(stage: str, config: StageConfig) -> bool:

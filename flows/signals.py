@@ -1,0 +1,82 @@
+"""End a command cleanly when it is asked to end, or when what started it is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1
+_LOOK_S = 0.5
+
+
+def end_on_signals() -> None:
+    """Let SIGTERM and SIGHUP raise ``SystemExit`` with the exit code that shells expect.
+
+    So runs are closed as KILLED, folders removed and children ended, as for Ctrl-C. A second one
+    does not cut that short.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # nohup, and whoever starts a daemon, ignore SIGHUP: so it stays.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
+
+
+def end_with_mlflow_run() -> None:
+    """Where ``mlflow run`` started this command, end when it is gone.
+
+    Its shell may stand between, which outlives it: so the first ancestor that is ``mlflow`` is
+    watched from a thread. Elsewhere nothing is done.
+    """
+    if "MLFLOW_RUN_ID" not in os.environ or not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+    starter = _mlflow_run()
+    if starter is not None:
+        threading.Thread(target=_watch, args=starter, daemon=True).start()
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    for other in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def _watch(pid: int, start: str) -> None:
+    pause = threading.Event()
+    while not pause.wait(_LOOK_S):
+        if _status(pid)[1] != start:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+
+
+def _mlflow_run() -> tuple[int, str] | None:
+    """Process id and start of the nearest ancestor that is ``mlflow run``."""
+    pid = os.getppid()
+    while pid > 1:
+        parent, start = _status(pid)
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            names = [word.rpartition(b"/")[2] for word in words]
+            if b"mlflow" in names and b"run" in names:
+                return pid, start
+        pid = parent
+    return None
+
+
+def _status(pid: int) -> tuple[int, str]:
+    """Parent and start in clock ticks of a process; ``(0, "")`` when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0, ""
+    return (0, "") if fields[0] == "Z" else (int(fields[1]), fields[19])

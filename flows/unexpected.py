@@ -1,0 +1,77 @@
+"""Say in one line what a library or the system refused, and keep the traceback for who wants it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+#: Environment variable that has tracebacks printed.
+DEBUG = "TVMOPT_DEBUG"
+_LONGEST = 400
+
+
+def explain(error: Exception) -> str:
+    """One line for an exception that is none of ours: what failed, and what to do."""
+    if isinstance(error, OSError) and not _is_of("requests", error):
+        return _of_system(error)
+    if _is_of("mlflow", error) or _is_of("sqlalchemy", error) or _is_of("requests", error):
+        return (
+            f"the tracking store {_store()} must answer, but: {_reason(error)}; "
+            "start it, or check MLFLOW_TRACKING_URI"
+        )
+    return f"unexpected error: {type(error).__name__}: {_reason(error)}; {_kept(error)}"
+
+
+def _of_system(error: OSError) -> str:
+    where = f" ('{error.filename}')" if error.filename else ""
+    what = error.strerror or str(error) or type(error).__name__
+    cures = {
+        errno.ENOSPC: "free space there, or set TMPDIR to a folder with more",
+        errno.EDQUOT: "free space there, or set TMPDIR to a folder with more",
+        errno.EROFS: "give a folder that can be written to",
+        errno.EACCES: "give a folder that this user may use",
+        errno.EPERM: "give a folder that this user may use",
+        errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    }
+    cure = cures.get(error.errno or 0, f"set {DEBUG}=1 to see where")
+    return f"the system refused to go on: {what}{where}; {cure}"
+
+
+def _is_of(package: str, error: Exception) -> bool:
+    return any(kind.__module__.split(".")[0] == package for kind in type(error).__mro__)
+
+
+def _store() -> str:
+    from tvmopt.search.urls import masked_url
+
+    return f"'{masked_url(os.environ.get('MLFLOW_TRACKING_URI', 'sqlite:///mlflow.db'))}'"
+
+
+def _reason(error: Exception) -> str:
+    from tvmopt.search.urls import without_secrets
+
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    secrets = [v for k, v in os.environ.items() if k in ("MLFLOW_TRACKING_URI", "TVMOPT_STORAGE")]
+    return without_secrets(lines[0][:_LONGEST] if lines else type(error).__name__, *secrets)
+
+
+def _kept(error: Exception) -> str:
+    """Keep the traceback in a private file; says where."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        number, name = tempfile.mkstemp(prefix="tvmopt-error-", suffix=".txt")  # 0600
+        os.close(number)
+        Path(name).write_text(text)
+    except OSError:
+        return f"set {DEBUG}=1 to see where"
+    return f"the traceback is in '{name}'"
+
+
+def print_traceback(error: Exception) -> None:
+    """Print the traceback where it was asked for."""
+    if os.environ.get(DEBUG, "") not in ("", "0", "false"):
+        traceback.print_exception(error, file=sys.stderr)

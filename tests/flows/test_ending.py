@@ -1,0 +1,155 @@
+"""A command that is ended, or whose ``mlflow run`` is gone, closes its run and leaves nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from mlflow import MlflowClient
+
+from flows import command_line
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with a store, and the environment of commands there."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "TVM_"))}
+    (tmp_path / "tmp").mkdir()
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    return tmp_path, uri, {
+        **kept, "MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true",
+        "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(ROOT),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]]),
+    }  # fmt: skip
+
+
+def _runs(uri):
+    client = MlflowClient(uri, uri)
+    return client.search_runs([e.experiment_id for e in client.search_experiments()])
+
+
+def _wait_until_a_stage_runs(uri, process, folder):
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        assert process.poll() is None, process.communicate()
+        if (folder / "mlflow.db").exists() and list((folder / "tmp").glob("tvmopt-*/*/*.log")):
+            return
+        time.sleep(0.1)
+    raise AssertionError("no stage was seen")
+
+
+def _wait_until_gone(family):
+    _gone, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_cleanly(place, number):
+    folder, uri, env = place
+    command = [sys.executable, "-m", "flows.convert", "--threads", "1"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    _wait_until_a_stage_runs(uri, process, folder)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, said
+    assert "Traceback" not in said
+    _wait_until_gone(family)
+    assert {run.info.status for run in _runs(uri)} == {"KILLED"}
+    assert list((folder / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_work_ends_with_mlflow_run(place, number):
+    folder, uri, env = place
+    command = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "convert"]
+    command += ["--env-manager", "local", "-P", "threads=1"]
+    process = subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    _wait_until_a_stage_runs(uri, process, folder)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)  # to mlflow run alone
+    _wait_until_gone(family)
+    process.communicate(timeout=30)
+    assert "RUNNING" not in {run.info.status for run in _runs(uri)}
+    assert list((folder / "tmp").glob("tvmopt-*")) == []
+
+
+@pytest.fixture
+def said(monkeypatch, capsys):
+    """What an entry point says that fails so; gives exit code and the lines."""
+
+    def run(error, *argv):
+        def fail(**_values):
+            raise error
+
+        monkeypatch.setattr("sys.argv", ["pull", "--name", "m", *argv])
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
+        with pytest.raises(SystemExit) as exited:
+            command_line.run("pull", lambda: fail)
+        assert exited.value.code == 1
+        return capsys.readouterr().err.splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "free space there, or set TMPDIR"),
+        (errno.EROFS, "give a folder that can be written to"),
+        (errno.EIO, "set TVMOPT_DEBUG=1"),
+        (errno.EACCES, "give a folder that this user may use"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(said, number, words):
+    [line] = said(OSError(number, os.strerror(number), "/some/file"))
+    assert line.startswith("error: the system refused to go on: ")
+    assert "'/some/file'" in line
+    assert words in line
+
+
+def test_a_store_that_is_down_is_one_line_without_its_password(said, monkeypatch):
+    import requests
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import OperationalError
+
+    uri = "postgresql://bob:s3cr3t@db/runs"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    for error in (
+        MlflowException(f"API request to {uri} failed\nand more"),
+        OperationalError("select", {}, Exception(f"no route to {uri}")),
+        requests.ConnectionError(f"{uri} refused"),
+    ):
+        [line] = said(error)
+        assert line.startswith("error: the tracking store 'postgresql://bob:***@db/runs' must")
+        assert "s3cr3t" not in line
+
+
+def test_anything_else_is_one_line_and_the_traceback_is_kept(said, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    [line] = said(ZeroDivisionError("division\nby zero"))
+    assert line.startswith("error: unexpected error: ZeroDivisionError: division; the traceback")
+    [kept] = tmp_path.glob("tvmopt-error-*.txt")
+    assert str(kept) in line
+    assert "ZeroDivisionError: division" in kept.read_text()
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_debug_prints_the_traceback(said, monkeypatch):
+    monkeypatch.delenv("TVMOPT_DEBUG", raising=False)
+    lines = said(ZeroDivisionError("no"), "--debug")
+    assert lines[0].startswith("Traceback")

@@ -1,0 +1,80 @@
+"""Temporary folders of dead processes go; those of living ones and of strangers stay."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tvmopt.scratch import own_temporary_folder, scratch_folder, sweep
+
+_CHILD = """
+import sys, time
+from tvmopt.scratch import own_temporary_folder
+import tempfile
+with own_temporary_folder() as folder:
+    tempfile.mkdtemp()
+    print(folder, flush=True)
+    time.sleep(100)
+"""
+
+
+@pytest.fixture
+def child(tmp_path):
+    """A process with a temporary folder in ``tmp_path``, and the folder."""
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CHILD], stdout=subprocess.PIPE, text=True, env=env
+    )
+    assert process.stdout is not None
+    yield process, Path(process.stdout.readline().strip())
+    process.kill()
+    process.wait()
+
+
+def test_folder_of_a_killed_process_is_swept(child, tmp_path):
+    process, folder = child
+    assert sweep(tmp_path) == []  # it lives
+    assert folder.is_dir()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert sweep(tmp_path) == [folder]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_ours_stays(tmp_path):
+    (tmp_path / "tvmopt-without-lock").mkdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".lock").touch()
+    (tmp_path / "tvmopt-link").symlink_to(elsewhere)
+    (tmp_path / "tvmopt-file").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".lock").touch()
+    locked = tmp_path / "tvmopt-locked-by-a-link"
+    locked.mkdir()
+    (locked / ".lock").symlink_to(elsewhere / ".lock")
+    before = sorted(tmp_path.iterdir())
+    assert sweep(tmp_path) == []
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_everything_temporary_lies_in_the_own_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with own_temporary_folder() as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert Path(tempfile.mkdtemp()).parent == folder == Path(os.environ["TMPDIR"])
+    assert os.environ["TMPDIR"] == str(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_goes_when_the_body_fails(tmp_path):
+    with pytest.raises(ValueError, match="no"), scratch_folder(parent=tmp_path):
+        raise ValueError("no")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,85 @@
+"""Temporary folders that do not outlive their process for long, even when it is killed.
+
+Each holds a lock file that its process holds locked. The operating system gives the lock back when
+the process dies, however it dies; so a folder whose lock is free is nobody's, and the next command
+removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PREFIX = "tvmopt-"
+PULL_PREFIX = ".tvmopt-pull-"
+_LOCK = ".lock"
+_VARIABLE = "TMPDIR"
+
+
+@contextmanager
+def scratch_folder(prefix: str = PREFIX, parent: Path | None = None) -> Iterator[Path]:
+    """A new private folder in ``parent``, by default the temporary one; removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))  # mode 0700
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+@contextmanager
+def own_temporary_folder() -> Iterator[Path]:
+    """Let this process and its children make their temporary files in one folder of their own.
+
+    Folders that dead commands have left beside it are removed first.
+    """
+    parent = Path(tempfile.gettempdir())
+    sweep(parent)
+    before = os.environ.get(_VARIABLE)
+    with scratch_folder(parent=parent) as folder:
+        os.environ[_VARIABLE] = tempfile.tempdir = str(folder)
+        try:
+            yield folder
+        finally:
+            tempfile.tempdir = None
+            if before is None:
+                del os.environ[_VARIABLE]
+            else:
+                os.environ[_VARIABLE] = before
+
+
+def sweep(parent: Path, prefix: str = PREFIX) -> list[Path]:
+    """Remove the folders of dead processes of this user in ``parent``; returns them."""
+    removed = []
+    for folder in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):  # another process sweeps, too
+            if _is_abandoned(folder):
+                shutil.rmtree(folder)
+                removed.append(folder)
+    return removed
+
+
+def _is_abandoned(folder: Path) -> bool:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        return False
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:  # just made, or not one of these
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True
