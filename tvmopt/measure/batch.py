@@ -32,6 +32,7 @@ from tvmopt.measure.jobs import (
 from tvmopt.measure.split import split_packing
 from tvmopt.measure.worker import one_line
 from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
+from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
 # Between two calls of a layer a network reads the weights of all others. So each call takes weights
 # from the next place of a pool as large as the network's; smaller ones than this stay in the cache.
@@ -157,7 +158,7 @@ def _build(functions: dict[str, tirx.PrimFunc], target: Target, path: str | None
     )
     isa = isa_of(str(target))
     with tvm.transform.PassContext(config=pass_config(isa)):
-        built = tvm.tirx.build(module, target=target, pipeline="s_tir")
+        built = tvm.tirx.build(module, target=target, pipeline=CPU_PIPELINE)
     if path is not None:
         built.export_library(path, **link_options(isa))
 

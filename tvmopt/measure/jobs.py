@@ -17,6 +17,7 @@ from tvmopt.arch.llvm import pass_config
 from tvmopt.errors import TvmoptError
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.split import split_packing
+from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
 #: Largest difference allowed, relative to the largest reference value: reordering a sum of n terms
 #: changes it by about sqrt(n) roundings of the accumulator, storing it by one of the output type.
@@ -50,7 +51,7 @@ def build(module: str, target: str, path: str) -> None:
     isa = isa_of(target)
     with tvm.transform.PassContext(config=pass_config(isa)):
         built = tvm.tirx.build(
-            tvm.IRModule(named), target=Target(json.loads(target)), pipeline="s_tir"
+            tvm.IRModule(named), target=Target(json.loads(target)), pipeline=CPU_PIPELINE
         )
     built.export_library(path, **link_options(isa))
     packing_file(path).write_text(json.dumps([parts.packed, parts.outputs]))

@@ -1,0 +1,184 @@
+"""NaN-keeping maximum and minimum: ``max(x, 0)`` of NaN is NaN, as in ONNX.
+
+TVM lowers ``Max(a, b)`` to ``a > b ? a : b``, which gives ``b`` for NaN, so that Relu and Clip answer
+their bound. The pass runs on lowered functions, after TVM's simplifier, and rewrites each
+floating-point Max (and Min, with ``>`` for ``<``)::
+
+    before                   after                              after, AArch64
+    Max(x, 0.0)              Select(x < 0.0, 0.0, x)            llvm.maximum(x, 0.0)
+    Max(x, y)                Select(y is NaN, y,                llvm.maximum(x, y)
+                                    Select(x < y, y, x))
+    m[i] = Max(x, m[i])      m[i] = Select(m[i] > x, m[i], x)   m[i] = llvm.maximum(x, m[i])
+
+The first line is one ``vmaxps`` on x86, which returns its second operand when unordered, and one
+``fmax`` on AArch64. The third line, a reduction, gives NaN where all elements are NaN: to keep every
+NaN takes three instructions on x86, and ONNX Runtime does not do it in MaxPool and ReduceMax either.
+An expression that is cast to an integer stays as it is, because the cast of NaN is undefined.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmopt import host
+
+_LLVM = {tirx.Max: "llvm.maximum", tirx.Min: "llvm.minimum"}
+# Of each float: the unsigned integer of its size, the bits of a magnitude, and of infinity.
+_BITS = {
+    "float16": ("uint16", 0x7FFF, 0x7C00),
+    "bfloat16": ("uint16", 0x7FFF, 0x7F80),
+    "float32": ("uint32", 0x7FFFFFFF, 0x7F800000),
+    "float64": ("uint64", 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000),
+}
+
+
+def keep_nan(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite the floating-point Max and Min of every lowered TensorIR function of ``mod``."""
+    updates = {}
+    for var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            updates[var] = keep_nan_in(func, _kind(func))
+    out = mod.clone()
+    out.update(tvm.IRModule(updates))
+    return out
+
+
+def keep_nan_in(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
+    """Rewrite the floating-point Max and Min of one lowered function.
+
+    Args:
+        func: After TVM's simplifier, which takes ``x != x`` for false, and after its pass that
+            turns selects of loads into branches.
+        kind: What it is compiled for: ``"cuda"``; ``"aarch64"``, where ``llvm.maximum`` is one
+            instruction; ``"cpu"`` for all others.
+    """
+    aside: dict[tirx.Var, ir.Expr] = {}
+
+    def put_back(node: Any) -> Any:
+        return tvm_ffi.structural_map(node, (tirx.Var, lambda v: aside.get(v, v)), order="post")
+
+    def on_cast(cast: tirx.Cast) -> ir.Expr:
+        if _is_float(cast) or not _is_float(cast.value) or not _has_extremum(cast.value):
+            return cast
+        stand_in = tirx.Var("aside", str(cast.value.ty.dtype))
+        aside[stand_in] = put_back(cast.value)  # which may hold casts to integers, too
+        return tirx.Cast(str(cast.ty.dtype), stand_in)
+
+    body = tvm_ffi.structural_map(func.body, (tirx.Cast, on_cast), order="post")
+    if kind == "aarch64":
+        rewrite: Callable[[Any], ir.Expr] = _intrinsic
+    else:
+        body = tvm_ffi.structural_map(body, (tirx.BufferStore, _reduction), order="post")
+        is_nan = _is_nan_by_bits if kind == "cuda" else _is_nan
+        rewrite = functools.partial(_select, is_nan=is_nan)
+    body = tvm_ffi.structural_map(body, [(node, rewrite) for node in _LLVM], order="post")
+    return func.with_body(put_back(body) if aside else body)
+
+
+def _kind(func: tirx.PrimFunc) -> str:
+    """The ``kind`` of :func:`keep_nan_in` for a function that knows its target."""
+    target = func.attrs["target"]
+    if target.kind.name != "llvm":
+        return "cuda" if target.kind.name == "cuda" else "cpu"
+    triple = str(target.attrs["mtriple"]) if "mtriple" in target.attrs else ""
+    return "aarch64" if (triple.split("-")[0] or host.isa()) == "aarch64" else "cpu"
+
+
+def _reduction(store: tirx.BufferStore) -> tirx.BufferStore:
+    """An element that is NaN becomes the maximum so far."""
+    value = store.value
+    if not isinstance(value, tuple(_LLVM)) or not _is_float(value):
+        return store
+    if _is_read(value.a, store):
+        so_far, element = value.a, value.b
+    elif _is_read(value.b, store):
+        so_far, element = value.b, value.a
+    else:
+        return store
+
+    def chosen(x: ir.Expr) -> ir.Expr:
+        return tirx.Select(so_far > x if isinstance(value, tirx.Max) else so_far < x, so_far, x)
+
+    return tirx.BufferStore(store.buffer, _bound("x", element, chosen), store.indices)
+
+
+def _is_read(expr: ir.Expr, store: tirx.BufferStore) -> bool:
+    """Whether ``expr`` is what ``store`` overwrites."""
+    return (
+        isinstance(expr, ir.TensorLoad)
+        and expr.source.same_as(store.buffer)
+        and tvm_ffi.structural_equal(expr.indices, store.indices)
+    )
+
+
+def _intrinsic(extremum: Any) -> ir.Expr:
+    if not _is_float(extremum):
+        return extremum
+    name, dtype = _LLVM[type(extremum)], str(extremum.ty.dtype)
+    return tirx.call_llvm_pure_intrin(dtype, name, extremum.a, extremum.b)
+
+
+def _select(extremum: Any, is_nan: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
+    if not _is_float(extremum):
+        return extremum
+    a, b = extremum.a, extremum.b
+    if _is_constant(a):
+        a, b = b, a
+
+    def over(x: ir.Expr, y: ir.Expr) -> ir.Expr:
+        """``y`` where it wins; ``x`` where it does not, or one of both is NaN."""
+        return tirx.Select(x < y if isinstance(extremum, tirx.Max) else x > y, y, x)
+
+    def both(x: ir.Expr) -> ir.Expr:
+        return _bound("y", b, lambda y: tirx.Select(is_nan(y), y, over(x, y)))
+
+    return _bound("x", a, (lambda x: over(x, b)) if _is_constant(b) else both)
+
+
+def _bound(name: str, value: ir.Expr, body: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
+    """``body`` of a variable that holds ``value``, or of ``value`` where it is a variable."""
+    if isinstance(value, tirx.Var):
+        return body(value)
+    var = tirx.Var(name, str(value.ty.dtype))
+    return tirx.Let(var, value, body(var))
+
+
+def _is_nan(value: ir.Expr) -> ir.Expr:
+    """Whether ``value`` is NaN; TVM's ``!=`` of floats is false for NaN, as is its ``==``."""
+    return tirx.Not(tirx.EQ(value, value))
+
+
+def _is_nan_by_bits(value: ir.Expr) -> ir.Expr:
+    """Whether ``value`` is NaN; kernels are simplified once more, and ``x != x`` becomes false."""
+    dtype, _, lanes = str(value.ty.dtype).partition("x")
+    unsigned, magnitude, infinity = _BITS[dtype]
+
+    def constant(bits: int) -> ir.Expr:
+        alone = tirx.const(bits, unsigned)
+        return tirx.Broadcast(alone, int(lanes)) if lanes else alone
+
+    bits = tirx.reinterpret(f"{unsigned}x{lanes}" if lanes else unsigned, value)
+    return (bits & constant(magnitude)) > constant(infinity)
+
+
+def _is_float(expr: ir.Expr) -> bool:
+    return str(expr.ty.dtype).partition("x")[0] in _BITS
+
+
+def _is_constant(expr: ir.Expr) -> bool:
+    while isinstance(expr, tirx.Broadcast | tirx.Cast):
+        expr = expr.value
+    return isinstance(expr, tirx.FloatImm)
+
+
+def _has_extremum(expr: ir.Expr) -> bool:
+    found: list[Any] = []
+    kinds = [(kind, found.append) for kind in _LLVM]
+    tvm_ffi.structural_walk(expr, kinds, order="post")
+    return bool(found)
