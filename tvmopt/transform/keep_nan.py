@@ -14,11 +14,16 @@ The first line is one ``vmaxps`` on x86, which returns its second operand when u
 ``fmax`` on AArch64. The third line, a reduction, gives NaN where all elements are NaN: to keep every
 NaN takes three instructions on x86, and ONNX Runtime does not do it in MaxPool and ReduceMax either.
 An expression that is cast to an integer stays as it is, because the cast of NaN is undefined.
+
+On a GPU, float16 and bfloat16 stay, too: TVM writes the functions that they call into each source,
+and :func:`keep_nan_in_source` replaces them by ``__hmax_nan`` and ``__hmin_nan``. Vectors of more
+than four float32 stay as they are, because CUDA has no vectors of so many conditions.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -31,11 +36,21 @@ from tvmopt import host
 _LLVM = {tirx.Max: "llvm.maximum", tirx.Min: "llvm.minimum"}
 # Of each float: the unsigned integer of its size, the bits of a magnitude, and of infinity.
 _BITS = {
-    "float16": ("uint16", 0x7FFF, 0x7C00),
-    "bfloat16": ("uint16", 0x7FFF, 0x7F80),
     "float32": ("uint32", 0x7FFFFFFF, 0x7F800000),
     "float64": ("uint64", 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000),
 }
+_CONDITIONS = 4  # in a vector of CUDA, at most
+# How TVM defines max and min of float16 and bfloat16 in each CUDA source.
+_NARROW = re.compile(r"return __h([gl])t\((?:__half\(a\), __half\(b\)|a, b)\) \? a : b;")
+
+
+def keep_nan_in_source(source: str) -> str:
+    """CUDA source whose ``max`` and ``min`` of float16 and bfloat16 give NaN for NaN."""
+
+    def on_definition(found: re.Match[str]) -> str:
+        return f"return __h{'max' if found.group(1) == 'g' else 'min'}_nan(a, b);"
+
+    return _NARROW.sub(on_definition, source)
 
 
 def keep_nan(mod: tvm.IRModule) -> tvm.IRModule:
@@ -74,9 +89,11 @@ def keep_nan_in(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     if kind == "aarch64":
         rewrite: Callable[[Any], ir.Expr] = _intrinsic
     else:
-        body = tvm_ffi.structural_map(body, (tirx.BufferStore, _reduction), order="post")
+        takes = _is_select_in_cuda if kind == "cuda" else _is_float
         is_nan = _is_nan_by_bits if kind == "cuda" else _is_nan
-        rewrite = functools.partial(_select, is_nan=is_nan)
+        reduction = functools.partial(_reduction, takes=takes)
+        body = tvm_ffi.structural_map(body, (tirx.BufferStore, reduction), order="post")
+        rewrite = functools.partial(_select, takes=takes, is_nan=is_nan)
     body = tvm_ffi.structural_map(body, [(node, rewrite) for node in _LLVM], order="post")
     return func.with_body(put_back(body) if aside else body)
 
@@ -90,10 +107,12 @@ def _kind(func: tirx.PrimFunc) -> str:
     return "aarch64" if (triple.split("-")[0] or host.isa()) == "aarch64" else "cpu"
 
 
-def _reduction(store: tirx.BufferStore) -> tirx.BufferStore:
+def _reduction(
+    store: tirx.BufferStore, takes: Callable[[ir.Expr], bool]
+) -> tirx.BufferStore:
     """An element that is NaN becomes the maximum so far."""
     value = store.value
-    if not isinstance(value, tuple(_LLVM)) or not _is_float(value):
+    if not isinstance(value, tuple(_LLVM)) or not takes(value):
         return store
     if _is_read(value.a, store):
         so_far, element = value.a, value.b
@@ -124,8 +143,10 @@ def _intrinsic(extremum: Any) -> ir.Expr:
     return tirx.call_llvm_pure_intrin(dtype, name, extremum.a, extremum.b)
 
 
-def _select(extremum: Any, is_nan: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
-    if not _is_float(extremum):
+def _select(
+    extremum: Any, takes: Callable[[ir.Expr], bool], is_nan: Callable[[ir.Expr], ir.Expr]
+) -> ir.Expr:
+    if not takes(extremum):
         return extremum
     a, b = extremum.a, extremum.b
     if _is_constant(a):
@@ -168,7 +189,12 @@ def _is_nan_by_bits(value: ir.Expr) -> ir.Expr:
 
 
 def _is_float(expr: ir.Expr) -> bool:
-    return str(expr.ty.dtype).partition("x")[0] in _BITS
+    return str(expr.ty.dtype).partition("x")[0] in ("float16", "bfloat16", *_BITS)
+
+
+def _is_select_in_cuda(expr: ir.Expr) -> bool:
+    dtype, _, lanes = str(expr.ty.dtype).partition("x")
+    return dtype in ("float32", "float64") and int(lanes or 1) <= _CONDITIONS
 
 
 def _is_constant(expr: ir.Expr) -> bool:
