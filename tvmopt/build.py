@@ -21,7 +21,7 @@ from tvmopt.policy import schedule_module
 from tvmopt.policy.gpu.first_choice import default_kernels, replace_kernels, schedule_kernels
 from tvmopt.schedule.gpu.apply import build_kernels
 from tvmopt.schedule.gpu.passes import PASS_CONFIG
-from tvmopt.transform.keep_nan import CPU_PIPELINE
+from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.lift_storage import LiftStorage
 
 
@@ -187,7 +187,10 @@ def _compile(
     else:
         with tvm.transform.PassContext(opt_level=3, config=pass_config(target.isa)):
             executable = tvm.compile(
-                prepack(mod), kind, relax_pipeline=_finish_pipeline(kind), tir_pipeline=CPU_PIPELINE
+                prepack(mod),
+                kind,
+                relax_pipeline=_finish_pipeline(kind),
+                tir_pipeline=CPU_PIPELINE,
             )
     executable.export_library(str(path), **linker)
 

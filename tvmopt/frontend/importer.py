@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -86,6 +87,9 @@ def quiet_from_onnx(
     return with_layers(mod, names, [indices[name] for name in names])
 
 
+_PAIRWISE = {"Max": relax.op.maximum, "Min": relax.op.minimum}
+
+
 class _LabellingImporter(ONNXGraphImporter):
     """TVM's importer, which also says which node every anchor came from.
 
@@ -101,7 +105,19 @@ class _LabellingImporter(ONNXGraphImporter):
     def _convert_operator(
         self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
-        result = super()._convert_operator(op_name, inputs, attrs, opset)
+        given = [i for i in inputs if i is not None]
+        if op_name in _PAIRWISE and not all(isinstance(i, relax.Constant) for i in given):
+            # TVM stacks the operands and reduces them, which is slower and may lose NaN.
+            result = functools.reduce(
+                lambda a, b: self.bb.normalize(_PAIRWISE[op_name](a, b)), given
+            )
+        elif op_name == "ThresholdedRelu":  # TVM's product is NaN for -inf
+            x, alpha = given[0], float(attrs.get("alpha", 1.0))
+            dtype = str(x.ty.dtype)
+            bound, zero = relax.const(alpha, dtype), relax.const(0, dtype)
+            result = self.bb.normalize(relax.op.where(relax.op.greater(x, bound), x, zero))
+        else:
+            result = super()._convert_operator(op_name, inputs, attrs, opset)
         tensor = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
         if tensor and self._depth == 0:
             result = self.bb.emit(result)

@@ -23,6 +23,7 @@ from tvmopt.cuda.swizzle import swizzle
 from tvmopt.cuda.zero_fill import fill_with_zeros
 from tvmopt.schedule.gpu.narrow_rounding import round_widely
 from tvmopt.schedule.gpu.splat import write_splats
+from tvmopt.transform.keep_nan import keep_nan, keep_nan_in_source
 
 from .parameters import KERNEL_ATTR
 
@@ -47,10 +48,10 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
         for functions, overlaps in ((others, False), (ours, True)):
             if functions:
                 lowered = blocks(tvm.IRModule(functions, attrs=mod.attrs))
-                lowered = write_splats(round_widely(lowered))
+                lowered = write_splats(round_widely(keep_nan(lowered)))
                 out.update(_each(lowered, functools.partial(_finished, overlaps=overlaps)))
         if generated:
-            lowered = kernels(tvm.IRModule(generated, attrs=mod.attrs))
+            lowered = keep_nan(kernels(tvm.IRModule(generated, attrs=mod.attrs)))
             out.update(_each(lowered, launched_early))
         return out
 
@@ -88,3 +89,9 @@ def _finished(func: tirx.PrimFunc, overlaps: bool) -> tirx.PrimFunc:
 
 
 compilation_pipeline.register_tir_pipeline(PIPELINE, mixed_pipeline)
+
+
+@tvm.register_global_func("tvm_callback_cuda_postproc")
+def _finished_source(source: str, _target: tvm.target.Target) -> str:
+    """What TVM puts in place of the CUDA source that it has generated."""
+    return keep_nan_in_source(source)

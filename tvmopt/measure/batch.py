@@ -32,7 +32,7 @@ from tvmopt.measure.jobs import (
 from tvmopt.measure.split import split_packing
 from tvmopt.measure.worker import one_line
 from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
-from tvmopt.transform.keep_nan import CPU_PIPELINE
+from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
 # Between two calls of a layer a network reads the weights of all others. So each call takes weights
 # from the next place of a pool as large as the network's; smaller ones than this stay in the cache.

@@ -17,7 +17,7 @@ from tvmopt.arch.llvm import pass_config
 from tvmopt.errors import TvmoptError
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.split import split_packing
-from tvmopt.transform.keep_nan import CPU_PIPELINE
+from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
 #: Largest difference allowed, relative to the largest reference value: reordering a sum of n terms
 #: changes it by about sqrt(n) roundings of the accumulator, storing it by one of the output type.

@@ -1,131 +1,211 @@
-"""Maxima and minima of floats keep NaN, and reductions begin at infinity.
+"""NaN-keeping maximum and minimum: ``max(x, 0)`` of NaN is NaN, as in ONNX.
 
-TVM's ``max(x, c)`` is ``x > c ? x : c``, which gives ``c`` where ``x`` is NaN. So a network with
-ReLU would answer an input that is NaN, or that overflows, with plausible numbers. Here::
+TVM lowers ``Max(a, b)`` to ``a > b ? a : b``, which gives ``b`` for NaN, so that Relu and Clip
+answer their bound. The pass runs on lowered functions, after TVM's simplifier, and rewrites each
+floating-point Max (and Min, with ``>`` for ``<``)::
 
-    max(x, c)      ->  x < c ? c : x                     one operand is a constant
-    max(x, y)      ->  y == y ? (x < y ? y : x) : y      neither is
-    m[i] = LOWEST  ->  m[i] = -inf                       where m[i] = max(m[i], ...) follows
+    before                   after                              after, AArch64
+    Max(x, 0.0)              Select(x < 0.0, 0.0, x)            llvm.maximum(x, 0.0)
+    Max(x, y)                Select(y is NaN, y,                llvm.maximum(x, y)
+                                    Select(x < y, y, x))
+    m[i] = Max(x, m[i])      m[i] = Select(m[i] > x, m[i], x)   m[i] = llvm.maximum(x, m[i])
 
-and ``min`` likewise. On x86 the first is still one ``vmaxps``: it returns its second operand where
-one is NaN. This must be the last change of a function: TVM's simplifier takes ``y == y`` for true,
-and LOWEST, the smallest finite number, is the identity by which schedules know a reduction.
+The first line is one ``vmaxps`` on x86, which returns its second operand when unordered, and one
+``fmax`` on AArch64. The third line, a reduction, gives NaN where all elements are NaN: to keep
+every NaN takes three instructions on x86, and ONNX Runtime does not do it in MaxPool and ReduceMax
+either.
+An expression that is cast to an integer stays as it is, because the cast of NaN is undefined.
+
+On a GPU, float16 and bfloat16 stay, too: TVM writes the functions that they call into each source,
+and :func:`keep_nan_in_source` replaces them by ``__hmax_nan`` and ``__hmin_nan``. Vectors of more
+than four float32 stay as they are, because CUDA has no vectors of so many conditions.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
+from typing import Any
 
 import tvm
-import tvm.s_tir  # registers the pipeline "s_tir"
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.tirx import compilation_pipeline
 
-#: Name of TVM's pipeline for scheduled functions with :func:`keep_nan` at its end.
-CPU_PIPELINE = "tvmopt_cpu"
+from tvmopt import host
 
-_Extremum = tirx.Max | tirx.Min
-
-
-def keep_nan(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """``func``, lowered, with maxima and minima that keep NaN."""
-    body = reduce_from_infinity(func.body)
-    for kind in (tirx.Max, tirx.Min):
-        body = tvm_ffi.structural_map(body, (kind, _keeping), order="post")
-    return func.with_body(body)
+_LLVM = {tirx.Max: "llvm.maximum", tirx.Min: "llvm.minimum"}
+# Of each float: the unsigned integer of its size, the bits of a magnitude, and of infinity.
+_BITS = {
+    "float32": ("uint32", 0x7FFFFFFF, 0x7F800000),
+    "float64": ("uint64", 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000),
+}
+_CONDITIONS = 4  # in a vector of CUDA, at most
+# How TVM defines max and min of float16 and bfloat16 in each CUDA source.
+_NARROW = re.compile(r"return __h([gl])t\((?:__half\(a\), __half\(b\)|a, b)\) \? a : b;")
 
 
-def reduce_from_infinity(body: tirx.Stmt) -> tirx.Stmt:
-    """Let maxima and minima over an axis begin at infinity, not at the largest finite number."""
-    kinds: dict[tirx.Buffer, type] = {}
+def keep_nan_in_source(source: str) -> str:
+    """CUDA source whose ``max`` and ``min`` of float16 and bfloat16 give NaN for NaN."""
 
-    def note(store: tirx.BufferStore) -> None:
-        if isinstance(store.value, _Extremum) and _is_float(store.value):
-            for operand in (store.value.a, store.value.b):
-                if isinstance(operand, ir.TensorLoad) and operand.source.same_as(store.buffer):
-                    kinds[store.buffer] = type(store.value)
+    def on_definition(found: re.Match[str]) -> str:
+        return f"return __h{'max' if found.group(1) == 'g' else 'min'}_nan(a, b);"
 
-    def begin(store: tirx.BufferStore) -> tirx.BufferStore:
-        kind, value = kinds.get(store.buffer), _constant(store.value)
-        if kind is None or value is None or value != _limit(kind, store.value):
-            return store
-        infinite = _like(store.value, -float("inf") if kind is tirx.Max else float("inf"))
-        return tirx.BufferStore(store.buffer, infinite, store.indices)
-
-    tvm_ffi.structural_walk(body, (tirx.BufferStore, note), order="post")
-    if not kinds:
-        return body
-    return tvm_ffi.structural_map(body, (tirx.BufferStore, begin), order="post")
+    return _NARROW.sub(on_definition, source)
 
 
-def cpu_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.Pass]:
-    """The passes over the module, over host functions, and over device functions."""
-    lower, host, device = compilation_pipeline.get_tir_pipeline("s_tir")
-
-    @tvm.transform.module_pass(opt_level=0, name="CpuPipeline")
-    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        out = lower(mod)
-        for var, func in out.functions_items():
-            if isinstance(func, tirx.PrimFunc):
-                out.update_func(var, keep_nan(func))
-        return out
-
-    return run, host, device
+def keep_nan(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite the floating-point Max and Min of every lowered TensorIR function of ``mod``."""
+    updates = {}
+    for var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            updates[var] = keep_nan_in(func, _kind(func))
+    out = mod.clone()
+    out.update(tvm.IRModule(updates))
+    return out
 
 
-compilation_pipeline.register_tir_pipeline(CPU_PIPELINE, cpu_pipeline)
+def keep_nan_in(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
+    """Rewrite the floating-point Max and Min of one lowered function.
+
+    Args:
+        func: After TVM's simplifier, which takes ``x != x`` for false, and after its pass that
+            turns selects of loads into branches.
+        kind: What it is compiled for: ``"cuda"``; ``"aarch64"``, where ``llvm.maximum`` is one
+            instruction; ``"cpu"`` for all others.
+    """
+    aside: dict[tirx.Var, ir.Expr] = {}
+
+    def put_back(node: Any) -> Any:
+        return tvm_ffi.structural_map(node, (tirx.Var, lambda v: aside.get(v, v)), order="post")
+
+    def on_cast(cast: tirx.Cast) -> ir.Expr:
+        if _is_float(cast) or not _is_float(cast.value) or not _has_extremum(cast.value):
+            return cast
+        stand_in = tirx.Var("aside", str(cast.value.ty.dtype))
+        aside[stand_in] = put_back(cast.value)  # which may hold casts to integers, too
+        return tirx.Cast(str(cast.ty.dtype), stand_in)
+
+    body = tvm_ffi.structural_map(func.body, (tirx.Cast, on_cast), order="post")
+    if kind == "aarch64":
+        rewrite: Callable[[Any], ir.Expr] = _intrinsic
+    else:
+        takes = _is_select_in_cuda if kind == "cuda" else _is_float
+        is_nan = _is_nan_by_bits if kind == "cuda" else _is_nan
+        reduction = functools.partial(_reduction, takes=takes)
+        body = tvm_ffi.structural_map(body, (tirx.BufferStore, reduction), order="post")
+        rewrite = functools.partial(_select, takes=takes, is_nan=is_nan)
+    body = tvm_ffi.structural_map(body, [(node, rewrite) for node in _LLVM], order="post")
+    return func.with_body(put_back(body) if aside else body)
 
 
-def _keeping(node: _Extremum) -> ir.Expr:
-    if not _is_float(node):
-        return node
-    a, b = node.a, node.b
-    if _constant(a) is not None:
+def _kind(func: tirx.PrimFunc) -> str:
+    """The ``kind`` of :func:`keep_nan_in` for a function that knows its target."""
+    target = func.attrs["target"]
+    if target.kind.name != "llvm":
+        return "cuda" if target.kind.name == "cuda" else "cpu"
+    triple = str(target.attrs["mtriple"]) if "mtriple" in target.attrs else ""
+    return "aarch64" if (triple.split("-")[0] or host.isa()) == "aarch64" else "cpu"
+
+
+def _reduction(
+    store: tirx.BufferStore, takes: Callable[[ir.Expr], bool]
+) -> tirx.BufferStore:
+    """An element that is NaN becomes the maximum so far."""
+    value = store.value
+    if not isinstance(value, tuple(_LLVM)) or not takes(value):
+        return store
+    if _is_read(value.a, store):
+        so_far, element = value.a, value.b
+    elif _is_read(value.b, store):
+        so_far, element = value.b, value.a
+    else:
+        return store
+
+    def chosen(x: ir.Expr) -> ir.Expr:
+        return tirx.Select(so_far > x if isinstance(value, tirx.Max) else so_far < x, so_far, x)
+
+    return tirx.BufferStore(store.buffer, _bound("x", element, chosen), store.indices)
+
+
+def _is_read(expr: ir.Expr, store: tirx.BufferStore) -> bool:
+    """Whether ``expr`` is what ``store`` overwrites."""
+    return (
+        isinstance(expr, ir.TensorLoad)
+        and expr.source.same_as(store.buffer)
+        and tvm_ffi.structural_equal(expr.indices, store.indices)
+    )
+
+
+def _intrinsic(extremum: Any) -> ir.Expr:
+    if not _is_float(extremum):
+        return extremum
+    name, dtype = _LLVM[type(extremum)], str(extremum.ty.dtype)
+    return tirx.call_llvm_pure_intrin(dtype, name, extremum.a, extremum.b)
+
+
+def _select(
+    extremum: Any, takes: Callable[[ir.Expr], bool], is_nan: Callable[[ir.Expr], ir.Expr]
+) -> ir.Expr:
+    if not takes(extremum):
+        return extremum
+    a, b = extremum.a, extremum.b
+    if _is_constant(a):
         a, b = b, a
-    bound = _constant(b)
-    if bound is None:
-        return _bound("a", a, lambda x: _bound("b", b, lambda y: _of_two(type(node), x, y)))
-    return _bound("a", a, lambda x: tirx.Select(_passes(type(node), x, b), b, x))
 
+    def over(x: ir.Expr, y: ir.Expr) -> ir.Expr:
+        """``y`` where it wins; ``x`` where it does not, or one of both is NaN."""
+        return tirx.Select(x < y if isinstance(extremum, tirx.Max) else x > y, y, x)
 
-def _of_two(kind: type, x: ir.Expr, y: ir.Expr) -> ir.Expr:
-    return tirx.Select(tirx.EQ(y, y), tirx.Select(_passes(kind, x, y), y, x), y)
+    def both(x: ir.Expr) -> ir.Expr:
+        return _bound("y", b, lambda y: tirx.Select(is_nan(y), y, over(x, y)))
 
-
-def _passes(kind: type, x: ir.Expr, bound: ir.Expr) -> ir.Expr:
-    """Whether ``x`` gives way to ``bound``; not where it is NaN."""
-    return tirx.LT(x, bound) if kind is tirx.Max else tirx.GT(x, bound)
+    return _bound("x", a, (lambda x: over(x, b)) if _is_constant(b) else both)
 
 
 def _bound(name: str, value: ir.Expr, body: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
-    """``body`` of ``value``, which is computed once."""
+    """``body`` of a variable that holds ``value``, or of ``value`` where it is a variable."""
     if isinstance(value, tirx.Var):
         return body(value)
     var = tirx.Var(name, str(value.ty.dtype))
     return tirx.Let(var, value, body(var))
 
 
+def _is_nan(value: ir.Expr) -> ir.Expr:
+    """Whether ``value`` is NaN; TVM's ``!=`` of floats is false for NaN, as is its ``==``."""
+    return tirx.Not(tirx.EQ(value, value))
+
+
+def _is_nan_by_bits(value: ir.Expr) -> ir.Expr:
+    """Whether ``value`` is NaN; kernels are simplified once more, and ``x != x`` becomes false."""
+    dtype, _, lanes = str(value.ty.dtype).partition("x")
+    unsigned, magnitude, infinity = _BITS[dtype]
+
+    def constant(bits: int) -> ir.Expr:
+        alone = tirx.const(bits, unsigned)
+        return tirx.Broadcast(alone, int(lanes)) if lanes else alone
+
+    bits = tirx.reinterpret(f"{unsigned}x{lanes}" if lanes else unsigned, value)
+    return (bits & constant(magnitude)) > constant(infinity)
+
+
 def _is_float(expr: ir.Expr) -> bool:
-    return str(expr.ty.dtype).startswith(("float16", "float32", "float64", "bfloat16"))
+    return str(expr.ty.dtype).partition("x")[0] in ("float16", "bfloat16", *_BITS)
 
 
-def _constant(expr: ir.Expr) -> float | None:
-    """Value of a constant, or of a vector of one constant; None of anything else."""
+def _is_select_in_cuda(expr: ir.Expr) -> bool:
+    dtype, _, lanes = str(expr.ty.dtype).partition("x")
+    return dtype in ("float32", "float64") and int(lanes or 1) <= _CONDITIONS
+
+
+def _is_constant(expr: ir.Expr) -> bool:
     while isinstance(expr, tirx.Broadcast | tirx.Cast):
         expr = expr.value
-    return float(expr.value) if isinstance(expr, tirx.FloatImm) else None
+    return isinstance(expr, tirx.FloatImm)
 
 
-def _limit(kind: type, like: ir.Expr) -> float:
-    """What no finite number passes: TVM's identity of a maximum or minimum."""
-    dtype = str(like.ty.dtype).split("x")[0]
-    value = tirx.min_value(dtype) if kind is tirx.Max else tirx.max_value(dtype)
-    return float(value.value)
-
-
-def _like(expr: ir.Expr, value: float) -> ir.Expr:
-    """The constant ``value`` in the type of ``expr``."""
-    dtype, _, lanes = str(expr.ty.dtype).partition("x")
-    constant = tirx.const(value, dtype)
-    return tirx.Broadcast(constant, int(lanes)) if lanes else constant
+def _has_extremum(expr: ir.Expr) -> bool:
+    found: list[Any] = []
+    kinds = [(kind, found.append) for kind in _LLVM]
+    tvm_ffi.structural_walk(expr, kinds, order="post")
+    return bool(found)

@@ -123,11 +123,19 @@ inline half2 __hfma2(half2 a, half2 b, half2 c) {
 }
 inline bool __hgt(half a, half b) { return a > b; }
 inline bool __hlt(half a, half b) { return a < b; }
+inline half __hmax_nan(half a, half b) { return a != a || a > b ? a : b != b || b > a ? b : a; }
+inline half __hmin_nan(half a, half b) { return a != a || a < b ? a : b != b || b < a ? b : a; }
 inline nv_bfloat16 __float2bfloat16(float v) { return v; }
 inline nv_bfloat16 __float2bfloat16_rn(float v) { return v; }
 inline float __bfloat162float(nv_bfloat16 v) { return v; }
 inline bool __hgt(nv_bfloat16 a, nv_bfloat16 b) { return a > b; }
 inline bool __hlt(nv_bfloat16 a, nv_bfloat16 b) { return a < b; }
+inline nv_bfloat16 __hmax_nan(nv_bfloat16 a, nv_bfloat16 b) {
+  return a != a || a > b ? a : b != b || b > a ? b : a;
+}
+inline nv_bfloat16 __hmin_nan(nv_bfloat16 a, nv_bfloat16 b) {
+  return a != a || a < b ? a : b != b || b < a ? b : a;
+}
 #define EMU_FUNCTION(NAME, OF)                                  \
   inline half NAME(half v) { return half(OF(float(v))); }       \
   inline nv_bfloat16 NAME(nv_bfloat16 v) { return nv_bfloat16(OF(float(v))); }

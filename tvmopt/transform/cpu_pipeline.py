@@ -1,0 +1,32 @@
+"""TVM's passes over TensorIR functions for a CPU, followed by ours."""
+
+from __future__ import annotations
+
+import tvm
+import tvm.s_tir  # registers the pipeline "s_tir"
+from tvm import tirx
+from tvm.tirx import compilation_pipeline
+
+from tvmopt.transform.keep_nan import keep_nan
+from tvmopt.transform.reduce_from_infinity import reduce_from_infinity
+
+#: What ``tvm.compile(..., tir_pipeline=CPU_PIPELINE)`` takes, once this module is imported.
+CPU_PIPELINE = "tvmopt_cpu"
+
+
+def cpu_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.Pass]:
+    """The passes over the module, over host functions, and over device functions."""
+    lowering, host, device = compilation_pipeline.get_tir_pipeline("s_tir")
+
+    @tvm.transform.module_pass(opt_level=0, name="CpuPipeline")
+    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        out = lowering(mod)
+        for var, func in out.functions_items():
+            if isinstance(func, tirx.PrimFunc):
+                out.update_func(var, reduce_from_infinity(func))
+        return keep_nan(out)
+
+    return run, host, device
+
+
+compilation_pipeline.register_tir_pipeline(CPU_PIPELINE, cpu_pipeline)

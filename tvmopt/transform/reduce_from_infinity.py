@@ -1,0 +1,56 @@
+"""Maxima and minima over an axis begin at infinity, as ONNX Runtime's do.
+
+TVM begins with the largest finite number, so that the maximum of -inf would be -3.4e38. Schedules
+know a reduction by that number; so this comes after them, on lowered functions::
+
+    m[i] = -3.4e38; ...; m[i] = max(m[i], x)   ->   m[i] = -inf; ...; m[i] = max(m[i], x)
+"""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, tirx
+
+
+def reduce_from_infinity(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``func``, lowered and before its maxima are rewritten, with reductions from infinity."""
+    kinds: dict[tirx.Buffer, type] = {}
+
+    def note(store: tirx.BufferStore) -> None:
+        value = store.value
+        if isinstance(value, (tirx.Max, tirx.Min)) and "float" in str(value.ty.dtype):
+            for operand in (value.a, value.b):
+                if isinstance(operand, ir.TensorLoad) and operand.source.same_as(store.buffer):
+                    kinds[store.buffer] = type(value)
+
+    def begin(store: tirx.BufferStore) -> tirx.BufferStore:
+        kind = kinds.get(store.buffer)
+        if kind is None or _constant(store.value) != _identity(kind, store.value):
+            return store
+        return tirx.BufferStore(store.buffer, _infinite(kind, store.value), store.indices)
+
+    tvm_ffi.structural_walk(func.body, (tirx.BufferStore, note), order="post")
+    if not kinds:
+        return func
+    return func.with_body(
+        tvm_ffi.structural_map(func.body, (tirx.BufferStore, begin), order="post")
+    )
+
+
+def _constant(expr: ir.Expr) -> float | None:
+    if isinstance(expr, tirx.Broadcast):
+        expr = expr.value
+    return float(expr.value) if isinstance(expr, tirx.FloatImm) else None
+
+
+def _identity(kind: type, like: ir.Expr) -> float:
+    """With what TVM begins a maximum or minimum of the type of ``like``."""
+    dtype = str(like.ty.dtype).partition("x")[0]
+    limit = tirx.min_value(dtype) if kind is tirx.Max else tirx.max_value(dtype)
+    return float(limit.value)
+
+
+def _infinite(kind: type, like: ir.Expr) -> ir.Expr:
+    dtype, _, lanes = str(like.ty.dtype).partition("x")
+    constant = tirx.const(float("-inf" if kind is tirx.Max else "inf"), dtype)
+    return tirx.Broadcast(constant, int(lanes)) if lanes else constant
