@@ -106,7 +106,7 @@ class _LabellingImporter(ONNXGraphImporter):
         self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
         given = [i for i in inputs if i is not None]
-        if op_name in _PAIRWISE and not all(isinstance(i, relax.Constant) for i in given):
+        if op_name in _PAIRWISE and not all(isinstance(i, tvm.ir.GenericConst) for i in given):
             # TVM stacks the operands and reduces them, which is slower and may lose NaN.
             result = functools.reduce(
                 lambda a, b: self.bb.normalize(_PAIRWISE[op_name](a, b)), given
