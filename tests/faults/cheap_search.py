@@ -87,12 +87,11 @@ def search(folder: Path, name: str) -> None:
         with alone(f"the beginning of {name}"):
             declaration = {"space": SPACE.to_dict(), "objectives": ["latency"]}
             study = open_study(storage, name, declaration, budget)
-        search_module._search(
-            Work(
-                session, SimpleNamespace(name="stub"), study, budget, 0.0, Limits(0.01),
-                ("latency",), 0.0, 0.0, 0, session.run_id,
-            )  # fmt: skip
-        )
+        job = Work(
+            session, SimpleNamespace(name="stub"), study, budget, 0.0, Limits(0.01), ("latency",),
+            0.0, 0.0, 0, session.run_id,
+        )  # fmt: skip
+        search_module._search(job)
 
 
 def _prepare(folder: Path) -> None:
