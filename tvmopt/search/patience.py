@@ -13,7 +13,8 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from tvmopt.errors import StudyAwayError
 
-_P, _R = ParamSpec("_P"), TypeVar("_R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _AWAY_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
 
