@@ -53,10 +53,23 @@ def test_what_stays_away_is_one_line(slept) -> None:
     def ask() -> None:
         raise _error(OperationalError)
 
-    with pytest.raises(StudyAwayError, match="away for 60 s; start the same command") as caught:
+    said = "for 60 s: server closed the connection; cure that"
+    with pytest.raises(StudyAwayError, match=said) as caught:
         ask()
     assert "\n" not in str(caught.value)
     assert 45 < sum(slept) <= 60
+
+
+def test_a_full_disk_is_one_line_at_once(slept) -> None:
+    full = sqlite3.OperationalError("database or disk is full")
+
+    @patient
+    def ask() -> None:
+        raise StorageInternalError("") from OperationalError("insert", {}, full)
+
+    with pytest.raises(StudyAwayError, match="refused: database or disk is full; cure that"):
+        ask()
+    assert slept == []
 
 
 def test_what_no_waiting_cures_is_raised_at_once(slept) -> None:

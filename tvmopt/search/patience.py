@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+import sqlite3
 import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from optuna.exceptions import StorageInternalError
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from tvmopt.errors import StudyAwayError
 
-_P, _R = ParamSpec("_P"), TypeVar("_R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _AWAY_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
 
@@ -23,7 +25,8 @@ def patient(function: Callable[_P, _R]) -> Callable[_P, _R]:
     The function must be safe to call twice.
 
     Raises:
-        StudyAwayError: The database was away for a minute.
+        StudyAwayError: The database was away for a minute, or refused for a reason that waiting
+            does not cure, such as a full disk.
     """
 
     @functools.wraps(function)
@@ -33,14 +36,28 @@ def patient(function: Callable[_P, _R]) -> Callable[_P, _R]:
             try:
                 return function(*args, **kwargs)
             except StorageInternalError as error:
-                if not isinstance(error.__cause__, OperationalError | InterfaceError):
+                cause = error.__cause__
+                if not isinstance(cause, OperationalError | InterfaceError):
                     raise
-                if time.monotonic() + pause > end:
-                    raise StudyAwayError(
-                        "the database of the study must answer, but it was away for "
-                        f"{_AWAY_S:.0f} s; start the same command again when it is back: it goes on"
-                    ) from error
+                if not _passes(cause) or time.monotonic() + pause > end:
+                    raise StudyAwayError(_words(cause)) from error
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     return waiting
+
+
+def _passes(error: DBAPIError) -> bool:
+    """Whether waiting may help: SQLite also reports full, damaged and read-only files this way."""
+    if not isinstance(error.orig, sqlite3.Error):
+        return True
+    return any(word in str(error.orig) for word in ("locked", "busy", "unable to open"))
+
+
+def _words(error: DBAPIError) -> str:
+    waited = f" for {_AWAY_S:.0f} s" if _passes(error) else ""
+    reason = " ".join(str(error.orig).split())[:300]
+    return (
+        f"the database of the study must answer, but it refused{waited}: {reason}; cure that and "
+        "start the same command again: it goes on"
+    )

@@ -39,7 +39,8 @@ def close_orphans(client: MlflowClient, tell: Callable[[str], None] | None = Non
             another machine.
     """
     experiments, own = all_experiment_ids(client), Process.own()
-    dead, unsure = [], []
+    dead: list[Run] = []
+    unsure: list[Run] = []
     for run in _running(client, experiments, "tvmopt.boot", own.boot):
         process = _process(run.data.tags)
         if process.shares_pids(own) and not process.is_running():

@@ -1,0 +1,187 @@
+"""A search whose stages only sleep, killed and stopped at random: ``FOLDER SEED FAULTS``.
+
+Runs, claims, heartbeats, locks and the database are the real ones. Each search is a fork of this
+process, so that none of them has to import MLflow; a stage is a process of its own. Prints JSON:
+how often each fault was made, and how many seconds it took.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+
+from tvmopt.errors import StageFailedError
+from tvmopt.search.budget import Budget
+from tvmopt.search.limits import Limits
+from tvmopt.search.space import Effort, Space
+from tvmopt.search.storage import open_storage
+from tvmopt.search.study import open_study
+from tvmopt.tracking import search as search_module
+from tvmopt.tracking import trial
+from tvmopt.tracking.command import command
+from tvmopt.tracking.exclusive import alone
+from tvmopt.tracking.runs import open_run
+from tvmopt.tracking.search_end import Ending
+from tvmopt.tracking.search_loop import Work
+from tvmopt.tracking.stage_run import Session, StageOutput
+
+SPACE = Space(
+    ("float32",), {}, tuple(f"NCHW{n}c" for n in range(2, 10)), (Effort("default"),)
+)
+SEARCHES = 2
+FAULTS = ("kill the group", "kill one process", "terminate", "hang up", "stop for a while")
+_STAGE_S, _STOP_S, _PATIENCE_S = 0.05, 0.3, 60.0
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_LIBC = ctypes.CDLL(None)
+_METRICS = {
+    "latency_ms_p50": 1.0, "accuracy_drop": 0.0, "speedup_vs_baseline": 2.0,
+    trial.REFERENCE_MS: 2.0,
+}  # fmt: skip
+
+
+def studies(folder: Path) -> str:
+    """URL of the database of studies."""
+    return f"sqlite:///{folder / 'studies.db'}"
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _stages(session: Session, request: object) -> list[StageOutput]:
+    """One stage in place of four, in a process and a run of its own."""
+    with open_run(
+        session.client, session.experiment, "stage", {}, {}, parent=session.run_id
+    ) as run_id:
+        done = subprocess.run(["sleep", str(_STAGE_S)], preexec_fn=_die_with_parent, check=False)
+        if done.returncode:
+            raise StageFailedError(f"the stage was ended by {-done.returncode}", "killed")
+    return [StageOutput("stage", "digest", run_id, Path(), _METRICS, False)] * 4
+
+
+def _finish(session: Session, request: object, study: object, limits: Limits, why: str) -> Ending:
+    return Ending(0, True, "1", True, (why,), why, 1.0, 2.0, (), study.ended_trials(), ())
+
+
+def search(folder: Path, name: str) -> None:
+    """What ``tvmopt.tracking.search.search`` does, but for the model."""
+    trial._stages = _stages
+    trial.request_for = lambda request, choice: request
+    search_module.finish_search, search_module.leave_report = _finish, lambda *args: ""
+    budget = Budget(0, 0.0)
+    with command("search", "stub", {"study": name}) as session:
+        storage = open_storage(studies(folder))
+        with alone(f"the beginning of {name}"):
+            declaration = {"space": SPACE.to_dict(), "objectives": ["latency"]}
+            study = open_study(storage, name, declaration, budget)
+        job = Work(
+            session, SimpleNamespace(name="stub"), study, budget, 0.0, Limits(0.01), ("latency",),
+            0.0, 0.0, 0, session.run_id,
+        )  # fmt: skip
+        search_module._search(job)
+
+
+def _prepare(folder: Path) -> None:
+    with command("search", "stub", {}):
+        open_storage(studies(folder))
+
+
+def _fork(function: Callable[..., None], folder: Path, *args: str) -> int:
+    """Call ``function`` in a process and a session of its own; returns its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        with (folder / "log.txt").open("a") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        function(folder, *args)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(pid: int) -> None:
+    end = time.monotonic() + _PATIENCE_S
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            os.killpg(pid, signal.SIGKILL)
+            raise TimeoutError(f"a search did not end in {_PATIENCE_S} s")
+        time.sleep(0.01)
+
+
+def _make(fault: str, pid: int, chance: random.Random) -> bool:
+    """Make a fault; returns whether the search has ended by it."""
+    tree = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    if fault == "stop for a while":
+        os.killpg(pid, signal.SIGSTOP)
+        time.sleep(_STOP_S)
+        os.killpg(pid, signal.SIGCONT)
+        return False
+    if fault == "kill one process":
+        victim = chance.choice(tree)
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:  # a stage that has just ended
+            return False
+        return victim == pid
+    if fault == "kill the group":
+        os.killpg(pid, signal.SIGKILL)
+    else:
+        os.kill(pid, signal.SIGTERM if fault == "terminate" else signal.SIGHUP)
+    return True
+
+
+def main(folder: Path, seed: int, faults: int) -> None:
+    """Run searches until so many faults were made, then one without any."""
+    chance, made, began = random.Random(seed), collections.Counter(), time.monotonic()
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a killed search leaves behind becomes our child
+    _wait(_fork(_prepare, folder))
+    names, living = ["study-0"], {}
+    for place in range(SEARCHES):
+        living[place] = _fork(search, folder, names[-1])
+    while sum(made.values()) < faults:
+        time.sleep(chance.uniform(0.05, 0.8))
+        place = chance.randrange(SEARCHES)
+        pid, ended = living[place], False
+        if os.waitpid(pid, os.WNOHANG) != (0, 0):  # it came to its end
+            names.append(f"study-{len(names)}")
+        else:
+            fault = FAULTS[sum(made.values()) % len(FAULTS)]
+            ended = _make(fault, pid, chance)
+            made[fault] += 1
+            if not ended:
+                continue
+            _wait(pid)
+        living[place] = _fork(search, folder, names[-1])
+    for pid in living.values():
+        _wait(pid)
+    for name in names:
+        _wait(_fork(search, folder, name))
+    children = psutil.Process().children(recursive=True)
+    left = [p.cmdline() for p in children if p.status() != psutil.STATUS_ZOMBIE]
+    took = time.monotonic() - began
+    print(json.dumps({"faults": made, "studies": names, "left": left, "seconds": took}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
