@@ -109,13 +109,37 @@ def test_boot_id_is_stable():
 
 
 def test_memory_is_cut_by_the_cgroups_limit(monkeypatch, tmp_path):
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr(host, "_MEMORY_LIMIT", limit)
+    limit, own = tmp_path / "memory.max", tmp_path / "own"
+    own.write_text("0::/\n")
+    monkeypatch.setattr(host, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(host, "_OWN_CGROUPS", own)
     whole = host.memory_bytes.__wrapped__()
     assert whole > 2**28
     for text, expected in (("max\n", whole), ("1000000\n", 1_000_000), (f"{2**60}\n", whole)):
         limit.write_text(text)
         assert host.memory_bytes.__wrapped__() == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "limits"),
+    [
+        ("0::/a/b\n", {"a/memory.max": "700", "a/b/memory.max": "max"}, [700]),
+        ("0::/a/b\n", {"a/memory.max": "700", "a/b/memory.max": "900", "memory.max": "800"},
+         [900, 700, 800]),
+        ("0::/not/here\n", {"memory.max": "500"}, [500]),
+        ("5:cpu:/x\n4:memory,hugetlb:/a\n", {"memory/a/memory.limit_in_bytes": "300"}, [300]),
+        ("4:memory:/far/away\n", {"memory/memory.limit_in_bytes": "200"}, [200]),
+        ("nonsense\n", {"memory.max": "500"}, []),
+        ("", {}, []),
+    ],
+)  # fmt: skip
+def test_limits_of_all_groups_around_count(tmp_path, own, files, limits):
+    (tmp_path / "own").write_text(own)
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    assert host.cgroup_memory_limits(tmp_path / "cgroup", tmp_path / "own") == limits
 
 
 @pytest.fixture

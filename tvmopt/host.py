@@ -6,6 +6,7 @@ nothing but the standard library.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
-_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of x86-64
 _REQUEST_AMX = (158, 0x1023, 18)
@@ -111,11 +112,38 @@ def cache_bytes() -> dict[str, int]:
 
 @functools.cache
 def memory_bytes() -> int:
-    """Memory that this process may use: the machine's, further cut by a cgroup v2 limit."""
+    """Memory that this process may use: the machine's, further cut by its control groups."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if _MEMORY_LIMIT.exists() and (text := _MEMORY_LIMIT.read_text().strip()).isdigit():
-        memory = min(memory, int(text))
-    return memory
+    return min([memory, *cgroup_memory_limits(_CGROUPS, _OWN_CGROUPS)])
+
+
+def cgroup_memory_limits(mounted: Path, own: Path) -> list[int]:
+    """Limits in bytes of the control groups of a process and of all groups around them.
+
+    Args:
+        mounted: Where the groups are: ``/sys/fs/cgroup``.
+        own: Which groups are its own: ``/proc/self/cgroup``. Lines are ``0::/a/b`` in version 2,
+            ``4:memory:/a/b`` in version 1.
+    """
+    lines = own.read_text().splitlines() if own.exists() else []
+    limits = []
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            root, name = mounted, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = mounted / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = root / path.lstrip("/")
+        # In a container the path may be that of the machine, which is not there.
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(root):
+                break
+            with contextlib.suppress(OSError):
+                text = (folder / name).read_text().strip()
+                limits += [int(text)] if text.isdigit() else []
+    return limits
 
 
 @functools.cache

@@ -128,13 +128,14 @@ _ALL = (
               "end after so many trials in a row without a better artifact; 0: no limit"),
     Parameter("trial_timeout", float, 1200.0, "most seconds for one stage of a trial"),
     Parameter("memory_limit", float, 0.0,
-              "most memory in MB for one stage of a trial; 0: 80% of the machine's"),
+              "most memory in MB for one stage; 0: 80% of what this machine or container allows"),
     Parameter("study", str, "",
               "name of the study to begin or to go on with; default: one for the same question"),
     Parameter("storage", str, "",
               "database of studies (sqlite:///file.db, postgresql://...); default: "
               "tvmopt-studies.db beside the tracking store"),
     Parameter("seed", int, 0, "seed of what is tried in which order"),
+    Parameter("stage_timeout", float, 7200.0, "most seconds for one stage; 0: no limit"),
     Parameter("no_cache", bool, False, "true: do every stage again, reuse none"),
     Parameter("version", str, "", "version number or alias of the registered model"),
     Parameter("alias", str, "champion", "alias to give"),
@@ -146,6 +147,10 @@ _QUANTIZATION = ("quantization", "calibration", "calibration_samples")
 _CONVERSION = ("layout", "dtype", "skip_layers", *_QUANTIZATION, "max_accuracy_drop")
 _TUNING = ("strategy", "granularity", "topk", "trials", "time_budget")
 _BOARD = ("rpc_tracker", "rpc_key")
+
+
+_LIMITS = ("stage_timeout", "memory_limit")
+_LAST = (*_LIMITS, "no_cache")
 
 
 def _table(*names: str, **defaults: Any) -> tuple[Parameter, ...]:
@@ -176,14 +181,14 @@ def _search_table() -> tuple[Parameter, ...]:
 
 
 ENTRY_POINTS: dict[str, tuple[Parameter, ...]] = {
-    "main": _table(*_MODEL, *_CONVERSION, *_TUNING, "metric", "repeats", *_BOARD, "no_cache"),
+    "main": _table(*_MODEL, *_CONVERSION, *_TUNING, "metric", "repeats", *_BOARD, *_LAST),
     "sensitivity": _table(
-        *_MODEL, "dtypes", *_QUANTIZATION, "max_accuracy_drop", "sensitivity_time", "no_cache"
+        *_MODEL, "dtypes", *_QUANTIZATION, "max_accuracy_drop", "sensitivity_time", *_LAST
     ),
-    "convert": _table(*_MODEL, *_CONVERSION, "no_cache"),
-    "tune": _table(*_MODEL, *_CONVERSION, *_TUNING, *_BOARD, "warm_start", "no_cache"),
-    "build": _table(*_MODEL, *_CONVERSION, *_TUNING, *_BOARD, "no_cache"),
-    "evaluate": _table(*_MODEL, *_CONVERSION, *_TUNING, "metric", "repeats", *_BOARD, "no_cache"),
+    "convert": _table(*_MODEL, *_CONVERSION, *_LAST),
+    "tune": _table(*_MODEL, *_CONVERSION, *_TUNING, *_BOARD, "warm_start", *_LAST),
+    "build": _table(*_MODEL, *_CONVERSION, *_TUNING, *_BOARD, *_LAST),
+    "evaluate": _table(*_MODEL, *_CONVERSION, *_TUNING, "metric", "repeats", *_BOARD, *_LAST),
     "search": _search_table(),
     "worker": _table(
         "study", "storage", "model", "data", "trial_timeout", "memory_limit", "seed", study=None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import numpy as np
 import pytest
 
+from tvmopt.digest import sha256_file
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.frontend.reference import Reference
+from tvmopt.runtime import ModelMetadata, load
+from tvmopt.runtime.metadata import GOLDEN_FILE
 from tvmopt.runtime.model import read_golden
 
 
@@ -228,18 +232,33 @@ def test_other_golden_outputs_are_refused(conv, conv_bundle, copied, error):
 
     inputs, outputs = read_golden(conv_bundle, conv.metadata)
     outputs[0][0, 2] += error * np.abs(outputs[0]).max() + error
-    write_golden(copied, inputs, outputs)
+    _register(copied, write_golden(copied, inputs, outputs))
     with pytest.raises(AccuracyError, match=r"'y' must equal the golden output within 0\.001"):
+        load(copied).check_golden(copied)
+
+
+def test_golden_file_that_was_exchanged_is_refused(conv, conv_bundle, copied):
+    from tvmopt.runtime.bundle import write_golden
+
+    write_golden(copied, *read_golden(conv_bundle, conv.metadata))
+    (copied / GOLDEN_FILE).write_bytes((copied / GOLDEN_FILE).read_bytes() + b"more")
+    with pytest.raises(ArtifactError, match=r"golden\.npz must have sha256"):
         conv.check_golden(copied)
+
+
+def _register(folder, golden):
+    """Let the metadata name the hash of a golden file."""
+    metadata = ModelMetadata.read(folder)
+    dataclasses.replace(metadata, golden_sha256=sha256_file(golden)).write(folder)
 
 
 def test_golden_file_without_an_output(conv, conv_bundle, copied):
     from tvmopt.runtime.bundle import write_golden
 
     inputs, _ = read_golden(conv_bundle, conv.metadata)
-    write_golden(copied, inputs, [])
+    _register(copied, write_golden(copied, inputs, []))
     with pytest.raises(ArtifactError, match=r"golden\.npz must hold every input and output"):
-        conv.check_golden(copied)
+        load(copied).check_golden(copied)
 
 
 def test_metadata_says_what_it_is(two):

@@ -25,6 +25,8 @@ from tvmopt.arch.cpu import CpuArch
 #: Bytes from each level in the time of one byte from L1, on the machine of the fits.
 FITTED = {"l2": 0.56, "l3": 0.11, "dram": 0.065}
 
+# Ratios that a machine may have; what the file says beyond is damage.
+_LEAST, _MOST = 0.001, 2.0
 _ACCUMULATORS, _REPEATS = 8, 7
 # Bytes read by one call, at least, and the size of what is in no cache.
 _READ, _MEMORY = 16 * 1024 * 1024, 256 * 1024 * 1024
@@ -81,9 +83,9 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
         return {
             str(key): {level: float(ratios[level]) for level in FITTED}
             for key, ratios in known.items()
-            if all(float(ratios[level]) > 0 for level in FITTED)
+            if all(_LEAST < float(ratios[level]) <= _MOST for level in FITTED)
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -129,6 +129,12 @@ class AccuracyMeter:
             )
         rows = slice(0, valid)
         labels = labels[rows]
+        classes = actual[rows].reshape(valid, -1).shape[1]
+        if labels.size and labels.max() >= classes:
+            raise ConfigError(
+                f"labels must be class indices below {classes}, the classes of the first output, "
+                f"but the data holds {labels.max()}"
+            )
         self._right += int((actual[rows].reshape(valid, -1).argmax(1) == labels).sum())
         self._reference_right += int((expected[rows].reshape(valid, -1).argmax(1) == labels).sum())
 

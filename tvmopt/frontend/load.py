@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from tvmopt.errors import ModelError
+from tvmopt.frontend.names import check_names
 
 
 def load_onnx(path: str | Path) -> onnx.ModelProto:
@@ -21,11 +22,8 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
             lies outside the folder of the model.
     """
     path = Path(path)
-    if not path.exists():
-        raise ModelError(f"model must be an existing ONNX file, but there is none at '{path}'")
-    if path.is_dir():
-        raise ModelError(f"model must be an ONNX file, but '{path}' is a folder")
     model = _parse(path)
+    check_names(model)
     for location in _external_files(model):
         _check_inside(path, location)
     try:
@@ -41,8 +39,9 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
 def model_digest(path: str | Path) -> str:
     """sha256 over the model file and every external data file it names, as hex."""
     path = Path(path)
+    model = _parse(path)
     digest = hashlib.sha256(path.read_bytes())
-    for location in sorted(set(_external_files(_parse(path)))):
+    for location in sorted(set(_external_files(model))):
         file = _check_inside(path, location)
         digest.update(location.encode())
         digest.update(hashlib.sha256(file.read_bytes()).digest())
@@ -50,8 +49,9 @@ def model_digest(path: str | Path) -> str:
 
 
 def _parse(path: Path) -> onnx.ModelProto:
-    try:
-        model = onnx.load_model(str(path), load_external_data=False)
+    _check_file(path)
+    try:  # whatever the file is called: the other formats are for people to read
+        model = onnx.load_model(str(path), format="protobuf", load_external_data=False)
     except (DecodeError, OSError, ValueError) as error:
         raise ModelError(
             f"model must be a valid ONNX file, but '{path}' could not be parsed: "
@@ -63,6 +63,22 @@ def _parse(path: Path) -> onnx.ModelProto:
             "it is empty, truncated, or no ONNX file"
         )
     return model
+
+
+def _check_file(path: Path) -> None:
+    """Raise unless ``path`` is a regular file: reading a pipe or a device might never end."""
+    try:
+        if not path.exists():
+            raise ModelError(f"model must be an existing ONNX file, but there is none at '{path}'")
+        if path.is_dir():
+            raise ModelError(f"model must be an ONNX file, but '{path}' is a folder")
+        if not path.is_file():
+            raise ModelError(f"model must be a regular file, but '{path}' is a pipe or a device")
+    except OSError as error:  # a path too long, a loop of links
+        raise ModelError(
+            f"model must be an existing ONNX file, but '{str(path)[:100]}' cannot be opened: "
+            f"{error.strerror}"
+        ) from error
 
 
 def _external_files(model: onnx.ModelProto) -> Iterator[str]:
@@ -98,7 +114,13 @@ def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]
 
 def _check_inside(path: Path, location: str) -> Path:
     folder = path.parent.resolve()
-    file = (folder / location).resolve()
+    try:
+        file = (folder / location).resolve()
+    except (ValueError, OSError, RuntimeError) as error:  # a NUL, a loop of links
+        raise ModelError(
+            f"external tensor data must lie in a file, but '{path}' names "
+            f"{ascii(location)[:100]}: {_one_line(error)}; export the model again"
+        ) from error
     if not file.is_relative_to(folder):
         raise ModelError(
             f"external tensor data must lie in the folder of the model, but '{path}' names "

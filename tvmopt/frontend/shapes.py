@@ -9,25 +9,36 @@ import onnx
 from tvmopt.errors import ConfigError, ModelError
 
 Shapes = dict[str, tuple[int, ...]]
+# Parts between commas that no backslash stands before.
+_ENTRY = re.compile(r"(?:\\.|[^,\\])+")
+_MOST_DIGITS = 9
 _EXAMPLE = "for example input_shapes=image:1x3x224x224,mask:1x16"
 
 
 def parse_input_shapes(text: str) -> Shapes:
     """Parse ``"image:1x3x224x224,mask:1x16"``; a scalar is written ``"rate:"``.
 
+    In a name, a comma, a colon at its end, a blank at either end and a backslash are written with
+    a backslash before.
+
     Raises:
         ConfigError: When an entry is not ``name:AxBxC`` with positive integers.
     """
     shapes: Shapes = {}
-    for entry in filter(None, (part.strip() for part in text.split(","))):
+    for entry in filter(None, (part.strip() for part in _ENTRY.findall(text))):
         name, colon, dims = entry.rpartition(":")
-        if not colon or not name or not re.fullmatch(r"(\d+(x\d+)*)?", dims):
+        name = re.sub(r"\\(.)", r"\1", name)
+        if not colon or not name or not re.fullmatch(r"([0-9]+(x[0-9]+)*)?", dims):
             raise ConfigError(
                 f"input_shapes must be name:AxBxC[,name:AxB...], {_EXAMPLE}; but got {entry!r}"
             )
-        shape = tuple(int(d) for d in dims.split("x")) if dims else ()
+        sizes = dims.split("x") if dims else []
+        shape = tuple(int(d) if len(d) <= _MOST_DIGITS else 0 for d in sizes)
         if 0 in shape:
-            raise ConfigError(f"input_shapes must hold positive dimensions, but got {entry!r}")
+            raise ConfigError(
+                f"input_shapes must hold positive dimensions of at most {_MOST_DIGITS} digits, but "
+                f"got {entry[:100]!r}"
+            )
         if name in shapes:
             raise ConfigError(f"input_shapes must name each input once, but got {name!r} twice")
         shapes[name] = shape
@@ -36,7 +47,13 @@ def parse_input_shapes(text: str) -> Shapes:
 
 def format_input_shapes(shapes: Shapes) -> str:
     """Inverse of :func:`parse_input_shapes`."""
-    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+    return ",".join(
+        f"{_escaped(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items()
+    )
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"[\\,:]|^\s|\s$", r"\\\g<0>", name)
 
 
 def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -22,6 +22,7 @@ from tvmopt.errors import ConfigError
 from tvmopt.quantize import Sensitivity
 from tvmopt.quantize.report import BALANCED, ranked
 from tvmopt.quantize.roofline import roofline
+from tvmopt.search.plain_yaml import load_yaml
 from tvmopt.search.space import FLOAT, RISING, Effort, Space
 
 _LAYOUTS = ("NHWC", "NCHW16c", "NCHW")
@@ -106,8 +107,8 @@ def read_declared(
 def _read(path: Path) -> dict[str, Any]:
     rule = f"space must be a YAML file with a mapping of {', '.join(_KEYS)}"
     try:
-        data = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        data = load_yaml(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
         words = " ".join(str(error).split())
         raise ConfigError(f"{rule}, but '{path}' cannot be read: {words}") from error
     if not isinstance(data, dict) or not set(data) <= set(_KEYS):

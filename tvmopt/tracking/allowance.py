@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tvmopt import host
+from tvmopt.config import at_least
 from tvmopt.errors import LimitError
 from tvmopt.stages.watch import Allowance
 
@@ -38,14 +40,34 @@ class TrialLimits:
         if left <= 0:
             raise LimitError("the search has spent its time_budget", BUDGET_SPENT)
         limits = [s for s in (self.seconds, left) if 0 < s < float("inf")]
-        memory = self.memory_mb or _MEMORY_SHARE * host.memory_bytes() / 1e6
-        return Allowance(min(limits, default=0.0), memory)
+        return Allowance(min(limits, default=0.0), memory_mb(self.memory_mb))
 
     def explain(self, error: LimitError) -> LimitError:
         """The error, told apart: a stage that had as long as the budget lasted did not hang."""
         if error.failure_class == "timeout" and self.left() <= 0:
             return LimitError("the search has spent its time_budget", BUDGET_SPENT)
         return error
+
+
+def stage_allowance(params: Mapping[str, Any]) -> Allowance:
+    """What a stage of a command may use, by its parameters.
+
+    A search bounds the stages before and after its trials by ``trial_timeout`` and
+    ``time_budget``, other commands by ``stage_timeout``.
+
+    Raises:
+        ConfigError: When a limit is negative.
+    """
+    names = ("stage_timeout",) if "stage_timeout" in params else ("trial_timeout", "time_budget")
+    for name in (*names, "memory_limit"):
+        at_least(name, params.get(name, 0.0), 0)
+    limits = [float(params[name]) for name in names if params.get(name)]
+    return Allowance(min(limits, default=0.0), memory_mb(params.get("memory_limit", 0.0)))
+
+
+def memory_mb(limit: float) -> float:
+    """``limit``, or 80% of what this machine or its container allows where it is 0."""
+    return limit or _MEMORY_SHARE * host.memory_bytes() / 1e6
 
 
 class Stopwatch:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from mlflow import MlflowClient
 
+from tvmopt.stages.launch import UNLIMITED
+from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.console import say
 from tvmopt.tracking.orphans import close_orphans
 from tvmopt.tracking.runs import open_run
@@ -25,6 +27,7 @@ def command(
     *,
     use_cache: bool = True,
     threads: int = 1,
+    allow: Callable[[], Allowance] = lambda: UNLIMITED,
 ) -> Iterator[Session]:
     """Open the run of one command.
 
@@ -47,7 +50,7 @@ def command(
             run_id=run_id,
         ) as own,
     ):
-        yield Session(client, experiment, own, shown, use_cache, Path(folder), threads)
+        yield Session(client, experiment, own, shown, use_cache, Path(folder), threads, allow)
     close_orphans(client)  # those that were too young to be told from living ones
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from tvmopt.errors import ConfigError
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.tracking import registry
+from tvmopt.tracking.allowance import stage_allowance
 from tvmopt.tracking.command import command
 from tvmopt.tracking.model_source import local_model
 from tvmopt.tracking.request import EXAMPLE, Request, make_request, name_of
@@ -24,6 +25,8 @@ MEASURED_TAGS = (
     "peak_memory_mb",
 )  # fmt: skip
 """Metrics that every version carries as tags."""
+# Parameters that bound stages; they change no result.
+_LIMITS = ("stage_timeout", "memory_limit")
 
 
 def with_example(params: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +49,7 @@ def with_example(params: dict[str, Any]) -> dict[str, Any]:
 
 def checked_request(params: dict[str, Any]) -> Request:
     """Check the parameters; a model that MLflow holds is fetched first."""
-    values = {k: v for k, v in params.items() if k not in ("model", "no_cache")}
+    values = {k: v for k, v in params.items() if k not in ("model", "no_cache", *_LIMITS)}
     if "://" not in params["model"] and ":/" in params["model"]:
         open_store()
     # Kept until the process ends: child processes read the model from here.
@@ -70,11 +73,13 @@ def open_session(
         "data": str(request.data or ""),
     }
     resolved.pop("no_cache", None)
+    allowance = stage_allowance(params)
     return command(
         entry,
         request.name,
         resolved,
         use_cache=not no_cache,
+        allow=lambda: allowance,
         threads=request.evaluate.threads,
     )
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tvmopt.digest import sha256_text
+from tvmopt.errors import EnvironmentSetupError
 
 _FOLDER_MODE = 0o700
+_SHARED = Path("/tmp")  # the same for all commands, whatever TMPDIR is
 _FILE_MODE = 0o600
 
 
@@ -47,16 +50,40 @@ def alone(what: str, say: Callable[[str], None] = lambda text: None) -> Iterator
 
 
 def lock_folder() -> Path:
-    """Where the locks are: under ``XDG_CACHE_HOME``, by default ``~/.cache``."""
+    """Where the locks are: under ``XDG_CACHE_HOME``, by default ``~/.cache``; made when needed.
+
+    Where that cannot be written to, as in many containers, a private folder in /tmp takes its
+    place.
+
+    Raises:
+        EnvironmentSetupError: When that folder is not this user's alone.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "tvmopt"
+    folder = Path(base) / "tvmopt"
+    try:
+        folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    except OSError:
+        pass  # a read-only home
+    return _private_folder(_SHARED / f"tvmopt-locks-{os.getuid()}")
+
+
+def _private_folder(folder: Path) -> Path:
+    with suppress(FileExistsError):
+        folder.mkdir(mode=_FOLDER_MODE)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise EnvironmentSetupError(
+            f"'{folder}' must be a folder of this user alone, but it is not; remove it, or set "
+            "XDG_CACHE_HOME to a folder that can be written to"
+        )
+    return folder
 
 
 @contextmanager
 def _opened(name: str) -> Iterator[int]:
-    folder = lock_folder()
-    folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-    path = folder / f"{name}.lock"
+    path = lock_folder() / f"{name}.lock"
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
     try:
         yield file

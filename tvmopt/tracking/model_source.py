@@ -26,15 +26,7 @@ def local_model(model: str, download_to: Path) -> Path:
         ConfigError: When there is no such file or model, or it has no ONNX flavor.
     """
     if not _URI.match(model):
-        path = Path(model).expanduser()
-        if not path.exists():
-            raise ConfigError(
-                f"model must be an existing ONNX file or an MLflow URI (runs:/..., models:/...), "
-                f"but got {model!r} (there is no '{path.resolve()}')"
-            )
-        if path.is_dir() and (path / "MLmodel").is_file():
-            return _onnx_file(path, model)
-        return path.resolve()
+        return _local_file(model)
     try:
         folder = Path(_download_artifact_from_uri(model, output_path=str(download_to)))
     except (MlflowException, OSError) as error:
@@ -45,6 +37,20 @@ def local_model(model: str, download_to: Path) -> Path:
     if folder.is_file():
         return folder
     return _onnx_file(folder, model)
+
+
+def _local_file(model: str) -> Path:
+    rule = "model must be an existing ONNX file or an MLflow URI (runs:/..., models:/...), but got"
+    try:
+        path = Path(model).expanduser()
+        if not path.exists():
+            raise ConfigError(f"{rule} {model!r} (there is no '{path.resolve()}')")
+        if path.is_dir() and (path / "MLmodel").is_file():
+            return _onnx_file(path, model)
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a loop, no such user, a NUL
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{rule} {ascii(model)[:100]} ({reason})") from error
 
 
 def _onnx_file(folder: Path, model: str) -> Path:

@@ -14,6 +14,7 @@ from mlflow.entities import ViewType
 from mlflow.exceptions import MlflowException
 
 from tvmopt.search.urls import has_secret, masked_url
+from tvmopt.tracking.exclusive import alone
 
 _SQLITE = "sqlite:///"
 # Makes the UI open the experiment on its runs, not on traces of language models.
@@ -103,10 +104,11 @@ def _artifact_location(client: MlflowClient, name: str) -> str | None:
 
 
 def _create_schema(uri: str) -> None:
-    # MLflow's own lock-and-create, which its tracking store does not use (it checks and creates
-    # without the lock).
+    # MLflow checks and creates without a lock, or under one whose name in /tmp anybody can guess:
+    # it empties the file that a link of that name points to.
     from mlflow.store.db.utils import (
-        _safe_initialize_tables,
+        _all_tables_exist,
+        _initialize_tables,
         create_sqlalchemy_engine_with_retry,
     )
     from mlflow.store.model_registry.dbmodels import models as _registry  # noqa: F401
@@ -114,6 +116,8 @@ def _create_schema(uri: str) -> None:
 
     engine = create_sqlalchemy_engine_with_retry(uri)
     try:
-        _safe_initialize_tables(engine)
+        with alone(f"the schema of {uri}"):
+            if not _all_tables_exist(engine):
+                _initialize_tables(engine)
     finally:
         engine.dispose()

@@ -74,6 +74,8 @@ def main(
     repeats: int = 200,
     rpc_tracker: str = "",
     rpc_key: str = "",
+    stage_timeout: float = 7200.0,
+    memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> MainResult:
     """Take a model all the way: convert, tune, build, evaluate, register, promote.
@@ -153,6 +155,8 @@ def sensitivity(
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
     sensitivity_time: float = 120.0,
+    stage_timeout: float = 7200.0,
+    memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> StageOutput:
     """Measure what each layer costs and gains in each number format; proposes skip sets."""
@@ -176,6 +180,8 @@ def convert(
     calibration: str = "minmax",
     calibration_samples: int = 100,
     max_accuracy_drop: float = 0.01,
+    stage_timeout: float = 7200.0,
+    memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> StageOutput:
     """Read, import and check a model; gives the run of the convert stage."""
@@ -207,6 +213,8 @@ def tune(
     rpc_tracker: str = "",
     rpc_key: str = "",
     warm_start: str = "",
+    stage_timeout: float = 7200.0,
+    memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> StageOutput:
     """Find schedules for a model; converts it first unless that was done before.
@@ -247,6 +255,8 @@ def build(
     time_budget: float = 0.0,
     rpc_tracker: str = "",
     rpc_key: str = "",
+    stage_timeout: float = 7200.0,
+    memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> StageOutput:
     """Compile a model to a library and register it as a candidate; does what is missing before."""
@@ -285,6 +295,8 @@ def evaluate(
     repeats: int = 200,
     rpc_tracker: str = "",
     rpc_key: str = "",
+    stage_timeout: float = 7200.0,
+    memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> StageOutput:
     """Measure a model beside ONNX Runtime; does what is missing before."""

@@ -1,0 +1,69 @@
+"""Names in a model may be anything that prints: they come into logs, tables, plots and files.
+
+A control character could end a comment, a line of a table or a log, or steer a terminal.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+
+import onnx
+
+from tvmopt.errors import ModelError
+
+# Control and format characters (escape sequences, directions of text), line and paragraph
+# separators, halves of surrogate pairs.
+_REFUSED = ("Cc", "Cf", "Zl", "Zp", "Cs")
+_SHOWN = 80
+
+
+def check_names(model: onnx.ModelProto) -> None:
+    """Raise :class:`ModelError` for the first name that holds a control character."""
+    for kind, name in _names(model):
+        for character in name:
+            if unicodedata.category(character) in _REFUSED:
+                raise ModelError(
+                    f"names in a model must hold no control characters, but a {kind} is called "
+                    f"{ascii(name)[:_SHOWN]}; rename it and export the model again"
+                )
+
+
+def _names(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
+    for opset in model.opset_import:
+        yield "domain", opset.domain
+    yield from _of_graph(model.graph)
+    for function in model.functions:
+        yield "function", function.name
+        yield "domain", function.domain
+        yield from (("value", name) for name in (*function.input, *function.output))
+        for node in function.node:
+            yield from _of_node(node)
+
+
+def _of_graph(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
+    yield "graph", graph.name
+    for kind, values in (
+        ("input", graph.input), ("output", graph.output), ("value", graph.value_info)
+    ):  # fmt: skip
+        for value in values:
+            yield kind, value.name
+            for dim in value.type.tensor_type.shape.dim:
+                yield "dimension", dim.dim_param
+    yield from (("initializer", tensor.name) for tensor in graph.initializer)
+    yield from (("initializer", tensor.values.name) for tensor in graph.sparse_initializer)
+    for node in graph.node:
+        yield from _of_node(node)
+
+
+def _of_node(node: onnx.NodeProto) -> Iterator[tuple[str, str]]:
+    yield "node", node.name
+    yield "operator", node.op_type
+    yield "domain", node.domain
+    yield from (("value", name) for name in (*node.input, *node.output))
+    for attribute in node.attribute:
+        yield "attribute", attribute.name
+        if attribute.HasField("g"):
+            yield from _of_graph(attribute.g)
+        for graph in attribute.graphs:
+            yield from _of_graph(graph)
