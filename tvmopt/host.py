@@ -128,7 +128,10 @@ def cgroup_memory_limits(mounted: Path, own: Path) -> list[int]:
     lines = own.read_text().splitlines() if own.exists() else []
     limits = []
     for line in lines:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        number, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if not colon or not number.isdigit():
+            continue
         if controllers == "":
             root, name = mounted, "memory.max"
         elif "memory" in controllers.split(","):
