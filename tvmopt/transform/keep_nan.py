@@ -1,7 +1,7 @@
 """NaN-keeping maximum and minimum: ``max(x, 0)`` of NaN is NaN, as in ONNX.
 
-TVM lowers ``Max(a, b)`` to ``a > b ? a : b``, which gives ``b`` for NaN, so that Relu and Clip answer
-their bound. The pass runs on lowered functions, after TVM's simplifier, and rewrites each
+TVM lowers ``Max(a, b)`` to ``a > b ? a : b``, which gives ``b`` for NaN, so that Relu and Clip
+answer their bound. The pass runs on lowered functions, after TVM's simplifier, and rewrites each
 floating-point Max (and Min, with ``>`` for ``<``)::
 
     before                   after                              after, AArch64
@@ -11,9 +11,10 @@ floating-point Max (and Min, with ``>`` for ``<``)::
     m[i] = Max(x, m[i])      m[i] = Select(m[i] > x, m[i], x)   m[i] = llvm.maximum(x, m[i])
 
 The first line is one ``vmaxps`` on x86, which returns its second operand when unordered, and one
-``fmax`` on AArch64. The third line, a reduction, gives NaN where all elements are NaN: to keep every
-NaN takes three instructions on x86, and ONNX Runtime does not do it in MaxPool and ReduceMax either.
-An expression that is cast to an integer stays as it is, because the cast of NaN is undefined.
+``fmax`` on AArch64. The third line, a reduction, gives NaN where all elements are NaN: to keep
+every NaN takes three instructions on x86, and ONNX Runtime does not do it in MaxPool and ReduceMax
+either. An expression that is cast to an integer stays as it is, because the cast of NaN is
+undefined.
 
 On a GPU, float16 and bfloat16 stay, too: TVM writes the functions that they call into each source,
 and :func:`keep_nan_in_source` replaces them by ``__hmax_nan`` and ``__hmin_nan``. Vectors of more
