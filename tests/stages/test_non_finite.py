@@ -99,7 +99,8 @@ def test_integers_indices_and_quantised_models_are_not_compared() -> None:
 
     specs = [TensorSpec("image", (1, 4), "float32")]
     how = {"dtype": "float32", "quantised": False, "kind": "normal"}
-    assert compare_non_finite(never, never, [TensorSpec("ids", (1, 4), "int64")], ["y"], **how) is None
+    ids = [TensorSpec("ids", (1, 4), "int64")]
+    assert compare_non_finite(never, never, ids, ["y"], **how) is None
     assert compare_non_finite(never, never, specs, ["y"], **how | {"kind": "binary"}) is None
     found = compare_non_finite(never, never, specs, ["y"], **how | {"quantised": True})
     assert found is not None and "NaN" in found.line

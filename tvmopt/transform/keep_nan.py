@@ -113,7 +113,7 @@ def _reduction(
 ) -> tirx.BufferStore:
     """An element that is NaN becomes the maximum so far."""
     value = store.value
-    if not isinstance(value, tuple(_LLVM)) or not takes(value):
+    if not isinstance(value, tirx.Max | tirx.Min) or not takes(value):
         return store
     if _is_read(value.a, store):
         so_far, element = value.a, value.b
