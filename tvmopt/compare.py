@@ -73,6 +73,20 @@ def deviation(actual: np.ndarray, expected: np.ndarray, measure: str = "max") ->
     return float(found) if np.isfinite(found) else float("inf")
 
 
+def same_non_finite(actual: np.ndarray, expected: np.ndarray, infinities: bool = True) -> bool:
+    """Whether NaN is at the same places of both, and with ``infinities`` each infinity, too."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if actual.shape != expected.shape:
+        return False
+    if expected.dtype.kind in "iub":
+        return True
+    a, e = actual.astype(np.float64), expected.astype(np.float64)
+    if not np.array_equal(np.isnan(a), np.isnan(e)):
+        return False
+    either = np.isinf(a) | np.isinf(e)
+    return not infinities or np.array_equal(a[either], e[either], equal_nan=True)
+
+
 def cosine(actual: np.ndarray, expected: np.ndarray) -> float:
     """Cosine similarity of two arrays taken as vectors, over the finite values of ``expected``.
 

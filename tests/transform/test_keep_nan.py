@@ -1,173 +1,179 @@
-"""Maxima and minima keep NaN, as ONNX Runtime's do, at the price of no instruction."""
+"""Max and Min keep NaN: the rewritten functions, their machine code, and ONNX operators."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
-import onnxruntime as ort
+import onnx
 import pytest
 import tvm
-import tvm_ffi
-from onnx import helper
-from tvm import relax
+from onnx import TensorProto, helper
+from tvm import s_tir, te, tirx
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt import host
+from tvmopt.arch.gpus import GPUS
 from tvmopt.arch.target import resolve_target
-from tvmopt.build import build_library
-from tvmopt.frontend.importer import import_onnx
-from tvmopt.frontend.prepare import prepare
+from tvmopt.compare import same_non_finite
+from tvmopt.emulate.cuda import run as emulate
+from tvmopt.frontend import import_onnx, layer_table, prepare
+from tvmopt.frontend.reference import Reference
+from tvmopt.policy import policy_of
+from tvmopt.schedule.gpu.apply import gpu_kernel
+from tvmopt.stages.check import compile_for_check
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
-from tvmopt.transform.keep_nan import keep_nan_in
-from tvmopt.transform.lower import lower
-from tvmopt.transform.reduce_from_infinity import reduce_from_infinity
+from tvmopt.transform.keep_nan import keep_nan_in, keep_nan_in_source
 
-SHAPE = [1, 4, 6, 6]
-RNG = np.random.default_rng(0)
-CONSTANTS = {
-    "low": np.float32(0), "high": np.float32(6), "half": np.float32(0.5),
-    "slope": RNG.standard_normal((4, 1, 1), np.float32),
-    "w": RNG.standard_normal((8, 4, 3, 3), np.float32),
-    "g": RNG.standard_normal((144, 5), np.float32),
+_TARGETS = {
+    "x86": {"kind": "llvm", "mcpu": "sapphirerapids"},
+    "aarch64": {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76"},
+    "riscv64": {
+        "kind": "llvm", "mtriple": "riscv64-linux-gnu", "mcpu": "generic-rv64",
+        "mattr": ["+m", "+a", "+f", "+d", "+v"],
+    },
 }  # fmt: skip
+_ZERO, _SIX = tirx.const(0.0, "float32"), tirx.const(6.0, "float32")
 
 
-def node(op, *inputs, out="y", **attributes):
-    return helper.make_node(op, list(inputs), [out], **attributes)
+@T.prim_func(s_tir=True)
+def _before(
+    a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32"),
+    c: T.Buffer((8,), "float32"), d: T.Buffer((8,), "int32"),
+) -> None:
+    for i in range(8):
+        c[i] = T.max(a[i], T.float32(0))
+        c[i] = T.min(a[i], b[i])
+        c[0] = T.max(a[i], c[0])
+        d[i] = T.Cast("int32", T.max(a[i], T.float32(0)))
+        d[i] = T.max(d[i], 0)
 
 
-OPERATORS = {
-    "Relu": [node("Relu", "x")],
-    "Clip": [node("Clip", "x", "low", "high")],
-    "Max with a constant": [node("Max", "x", "half")],
-    "Max": [node("Max", "x", "z")],
-    "Min": [node("Min", "x", "z")],
-    "MaxPool": [node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2])],
-    "ReduceMax": [node("ReduceMax", "x", axes=[3])],
-    "HardSwish": [node("HardSwish", "x")],
-    "HardSigmoid": [node("HardSigmoid", "x")],
-    "LeakyRelu": [node("LeakyRelu", "x")],
-    "PRelu": [node("PRelu", "x", "slope")],
-    "Softmax": [node("Softmax", "x", axis=3)],
-    "Sigmoid": [node("Sigmoid", "x")],
-    "Tanh": [node("Tanh", "x")],
-    "Erf": [node("Erf", "x")],
-    "Exp": [node("Exp", "x")],
-    "Elu": [node("Elu", "x")],
-    "Selu": [node("Selu", "x")],
-    "Softplus": [node("Softplus", "x")],
-    "ThresholdedRelu": [node("ThresholdedRelu", "x")],
-    "Sign": [node("Sign", "x")],
-    "Conv, Relu": [node("Conv", "x", "w", out="t"), node("Relu", "t")],
-    "Conv, Clip": [node("Conv", "x", "w", out="t"), node("Clip", "t", "low", "high")],
-    "Gemm, Relu": [
-        node("Flatten", "x", out="f"), node("Gemm", "f", "g", out="t"), node("Relu", "t"),
-    ],
-}  # fmt: skip
+@T.prim_func(s_tir=True)
+def _after(
+    a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32"),
+    c: T.Buffer((8,), "float32"), d: T.Buffer((8,), "int32"),
+) -> None:
+    for i in range(8):
+        x = T.float32()
+        c[i] = T.Let(T.Select(x < T.float32(0), T.float32(0), x), where={x: a[i]})
+        y = T.float32()
+        z = T.float32()
+        c[i] = T.Let(
+            T.Let(T.Select(T.Not(z == z), z, T.Select(y > z, z, y)), where={z: b[i]}),
+            where={y: a[i]},
+        )
+        w = T.float32()
+        c[0] = T.Let(T.Select(c[0] > w, c[0], w), where={w: a[i]})
+        d[i] = T.Cast("int32", T.max(a[i], T.float32(0)))
+        d[i] = T.max(d[i], 0)
 
 
-def _kind(array):
-    """0 finite, 1 infinite, 2 negative infinite, 3 NaN."""
-    return np.select([np.isnan(array), array == np.inf, array == -np.inf], [3, 1, 2], 0)
+def test_extrema_of_floats_become_selects_that_keep_nan() -> None:
+    tvm.ir.assert_structural_equal(keep_nan_in(_before, "cpu").body, _after.body, True)
 
 
-def _inputs(what):
-    rng = np.random.default_rng(1)
-    x, z = rng.standard_normal(SHAPE, np.float32), rng.standard_normal(SHAPE, np.float32)
-    if what == "some":  # no two in a row that ReduceMax looks at: there ONNX Runtime may lose one
-        for place, value in enumerate([np.inf, -np.inf, 3e38, -3e38, 1e-40]):
-            x.flat[5 + 7 * place] = value
-        z.flat[3], x.flat[60] = np.nan, np.nan
-    else:
-        x[:] = {"NaN": np.nan, "+inf": np.inf, "-inf": -np.inf}[what]
-    return {"x": x, "z": z}
-
-
-@pytest.mark.parametrize("schedule", ["none", "default"])
-@pytest.mark.parametrize("name", OPERATORS)
-def test_operators_say_nan_where_onnx_runtime_does(name, schedule, make_model, tmp_path):
-    used = {i for n in OPERATORS[name] for i in n.input}
-    inputs = [i for i in ("x", "z") if i in used]
-    model = make_model(
-        OPERATORS[name],
-        dict.fromkeys(inputs, ("float32", SHAPE)),
-        {"y": ("float32", None)},
-        {k: v for k, v in CONSTANTS.items() if k in used},
+def _assembly(compute, target: str) -> str:
+    a, b = (te.placeholder((1024,), "float32", name) for name in "AB")
+    out = te.compute((1024,), lambda i: compute(a[i], b[i]), "C")
+    sch = s_tir.Schedule(te.create_prim_func([a, b, out]))
+    _, inner = sch.split(sch.get_loops(sch.get_sblock("C"))[0], [None, 16])
+    sch.vectorize(inner)
+    built = tvm.tirx.build(
+        sch.mod, target=tvm.target.Target(_TARGETS[target]), pipeline=CPU_PIPELINE
     )
-    target = resolve_target("host", 1)
-    lowered = lower(import_onnx(prepare(model, {}).model), target.to_tvm(), winograd=False)
-    build_library(lowered, target, tmp_path / "op.so", schedule=schedule)
-    library = tvm.runtime.load_module(str(tmp_path / "op.so"))
-    main = relax.VirtualMachine(library, tvm.cpu())["main"]
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    for what in ("some", "NaN", "+inf", "-inf"):
-        given = {i: _inputs(what)[i] for i in inputs}
-        got = main(*map(tvm.runtime.tensor, given.values())).numpy()
-        [want] = session.run(None, given)
-        if name in ("ReduceMax", "MaxPool") and what == "some":
-            continue  # of a NaN among numbers either may lose some, each others
-        np.testing.assert_array_equal(_kind(got), _kind(want), err_msg=what)
+    text = built.inspect_source("asm")
+    return text[text.index("main_compute_:") :].split("-- End")[0]
 
 
-def _relu_and_maximum():
-    @T.prim_func
-    def before(
-        a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32"), i: T.Buffer((4,), "int32")
-    ):
-        for k in range(4):
-            b[k] = T.max(a[k], T.float32(0))
-        for k in range(4):
-            i[k] = T.max(i[k], 0)
-
-    return before
+@pytest.mark.parametrize("bounds", [1, 2])
+def test_a_bound_is_one_instruction_on_x86(bounds) -> None:
+    text = _assembly(
+        lambda a, b: te.max(te.min(a * b, _SIX) if bounds == 2 else a * b, _ZERO), "x86"
+    )
+    products, found = text.count("vmulps"), re.findall(r"vm(?:ax|in)ps", text)
+    assert products and len(found) == bounds * products
+    assert not re.search(r"vcmp|vblend|\{%k", text)
 
 
-def test_integers_stay_as_they_are_and_constants_take_one_selection():
-    text = keep_nan_in(_relu_and_maximum(), "cpu").script()
-    assert text.count("T.Select") == 1
-    assert "T.Select(x < T.float32(0.0), T.float32(0.0), x)" in text
-    assert "T.max(i[k], 0)" in text
+def test_a_bound_is_one_instruction_that_keeps_nan_on_aarch64() -> None:
+    text = _assembly(lambda a, b: te.max(te.min(a, _SIX), _ZERO), "aarch64")
+    assert re.search(r"fmax\s+v\d+\.4s", text) and re.search(r"fmin\s+v\d+\.4s", text)
+    assert not re.search(r"fmaxnm|fminnm|fcmgt", text)
 
 
-def test_reductions_begin_at_infinity_and_other_constants_stay():
-    lowest = float(np.finfo(np.float32).min)
-
-    @T.prim_func
-    def before(
-        a: T.Buffer((4,), "float32"),
-        m: T.Buffer((1,), "float32"),
-        mask: T.Buffer((1,), "float32"),
-    ):
-        m[0] = T.float32(lowest)
-        mask[0] = T.float32(lowest)
-        for k in range(4):
-            m[0] = T.max(m[0], a[k])
-
-    stores = []
-    body = reduce_from_infinity(before).body
-    tvm_ffi.structural_walk(body, (tvm.tirx.BufferStore, stores.append), order="post")
-    constants = {
-        str(s.buffer.name): float(s.value.value)
-        for s in stores
-        if isinstance(s.value, tvm.tirx.FloatImm)
-    }
-    assert constants == {"m": -np.inf, "mask": lowest}
+def test_a_bound_is_no_maximum_that_drops_nan_on_riscv() -> None:
+    text = _assembly(lambda a, b: te.max(a, _ZERO), "riscv64")
+    assert "vmflt.vf" in text and "vfmax" not in text
+    assert "vmflt.vv" in _assembly(te.max, "riscv64")
 
 
-@pytest.mark.skipif(host.isa() != "x86_64", reason="reads x86's assembly")
-@pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4", "znver4"])
-def test_bounds_take_no_further_instruction_on_x86(mcpu):
-    @T.prim_func(s_tir=True)
-    def relu(a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32")):
-        T.func_attr({"global_symbol": "relu"})
-        for i in T.serial(64):
-            for j in T.vectorized(16):
-                b[i * 16 + j] = T.min(T.max(a[i * 16 + j], T.float32(0)), T.float32(6))
+_X = np.linspace(-2, 2, 64).astype(np.float32)
+_X[[3, 17, 18, 33, 34, 40, 41, 63]] = [np.nan, np.inf, -np.inf, 1e38, -1e38, 1e-42, -1e-42, np.nan]
+_ALONE = [
+    "Relu", "HardSwish", "HardSigmoid", "LeakyRelu", "Softmax", "Sigmoid", "Tanh", "Erf", "Gelu",
+    "Elu", "Selu", "Softplus", "Softsign", "Mish", "Exp", "Log", "Sqrt", "Round", "Floor", "Abs",
+    "Reciprocal", "LogSoftmax",
+]  # fmt: skip
+_BOUNDS = {"Clip": (0.0, 6.0), "PRelu": (0.25,), "Max": (0.0,), "Min": (0.0,), "Pow": (2.0,)}
 
-    target = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
-    counts = []
-    for pipeline in ("s_tir", CPU_PIPELINE):
-        built = tvm.tirx.build(tvm.IRModule({"relu": relu}), target=target, pipeline=pipeline)
-        lines = [line.split() for line in built.inspect_source("asm").splitlines() if line.strip()]
-        kinds = ("vmax", "vmin", "vcmp", "vand", "vblend")
-        counts.append(sum(line[0].startswith(kinds) for line in lines))
-    assert counts[0] == counts[1] > 0
+
+def _operators() -> onnx.ModelProto:
+    """A model with an output for each operator, all of one input."""
+    nodes, weights = [], []
+    for op in (*_ALONE, *_BOUNDS):
+        names = []
+        for number, value in enumerate(_BOUNDS.get(op, ())):
+            names.append(f"{op}_{number}")
+            weights.append(onnx.numpy_helper.from_array(np.array(value, np.float32), names[-1]))
+        nodes.append(helper.make_node(op, ["x", *names], [op]))
+    nodes.append(helper.make_node("Max", ["x", "turned"], ["max_of_tensors"]))
+    weights.append(onnx.numpy_helper.from_array(np.roll(_X, 7), "turned"))
+    outputs = [
+        helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, [64]) for node in nodes
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [64])
+    graph = helper.make_graph(nodes, "operators", [x], outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """What ONNX Runtime and the compiled model give for each operator."""
+    prepared = prepare(_operators(), {})
+    reference = Reference(prepared.reference)
+    module = import_onnx(prepared.model, layer_table(prepared.model))
+    got = compile_for_check(module, resolve_target("host", 1))([_X])
+    pairs = zip(got, reference({"x": _X}), strict=True)
+    return dict(zip(reference.output_names, pairs, strict=True))
+
+
+@pytest.mark.parametrize("operator", [*_ALONE, *_BOUNDS, "max_of_tensors"])
+def test_nan_and_infinities_are_where_onnx_runtime_has_them(answers, operator) -> None:
+    got, wanted = answers[operator]
+    assert same_non_finite(got, wanted)
+    assert np.isnan(got).any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("bound", ["clip", "maximum"])
+def test_gpu_kernels_keep_nan(dtype, bound) -> None:
+    a, b = (te.placeholder((64, 96), dtype, name) for name in "AB")
+    zero, six = tirx.const(0.0, dtype), tirx.const(6.0, dtype)
+    clip = bound == "clip"
+    out = te.compute(
+        (64, 96), lambda *i: te.max(te.min(a[i], six), zero) if clip else te.max(a[i], b[i]), "C"
+    )
+    func, arch = te.create_prim_func([a, out] if clip else [a, b, out]), GPUS["nvidia-h200"]
+    x, y = np.random.default_rng(0).standard_normal((2, 64, 96)).astype(dtype)
+    x[3, 5], y[4, 6], x[7, 7], x[8, 8] = np.nan, np.nan, np.inf, -np.inf
+    wanted = np.clip(x, 0, 6) if clip else np.maximum(x, y)
+    hint = list(policy_of(func, arch).ranked)[1].hint
+    zeros = np.zeros((64, 96), dtype)
+    [got] = emulate(gpu_kernel(func, hint), [x] if clip else [x, y], [zeros], arch)
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_cuda_functions_of_half_precision_keep_nan() -> None:
+    before = "  return __hgt(__half(a), __half(b)) ? a : b;\n  return __hlt(a, b) ? a : b;\n"
+    after = "  return __hmax_nan(a, b);\n  return __hmin_nan(a, b);\n"
+    assert keep_nan_in_source(before) == after

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -87,9 +86,6 @@ def quiet_from_onnx(
     return with_layers(mod, names, [indices[name] for name in names])
 
 
-_PAIRWISE = {"Max": relax.op.maximum, "Min": relax.op.minimum}
-
-
 class _LabellingImporter(ONNXGraphImporter):
     """TVM's importer, which also says which node every anchor came from.
 
@@ -105,14 +101,8 @@ class _LabellingImporter(ONNXGraphImporter):
     def _convert_operator(
         self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
-        given = [i for i in inputs if i is not None]
-        if op_name in _PAIRWISE and not all(isinstance(i, tvm.ir.GenericConst) for i in given):
-            # TVM stacks the operands and reduces them, which is slower and may lose NaN.
-            result = functools.reduce(
-                lambda a, b: self.bb.normalize(_PAIRWISE[op_name](a, b)), given
-            )
-        elif op_name == "ThresholdedRelu":  # TVM's product is NaN for -inf
-            x, alpha = given[0], float(attrs.get("alpha", 1.0))
+        if op_name == "ThresholdedRelu":  # TVM's product is NaN for -inf
+            x, alpha = inputs[0], float(attrs.get("alpha", 1.0))
             dtype = str(x.ty.dtype)
             bound, zero = relax.const(alpha, dtype), relax.const(0, dtype)
             result = self.bb.normalize(relax.op.where(relax.op.greater(x, bound), x, zero))

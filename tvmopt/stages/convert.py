@@ -54,8 +54,7 @@ from tvmopt.stages.module_files import (
     write_module,
     write_script,
 )
-from tvmopt.stages.nonfinite import TAG as NONFINITE
-from tvmopt.stages.nonfinite import check_nonfinite
+from tvmopt.stages.non_finite import NON_FINITE_TAG, NonFinite, compare_non_finite
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.sensitivity import read_proposal
 from tvmopt.stages.signature import Signature
@@ -146,6 +145,7 @@ def convert(
     criteria = _criteria(config, source)
     tags: dict[str, str] = {}
     findings: Findings | None = None
+    non_finite: NonFinite | None = None
     exact = reference if source is prepared.model else Reference(source)
     if target.missing_on_host():
         tags["tvmopt.unchecked"] = f"target {target.device} does not run on this machine"
@@ -155,6 +155,10 @@ def convert(
         try:
             findings = check_conversion(run, trials, reference.output_names, criteria, exact)
         except AccuracyError as error:
+            if name := _with_nan(trials):
+                raise AccuracyError(
+                    f"{error}; the data holds NaN in input {name!r}: remove such samples"
+                ) from error
             culprit = first_bad_layer(
                 lambda tapped: conversion_of(import_onnx(tapped, layers), config.layout).mod,
                 prepared.model,
@@ -165,11 +169,15 @@ def convert(
                 criteria.min_cosine,
             )
             raise AccuracyError(f"{error}; {culprit}") from error
-
-        # A quantised value is no NaN, and in 16 bits other numbers overflow.
-        if config.dtype == "float32" and exact is reference:
-            found = check_nonfinite(run, reference, trials[0].inputs)
-            tags |= {NONFINITE: found} if found else {}
+        non_finite = compare_non_finite(
+            run,
+            exact,
+            specs,
+            reference.output_names,
+            dtype=config.dtype,
+            quantised=is_quantized(source),
+            kind=kind,
+        )
 
     golden = trials[-1]
     # What a conversion to another number format computes is what the library must reproduce.
@@ -195,12 +203,14 @@ def convert(
     ).write(out_dir)
     progress(5, 5, "done")
     tags |= {"tvmopt.layout": config.layout, "tvmopt.dtype": config.dtype}
+    if non_finite is not None:
+        tags[NON_FINITE_TAG] = non_finite.tag
     metrics = _metrics(rows, converted, findings)
     metrics |= {"convert_s": time.perf_counter() - start, "params_bytes": float(params_bytes)}
-    changed = _changed(config, prepared, rows, converted, findings, trials, params_bytes)
-    if NONFINITE in tags:
-        changed.append(f"NaN and infinities: {tags[NONFINITE]}")
-    return StageResult(metrics, tags, changed)
+    lines = _changed(config, prepared, rows, converted, findings, trials, params_bytes)
+    if non_finite is not None:
+        lines.append(non_finite.line)
+    return StageResult(metrics, tags, lines)
 
 
 def _trials(
@@ -229,6 +239,15 @@ def _trials(
                     f"the reference must run on the given data, but ONNX Runtime says: {reason}"
                 ) from error
     return kind, trials
+
+
+def _with_nan(trials: Sequence[Trial]) -> str:
+    """Name of an input of which some trial holds NaN; empty where there is none."""
+    for trial in trials:
+        for name, array in trial.inputs.items():
+            if array.dtype.kind == "f" and np.isnan(array).any():
+                return name
+    return ""
 
 
 def _check_numbers(batch: Arrays) -> None:

@@ -13,8 +13,8 @@ floating-point Max (and Min, with ``>`` for ``<``)::
 The first line is one ``vmaxps`` on x86, which returns its second operand when unordered, and one
 ``fmax`` on AArch64. The third line, a reduction, gives NaN where all elements are NaN: to keep
 every NaN takes three instructions on x86, and ONNX Runtime does not do it in MaxPool and ReduceMax
-either.
-An expression that is cast to an integer stays as it is, because the cast of NaN is undefined.
+either. An expression that is cast to an integer stays as it is, because the cast of NaN is
+undefined.
 
 On a GPU, float16 and bfloat16 stay, too: TVM writes the functions that they call into each source,
 and :func:`keep_nan_in_source` replaces them by ``__hmax_nan`` and ``__hmin_nan``. Vectors of more
@@ -113,7 +113,7 @@ def _reduction(
 ) -> tirx.BufferStore:
     """An element that is NaN becomes the maximum so far."""
     value = store.value
-    if not isinstance(value, tuple(_LLVM)) or not takes(value):
+    if not isinstance(value, tirx.Max | tirx.Min) or not takes(value):
         return store
     if _is_read(value.a, store):
         so_far, element = value.a, value.b

@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.transform.fold_numpy import FoldConstantNumpy
+from tvmopt.transform.pairwise_extrema import PairwiseExtrema
 from tvmopt.transform.raise_tensor_ir import RaiseTensorIR
 
 
@@ -13,6 +14,7 @@ def simplify_passes() -> list[tvm.transform.Pass]:
     """Operators instead of TensorIR, inference forms, constants folded, dead code gone."""
     return [
         RaiseTensorIR(),
+        PairwiseExtrema(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
         FoldConstantNumpy(),

@@ -1,0 +1,149 @@
+"""What it costs that Relu, Clip and Max keep NaN: each model with the pass and without it.
+
+``python -m benchmarks.nan_cost [--only NAME | --model FILE.onnx --input_shapes S] [--threads N]
+[--seconds S] [--json FILE]`` compiles each model with the default schedules twice with the pass
+(:mod:`tvmopt.transform.keep_nan`) and once without it. The calls take turns in one process. The
+table has medians with 95% intervals; the ratio of the two equal libraries shows the noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from benchmarks import options, report
+from benchmarks.cpu_models import Job, jobs
+from benchmarks.interleave import Timing, geometric_mean, interleave
+
+KEPT, DROPPED, AGAIN = "kept", "dropped", "kept again"
+_ROUNDS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One model.
+
+    Attributes:
+        name: Its name.
+        timings: By contender: with the pass, without it, and with it once more.
+        problem: Why there are no timings; empty when there are.
+    """
+
+    name: str
+    timings: dict[str, Timing] = dataclasses.field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether the model was measured."""
+        return not self.problem
+
+    @property
+    def cost(self) -> float:
+        """Latency with the pass by latency without it."""
+        return self.timings[KEPT].median / self.timings[DROPPED].median
+
+    @property
+    def noise(self) -> float:
+        """Latency of the second library with the pass by latency of the first."""
+        return self.timings[AGAIN].median / self.timings[KEPT].median
+
+
+def compiled(
+    lowered: Any, target: Any, folder: Path, keeps_nan: bool
+) -> Callable[..., Any]:
+    """``main`` of the lowered module, compiled with the pass or without it."""
+    import tvm
+    from tvm import relax
+
+    from tvmopt.build import build_library
+    from tvmopt.transform import cpu_pipeline
+
+    path = Path(tempfile.mkdtemp(dir=folder)) / "library.so"
+    keep_nan = cpu_pipeline.keep_nan if keeps_nan else lambda module: module
+    with mock.patch.object(cpu_pipeline, "keep_nan", keep_nan):
+        build_library(lowered, target, path)
+    return relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())["main"]
+
+
+def measure(job: Job, threads: int, seconds: float) -> Row:
+    """Compile and time one model."""
+    import tvm
+
+    from tvmopt.arch.target import resolve_target, set_thread_environment
+    from tvmopt.frontend import import_onnx, layer_table, load_onnx, parse_input_shapes, prepare
+    from tvmopt.frontend.reference import Reference, input_specs, working_random_inputs
+    from tvmopt.transform.lower import lower
+
+    set_thread_environment(threads)
+    target = resolve_target("host", threads)
+    prepared = prepare(load_onnx(job.path), parse_input_shapes(job.shapes))
+    reference = Reference(prepared.reference)
+    _, inputs, _ = working_random_inputs(reference, input_specs(prepared.reference), seed=0)
+    module = import_onnx(prepared.model, layer_table(prepared.model))
+    lowered = lower(module, target.to_tvm())
+    tensors = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in inputs.values()]
+    with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
+        calls = {
+            name: functools.partial(
+                compiled(lowered, target, Path(scratch), name != DROPPED), *tensors
+            )
+            for name in (KEPT, DROPPED, AGAIN)
+        }
+        return Row(job.name, interleave(calls, time_limit_s=seconds, rounds=_ROUNDS))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows in Markdown."""
+    header = ["model", "with the pass, ms", "without, ms", "with / without", "equal libraries"]
+    return report.markdown(
+        header,
+        [
+            [
+                row.name, str(row.timings[KEPT]), str(row.timings[DROPPED]),
+                f"{row.cost:.4f}", f"{row.noise:.4f}",
+            ]
+            for row in rows if row.right
+        ],
+    )  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = options.make_parser("nan_cost", __doc__, 30.0, "most seconds of timing a model")
+    args: argparse.Namespace = options.parse(parser, arguments)
+    with options.errors_in_one_line(parser):
+        todo = jobs(parser, args)
+    facts = report.environment(args.threads)
+    report.print_environment(facts)
+    rows: list[Row] = []
+    for job in todo:
+        try:
+            rows.append(measure(job, args.threads, args.seconds))
+        except Exception as error:  # one model must not cost the others
+            rows.append(Row(job.name, problem=report.one_line(error)))
+            print(f"{job.name}: {rows[-1].problem}", file=sys.stderr)
+    print(f"\n{table(rows)}\n")
+    means = {
+        "with / without": geometric_mean(row.cost for row in rows if row.right),
+        "equal libraries": geometric_mean(row.noise for row in rows if row.right),
+    }
+    for name, mean in means.items():
+        print(f"- {name}, geometric mean: {report.number(mean, '.4f')}")
+    if args.json:
+        measured = [dataclasses.asdict(row) for row in rows]
+        report.write_json(args.json, {**facts, "rows": measured, "geometric_means": means})
+    return 0 if all(row.right for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""ONNX's Max and Min of several tensors, element by element, without a copy of them.
+
+before -> after: ``max(stack((broadcast_to(a), b, c), axis=0), axis=0)`` ->
+``maximum(maximum(a, b), c)``, and the same of ``min``.
+
+TVM's importer writes the first form, a reduction, which drops NaN of all tensors but the last; the
+second gives NaN for NaN of any (:mod:`tvmopt.transform.keep_nan`), as ONNX Runtime does.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+_PAIRWISE = {"relax.max": relax.op.maximum, "relax.min": relax.op.minimum}
+
+
+@mutator
+class _Pairwise(PyExprMutator):
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(op)
+        if _name(call) not in _PAIRWISE or call.attrs.keepdims or not call.attrs.axis:
+            return call
+        stack = self._value(call.args[0])
+        if _name(stack) != "relax.stack":
+            return call
+        axes = [int(axis) for axis in call.attrs.axis]
+        tensors = self._value(stack.args[0])
+        if axes != [int(stack.attrs.axis)] or not isinstance(tensors, relax.Tuple):
+            return call
+        fields = list(tensors.fields)
+        if len(fields) > 1:  # one at least keeps its shape, and so the others need not be copied
+            fields[1:] = [self._narrow(field) for field in fields[1:]]
+        pairwise = _PAIRWISE[_name(call)]
+        return functools.reduce(
+            lambda a, b: self.builder_.normalize(pairwise(a, b)), fields
+        )
+
+    def _value(self, expr: relax.Expr) -> relax.Expr:
+        bound = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+        return expr if bound is None else bound
+
+    def _narrow(self, expr: relax.Expr) -> relax.Expr:
+        """What ``expr`` broadcasts, if it does."""
+        value = self._value(expr)
+        return value.args[0] if _name(value) == "relax.broadcast_to" else expr
+
+
+def _name(expr: relax.Expr) -> str:
+    is_operator = isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
+    return str(expr.op.name) if is_operator else ""
+
+
+@tvm.transform.module_pass(opt_level=0, name="PairwiseExtrema")
+class PairwiseExtrema:
+    """Write maxima and minima of stacked tensors pairwise; see the module's docstring."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Apply the pass to every Relax function of ``mod``."""
+        pairwise = _Pairwise(mod)
+        for var, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                pairwise.builder_.update_func(var, pairwise.visit_expr(func))
+        return pairwise.builder_.get()
