@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import mlflow
 from mlflow import MlflowClient
@@ -24,8 +28,8 @@ def open_store() -> MlflowClient:
 
     The URI is MLflow's own choice (environment, else SQLite in the working directory), made
     absolute and put back into the environment, so that child processes in other folders use the
-    same store. A fresh database gets its schema under a lock: several processes that create it at
-    once would ruin it.
+    same store. A fresh database gets its schema under a lock, and a fresh SQLite file its name when
+    it is complete: several processes that create it at once would ruin it, and so would a kill.
     """
     if not sys.stderr.isatty():
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -96,14 +100,27 @@ def _create_schema(uri: str) -> None:
     # MLflow's own lock-and-create, which its tracking store does not use (it checks and creates
     # without the lock).
     from mlflow.store.db.utils import (
+        _initialize_tables,
         _safe_initialize_tables,
         create_sqlalchemy_engine_with_retry,
     )
     from mlflow.store.model_registry.dbmodels import models as _registry  # noqa: F401
     from mlflow.store.tracking.dbmodels import models as _tracking  # noqa: F401
 
-    engine = create_sqlalchemy_engine_with_retry(uri)
-    try:
-        _safe_initialize_tables(engine)
-    finally:
-        engine.dispose()
+    def create(at: str, initialise: Callable[[Any], None]) -> None:
+        engine = create_sqlalchemy_engine_with_retry(at)
+        try:
+            initialise(engine)
+        finally:
+            engine.dispose()
+
+    file = Path(uri.removeprefix(_SQLITE))
+    if uri.startswith(_SQLITE + "/") and file.parent.is_dir() and not file.exists():
+        # A process that is killed in a migration leaves a database that no migration takes any
+        # more: the file gets its name when it is complete.
+        with tempfile.TemporaryDirectory(prefix=".tvmopt-schema-", dir=file.parent) as folder:
+            draft = Path(folder) / file.name
+            create(f"{_SQLITE}{draft}", _initialize_tables)
+            with suppress(OSError):  # another process was faster, or there are no hard links here
+                os.link(draft, file)
+    create(uri, _safe_initialize_tables)
