@@ -39,7 +39,7 @@ from tvmopt.tracking.search_loop import Work
 from tvmopt.tracking.stage_run import Session, StageOutput
 
 SPACE = Space(
-    ("float32",), {}, tuple(f"NCHW{n}c" for n in range(2, 10)), (Effort("default"),)
+    ("float32",), {}, tuple(f"NCHW{n}c" for n in range(2, 8)), (Effort("default"),)
 )
 SEARCHES = 2
 FAULTS = ("kill the group", "kill one process", "terminate", "hang up", "stop for a while")

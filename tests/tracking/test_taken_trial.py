@@ -32,10 +32,9 @@ STAGES = [StageOutput("stage", "digest", "run", Path(), METRICS, False)] * 4
 class Worker:
     """A worker, and what its stages do: by turns what the test puts into ``ends``."""
 
-    def __init__(self, folder: Path, monkeypatch) -> None:
-        uri = f"sqlite:///{folder / 'mlflow.db'}"
-        self.client = MlflowClient(uri, uri)
-        experiment = self.client.create_experiment("taken")
+    def __init__(self, client: MlflowClient, folder: Path, monkeypatch) -> None:
+        self.client = client
+        experiment = client.create_experiment(str(folder))
         parent = self.client.create_run(experiment).info.run_id
         session = Session(self.client, experiment, parent, {}, True, folder, 1)
         storage, budget = open_storage(f"sqlite:///{folder / 'studies.db'}"), Budget(2, 0.0)
@@ -67,9 +66,15 @@ class Worker:
         return STAGES
 
 
+@pytest.fixture(scope="module")
+def client(tmp_path_factory) -> MlflowClient:
+    uri = f"sqlite:///{tmp_path_factory.mktemp('taken') / 'mlflow.db'}"
+    return MlflowClient(uri, uri)
+
+
 @pytest.fixture
-def worker(tmp_path, monkeypatch) -> Worker:
-    return Worker(tmp_path, monkeypatch)
+def worker(client, tmp_path, monkeypatch) -> Worker:
+    return Worker(client, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import mlflow
@@ -27,8 +29,8 @@ def open_store() -> MlflowClient:
 
     The URI is MLflow's own choice (environment, else SQLite in the working directory), made
     absolute and put back into the environment, so that child processes in other folders use the
-    same store. A fresh database gets its schema under a lock: several processes that create it at
-    once would ruin it.
+    same store. A fresh database gets its schema under a lock, and a fresh SQLite file its name when
+    it is complete: several processes that create it at once would ruin it, and so would a kill.
     """
     if not sys.stderr.isatty():
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -114,10 +116,22 @@ def _create_schema(uri: str) -> None:
     from mlflow.store.model_registry.dbmodels import models as _registry  # noqa: F401
     from mlflow.store.tracking.dbmodels import models as _tracking  # noqa: F401
 
-    engine = create_sqlalchemy_engine_with_retry(uri)
-    try:
-        with alone(f"the schema of {uri}"):
+    def create(at: str) -> None:
+        engine = create_sqlalchemy_engine_with_retry(at)
+        try:
             if not _all_tables_exist(engine):
                 _initialize_tables(engine)
-    finally:
-        engine.dispose()
+        finally:
+            engine.dispose()
+
+    file = Path(uri.removeprefix(_SQLITE))
+    with alone(f"the schema of {uri}"):
+        if uri.startswith(_SQLITE + "/") and file.parent.is_dir() and not file.exists():
+            # A process that is killed in a migration leaves a database that no migration takes
+            # any more: the file gets its name when it is complete.
+            with tempfile.TemporaryDirectory(prefix=".tvmopt-schema-", dir=file.parent) as folder:
+                draft = Path(folder) / file.name
+                create(f"{_SQLITE}{draft}")
+                with suppress(OSError):  # somebody was faster, or there are no hard links here
+                    os.link(draft, file)
+        create(uri)

@@ -1,0 +1,57 @@
+"""What must hold after faults: one end for every choice, and runs that say the same."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import optuna
+from mlflow import MlflowClient
+from optuna.trial import TrialState
+
+#: To be set when commands remove the temporary folders of killed ones.
+FOLDERS_ARE_SWEPT = False
+_VOID = ("orphaned", "interrupted", "duplicate")
+
+
+def trial_runs(uri: str) -> dict[str, str]:
+    """Status of each trial's run by its id; no run of any kind may be RUNNING."""
+    client = MlflowClient(uri, uri)
+    ids = [e.experiment_id for e in client.search_experiments()]
+    found = client.search_runs(ids, max_results=20_000)
+    assert not [r.info.run_id for r in found if r.info.status == "RUNNING"]
+    return {r.info.run_id: r.info.status for r in found if "tvmopt.trial" in r.data.tags}
+
+
+def check_study(
+    url: str, name: str, runs: dict[str, str], choices: int, killed_stages: int
+) -> int:
+    """Check a study that has come to its end; returns how many of its stages were killed.
+
+    Args:
+        url: Its database.
+        name: Its name.
+        runs: Of :func:`trial_runs`; the runs of the trials that count are taken out.
+        choices: How many choices it must have made, with the baseline.
+        killed_stages: Most trials that may have failed because their stage was killed.
+    """
+    trials = optuna.load_study(study_name=name, storage=url).get_trials()
+    assert not [t.number for t in trials if t.state == TrialState.RUNNING]
+    ended = [t for t in trials if t.user_attrs.get("failure_class") not in _VOID]
+    failed = [t.user_attrs["failure_class"] for t in ended if t.state == TrialState.FAIL]
+    assert failed == ["killed"] * len(failed)
+    assert len(failed) <= killed_stages
+    made = Counter(json.dumps(t.user_attrs["choice"], sort_keys=True) for t in ended)
+    assert set(made.values()) == {1}, made
+    assert len(made) == choices
+    for trial in ended:
+        status = runs.pop(trial.user_attrs["run_id"])
+        assert (status == "FINISHED") == (trial.state == TrialState.COMPLETE), trial.number
+    return len(failed)
+
+
+def check_folders(folder: Path) -> None:
+    """Nothing may lie in the temporary folder when the last command has ended."""
+    if FOLDERS_ARE_SWEPT:
+        assert list(folder.glob("*tvmopt-*")) == []
