@@ -67,10 +67,11 @@ def compiled(
 
     from tvmopt.build import build_library
     from tvmopt.transform import cpu_pipeline
+    from tvmopt.transform.keep_nan import keep_nan
 
     path = Path(tempfile.mkdtemp(dir=folder)) / "library.so"
-    keep_nan = cpu_pipeline.keep_nan if keeps_nan else lambda module: module
-    with mock.patch.object(cpu_pipeline, "keep_nan", keep_nan):
+    changed = keep_nan if keeps_nan else lambda module: module
+    with mock.patch.object(cpu_pipeline, "keep_nan", changed):
         build_library(lowered, target, path)
     return relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())["main"]
 
