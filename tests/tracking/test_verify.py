@@ -65,8 +65,9 @@ def register(store, tmp_path, monkeypatch):
     """Register a bundle under a name of its own."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     monkeypatch.chdir(tmp_path)
-    before = mlflow.get_tracking_uri()
+    before, registry_before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
     mlflow.set_tracking_uri(store)
+    mlflow.set_registry_uri(store)  # other tests of this process may have set one
     client = MlflowClient(store, store)
     name = tmp_path.name
 
@@ -80,6 +81,7 @@ def register(store, tmp_path, monkeypatch):
 
     yield make
     mlflow.set_tracking_uri(before)
+    mlflow.set_registry_uri(registry_before)
 
 
 @pytest.fixture
