@@ -158,7 +158,8 @@ def test_every_input_is_read_once_and_by_vectors(m) -> None:
     assert stores["gpu_winograd_out"].count("compute_intermediate") == m * m
     for text in code.values():
         body = text[text.rindex("__global__") :]
-        assert "for (" not in body and "?" not in body  # straight-line code, no choice left
+        body = re.sub(r"\((\w+) < 0x0p\+0f[^?]*\? 0x0p\+0f[^:]*: \1\)", "relu", body)
+        assert "for (" not in body and "?" not in body  # straight-line code, no choice but Relu's
         assert "int64_t" not in body
 
 
