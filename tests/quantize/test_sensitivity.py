@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import json
 import math
 import time
@@ -255,3 +256,9 @@ def test_a_type_that_was_not_analysed(analysis):
     only = Sensitivity(("int8",), (), (), 0, 0.0, {})
     with pytest.raises(ConfigError, match=r"one that was analysed \(int8\), but got 'float16'"):
         only.proposed("float16")
+
+
+def test_names_in_a_plot_are_no_mathematics(analysis, tmp_path):
+    costs = tuple(dataclasses.replace(cost, name=r"$\frac{$") for cost in analysis.costs)
+    path = dataclasses.replace(analysis, costs=costs).plot(tmp_path / "sensitivity.png")
+    assert path.stat().st_size > 10_000

@@ -55,7 +55,9 @@ def plot_sensitivity(result: Sensitivity, path: Path) -> Path:
             sets.plot([size], [loss], "o", color=colour, fillstyle=style, markersize=6)
     names = {cost.index: cost.name for cost in result.costs}
     if 0 < len(names) <= _MOST_NAMES:
-        gains.set_xticks(list(names), [_short(n) for n in names.values()], rotation=90, fontsize=6)
+        shown = [_short(name) for name in names.values()]
+        # A name with dollars is no formula.
+        gains.set_xticks(list(names), shown, rotation=90, fontsize=6, parse_math=False)
     noise.set_ylabel("signal to noise of the outputs (dB)")
     gains.set_ylabel("time saved by the roofline (%)")
     sets.set_ylabel("1 - cosine of the outputs")

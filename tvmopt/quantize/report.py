@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmopt.errors import ConfigError
+from tvmopt.spreadsheet import write_csv
 
 MEASURED, ESTIMATED, NOT_CONVERTIBLE = "measured", "estimated", "not convertible"
 
@@ -178,9 +178,8 @@ class Sensitivity:
         """Write :meth:`rows` as CSV."""
         fields = [f.name for f in dataclasses.fields(LayerCost)]
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [*fields, "sqnr_db", "proposed_skip"])
-            writer.writeheader()
-            writer.writerows(self.rows())
+            header = [*fields, "sqnr_db", "proposed_skip"]
+            write_csv(file, header, ([row[name] for name in header] for row in self.rows()))
 
     def plot(self, path: Path) -> Path:
         """Draw costs, gains and skip sets to a PNG file; returns ``path``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import csv
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tvmopt.config import BuildConfig
 from tvmopt.digest import sha256_file
 from tvmopt.runtime import ModelMetadata, load
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE
+from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.module_files import read_module
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
@@ -113,11 +113,16 @@ def build(
 
 def _write_sources(path: Path, built: BuiltLibrary) -> None:
     with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["function", "schedule", "record", "instructions"])
-        for name, source in sorted(built.sources.items()):
-            used = " ".join(built.instructions.get(name, ()))
-            writer.writerow([name, source, built.records.get(name, "none: no database"), used])
+        rows = (
+            (
+                name,
+                source,
+                built.records.get(name, "none: no database"),
+                " ".join(built.instructions.get(name, ())),
+            )
+            for name, source in sorted(built.sources.items())
+        )
+        write_csv(file, ["function", "schedule", "record", "instructions"], rows)
 
 
 def _records(built: BuiltLibrary) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -37,6 +36,7 @@ from tvmopt.quantize import Scheme, is_quantized, quantize_model
 from tvmopt.random_inputs import KINDS
 from tvmopt.runtime.bundle import write_golden
 from tvmopt.runtime.metadata import TensorSpec
+from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.auto_layout import choose_layout
 from tvmopt.stages.calibrate import read_ranges
 from tvmopt.stages.check import (
@@ -382,13 +382,10 @@ def _changed(
 
 def _write_layers(path: Path, rows: Sequence[Layer]) -> None:
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [f.name for f in dataclasses.fields(Layer)])
-        writer.writeheader()
-        writer.writerows(dataclasses.asdict(row) for row in rows)
+        write_csv(file, [f.name for f in dataclasses.fields(Layer)], map(dataclasses.astuple, rows))
 
 
 def _write_changes(path: Path, converted: Conversion) -> None:
     with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([f.name for f in dataclasses.fields(LayoutChange)])
-        writer.writerows(dataclasses.astuple(change) for change in converted.layout_changes)
+        fields = [f.name for f in dataclasses.fields(LayoutChange)]
+        write_csv(file, fields, map(dataclasses.astuple, converted.layout_changes))

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import statistics
 import time
@@ -20,6 +19,7 @@ from typing import Any
 import tvm
 
 from tvmopt.arch.target import TargetSpec
+from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.network_timing import measured_seconds
 from tvmopt.stages.result import Progress
 from tvmopt.transform.lower import lower
@@ -216,18 +216,17 @@ def write_alternatives(tuning: LayerTuning, path: Path) -> None:
     """Write every way of every layer as CSV: what it was modelled and measured to take."""
     assert tuning.alternatives is not None
     with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            ["layer", "name", "layout", "algorithm", "modelled_cycles", "latency_us", "chosen"]
-        )
+        rows = []
         for way in tuning.alternatives.ways:
             us = tuning.latency_us.get(way.workload)
             one = way.implementation
             measured = "not measured: modelled too dear" if us is None else f"{us:.2f}"
-            writer.writerow(
+            rows.append(
                 [way.layer, way.name, one.layout or "as converted", one.algorithm,
                  f"{way.cycles:.0f}", measured, tuning.plan.get(way.layer) == one]
             )  # fmt: skip
+        header = ["layer", "name", "layout", "algorithm", "modelled_cycles", "latency_us", "chosen"]
+        write_csv(file, header, rows)
 
 
 def in_words(tuning: LayerTuning) -> list[str]:

@@ -50,7 +50,8 @@ def as_text(table: Sequence[Sequence[str]]) -> str:
 
 def as_markdown(table: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
-    head, *body = ["| " + " | ".join(row) + " |" for row in table]
+    escaped = ([cell.replace("|", "\\|") for cell in row] for row in table)
+    head, *body = ["| " + " | ".join(row) + " |" for row in escaped]
     return "\n".join([head, "|" + " --- |" * len(table[0]), *body]) + "\n"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Sequence
 
 from tvmopt.search.limits import in_words
 from tvmopt.search.plan import FAILED, FINISHED
 from tvmopt.search.study import Record
+from tvmopt.spreadsheet import write_csv
 from tvmopt.tracking.trial import ADJUSTED, REFERENCE_MS
 
 COLUMNS = (
@@ -49,7 +49,7 @@ def table(
 def as_csv(cells: Sequence[Sequence[str]]) -> str:
     """A table as CSV."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(cells)
+    write_csv(out, cells[0], cells[1:])
     return out.getvalue()
 
 

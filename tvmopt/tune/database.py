@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +233,10 @@ def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
 def _replace_file(path: Path, text: str) -> None:
     # A rename is atomic, so a kill leaves the old file or the new one, never a part.
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # a rename before its contents would survive a power cut empty
     partial.replace(path)
 
 

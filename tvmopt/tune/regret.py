@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from tvmopt.spreadsheet import write_csv
 
 TOPS = (1, 5, 20)
 
@@ -41,9 +42,8 @@ def regret_rows(log: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def write_regret(rows: list[dict[str, Any]], path: Path) -> None:
     """Write the rows as CSV."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["task", "measured", "best_us", "best_rank", *_columns()])
-        writer.writeheader()
-        writer.writerows(rows)
+        header = ["task", "measured", "best_us", "best_rank", *_columns()]
+        write_csv(file, header, ([row[name] for name in header] for row in rows))
 
 
 def mean_regret(rows: list[dict[str, Any]]) -> dict[str, float]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from pathlib import Path
 
+from tvmopt.spreadsheet import write_csv
 from tvmopt.tune.base import TaskResult
 
 _COLUMNS = (
@@ -49,9 +49,7 @@ def task_rows(tasks: Iterable[TaskResult]) -> list[dict[str, str]]:
 def write_task_csv(tasks: Iterable[TaskResult], path: Path) -> Path:
     """Write the table as CSV with a header line; returns ``path``."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, _COLUMNS)
-        writer.writeheader()
-        writer.writerows(task_rows(tasks))
+        write_csv(file, _COLUMNS, (row.values() for row in task_rows(tasks)))
     return path
 
 
