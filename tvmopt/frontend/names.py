@@ -5,28 +5,24 @@ A control character could end a comment, a line of a table or a log, or steer a 
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator
 
 import onnx
 
 from tvmopt.errors import ModelError
+from tvmopt.printable import is_printable
 
-# Control and format characters (escape sequences, directions of text), line and paragraph
-# separators, halves of surrogate pairs.
-_REFUSED = ("Cc", "Cf", "Zl", "Zp", "Cs")
 _SHOWN = 80
 
 
 def check_names(model: onnx.ModelProto) -> None:
     """Raise :class:`ModelError` for the first name that holds a control character."""
     for kind, name in _names(model):
-        for character in name:
-            if unicodedata.category(character) in _REFUSED:
-                raise ModelError(
-                    f"names in a model must hold no control characters, but a {kind} is called "
-                    f"{ascii(name)[:_SHOWN]}; rename it and export the model again"
-                )
+        if not is_printable(name):
+            raise ModelError(
+                f"names in a model must hold no control characters, but a {kind} is called "
+                f"{ascii(name)[:_SHOWN]}; rename it and export the model again"
+            )
 
 
 def _names(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:

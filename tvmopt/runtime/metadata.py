@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from tvmopt.errors import ArtifactError
+from tvmopt.printable import is_printable
 
 FORMAT = 1
 METADATA_FILE = "model.json"
@@ -20,6 +22,8 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "tolerance": (int, float),
 }  # fmt: skip
 _TARGET_KINDS: dict[str, type | tuple[type, ...]] = {"isa": str, "mcpu": str, "cpu_flags": list}
+_MOST_BYTES = 10_000_000
+_MOST_THREADS = 4096
 _GPU_KINDS: dict[str, type | tuple[type, ...]] = {"name": str, "sm": int}
 
 
@@ -102,6 +106,12 @@ class ModelMetadata:
                 f"a compiled model must be a folder with {METADATA_FILE}, but '{folder}' has none; "
                 "give the folder that save_model or pull wrote"
             )
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise ArtifactError(
+                f"{METADATA_FILE} must have at most {_MOST_BYTES} bytes, but '{path}' has {size}; "
+                "fetch or build the model again"
+            )
         content = path.read_bytes()
         found = hashlib.sha256(content).hexdigest()
         if sha256 not in (None, found):
@@ -124,15 +134,44 @@ class ModelMetadata:
                 raise TypeError(f"instructions is {instructions!r}")
             data["instructions"] = tuple(instructions)
             for side in ("inputs", "outputs"):
-                data[side] = tuple(
-                    TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in data[side]
-                )
-            return cls(**data)
-        except (ValueError, TypeError, KeyError) as error:
+                if not isinstance(data[side], list):
+                    raise TypeError(f"{side} is no list")
+                data[side] = tuple(_tensor(tensor) for tensor in data[side])
+            found_model = cls(**data)
+            _check_values(found_model)
+            return found_model
+        except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+            reason = ascii(str(error) or type(error).__name__)[1:-1][:200]
             raise ArtifactError(
-                f"'{path}' must be the metadata of a compiled model, but it is damaged ({error}); "
+                f"'{path}' must be the metadata of a compiled model, but it is damaged ({reason}); "
                 "fetch or build the model again"
             ) from error
+
+
+def _tensor(data: Any) -> TensorSpec:
+    if not isinstance(data, dict):
+        raise TypeError(f"a tensor is {data!r}")
+    name, shape, dtype = data["name"], data["shape"], data["dtype"]
+    if not isinstance(name, str) or not isinstance(dtype, str) or not isinstance(shape, list):
+        raise TypeError(f"a tensor is {data!r}")
+    if not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+        raise ValueError(f"the shape of {name} is {shape}")
+    return TensorSpec(name, tuple(shape), dtype)
+
+
+def _check_values(model: ModelMetadata) -> None:
+    if type(model.threads) is not int or not 1 <= model.threads <= _MOST_THREADS:
+        raise ValueError(f"threads is {model.threads}")
+    if isinstance(model.tolerance, bool) or not 0 <= model.tolerance < math.inf:
+        raise ValueError(f"tolerance is {model.tolerance}")
+    if model.measure not in ("max", "rms"):
+        raise ValueError(f"measure is {model.measure!r}")
+    texts = [model.name, model.host_cpu, model.tvm_version, model.tvmopt_version, model.device]
+    for tensor in (*model.inputs, *model.outputs):
+        texts += [tensor.name, tensor.dtype]
+    for text in texts:
+        if not is_printable(text):
+            raise ValueError(f"{text!r} holds control characters")
 
 
 def _check_kinds(data: dict[str, Any], kinds: dict[str, type | tuple[type, ...]]) -> None:
