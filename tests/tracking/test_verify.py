@@ -242,7 +242,10 @@ def test_names_of_inputs_do_not_run_as_code(register, two_input_bundle, tmp_path
     data["inputs"][0]["name"] = _NAME.format(marker)
     data["inputs"][1]["name"] = "| a | <b>"
     (bundle / METADATA_FILE).write_text(json.dumps(data))
-    # such a name is refused where a model is read; here it has come as far as the registry
+    # Refused where a model and its metadata are read; here it has come as far as the registry.
+    with pytest.raises(ArtifactError, match="holds control characters"):
+        ModelMetadata.read(bundle)
+    monkeypatch.setattr("tvmopt.runtime.metadata.is_printable", lambda text: True)
     monkeypatch.setattr(pull, "_run_sample", lambda folder: "")
     registered = register(bundle)
     folder = pull.pull(registered.name, "1", str(tmp_path / "pulled"))
