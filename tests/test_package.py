@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LEVELS = [
     {
         "errors", "host", "process", "versions", "compare", "digest", "random_inputs",
-        "cuda_runtime", "printable", "scratch", "spreadsheet",
+        "cuda_runtime", "markdown", "printable", "scratch", "spreadsheet",
     },
     {"arch", "link", "cuda"},
     {"intrin"},

@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from tvmopt.compare import MEASURES
 from tvmopt.errors import ArtifactError
 from tvmopt.printable import is_printable
 
@@ -164,7 +165,7 @@ def _check_values(model: ModelMetadata) -> None:
         raise ValueError(f"threads is {model.threads}")
     if isinstance(model.tolerance, bool) or not 0 <= model.tolerance < math.inf:
         raise ValueError(f"tolerance is {model.tolerance}")
-    if model.measure not in ("max", "rms"):
+    if model.measure not in MEASURES:
         raise ValueError(f"measure is {model.measure!r}")
     texts = [model.name, model.host_cpu, model.tvm_version, model.tvmopt_version, model.device]
     for tensor in (*model.inputs, *model.outputs):

@@ -34,6 +34,7 @@ from tvmopt.remote.model import RemoteModel, describe
 from tvmopt.remote.session import open_session
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.runtime.metadata import LIBRARY_FILE
+from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
@@ -383,9 +384,7 @@ def _write(
     accuracies: dict[str, Accuracy],
 ) -> None:
     with (out_dir / TABLE_FILE).open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+        write_csv(file, rows[0], (row.values() for row in rows))
     (out_dir / "latency_samples.json").write_text(
         json.dumps({label: [s * 1e3 for s in values] for label, values in samples.items()})
     )

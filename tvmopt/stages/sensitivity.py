@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import time
@@ -14,6 +13,7 @@ from tvmopt.config import SensitivityConfig
 from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
 from tvmopt.quantize import Scheme, Sensitivity, SkipSet
 from tvmopt.quantize import sensitivity as measure
+from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.calibrate import calibration_data, read_ranges
 from tvmopt.stages.result import Progress, StageResult
 
@@ -78,8 +78,9 @@ def read_sensitivity(folder: Path) -> Sensitivity:
 
 def _write_skip_sets(path: Path, sets: Sequence[SkipSet]) -> None:
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [f.name for f in dataclasses.fields(SkipSet)])
-        writer.writeheader()
-        for found in sets:
-            listed = " ".join(map(str, found.layers))
-            writer.writerow({**dataclasses.asdict(found), "layers": listed})
+        listed = (
+            dataclasses.asdict(found) | {"layers": " ".join(map(str, found.layers))}
+            for found in sets
+        )
+        fields = [f.name for f in dataclasses.fields(SkipSet)]
+        write_csv(file, fields, (row.values() for row in listed))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tvmopt.markdown import table_row
+
 _HEADERS = (
     "variant",
     "p50 ms",
@@ -50,8 +52,7 @@ def as_text(table: Sequence[Sequence[str]]) -> str:
 
 def as_markdown(table: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
-    escaped = ([cell.replace("|", "\\|") for cell in row] for row in table)
-    head, *body = ["| " + " | ".join(row) + " |" for row in escaped]
+    head, *body = map(table_row, table)
     return "\n".join([head, "|" + " --- |" * len(table[0]), *body]) + "\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from tvmopt.markdown import table_row
 from tvmopt.spreadsheet import write_csv
 from tvmopt.tune.base import TaskResult
 
@@ -55,14 +56,10 @@ def write_task_csv(tasks: Iterable[TaskResult], path: Path) -> Path:
 
 def write_task_markdown(tasks: Iterable[TaskResult], path: Path) -> Path:
     """Write the table as Markdown; returns ``path``."""
-    lines = [_line(_COLUMNS), _line("---" for _ in _COLUMNS)]
-    lines += [_line(row[column] for column in _COLUMNS) for row in task_rows(tasks)]
+    lines = [table_row(_COLUMNS), table_row("---" for _ in _COLUMNS)]
+    lines += [table_row(row[column] for column in _COLUMNS) for row in task_rows(tasks)]
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _number(value: float | None) -> str:
