@@ -65,7 +65,6 @@ def register(store, tmp_path, monkeypatch):
     """Register a bundle under a name of its own."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     monkeypatch.chdir(tmp_path)
-    before, registry_before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
     mlflow.set_tracking_uri(store)
     mlflow.set_registry_uri(store)  # other tests of this process may have set one
     client = MlflowClient(store, store)
@@ -80,8 +79,9 @@ def register(store, tmp_path, monkeypatch):
         return Registered(client, name, saved)
 
     yield make
-    mlflow.set_tracking_uri(before)
-    mlflow.set_registry_uri(registry_before)
+    # None, not the value before: a URI that is set takes precedence over the environment.
+    mlflow.set_tracking_uri(None)
+    mlflow.set_registry_uri(None)
 
 
 @pytest.fixture
