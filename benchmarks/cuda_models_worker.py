@@ -80,10 +80,10 @@ class Contenders:
         errors = {}
         for contender in list(self.runs):
             try:
-                got = _tensor(self.torch, self.runs[contender]())
+                got = tensor_of(self.torch, self.runs[contender]())
                 self.torch.cuda.synchronize()
                 errors[contender] = error_of(self.torch, got.float(), wanted)
-                self.timers[contender] = self._timer(self.runs[contender])
+                self.timers[contender] = burst_timer(self.torch, self.runs[contender])
             except Exception as error:  # one contender's fault is told, and the others go on
                 self.problems[contender] = last_line(error)
         name, version = self.torch.cuda.get_device_name(), self.torch.__version__
@@ -161,29 +161,30 @@ class Contenders:
         with self.torch.no_grad():
             return self.network.module().cuda()(self.image).clone()
 
-    def _timer(self, run: Callable[[], Any]) -> Callable[[], float]:
-        """Milliseconds of a call, of a burst of them that the host waits for once."""
-        sync = self.torch.cuda.synchronize
-        launch = getattr(run, "launch", run)
-        for _ in range(3):
+
+def burst_timer(torch: Any, run: Callable[[], Any]) -> Callable[[], float]:
+    """Timer of one call: milliseconds, from a burst of calls that the host waits for once."""
+    sync = torch.cuda.synchronize
+    launch = getattr(run, "launch", run)
+    for _ in range(3):
+        launch()
+    sync()
+    start = time.perf_counter()
+    launch()
+    sync()
+    count = max(2, round(_BURST_S / (time.perf_counter() - start)))
+
+    def timed() -> float:
+        start = time.perf_counter()
+        for _ in range(count):
             launch()
         sync()
-        start = time.perf_counter()
-        launch()
-        sync()
-        count = max(2, round(_BURST_S / (time.perf_counter() - start)))
+        return (time.perf_counter() - start) / count * 1e3
 
-        def timed() -> float:
-            start = time.perf_counter()
-            for _ in range(count):
-                launch()
-            sync()
-            return (time.perf_counter() - start) / count * 1e3
-
-        return timed
+    return timed
 
 
-def _tensor(torch: Any, result: Any) -> Any:
+def tensor_of(torch: Any, result: Any) -> Any:
     """The first output, as PyTorch's tensor."""
     if isinstance(result, torch.Tensor):
         return result
