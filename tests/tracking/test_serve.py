@@ -3,239 +3,46 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import dataclasses
 import gzip
 import http.client
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
-from unittest import mock
 
 import mlflow
 import numpy as np
-import onnxruntime as ort
 import pytest
 from mlflow import MlflowClient
 
+from tests.tracking.bad_bodies import BAD_BODIES, MARKER, small_x
+from tests.tracking.serving import JSON, inputs_body
 from tvmopt.runtime import load
-from tvmopt.tracking import registry
 
-NAME = "conv"
-JSON = {"Content-Type": "application/json"}
 _CLOSE = "Connection: close"
-MARKER = "hunter2"  # part of every payload that could come back
-CLIENTS, REQUESTS = 8, 50
-_START_S = 120
-
-
-@dataclasses.dataclass
-class Server:
-    """A server process, its address, its samples and what ONNX Runtime says of them."""
-
-    process: subprocess.Popen
-    port: int
-    samples: np.ndarray
-    wanted: np.ndarray
-
-    def ask(self, body=b"", headers=JSON, method="POST", path="/invocations"):
-        """Status, body and headers of the answer to one request on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            connection.request(method, path, body, dict(headers))
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode(), dict(answer.getheaders())
-        finally:
-            connection.close()
-
-    def raw(self, data: bytes, end: bool = False) -> bytes:
-        """All that comes back for bytes of one's own until the server closes or is silent."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
-            connection.sendall(data)
-            if end:
-                connection.shutdown(socket.SHUT_WR)
-            found = b""
-            connection.settimeout(1)
-            with contextlib.suppress(TimeoutError, ConnectionResetError):
-                while part := connection.recv(65536):
-                    found += part
-            return found
-
-    def check(self, number: int = 0) -> None:
-        """One good request is answered right."""
-        sample = self.samples[number % len(self.samples)]
-        status, text, _ = self.ask(json.dumps({"inputs": sample.tolist()}))
-        assert status == 200, text
-        got = np.array(json.loads(text)["predictions"], np.float32)
-        np.testing.assert_allclose(got, self.wanted[number % len(self.samples)], atol=1e-3)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory, conv_bundle):
-    """Folder with a store in which the single-input bundle is the champion."""
-    folder = tmp_path_factory.mktemp("serve")
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    with mock.patch.dict(os.environ, MLFLOW_TRACKING_URI=uri):
-        mlflow.set_tracking_uri(uri)
-        mlflow.set_registry_uri(uri)
-        experiment = client.create_experiment(NAME, (folder / "artifacts").as_uri())
-        run = client.create_run(experiment)
-        client.set_terminated(run.info.run_id)
-        registry.register(client, NAME, conv_bundle, run.info.run_id, {})
-        client.set_registered_model_alias(NAME, "champion", "1")
-        # None, not the value before: a URI that is set takes precedence over the environment.
-        mlflow.set_tracking_uri(None)
-        mlflow.set_registry_uri(None)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def answers(conv_build):
-    """Samples for the model, and what ONNX Runtime says of them."""
-    session = ort.InferenceSession(
-        str(conv_build / "model.onnx"), providers=["CPUExecutionProvider"]
-    )
-    samples = np.random.default_rng(5).standard_normal((16, 1, 3, 8, 8)).astype(np.float32)
-    return samples, np.array([session.run(None, {"x": sample})[0] for sample in samples])
-
-
-@pytest.fixture(scope="module")
-def start(store, answers, project_env, root):
-    """Start a server of the store; keywords are parameters of the entry point."""
-    started = []
-
-    def run(command=("-m", "flows.serve"), **params) -> Server:
-        params = {"name": NAME, "port": 0, **params}
-        words = [word for name, value in params.items() for word in (f"--{name}", str(value))]
-        if command[-1] != "flows.serve":
-            words = [w for n, v in params.items() for w in ("-P", f"{n}={v}")]
-        log = store / f"serve-{len(started)}.log"
-        temporary = store / f"tmp-{len(started)}"
-        temporary.mkdir()
-        with log.open("w") as file:
-            process = subprocess.Popen(
-                [sys.executable, *command, *words],
-                cwd=root,
-                env={**project_env(store), "PYTHONPATH": str(root), "TMPDIR": str(temporary)},
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
-        started.append(process)
-        return Server(process, _port(process, log), *answers)
-
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-def _port(process: subprocess.Popen, log: Path) -> int:
-    end = time.monotonic() + _START_S
-    while time.monotonic() < end:
-        text = log.read_text()
-        assert process.poll() is None, text
-        if "/invocations" in text:
-            return int(text.partition("http://127.0.0.1:")[2].partition("/")[0])
-        time.sleep(0.1)
-    raise AssertionError(f"the server did not start: {log.read_text()}")
-
-
-@pytest.fixture(scope="module")
-def server(start):
-    """The one server of this file; its limit lets deep and long bodies through to the parser."""
-    return start(max_request_mb=0.5)
-
-
-def _x(change=None) -> list:
-    """A good input as nested lists; ``change`` takes the place of its first value."""
-    x = np.zeros((1, 3, 8, 8)).tolist()
-    if change is not None:
-        x[0][0][0][0] = change
-    return x
-
-
-def _body(value, key="inputs") -> bytes:
-    return json.dumps({key: value}).encode()
-
-
-_RAGGED = _x()
-_RAGGED[0][1][2] = [0.0] * 7
 _LARGE = b" " * 600_000
+CLIENTS, REQUESTS = 8, 50
 
-BAD_BODIES = {
-    "empty": b"",
-    "spaces": b"   ",
-    "no JSON": b"hunter2 = {",
-    "cut off": _body(_x())[:-5],
-    "two values": _body(_x()) * 2,
-    "list": b'["hunter2"]',
-    "number": b"12",
-    "null": b"null",
-    "string": b'"hunter2"',
-    "true": b"true",
-    "no key": b"{}",
-    "unknown key": _body(_x(), "hunter2"),
-    "two keys": json.dumps({"inputs": _x(), "instances": _x()}).encode(),
-    "key of language models": json.dumps({"messages": [{"content": MARKER}]}).encode(),
-    "params": json.dumps({"inputs": _x(), "params": {MARKER: 1}}).encode(),
-    "deep lists": b"[" * 200_000,
-    "deep lists of the right key": b'{"inputs": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
-    "deep objects": b'{"a":' * 30_000,
-    "integer of 100,000 digits": b'{"inputs": ' + b"7" * 100_000 + b"}",
-    "integer of 4,000 digits": _body(_x()).replace(b"0.0", b"7" * 4_000, 1),
-    "integer beyond float64": _body(_x()).replace(b"0.0", b"1" + b"0" * 400, 1),
-    "NaN": _body(_x(float("nan"))),
-    "Infinity": _body(_x(float("inf"))),
-    "-Infinity": _body(_x(float("-inf"))),
-    "float32 overflow": _body(_x(1e39)),
-    "float64 overflow": _body(_x()).replace(b"0.0", b"1e999", 1),
-    "output overflow": _body(np.full((1, 3, 8, 8), 3e38).tolist()),
-    "wrong name": _body({MARKER: _x()}),
-    "no name": _body({}),
-    "extra input": _body({"x": _x(), MARKER: _x()}),
-    "inputs as number": _body(7),
-    "inputs as null": _body(None),
-    "inputs as text": _body(MARKER),
-    "wrong shape": _body(np.zeros((1, 3, 8, 9)).tolist()),
-    "batch of 2": _body(np.zeros((2, 3, 8, 8)).tolist()),
-    "dimension missing": _body(np.zeros((3, 8, 8)).tolist()),
-    "dimension too many": _body(np.zeros((1, 3, 8, 8, 1)).tolist()),
-    "empty list": _body([]),
-    "empty rows": _body([[[], [], []]]),
-    "ragged": _body(_RAGGED),
-    "value null": _body({"x": _x()}).replace(b"0.0", b"null", 1),
-    "value text": _body(_x(MARKER)),
-    "value numeric text": _body(_x("1.5")),
-    "value bool": _body(_x(True)),
-    "value object": _body(_x({MARKER: 1})),
-    "value list": _body(_x([0.0])),
-    "instances of two": _body([{"x": _x()[0]}, {"x": _x()[0]}], "instances"),
-    "instances mixed": _body([{"x": _x()[0]}, MARKER], "instances"),
-    "instances of wrong name": _body([{MARKER: _x()[0]}], "instances"),
-    "table split": _body({"columns": [MARKER], "data": [[1]]}, "dataframe_split"),
-    "table records": _body([{f"{MARKER}{i}": i} for i in range(3000)], "dataframe_records"),
-    "invalid UTF-8": b'{"inputs": "\xff\xfe hunter2"}',
-    "UTF-16": json.dumps({"inputs": _x()}).encode("utf-16"),
-    "byte order mark": b"\xef\xbb\xbf" + _body(_x()),
-    "NUL": b"\0" * 100,
-    "gzip without a header": gzip.compress(_body(_x())),
-}
+
+@pytest.fixture(scope="module")
+def server(start_server):
+    """The one server of this file; its limit lets deep and long bodies through to the parser."""
+    return start_server(max_request_mb=0.5)
+
+
+_GOOD = inputs_body(small_x())
+_GZIP = {**JSON, "Content-Encoding": "gzip"}
 BAD_HEADERS = {
-    "no content type": ({}, _body(_x()), 415),
-    "unknown content type": ({"Content-Type": "text/hunter2"}, _body(_x()), 415),
+    "no content type": ({}, _GOOD, 415),
+    "unknown content type": ({"Content-Type": "text/hunter2"}, _GOOD, 415),
     "form": ({"Content-Type": "application/x-www-form-urlencoded"}, b"inputs=hunter2", 415),
     "csv": ({"Content-Type": "text/csv"}, b"x,hunter2\n1,\"", 415),
     "parquet": ({"Content-Type": "application/vnd.apache.parquet"}, b"PAR1hunter2PAR1", 415),
-    "latin-1": ({"Content-Type": "application/json; charset=latin-1"}, _body(_x()), 415),
-    "odd parameter": ({"Content-Type": "application/json; hunter2=1"}, _body(_x()), 415),
-    "gzip": ({**JSON, "Content-Encoding": "gzip"}, gzip.compress(_body(_x())), 415),
-    "gzip cut off": ({**JSON, "Content-Encoding": "gzip"}, gzip.compress(_body(_x()))[:40], 415),
+    "latin-1": ({"Content-Type": "application/json; charset=latin-1"}, _GOOD, 415),
+    "odd parameter": ({"Content-Type": "application/json; hunter2=1"}, _GOOD, 415),
+    "gzip": (_GZIP, gzip.compress(_GOOD), 415),
+    "gzip cut off": (_GZIP, gzip.compress(_GOOD)[:40], 415),
     "brotli": ({**JSON, "Content-Encoding": "br"}, b"hunter2", 415),
     "too large": (JSON, _LARGE, 413),
 }
@@ -282,7 +89,7 @@ def test_bad_headers(server, kind):
     ],
 )
 def test_bad_method_or_path(server, method, path, wanted):
-    status, text, headers = server.ask(_body(_x()), JSON, method, path)
+    status, text, headers = server.ask(_GOOD, JSON, method, path)
     _check_refusal(status, text, headers, wanted)
     assert ("allow" in headers) == (wanted == 405)
     server.check()
@@ -331,7 +138,7 @@ def test_large_body_in_chunks(server):
 
 
 def test_good_body_in_chunks(server):
-    body = _body(server.samples[0].tolist())
+    body = inputs_body(server.samples[0].tolist())
     parts = [body[i : i + 100] for i in range(0, len(body), 100)]
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
     status, text, _ = _split(server.raw(_head("Transfer-Encoding: chunked", _CLOSE) + chunks))
@@ -341,7 +148,7 @@ def test_good_body_in_chunks(server):
 
 @pytest.mark.parametrize("length", [10, 1_000_000_000])
 def test_content_length_that_lies(server, length):
-    body = _body(_x())
+    body = _GOOD
     answer = server.raw(_head(f"Content-Length: {length}") + body)
     assert answer.startswith(b"HTTP/1.1 4")
     _check_lines_of_http(answer)
@@ -379,7 +186,7 @@ def _check_lines_of_http(answer: bytes) -> None:
 
 
 def test_pipelined_requests_are_answered_in_order(server):
-    good = _body(server.samples[3].tolist())
+    good = inputs_body(server.samples[3].tolist())
     bad = BAD_BODIES["value null"]
     requests = [_head(f"Content-Length: {len(b)}") + b for b in (good, bad)]
     answer = server.raw(b"".join(requests) + _head(f"Content-Length: {len(good)}", _CLOSE) + good)
@@ -407,13 +214,13 @@ def test_protocol_is_mlflows(server):
     assert server.ask(method="GET", path="/version")[1] == mlflow.__version__
     x, want = server.samples[1], server.wanted[1]
     for body in (
-        _body(x.tolist()),
-        _body({"x": x.tolist()}),
-        _body(x.tolist(), "instances"),
-        _body([{"x": x[0].tolist()}], "instances"),
+        inputs_body(x.tolist()),
+        inputs_body({"x": x.tolist()}),
+        inputs_body(x.tolist(), "instances"),
+        inputs_body([{"x": x[0].tolist()}], "instances"),
         json.dumps({"inputs": x.tolist()}, indent=1).encode(),
     ):
-        for kind in ("application/json", "Application/JSON; charset=UTF-8"):
+        for kind in ("application/json", 'Application/JSON; charset="UTF-8"'):
             status, text, headers = server.ask(body, {"Content-Type": kind})
             assert (status, headers["content-type"]) == (200, "application/json")
             np.testing.assert_allclose(json.loads(text)["predictions"], want, atol=1e-3)
@@ -421,14 +228,14 @@ def test_protocol_is_mlflows(server):
 
 def test_whole_numbers_are_numbers(server, conv_bundle):
     x = np.arange(192).reshape(1, 3, 8, 8)
-    status, text, _ = server.ask(_body(x.tolist()))
+    status, text, _ = server.ask(inputs_body(x.tolist()))
     assert status == 200
     want = load(conv_bundle)(x.astype(np.float32))[0]
     np.testing.assert_allclose(json.loads(text)["predictions"], want, atol=1e-3)
 
 
 def test_many_clients(server):
-    bodies = [_body(sample.tolist()) for sample in server.samples]
+    bodies = [inputs_body(sample.tolist()) for sample in server.samples]
 
     def client(number: int) -> int:
         right = 0
@@ -459,28 +266,28 @@ def _states(folder: Path) -> list[str]:
     return [run.info.status for run in found]
 
 
-def test_sigterm_ends_the_server_and_its_mlflow_run(store, start):
-    server = start(("-m", "mlflow", "run", ".", "-e", "serve", "--env-manager", "local"))
+def test_sigterm_ends_the_server_and_its_mlflow_run(serving_store, start_server):
+    server = start_server(through_mlflow=True)
     server.check()
-    assert _states(store) == ["RUNNING"]
+    assert _states(serving_store) == ["RUNNING"]
     server.process.terminate()  # mlflow run, not the server itself
     server.process.wait(timeout=60)
     end = time.monotonic() + 30
-    while _states(store) == ["RUNNING"] and time.monotonic() < end:
+    while _states(serving_store) == ["RUNNING"] and time.monotonic() < end:
         time.sleep(0.2)
-    assert _states(store) == ["FINISHED"]
+    assert _states(serving_store) == ["FINISHED"]
     with pytest.raises(ConnectionRefusedError):
         server.check()
 
 
-def test_serving_writes_nothing_to_the_store_and_ends_with_code_0(store, server):
+def test_serving_writes_nothing_to_the_store_and_ends_with_code_0(serving_store, server):
     """The last test with the server of this file."""
-    database = (store / "mlflow.db").read_bytes()
+    database = (serving_store / "mlflow.db").read_bytes()
     server.check()
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(timeout=60) == 0
-    log = (store / "serve-0.log").read_text()
+    log = (serving_store / "serve-0.log").read_text()
     assert log.rstrip().endswith("ended")
     assert "Traceback" not in log and MARKER not in log
-    assert (store / "mlflow.db").read_bytes() == database
-    assert not list((store / "tmp-0").iterdir())
+    assert (serving_store / "mlflow.db").read_bytes() == database
+    assert not list((serving_store / "tmp-0").iterdir())

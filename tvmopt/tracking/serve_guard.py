@@ -26,6 +26,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _METHODS = {"/invocations": "POST", "/ping": "GET", "/health": "GET", "/version": "GET"}
+_JSON = b"application/json"
 _BODY_TIMEOUT_S = 60.0
 _logger = logging.getLogger(__name__)
 
@@ -120,8 +121,8 @@ class ServingGuard:
             )
         if method == "GET":
             return
-        kinds = [kind.replace(b" ", b"") for kind in _headers(scope, b"content-type")]
-        if kinds not in ([b"application/json"], [b"application/json;charset=utf-8"]):
+        kinds = [kind.translate(None, b' "') for kind in _headers(scope, b"content-type")]
+        if kinds not in ([_JSON], [_JSON + b";charset=utf-8"]):
             raise RefusedRequestError(
                 "the header Content-Type must be application/json (in UTF-8), but it "
                 + ("is another one" if kinds else "is missing"),
@@ -181,8 +182,10 @@ class ServingGuard:
 
         call = _Call()
         token = _CALL.set(call)
+        # MLflow knows one spelling of the type.
+        headers = [(b"content-type", _JSON)] if scope["method"] == "POST" else []
         try:
-            await self._app(scope, replay, pass_on)
+            await self._app({**scope, "headers": headers}, replay, pass_on)
         except Exception:
             _logger.exception("MLflow's scoring server failed on a request")
             if 0 < status < HTTPStatus.BAD_REQUEST:  # an answer has begun
@@ -209,7 +212,7 @@ class ServingGuard:
 async def _answer(send: Send, status: HTTPStatus, message: str, scope: Message) -> None:
     content = json.dumps({"error_code": status.name, "message": message}).encode() + b"\n"
     headers = [
-        (b"content-type", b"application/json"),
+        (b"content-type", _JSON),
         (b"content-length", str(len(content)).encode()),
     ]
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
