@@ -260,7 +260,7 @@ class TestMlflowModelsServe:
 
 
 def test_refusal_is_of_both_worlds(conv_bundle):
-    model = flavor.PyFuncModel(load(conv_bundle))
+    model = flavor.CompiledPyFunc(load(conv_bundle))
     with pytest.raises(ConfigError, match="must have shape") as caught:
         model.predict(np.zeros((1, 2)))
     assert isinstance(caught.value, mlflow.exceptions.MlflowException)

@@ -222,7 +222,7 @@ class RefusedInputError(ConfigError, MlflowException):
         super().__init__(message, error_code=INVALID_PARAMETER_VALUE)
 
 
-class PyFuncModel:
+class CompiledPyFunc:
     """What :func:`mlflow.pyfunc.load_model` wraps.
 
     Args:
@@ -267,10 +267,10 @@ class PyFuncModel:
         return self._model
 
 
-def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> PyFuncModel:
+def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> CompiledPyFunc:
     saved = Path(path).parent
     model = _load_checked(saved, _tags_where_it_is_registered(saved))
-    return PyFuncModel(model, bool((model_config or {}).get(REQUIRE_FINITE, False)))
+    return CompiledPyFunc(model, bool((model_config or {}).get(REQUIRE_FINITE, False)))
 
 
 def _load_checked(saved: Path, tags: Mapping[str, str] | None) -> CompiledModel:

@@ -101,7 +101,7 @@ def scoring_app(model: CompiledModel, require_finite: bool, most_bytes: int) -> 
     """
     meta = Model(signature=flavor.model_signature(model.metadata))
     pyfunc.add_to_model(meta, loader_module=flavor.__name__)
-    watched = WatchedModel(flavor.PyFuncModel(model, require_finite))
+    watched = WatchedModel(flavor.CompiledPyFunc(model, require_finite))
     app = scoring_server.init(pyfunc.PyFuncModel(model_meta=meta, model_impl=watched))
     return ServingGuard(app, model.metadata.inputs, most_bytes)
 

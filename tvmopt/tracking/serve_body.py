@@ -18,8 +18,8 @@ from tvmopt.errors import TvmoptError
 from tvmopt.runtime.metadata import TensorSpec
 
 _INPUTS, _INSTANCES = "inputs", "instances"
-_JSON_TYPES = {"f": {int, float}, "i": {int}, "u": {int}, "b": {bool}}
-_JSON_NAMES = {
+_JSON_TYPES: dict[str, set[type]] = {"f": {int, float}, "i": {int}, "u": {int}, "b": {bool}}
+_JSON_NAMES: dict[type, str] = {
     bool: "true or false", dict: "an object", float: "a number with a fraction",
     int: "a whole number", list: "a list", str: "text", type(None): "null",
 }  # fmt: skip

@@ -47,6 +47,10 @@ class _Call:
 _CALL: contextvars.ContextVar[_Call] = contextvars.ContextVar("_CALL")
 
 
+class _ClientGoneError(Exception):
+    """The connection was closed before the body was whole; nobody waits for an answer."""
+
+
 class _Predictor(Protocol):
     def predict(self, data: Any) -> Any: ...
 
@@ -95,15 +99,15 @@ class ServingGuard:
         """Answer one request."""
         if scope["type"] != "http":
             raise RuntimeError(f"the server must be given HTTP requests, but got {scope['type']!r}")
-        body: bytes | None = b""
+        body = b""
         try:
             self._check_head(scope)
             if scope["method"] == "POST":
                 body = await self._read(receive)
-                if body is None:
-                    return
                 # In a thread: a large body must not keep others waiting.
                 await asyncio.to_thread(check_body, body, self._inputs)
+        except _ClientGoneError:
+            return
         except RefusedRequestError as error:
             await _answer(send, error.status, str(error), scope)
             return
@@ -136,8 +140,7 @@ class ServingGuard:
         if any(int(value) > self._most_bytes for value in _headers(scope, b"content-length")):
             raise self._too_large()
 
-    async def _read(self, receive: Receive) -> bytes | None:
-        """The body; None when the client is gone."""
+    async def _read(self, receive: Receive) -> bytes:
         body = bytearray()
         try:
             async with asyncio.timeout(_BODY_TIMEOUT_S):
@@ -145,7 +148,7 @@ class ServingGuard:
                 while more:
                     message = await receive()
                     if message["type"] != "http.request":
-                        return None
+                        raise _ClientGoneError
                     body += message.get("body", b"")
                     if len(body) > self._most_bytes:
                         raise self._too_large()
