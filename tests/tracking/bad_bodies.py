@@ -41,6 +41,7 @@ BAD_BODIES = {
     "params": json.dumps({"inputs": small_x(), "params": {MARKER: 1}}).encode(),
     "deep lists": b"[" * 200_000,
     "deep lists of the right key": b'{"inputs": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+    "deep lists in a short body": b'{"inputs": ' + b"[" * 1400 + b"]" * 1400 + b"}",
     "deep objects": b'{"a":' * 30_000,
     "integer of 100,000 digits": b'{"inputs": ' + b"7" * 100_000 + b"}",
     "integer of 4,000 digits": inputs_body(small_x()).replace(b"0.0", b"7" * 4_000, 1),

@@ -115,6 +115,28 @@ def test_scalars_and_booleans():
         check_body(b'{"instances": [{"s": 1.5, "mask": true}]}', specs)
 
 
+def test_nesting_that_passes_the_count():
+    spec = TensorSpec("x", (1, 3, 8, 8), "float32")
+    with pytest.raises(RefusedRequestError, match="is nested too deeply"):
+        check_body(b'{"inputs": ' + b"[" * 1400 + b"]" * 1400 + b"}", (spec,))
+
+
+@pytest.mark.parametrize("part", [b"[],", b"{},", b'"ab",', b"0.1,"])
+def test_what_grows_when_it_is_parsed(monkeypatch, part):
+    monkeypatch.setattr(json, "loads", lambda text: pytest.fail("it was parsed"))
+    with pytest.raises(RefusedRequestError, match="but has more than 240 commas"):
+        check_body(b'{"inputs": [' + part * 5000 + b"0]}", INPUTS)
+
+
+@pytest.mark.parametrize("shape", [(1,), (5, 1, 1, 1), (1, 1, 1, 3), (2, 3, 4), (7, 1)])
+@pytest.mark.parametrize("name", ["x", "a,b[0],{"])
+def test_good_bodies_pass_the_count(shape, name):
+    value = np.zeros(shape).tolist()
+    instances = [{name: item} for item in value]
+    for data in ({"inputs": {name: value}}, {"inputs": value}, {"instances": instances}):
+        check_body(json.dumps(data).encode(), (TensorSpec(name, shape, "float32"),))
+
+
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
 @pytest.mark.parametrize("require_finite", [True, False])
 def test_what_is_not_finite(conv_bundle, value, require_finite):

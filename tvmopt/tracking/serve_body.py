@@ -7,6 +7,7 @@ input. Here names, shapes and types of values must fit. No message repeats what 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from itertools import chain
@@ -41,6 +42,7 @@ def check_body(body: bytes, inputs: Sequence[TensorSpec]) -> None:
     Raises:
         RefusedRequestError: With the rule, and what was found.
     """
+    _check_count(body, inputs)
     data = _parse(body)
     if not isinstance(data, dict) or len(data) != 1 or not data.keys() <= {_INPUTS, _INSTANCES}:
         raise RefusedRequestError(
@@ -66,6 +68,23 @@ def in_words(inputs: Sequence[TensorSpec]) -> str:
         f"{spec.name!r} ({spec.dtype} {'x'.join(map(str, spec.shape)) or 'scalar'})"
         for spec in inputs
     )
+
+
+def _check_count(body: bytes, inputs: Sequence[TensorSpec]) -> None:
+    """Refuse what would take far more memory once parsed: an empty list has 2 bytes, then 64."""
+    most = 64 + sum(
+        math.prod(spec.shape) * (len(spec.shape) + 3 + _count(spec.name.encode()))
+        for spec in inputs
+    )
+    if _count(body) > most:
+        raise RefusedRequestError(
+            f"the body must hold only the values of the inputs, {in_words(inputs)}, but has more "
+            f"than {most} commas and opening brackets"
+        )
+
+
+def _count(text: bytes) -> int:
+    return sum(map(text.count, (b",", b"[", b"{")))
 
 
 def _parse(body: bytes) -> Any:
