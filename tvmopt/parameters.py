@@ -140,6 +140,15 @@ _ALL = (
     Parameter("version", str, "", "version number or alias of the registered model"),
     Parameter("alias", str, "champion", "alias to give"),
     Parameter("output", str, "", "folder to create; default: <name>-<version>"),
+    Parameter("host", str, "127.0.0.1",
+              "address to listen at; any but a loopback address lets other machines in, without "
+              "password or encryption"),
+    Parameter("port", int, 5001, "TCP port to listen at; 0: one that is free"),
+    Parameter("require_finite", bool, True,
+              "true: refuse inputs and outputs that hold NaN or infinities"),
+    Parameter("max_request_mb", float, 0.0,
+              "largest body of a request in MB (10^6 bytes); 0: 64 bytes for each value of the "
+              "inputs, and 64 KB"),
 )  # fmt: skip
 _BY_NAME = {p.name: p for p in _ALL}
 _MODEL = ("model", "name", "input_shapes", "data", "target", "threads")
@@ -198,5 +207,9 @@ ENTRY_POINTS: dict[str, tuple[Parameter, ...]] = {
         version="candidate",
     ),
     "pull": _table("name", "version", "output", name=None, version="champion"),
+    "serve": _table(
+        "name", "version", "host", "port", "require_finite", "max_request_mb", name=None,
+        version="champion",
+    ),
 }
 """Parameters of each entry point, in the order of its function."""

@@ -3,6 +3,7 @@
 from tvmopt.tracking.promote import promote
 from tvmopt.tracking.pull import pull
 from tvmopt.tracking.search import SearchResult, search, worker
+from tvmopt.tracking.serve import serve
 from tvmopt.tracking.workflow import (
     MainResult,
     build,
@@ -24,6 +25,7 @@ __all__ = [
     "pull",
     "search",
     "sensitivity",
+    "serve",
     "tune",
     "worker",
 ]

@@ -7,15 +7,19 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from unittest import mock
 
+import numpy as np
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 
 from flows import command_line
+from tests.tracking.serving import NAME, SHAPE, Server
 from tvmopt.parameters import ENTRY_POINTS
 
 ROOT = Path(__file__).parents[2]
@@ -205,3 +209,78 @@ def use_example(example, monkeypatch):
     # Not what it was before: a default that is set is no default, and goes before the environment.
     mlflow.set_tracking_uri(None)
     mlflow.set_registry_uri(None)
+
+
+@pytest.fixture(scope="module")
+def serving_store(tmp_path_factory, conv_bundle) -> Path:
+    """Folder with a store in which the single-input bundle is the champion of ``NAME``."""
+    import mlflow
+
+    from tvmopt.tracking import registry
+
+    folder = tmp_path_factory.mktemp("serve")
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    client = MlflowClient(uri, uri)
+    with mock.patch.dict(os.environ, MLFLOW_TRACKING_URI=uri):
+        mlflow.set_tracking_uri(uri)
+        mlflow.set_registry_uri(uri)
+        experiment = client.create_experiment(NAME, (folder / "artifacts").as_uri())
+        run = client.create_run(experiment)
+        client.set_terminated(run.info.run_id)
+        registry.register(client, NAME, conv_bundle, run.info.run_id, {})
+        client.set_registered_model_alias(NAME, "champion", "1")
+        mlflow.set_tracking_uri(None)
+        mlflow.set_registry_uri(None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def start_server(serving_store, conv_build, project_env) -> Iterator[Callable[..., Server]]:
+    """Start a server of ``serving_store``; keywords are parameters of the entry point.
+
+    Number ``n`` logs into ``serve-n.log`` of the store's folder; its temporary files are in
+    ``tmp-n``.
+    """
+    import onnxruntime as ort
+
+    session = ort.InferenceSession(
+        str(conv_build / "model.onnx"), providers=["CPUExecutionProvider"]
+    )
+    samples = np.random.default_rng(5).standard_normal((16, *SHAPE)).astype(np.float32)
+    wanted = np.array([session.run(None, {"x": sample})[0] for sample in samples])
+    started: list[subprocess.Popen] = []
+
+    def run(through_mlflow: bool = False, **params: object) -> Server:
+        params = {"name": NAME, "port": 0, **params}
+        words = [word for n, v in params.items() for word in (f"--{n}", str(v))]
+        command = ["flows.serve", *words]
+        if through_mlflow:
+            words = [word for n, v in params.items() for word in ("-P", f"{n}={v}")]
+            command = ["mlflow", "run", ".", "-e", "serve", "--env-manager", "local", *words]
+        log = serving_store / f"serve-{len(started)}.log"
+        temporary = serving_store / f"tmp-{len(started)}"
+        temporary.mkdir()
+        env = project_env(serving_store) | {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                cwd=ROOT, env=env, stdout=file, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        started.append(process)
+        return Server(process, _announced_port(process, log), samples, wanted)
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def _announced_port(process: subprocess.Popen, log: Path) -> int:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        text = log.read_text()
+        assert process.poll() is None, text
+        if "/invocations" in text:
+            return int(text.partition("http://127.0.0.1:")[2].partition("/")[0])
+        time.sleep(0.1)
+    raise AssertionError(f"the server did not start: {log.read_text()}")

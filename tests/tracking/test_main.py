@@ -40,7 +40,7 @@ def test_output_ends_with_table_model_and_next_steps(example):
     assert "version 1 has alias champion" in out
     assert out.rstrip().splitlines()[-3].startswith("open the UI     mlflow ui")
     assert "mlflow.pyfunc.load_model('models:/digits-cnn@champion')" in out
-    assert "mlflow models serve -m 'models:/digits-cnn@champion' --env-manager local" in out
+    assert out.rstrip().endswith("mlflow run . -e serve --env-manager local -P name=digits-cnn")
 
 
 def test_no_progress_bars_in_a_pipe(example):

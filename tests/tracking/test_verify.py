@@ -23,6 +23,7 @@ from tvmopt.runtime.library import open_library
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 from tvmopt.tracking import flavor, pull, registry
 from tvmopt.tracking.promotion import promote_version
+from tvmopt.tracking.serve import serve
 from tvmopt.tracking.verify import verify_model
 
 
@@ -109,10 +110,11 @@ def foreign(two_input_bundle, registered):
 
 
 def _refusals(registered: Registered, folder: Path) -> list[str]:
-    """What pull, load_model, pyfunc and promotion say; each must refuse, in one line."""
+    """What pull, serve, load_model, pyfunc and promotion say; each must refuse, in one line."""
     output = folder / "pulled"
     calls = [
         lambda: pull.pull(registered.name, "1", str(output)),
+        lambda: serve(registered.name, "1", port=0),
         lambda: flavor.load_model(registered.uri),
         lambda: mlflow.pyfunc.load_model(registered.uri),
         lambda: promote_version(

@@ -20,6 +20,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.models.model import MLMODEL_FILE_NAME, ModelInfo
 from mlflow.models.utils import ModelInputExample, _save_example
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.store.artifact.models_artifact_repo import REGISTERED_MODEL_META_FILE_NAME
 from mlflow.store.artifact.utils.models import get_model_name_and_version
 from mlflow.tracking.artifact_utils import _download_artifact_from_uri
@@ -214,7 +215,14 @@ def model_signature(model: ModelMetadata) -> ModelSignature:
     return ModelSignature(inputs=schema(model.inputs), outputs=schema(model.outputs))
 
 
-class _PyFuncModel:
+class RefusedInputError(ConfigError, MlflowException):
+    """The inputs of a call do not fit; MLflow's scoring server answers 400 with the message."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, error_code=INVALID_PARAMETER_VALUE)
+
+
+class CompiledPyFunc:
     """What :func:`mlflow.pyfunc.load_model` wraps.
 
     Args:
@@ -233,10 +241,17 @@ class _PyFuncModel:
         """Outputs in the order of the ONNX graph; the array itself when there is one output.
 
         Raises:
-            ConfigError: When an input does not fit. With ``require_finite``, also when an input or
-                an output holds NaN or an infinity.
+            RefusedInputError: When an input does not fit. With ``require_finite``, also when an
+                input or an output holds NaN or an infinity.
         """
-        inputs = _plain(data)
+        try:
+            return self._predict(_plain(data))
+        except ConfigError as error:
+            raise RefusedInputError(str(error)) from error
+
+    def _predict(
+        self, inputs: np.ndarray | Mapping[str, np.ndarray]
+    ) -> np.ndarray | Outputs:
         if self._require_finite:
             named = inputs.items() if isinstance(inputs, Mapping) else [("", inputs)]
             for name, array in named:
@@ -252,10 +267,10 @@ class _PyFuncModel:
         return self._model
 
 
-def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> _PyFuncModel:
+def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> CompiledPyFunc:
     saved = Path(path).parent
     model = _load_checked(saved, _tags_where_it_is_registered(saved))
-    return _PyFuncModel(model, bool((model_config or {}).get(REQUIRE_FINITE, False)))
+    return CompiledPyFunc(model, bool((model_config or {}).get(REQUIRE_FINITE, False)))
 
 
 def _load_checked(saved: Path, tags: Mapping[str, str] | None) -> CompiledModel:

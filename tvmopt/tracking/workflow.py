@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 
 from tvmopt.config import MEASURING
@@ -443,4 +444,6 @@ def _say_end(
         say(f"take it there   mlflow run . -e pull --env-manager local {number}")
         return
     say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")
-    say(f"serve           mlflow models serve -m '{uri}' --env-manager local -p 5001")
+    which = "" if promoted.done else f" -P version={version}"
+    named = shlex.quote(f"name={name}")
+    say(f"serve           mlflow run . -e serve --env-manager local -P {named}{which}")

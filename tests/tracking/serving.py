@@ -1,0 +1,62 @@
+"""A served model: its process, requests to it, and what ONNX Runtime answers."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import socket
+import subprocess
+
+import numpy as np
+
+NAME = "conv"
+JSON = {"Content-Type": "application/json"}
+SHAPE = (1, 3, 8, 8)
+
+
+@dataclasses.dataclass
+class Server:
+    """A server process, its address, its samples and what ONNX Runtime says of them."""
+
+    process: subprocess.Popen
+    port: int
+    samples: np.ndarray
+    wanted: np.ndarray
+
+    def ask(self, body=b"", headers=JSON, method="POST", path="/invocations"):
+        """Status, body and headers of the answer to one request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body, dict(headers))
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(), dict(answer.getheaders())
+        finally:
+            connection.close()
+
+    def raw(self, data: bytes, end: bool = False) -> bytes:
+        """All that comes back for bytes of one's own until the server closes or is silent."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+            connection.sendall(data)
+            if end:
+                connection.shutdown(socket.SHUT_WR)
+            found = b""
+            connection.settimeout(1)
+            with contextlib.suppress(TimeoutError, ConnectionResetError):
+                while part := connection.recv(65536):
+                    found += part
+            return found
+
+    def check(self, number: int = 0) -> None:
+        """One good request is answered right."""
+        sample = self.samples[number % len(self.samples)]
+        status, text, _ = self.ask(json.dumps({"inputs": sample.tolist()}))
+        assert status == 200, text
+        got = np.array(json.loads(text)["predictions"], np.float32)
+        np.testing.assert_allclose(got, self.wanted[number % len(self.samples)], atol=1e-3)
+
+
+def inputs_body(value: object, key: str = "inputs") -> bytes:
+    """Body of a request that scores ``value``."""
+    return json.dumps({key: value}).encode()

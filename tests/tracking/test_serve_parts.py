@@ -1,0 +1,290 @@
+"""Parts of serving, in this process: several inputs, faults of ours, slow clients, addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import socket
+from types import SimpleNamespace
+
+import mlflow
+import numpy as np
+import pytest
+from mlflow.pyfunc import scoring_server
+
+from tvmopt.errors import ConfigError
+from tvmopt.runtime import load
+from tvmopt.runtime.metadata import TensorSpec
+from tvmopt.tracking import flavor, serve, serve_guard
+from tvmopt.tracking.serve_body import RefusedRequestError, check_body
+
+MEGABYTE = 1_000_000
+INPUTS = (TensorSpec("ids", (4,), "int64"), TensorSpec("in/bias", (4, 8), "float32"))
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """MLflow's server says in the environment that it is one."""
+    monkeypatch.setenv("_MLFLOW_IS_IN_SERVING_ENVIRONMENT", "true")
+
+
+def _ask(app, *bodies: bytes, path="/invocations", kind="application/json", pause=0.0):
+    """Status and JSON of the answer of an ASGI application; each body is one part."""
+    sent = []
+    parts = list(bodies)
+
+    async def receive():
+        if not parts:
+            await asyncio.sleep(60)
+        await asyncio.sleep(pause)
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
+        "query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1",
+        "headers": [(b"content-type", kind.encode())], "client": None, "server": None,
+        "asgi": {"version": "3.0"}, "state": {},
+    }  # fmt: skip
+    asyncio.run(app(scope, receive, send))
+    text = b"".join(message.get("body", b"") for message in sent).decode()
+    assert sent[0]["type"] == "http.response.start"
+    return sent[0]["status"], json.loads(text)
+
+
+def _two(change=None, **names) -> dict:
+    good = {"ids": [0, 1, 2, 3], "in/bias": np.ones((4, 8)).tolist()}
+    return {**good, **(change or {}), **names}
+
+
+class TestSeveralInputs:
+    @pytest.fixture(scope="class")
+    def app(self, two_input_bundle):
+        return serve.scoring_app(load(two_input_bundle), True, MEGABYTE)
+
+    @pytest.mark.parametrize("key", ["inputs", "instances"])
+    def test_answers(self, app, two_input_bundle, key):
+        data = _two()
+        want = load(two_input_bundle)({name: np.array(value) for name, value in data.items()})
+        if key == "instances":
+            data = [{name: value[i] for name, value in data.items()} for i in range(4)]
+        status, answer = _ask(app, json.dumps({key: data}).encode())
+        assert status == 200
+        for got, array in zip(answer["predictions"], want, strict=True):
+            np.testing.assert_allclose(got, array, atol=1e-4)
+
+    @pytest.mark.parametrize(
+        ("data", "message"),
+        [
+            ([[0, 1, 2, 3]], "'inputs' must name each input: 'ids' (int64 4), 'in/bias' (float32"),
+            (_two(extra=1), "0 of them are missing and 1 are unknown"),
+            ({"ids": [0, 1, 2, 3]}, "1 of them are missing and 0 are unknown"),
+            (_two({"ids": [0, 1, 2]}), "dimension 0 has 3 values instead of 4"),
+            (_two({"ids": [0, 1, 2, 3.0]}), "holds a number with a fraction where it must not"),
+            (_two({"ids": [0, 1, 2, True]}), "holds true or false where it must not"),
+            (_two({"ids": [0, 1, 2, 2**70]}), "a value does not fit that type"),
+            (_two({"ids": [0, 1, 2, float("nan")]}), "holds a number with a fraction"),
+            (_two({"ids": 3}), "holds a whole number where it must not"),
+            (_two({"in/bias": [[1.0] * 8] * 3 + [[1.0] * 7]}), "dimension 1 has 7 values instead"),
+        ],
+    )
+    def test_refuses(self, app, data, message):
+        status, answer = _ask(app, json.dumps({"inputs": data}).encode())
+        assert status == 400
+        assert message in answer["message"]
+
+    def test_number_of_instances(self, app):
+        data = [{"ids": 1, "in/bias": [0.0] * 8}] * 3
+        status, answer = _ask(app, json.dumps({"instances": data}).encode())
+        assert status == 400
+        assert "must be the number of instances, but there are 3" in answer["message"]
+
+
+def test_scalars_and_booleans():
+    specs = (TensorSpec("s", (), "float32"), TensorSpec("mask", (2,), "bool"))
+    check_body(b'{"inputs": {"s": 1.5, "mask": [true, false]}}', specs)
+    for wrong in (b'{"s": [1.5], "mask": [true, false]}', b'{"s": 1.5, "mask": [1, 0]}'):
+        with pytest.raises(RefusedRequestError, match="where it must not"):
+            check_body(b'{"inputs": %s}' % wrong, specs)
+    with pytest.raises(RefusedRequestError, match="must be the number of instances"):
+        check_body(b'{"instances": [{"s": 1.5, "mask": true}]}', specs)
+
+
+def test_nesting_that_passes_the_count():
+    spec = TensorSpec("x", (1, 3, 8, 8), "float32")
+    with pytest.raises(RefusedRequestError, match="is nested too deeply"):
+        check_body(b'{"inputs": ' + b"[" * 1400 + b"]" * 1400 + b"}", (spec,))
+
+
+@pytest.mark.parametrize("part", [b"[],", b"{},", b'"ab",', b"0.1,"])
+def test_what_grows_when_it_is_parsed(monkeypatch, part):
+    monkeypatch.setattr(json, "loads", lambda text: pytest.fail("it was parsed"))
+    with pytest.raises(RefusedRequestError, match="but has more than 240 commas"):
+        check_body(b'{"inputs": [' + part * 5000 + b"0]}", INPUTS)
+
+
+@pytest.mark.parametrize("shape", [(1,), (5, 1, 1, 1), (1, 1, 1, 3), (2, 3, 4), (7, 1)])
+@pytest.mark.parametrize("name", ["x", "a,b[0],{"])
+def test_good_bodies_pass_the_count(shape, name):
+    value = np.zeros(shape).tolist()
+    instances = [{name: item} for item in value]
+    for data in ({"inputs": {name: value}}, {"inputs": value}, {"instances": instances}):
+        check_body(json.dumps(data).encode(), (TensorSpec(name, shape, "float32"),))
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("require_finite", [True, False])
+def test_what_is_not_finite(conv_bundle, value, require_finite):
+    model = load(conv_bundle)
+    app = serve.scoring_app(model, require_finite, MEGABYTE)
+    x = np.zeros((1, 3, 8, 8), np.float32)
+    x[0, 0, 0, 0] = float(value)
+    status, answer = _ask(app, json.dumps({"inputs": x.tolist()}).encode())
+    if require_finite:
+        assert status == 400
+        assert "1 of 192 values are NaN or infinite" in answer["message"]
+    else:
+        assert status == 200
+        np.testing.assert_array_equal(np.array(answer["predictions"], np.float32), model(x)[0])
+        assert not np.isfinite(answer["predictions"]).all()
+
+
+class _Broken:
+    """A model that fails as no request can make it."""
+
+    def __init__(self, model, error):
+        self.metadata = model.metadata
+        self._error = error
+
+    def __call__(self, inputs):
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("in /home/me/x.py"), MemoryError(), OSError(5)])
+def test_a_fault_of_ours_is_500_in_one_line_with_its_traceback_in_the_log(
+    conv_bundle, error, caplog
+):
+    app = serve.scoring_app(_Broken(load(conv_bundle), error), True, MEGABYTE)
+    with caplog.at_level(logging.ERROR, serve_guard.__name__):
+        status, answer = _ask(app, json.dumps({"inputs": np.zeros((1, 3, 8, 8)).tolist()}).encode())
+    assert status == 500
+    assert answer == {
+        "error_code": "INTERNAL_SERVER_ERROR",
+        "message": "the server failed; its log says why",
+    }
+    [record] = [r for r in caplog.records if r.name == serve_guard.__name__]
+    assert record.exc_info[1] is error
+
+
+def test_a_fault_of_mlflow_before_the_model_is_the_requests(conv_bundle, caplog):
+    async def broken(scope, receive, send):
+        await receive()
+        raise ValueError("no such thing")
+
+    guard = serve_guard.ServingGuard(broken, load(conv_bundle).metadata.inputs, MEGABYTE)
+    body = json.dumps({"inputs": np.zeros((1, 3, 8, 8)).tolist()}).encode()
+    status, answer = _ask(guard, body)
+    assert status == 400
+    assert answer["message"].startswith("the inputs do not fit the model, which takes 'x'")
+    assert "no such thing" in caplog.text
+
+
+def test_slow_body(conv_bundle, monkeypatch):
+    monkeypatch.setattr(serve_guard, "_BODY_TIMEOUT_S", 0.2)
+    app = serve.scoring_app(load(conv_bundle), True, MEGABYTE)
+    status, answer = _ask(app, *[b" "] * 50, pause=0.02)
+    assert status == 408
+    assert answer["message"] == "the body must arrive within 0.2 s"
+
+
+def test_limit_follows_the_model(conv_bundle):
+    metadata = load(conv_bundle).metadata
+    assert serve._most_bytes(metadata) == 192 * 64 + 65536
+    longest = json.dumps({"inputs": np.full((1, 3, 8, 8), -1.2345678901234567e-300).tolist()})
+    assert len(longest) < serve._most_bytes(metadata)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"name": "a/b"}, "name must start with"),
+        ({"name": "a", "port": "65536"}, "port must be 0 to 65535, but got 65536"),
+        ({"name": "a", "port": "-1"}, "port must be 0 to 65535, but got -1"),
+        ({"name": "a", "max_request_mb": "-2"}, "max_request_mb must be at least 0, but got -2"),
+        ({"name": "a", "require_finite": "maybe"}, "require_finite must be true or false"),
+    ],
+)
+def test_wrong_parameters(refuse, params, message):
+    refuse("serve", params, message)
+
+
+def test_address_that_cannot_be_taken():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"a free port, but got '127.0.0.1' and {port} \("):
+            serve._listen("127.0.0.1", port)
+    for host in ("192.0.2.1", "a..b", "no-such-host.invalid", "x" * 300):
+        with pytest.raises(ConfigError, match="host and port must be an address of this machine"):
+            serve._listen(host, 0)
+    for host in ("127.0.0.1", "localhost"):
+        serve._listen(host, 0).close()
+
+
+@pytest.mark.parametrize(("host", "warns"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_warning_where_other_machines_are_let_in(
+    host, warns, conv_bundle, monkeypatch, capsys
+):
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    monkeypatch.setattr(serve, "open_store", lambda: None)
+    monkeypatch.setattr(serve, "find_version", lambda *_: SimpleNamespace(version="1"))
+    monkeypatch.setattr(flavor, "load_model", lambda uri: load(conv_bundle))
+    monkeypatch.setattr(serve, "_run_until_ended", lambda app, listener: None)
+    serve.serve("conv", host=host, port=0)
+    said = capsys.readouterr()
+    assert len(said.err.splitlines()) == warns
+    assert said.err.startswith("warning: 0.0.0.0 is no loopback address") == warns
+    assert re.search(r"http://[0-9.]+:[1-9]\d*/invocations", said.out)
+
+
+class TestMlflowModelsServe:
+    """MLflow's own server: what the model itself refuses is 400 without a stack trace."""
+
+    @pytest.fixture(scope="class")
+    def saved(self, conv_bundle, tmp_path_factory):
+        path = tmp_path_factory.mktemp("saved") / "model"
+        flavor.save_model(conv_bundle, path)
+        return path
+
+    @pytest.fixture
+    def app(self, saved, monkeypatch):
+        config = json.dumps({"require_finite": True})
+        monkeypatch.setenv(scoring_server.SERVING_MODEL_CONFIG, config)
+        return scoring_server.init(scoring_server.load_model_with_mlflow_config(str(saved)))
+
+    def test_require_finite(self, app):
+        x = np.zeros((1, 3, 8, 8))
+        assert _ask(app, json.dumps({"inputs": x.tolist()}).encode())[0] == 200
+        x[0, 0, 0, 0] = np.nan
+        status, answer = _ask(app, json.dumps({"inputs": x.tolist()}).encode())
+        assert status == 400
+        assert answer["message"].endswith("1 of 192 values are NaN or infinite")
+        assert "stack_trace" not in answer
+
+    def test_wrong_shape(self, app):
+        status, answer = _ask(app, json.dumps({"inputs": [[1.0]]}).encode())
+        assert status == 400
+        assert "stack_trace" not in answer
+
+
+def test_refusal_is_of_both_worlds(conv_bundle):
+    model = flavor.CompiledPyFunc(load(conv_bundle))
+    with pytest.raises(ConfigError, match="must have shape") as caught:
+        model.predict(np.zeros((1, 2)))
+    assert isinstance(caught.value, mlflow.exceptions.MlflowException)
+    assert caught.value.get_http_status_code() == 400
+    assert os.linesep not in str(caught.value)

@@ -1,0 +1,173 @@
+"""The entry point serve: a registered model behind MLflow's scoring server, on a port.
+
+No run is opened: nothing is measured, and whoever serves may only be allowed to read the store. The
+run that ``mlflow run`` has opened is closed with the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import math
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from mlflow import MlflowClient, pyfunc
+from mlflow.models import Model
+from mlflow.pyfunc import scoring_server
+
+from tvmopt.config import at_least
+from tvmopt.errors import ConfigError
+from tvmopt.runtime import CompiledModel, ModelMetadata
+from tvmopt.tracking import flavor
+from tvmopt.tracking.console import say
+from tvmopt.tracking.registry import CHAMPION, check_name, find_version
+from tvmopt.tracking.runs import open_run
+from tvmopt.tracking.serve_body import in_words
+from tvmopt.tracking.serve_guard import App, ServingGuard, WatchedModel
+from tvmopt.tracking.store import open_store
+
+# Bodies that are parsed at once, each in a thread; the model itself takes one call at a time.
+_THREADS = 4
+# A number as JSON: at most 25 characters, a separator, and some indentation.
+_BYTES_PER_VALUE, _BYTES_BESIDE = 64, 65536
+_GRACE_S = 10
+
+
+def serve(
+    name: str,
+    version: str = CHAMPION,
+    host: str = "127.0.0.1",
+    port: int = 5001,
+    require_finite: bool = True,
+    max_request_mb: float = 0.0,
+) -> None:
+    """Serve a registered model over HTTP until SIGTERM, SIGHUP or Ctrl-C.
+
+    The files are verified as ``pull`` does, and the code that the model carries is not run.
+    ``/invocations``, ``/ping``, ``/health`` and ``/version`` are MLflow's scoring server.
+
+    Args:
+        name: Registered model.
+        version: Version number or alias; what the alias points to now is served to the end.
+        host: Address to listen at.
+        port: TCP port; 0 takes one that is free.
+        require_finite: Whether inputs and outputs with NaN or infinities are refused.
+        max_request_mb: Largest body of a request in MB; 0 derives it from the model's inputs.
+
+    Raises:
+        ConfigError: A parameter breaks its rule, or the port is in use.
+        ArtifactError: The model is damaged, or another machine's.
+    """
+    params = dict(locals())
+    check_name(name)
+    at_least("max_request_mb", max_request_mb, 0)
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"port must be 0 to 65535, but got {port}")
+    client = open_store()
+    found = find_version(client, name, version)
+    uri = f"models:/{name}/{found.version}"
+    with _listen(host, port) as listener, _run_of_mlflow(client, name, params, uri):
+        model = flavor.load_model(uri)
+        most_bytes = int(max_request_mb * 1e6) or _most_bytes(model.metadata)
+        app = scoring_app(model, require_finite, most_bytes)
+        address, bound = listener.getsockname()[:2]
+        if not ipaddress.ip_address(address).is_loopback:
+            print(
+                f"warning: {address} is no loopback address: whoever reaches it may use the model; "
+                "there is neither password nor encryption",
+                file=sys.stderr,
+            )
+        shown = f"[{address}]" if ":" in address else address
+        say(f"serve      {uri}, which takes {in_words(model.metadata.inputs)}")
+        say(f"listening  http://{shown}:{bound}/invocations; Ctrl-C or SIGTERM ends it")
+        _run_until_ended(app, listener)
+        say("ended")
+
+
+def scoring_app(model: CompiledModel, require_finite: bool, most_bytes: int) -> App:
+    """MLflow's scoring server around a model, behind :class:`ServingGuard`.
+
+    Args:
+        model: The model.
+        require_finite: Whether inputs and outputs with NaN or infinities are refused.
+        most_bytes: Largest body of a request.
+    """
+    meta = Model(signature=flavor.model_signature(model.metadata))
+    pyfunc.add_to_model(meta, loader_module=flavor.__name__)
+    watched = WatchedModel(flavor.CompiledPyFunc(model, require_finite))
+    app = scoring_server.init(pyfunc.PyFuncModel(model_meta=meta, model_impl=watched))
+    return ServingGuard(app, model.metadata.inputs, most_bytes)
+
+
+def _most_bytes(model: ModelMetadata) -> int:
+    values = sum(math.prod(spec.shape) for spec in model.inputs)
+    return values * _BYTES_PER_VALUE + _BYTES_BESIDE
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        [(family, _, _, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return socket.create_server(address, family=family)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"host and port must be an address of this machine and a free port, but got {host!r} "
+            f"and {port} ({reason}); give another port, or 0 for one that is free"
+        ) from error
+
+
+@contextmanager
+def _run_of_mlflow(
+    client: MlflowClient, name: str, params: dict[str, Any], uri: str
+) -> Iterator[None]:
+    """Take over and close the run that ``mlflow run`` has opened; elsewhere there is none."""
+    run_id = os.environ.pop("MLFLOW_RUN_ID", None)
+    if run_id is None:
+        yield
+        return
+    tags = {"tvmopt.entry_point": "serve", "tvmopt.model_name": name, "tvmopt.served": uri}
+    with open_run(client, "", f"serve-{name}", params, tags, run_id=run_id):
+        yield
+
+
+def _run_until_ended(app: App, listener: socket.socket) -> None:
+    """Run the server in a thread: signals reach the main thread, where they raise.
+
+    Requests that have begun are answered. To be asked to end is how a server ends, so it is no
+    failure.
+    """
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+    )
+
+    async def work() -> None:
+        threads = ThreadPoolExecutor(_THREADS)
+        asyncio.get_running_loop().set_default_executor(threads)
+        await server.serve(sockets=[listener])
+
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(asyncio.run, work())
+        try:
+            ended.result()
+        except (KeyboardInterrupt, SystemExit):
+            if ended.done():  # raised by the server, not by a signal
+                raise
+        finally:
+            server.should_exit = True
