@@ -15,7 +15,7 @@ from tvmopt.compare import (
     Tolerance,
     deviation,
 )
-from tvmopt.errors import AccuracyError, ModelError
+from tvmopt.errors import AccuracyError, ModelError, in_one_line
 from tvmopt.frontend.prepare import session_options
 from tvmopt.frontend.shapes import graph_inputs
 from tvmopt.random_inputs import KINDS, random_arrays
@@ -73,7 +73,7 @@ def working_random_inputs(
         try:
             return kind, inputs, reference(inputs)
         except Exception as error:  # the reference may refuse any input
-            reason = " ".join(str(error).split())[:300]
+            reason = in_one_line(error)
     raise ModelError(
         "the reference must run on random inputs (N(0,1), or 0 and 1), but ONNX Runtime says: "
         f"{reason}; give real inputs with data=inputs.npz"
