@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import importlib
 import json
 import os
 import random
@@ -32,6 +33,12 @@ SECONDS, MEGABYTES = 30.0, 2500.0
 _OF_THE_PARENT = ("", "request")
 _ADDRESS_SPACE = 24 << 30
 _LOOK_S = 0.01
+_IMPORTS = (
+    "onnxruntime", "tvm.relax.frontend.onnx", "tvm.s_tir.meta_schedule", "tvmopt.runtime",
+    "tvmopt.stages.build", "tvmopt.stages.convert", "tvmopt.stages.tune", "tvmopt.tracking.request",
+    "tvmopt.tune", "tvmopt.tune.convergence", "tvmopt.tune.regret", "tvmopt.tune.report",
+    "tvm.relax.backend.cpu_generic.pipeline",
+)  # fmt: skip
 
 
 def run(
@@ -70,15 +77,11 @@ def run(
 
 def _import_all() -> None:
     """Import what the children need; no thread may be started here."""
-    import onnxruntime
-    import tvm
-    import tvm.relax.frontend.onnx
-    import tvm.s_tir.meta_schedule
-
+    for name in _IMPORTS:
+        importlib.import_module(name)
     from tvmopt.arch.target import resolve_target
 
     resolve_target("host", 1).to_tvm()
-    assert onnxruntime and tvm
 
 
 def _write(one: Mutant, folder: Path) -> Path:
