@@ -22,3 +22,12 @@ def one_line(text: str) -> str:
     if is_printable(joined):
         return joined
     return "".join(c if is_printable(c) else ascii(c)[1:-1] for c in joined)
+
+
+def shown(value: object, most: int = 100) -> str:
+    """``repr`` of a value that a user gave, in at most ``most`` characters."""
+    try:
+        text = one_line(repr(value))
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return "a number of too many digits"
+    return text if len(text) <= most else f"{text[:most]}..."

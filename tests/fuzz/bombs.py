@@ -95,16 +95,33 @@ def endless(model, chance):
 
 
 def nested(model, chance):
-    """If within If within If, up to 300 deep."""
+    """If within If within If, as deep as Python can make them."""
     flag = _constant(model, np.array(True))
     value = helper.make_tensor_value_info("r", TensorProto.BOOL, [])
     graph = helper.make_graph([helper.make_node("Identity", [flag], ["r"])], "g", [], [value])
-    for _ in range(chance.choice([3, 20, 45, 120, 300])):
+    for _ in range(chance.choice([3, 10, 20, 30])):
         other = helper.make_graph([helper.make_node("Identity", [flag], ["r"])], "e", [], [value])
         node = helper.make_node("If", [flag], ["r"], then_branch=graph, else_branch=other)
         graph = helper.make_graph([node], "g", [], [value])
     model.graph.node.extend(graph.node)
     _output(model, "r")
+
+
+def deep_bytes(depth):
+    """A graph with a node with an attribute with a graph and so on, as bytes of a model."""
+    content = b""
+    for _ in range(depth):
+        for field in (6, 5, 1):  # AttributeProto.g, NodeProto.attribute, GraphProto.node
+            content = bytes([field << 3 | 2]) + _varint(len(content)) + content
+    return bytes([7 << 3 | 2]) + _varint(len(content)) + content  # ModelProto.graph
+
+
+def _varint(number):
+    content = b""
+    while number > 127:
+        content += bytes([number & 127 | 128])
+        number >>= 7
+    return content + bytes([number])
 
 
 def long_chain(model, chance):

@@ -6,7 +6,9 @@ import dataclasses
 import random
 
 import onnx
+from google.protobuf.message import DecodeError
 
+from tests.fuzz.bombs import deep_bytes
 from tests.fuzz.mutations import WEIGHTS, Files
 from tests.fuzz.seeds import SEEDS, Seed
 
@@ -67,7 +69,7 @@ def _mutated(
         found.CopyFrom(model)
         try:
             mutation(found, chance, beside)
-        except (ValueError, TypeError) as error:  # protobuf takes no such value
+        except (ValueError, TypeError, DecodeError) as error:  # protobuf takes no such value
             if not left:
                 return model, f"no {mutation.__name__} ({type(error).__name__})"
             continue
@@ -93,7 +95,7 @@ def _damaged(content: bytes, chance: random.Random) -> bytes:
             break
         at = chance.randrange(len(data))
         size = chance.choice([1, 2, 8, 100])
-        match chance.randrange(6):
+        match chance.randrange(7):
             case 0:
                 del data[at:]
             case 1:
@@ -103,6 +105,8 @@ def _damaged(content: bytes, chance: random.Random) -> bytes:
             case 3:
                 data[at:at] = bytes(chance.randrange(256) for _ in range(size))
             case 4:
+                data += deep_bytes(chance.choice([10, 30, 34, 500, 20_000]))
+            case 5:
                 del data[at : at + size]
             case _:
                 data[at:at] = data[at : at + size]
