@@ -17,7 +17,7 @@ CRASH = "crash"
 #: An exception that is none of ours, an unclear line, other numbers, an end of the parent.
 UNEXPECTED, UNCLEAR, WRONG, PARENT = "unexpected", "unclear", "wrong", "parent"
 GOOD = (REFUSED, RIGHT, LIMIT)
-_LONGEST_LINE = 1500
+_LONGEST_LINE = 4100
 
 
 @dataclasses.dataclass
@@ -60,6 +60,18 @@ def judge(
         at: Called with the name of each phase.
         whole: Whether to compile it, or only to load, prepare and import it.
     """
+    return judged(at, lambda phase: _through(path, input_shapes, folder, phase, whole))
+
+
+def judged(
+    at: Callable[[str], None], work: Callable[[Callable[[str], None]], tuple[str, str]]
+) -> Outcome:
+    """Outcome of ``work``, which says what is wrong with its numbers, and notes.
+
+    Args:
+        at: Called with the name of each phase.
+        work: Called with a function for the same.
+    """
     from tvmopt.errors import TvmoptError
 
     reached = ""
@@ -70,7 +82,7 @@ def judge(
         at(name)
 
     try:
-        text, notes = _through(path, input_shapes, folder, phase, whole)
+        text, notes = work(phase)
     except TvmoptError as error:
         if not is_clear(str(error)):
             return Outcome(UNCLEAR, reached, ascii(str(error))[:2000], type(error).__name__)
@@ -114,7 +126,7 @@ def _through(
     phase("build")
     build(request.build, folder / "convert", folder / "tune", "", folder / "build", _no_progress)
     phase("run")
-    wrong = _wrong_numbers(load(folder / "build" / BUNDLE_DIR), path, folder / "convert")
+    wrong = wrong_numbers(load(folder / "build" / BUNDLE_DIR), path, folder / "convert")
     return wrong, converted.tags.get(NON_FINITE_TAG, "")
 
 
@@ -122,7 +134,7 @@ def _no_progress(done: int, total: int, text: str) -> None:
     pass
 
 
-def _wrong_numbers(compiled, path: Path, converted: Path) -> str:
+def wrong_numbers(compiled, path: Path, converted: Path) -> str:
     """Compare with ONNX Runtime on the file itself, on inputs that no stage has seen."""
     import onnx
     import onnxruntime as ort
@@ -132,9 +144,11 @@ def _wrong_numbers(compiled, path: Path, converted: Path) -> str:
     from tvmopt.random_inputs import random_arrays
     from tvmopt.stages.signature import Signature
 
-    options = session_options(onnx.load_model(str(path)), threads=1)
-    options.use_deterministic_compute = True
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    model = onnx.load_model(str(path))  # ONNX's own reader of external data
+    options = session_options(model, threads=1)
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     metadata = compiled.metadata
     kind = Signature.read(converted).random_inputs
     for seed in (11, 12, 13):

@@ -9,6 +9,7 @@ import onnx
 from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from tvmopt.errors import ModelError, in_one_line
+from tvmopt.printable import shown
 
 PROTOBUF_LIMIT = 2**31 - 1
 """Most bytes of a model with its tensors."""
@@ -122,19 +123,20 @@ def _check_inside(path: Path, location: str) -> Path:
     folder = path.parent.resolve()
     try:
         file = (folder / location).resolve()
+        exists = file.is_file()
     except (TypeError, ValueError, OSError, RuntimeError) as error:  # no text, a NUL, a loop
         raise ModelError(
-            f"external tensor data must lie in a file, but '{path}' names "
-            f"{ascii(location)[:100]}: {in_one_line(error)}; export the model again"
+            f"external tensor data must lie in a file, but '{path}' names {shown(location)}: "
+            f"{in_one_line(error, 100)}; export the model again"
         ) from error
     if not file.is_relative_to(folder):
         raise ModelError(
             f"external tensor data must lie in the folder of the model, but '{path}' names "
-            f"'{location}', which is outside it; re-export the model with relative locations"
+            f"{shown(location)}, which is outside it; re-export the model with relative locations"
         )
-    if not file.is_file():
+    if not exists:
         raise ModelError(
-            f"external tensor data must exist, but '{path}' names '{location}' and there is no "
-            "such file next to the model; copy it there"
+            f"external tensor data must exist, but '{path}' names {shown(location)} and there is "
+            "no such file next to the model; copy it there"
         )
     return file

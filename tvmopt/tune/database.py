@@ -303,6 +303,8 @@ def _repair_file(path: Path, valid: Any) -> tuple[int, int]:
 
 
 def _parses(line: str, valid: Any) -> bool:
+    if "\ufffd" in line:  # stands for bytes that are no UTF-8
+        return False
     try:
         return bool(valid(json.loads(line)))
     except (ValueError, RecursionError):
