@@ -118,11 +118,11 @@ class PromotionRefusedError(TvmoptError):
     failure_class = "promotion_refused"
 
 
-def last_line(error: Exception, most: int | None = 300) -> str:
+def last_line(error: object, most: int | None = 300) -> str:
     """The last line of what ``error`` says, which is where TVM and LLVM say what is wrong.
 
     Args:
-        error: What was raised.
+        error: What was raised, or what it says.
         most: Characters that are kept; None for all.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

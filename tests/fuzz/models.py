@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.forked import SECONDS, Phase, import_all, in_child, read, table
+from tests.fuzz.forked import Phase, import_all, in_child, read, table
 from tests.fuzz.mutants import Mutant, mutant
 from tests.fuzz.outcome import GOOD, Outcome, judge
 
 
 def run(
-    numbers: range, seed: int, whole: float, seconds: float = SECONDS, keep: Path | None = None
+    numbers: range, seed: int, whole: float, keep: Path | None = None
 ) -> Iterator[dict[str, Any]]:
     """Judge each mutant in a child; gives its record.
 
@@ -31,7 +31,6 @@ def run(
         numbers: Which mutants.
         seed: Of which series.
         whole: Share that is compiled; the others are loaded, prepared and imported.
-        seconds: Most time for one mutant.
         keep: Folder that gets the files of those whose outcome is none of the good ones.
     """
     import_all()
@@ -50,7 +49,7 @@ def run(
                 path = write(one, folder)
                 return judge(path, one.input_shapes, folder / "out", phase, whole=wanted)
 
-            outcome, used = in_child(folder, work, seconds)
+            outcome, used = in_child(folder, work)
             story = json.loads(read(folder / "story") or "{}")
             if outcome.kind not in GOOD and keep is not None:
                 kept = keep / f"{seed}-{number}"
@@ -82,11 +81,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--whole", type=float, default=1.0)
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--seconds", type=float, default=SECONDS)
     given = parser.parse_args()
     records = []
     numbers = range(given.first, given.last)
-    for record in run(numbers, given.seed, given.whole, given.seconds, given.keep):
+    for record in run(numbers, given.seed, given.whole, given.keep):
         print(json.dumps(record), flush=True)
         records.append(record)
     print(table(records), file=sys.stderr)

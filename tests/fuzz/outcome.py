@@ -87,6 +87,9 @@ def judged(
         if not is_clear(str(error)):
             return Outcome(UNCLEAR, reached, ascii(str(error))[:2000], type(error).__name__)
         return Outcome(REFUSED, reached, str(error), type(error).__name__)
+    except MemoryError as error:  # which a stage's process reports as LimitError
+        kind = UNEXPECTED if reached in ("", "request") else LIMIT
+        return Outcome(kind, reached, ascii(str(error))[:300], type(error).__name__)
     except Exception as error:
         return Outcome(
             UNEXPECTED, reached, ascii(str(error))[-300:], type(error).__name__,

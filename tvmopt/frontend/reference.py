@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 
+from tvmopt import host
 from tvmopt.compare import (
     FLOAT_TOLERANCE,
     HALF_TOLERANCE,
@@ -45,7 +47,11 @@ class Reference:
 
 
 def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Name, shape and type of every input of a model with static shapes."""
+    """Name, shape and type of every input of a model with static shapes.
+
+    Raises:
+        ModelError: When an input is not numeric, or the inputs are larger than the memory.
+    """
     specs = []
     for value in graph_inputs(model):
         tensor = value.type.tensor_type
@@ -56,6 +62,12 @@ def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
             )
         shape = tuple(d.dim_value for d in tensor.shape.dim)
         specs.append(TensorSpec(value.name, shape, str(dtype)))
+    needed = sum(math.prod(s.shape) * np.dtype(s.dtype).itemsize for s in specs)
+    if needed > host.memory_bytes():
+        raise ModelError(
+            f"model inputs must fit into memory ({host.memory_bytes() / 1e9:.0f} GB), but take "
+            f"{needed / 1e9:.3g} GB; give smaller input_shapes"
+        )
     return tuple(specs)
 
 
