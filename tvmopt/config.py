@@ -7,6 +7,7 @@ import re
 from typing import Any, TypeVar
 
 from tvmopt.errors import ConfigError
+from tvmopt.printable import shown
 from tvmopt.remote.board import Board
 
 STRATEGIES = ("fast", "default", "metaschedule", "none")
@@ -232,7 +233,7 @@ def is_layout(text: str) -> bool:
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise :class:`ConfigError` unless ``value`` is one of ``allowed``."""
     if value not in allowed:
-        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, but got {value!r}")
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, but got {shown(value)}")
 
 
 def at_least(name: str, value: float, least: float) -> None:

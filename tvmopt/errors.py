@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from tvmopt.printable import one_line
+
+_LONGEST = 4000
+
 
 class TvmoptError(Exception):
     """Base of every error that is raised on purpose.
 
     ``failure_class`` is the value of the run tag ``tvmopt.failure_class``.
+
+    Args:
+        message: What is wrong. What a library said, or a name in a file, may be part of it, so the
+            error keeps it on one line, without control characters, of at most 4,000 characters.
     """
 
     failure_class = "error"
+
+    def __init__(self, message: object = "") -> None:
+        text = one_line(str(message))
+        super().__init__(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
 
 
 class ConfigError(TvmoptError):
@@ -106,13 +118,18 @@ class PromotionRefusedError(TvmoptError):
     failure_class = "promotion_refused"
 
 
-def last_line(error: Exception, most: int | None = 300) -> str:
+def last_line(error: object, most: int | None = 300) -> str:
     """The last line of what ``error`` says, which is where TVM and LLVM say what is wrong.
 
     Args:
-        error: What was raised.
+        error: What was raised, or what it says.
         most: Characters that are kept; None for all.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if not line.endswith("skipped ...)")]  # TVM says how many
     return lines[-1][:most] if lines else type(error).__name__
+
+
+def in_one_line(error: Exception, most: int = 300) -> str:
+    """What ``error`` says, in one line of at most ``most`` characters; else its class."""
+    return one_line(" ".join(str(error).split()))[:most] or type(error).__name__

@@ -13,7 +13,8 @@ from onnx import helper
 
 from tvmopt.errors import ConfigError, ModelError
 from tvmopt.frontend.load import load_onnx
-from tvmopt.frontend.shapes import format_input_shapes, parse_input_shapes
+from tvmopt.frontend.reference import input_specs
+from tvmopt.frontend.shapes import fix_input_shapes, format_input_shapes, parse_input_shapes
 from tvmopt.tracking.model_source import local_model
 
 CONTROL = ["a\nb", "a\x1b[31mb", "a\x00b", "a\u202eb", "a\u2028b", "a\x7fb", "\r"]
@@ -111,3 +112,89 @@ NAMES = st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1
 @settings(max_examples=300, deadline=None)
 def test_shapes_survive_being_written(shapes):
     assert parse_input_shapes(format_input_shapes(shapes)) == shapes
+
+
+def _external(name="w", **entries):
+    tensor = onnx.numpy_helper.from_array(np.zeros(3, np.float32), name)
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def test_names_that_are_no_text_are_refused(tmp_path):
+    content = _model(node="marked").SerializeToString().replace(b"marked", b"mar\xffed")
+    (tmp_path / "m.onnx").write_bytes(content)
+    _refused(tmp_path / "m.onnx", r"names in a model must be UTF-8, but a node is called")
+
+
+def test_a_model_without_outputs_is_refused(tmp_path):
+    model = _model()
+    del model.graph.output[:]
+    onnx.save_model(model, str(tmp_path / "m.onnx"))
+    _refused(tmp_path / "m.onnx", "must hold a graph with outputs")
+
+
+def test_a_file_beyond_two_gigabytes_is_not_read(tmp_path):
+    with (tmp_path / "m.onnx").open("wb") as file:
+        file.truncate(2**31)
+    _refused(tmp_path / "m.onnx", "must be a file under 2 GiB")
+
+
+def test_sparse_initializers_are_refused(tmp_path):
+    model = _model()
+    sparse = model.graph.sparse_initializer.add(dims=[3])
+    sparse.values.CopyFrom(onnx.numpy_helper.from_array(np.ones(1, np.float32), "w"))
+    sparse.indices.CopyFrom(onnx.numpy_helper.from_array(np.zeros(1, np.int64), "at"))
+    onnx.save_model(model, str(tmp_path / "m.onnx"))
+    _refused(tmp_path / "m.onnx", "initializers must be dense, but 'w' is sparse")
+
+
+def test_external_data_in_sparse_attributes_does_not_reach_onnx_runtime(tmp_path):
+    model = _model()
+    attribute = model.graph.node[0].attribute.add(name="a", type=onnx.AttributeProto.SPARSE_TENSOR)
+    attribute.sparse_tensor.values.CopyFrom(_external(location="*/_ORT_MEM_ADDR_/*", offset="8"))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    _refused(tmp_path / "m.onnx", "external tensor data must exist")
+    (tmp_path / "*" / "_ORT_MEM_ADDR_").mkdir(parents=True)
+    (tmp_path / "*" / "_ORT_MEM_ADDR_" / "*").write_bytes(b"\0" * 100)
+    _refused(tmp_path / "m.onnx", "must belong to initializers or attributes of nodes")
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({}, "must name its file"),
+        ({"location": "w", "offset": "0x10"}, "must be whole numbers"),
+        ({"location": "w", "length": "9" * 5000}, "must be whole numbers"),
+        ({"location": "w", "length": str(2**40)}, r"name 1024\.0 GiB of external data"),
+        ({"location": "w", "offset": str(2**70), "length": "8"}, "could not be read"),
+        ({"location": "x" * 5000}, "external tensor data must lie in a file"),
+    ],
+)
+def test_external_data_is_where_and_what_it_says(entries, words, tmp_path):
+    model = _model()
+    model.graph.initializer.append(_external(**entries))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    (tmp_path / "w").write_bytes(b"\0" * 100)
+    _refused(tmp_path / "m.onnx", words)
+
+
+def test_tensors_that_share_bytes_are_counted_each(tmp_path):
+    model = _model()
+    for number in range(30):
+        model.graph.initializer.append(_external(f"w{number}", location="w"))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with (tmp_path / "w").open("wb") as file:
+        file.truncate(10**8)
+    _refused(tmp_path / "m.onnx", r"name 2\.8 GiB of external data")
+
+
+def test_inputs_beyond_all_memory_are_refused():
+    model = _model()
+    fix_input_shapes(model, {"x": (999_999_999,)})
+    for dim in range(2):
+        model.graph.input[0].type.tensor_type.shape.dim.add().dim_value = 999_999_999 - dim
+    with pytest.raises(ModelError, match="must fit into memory"):
+        input_specs(model)

@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 
 from tvmopt.errors import ConfigError, ModelError
+from tvmopt.frontend.importer import import_onnx
 from tvmopt.frontend.prepare import prepare, session_options
 from tvmopt.frontend.reference import Reference
 from tvmopt.frontend.shapes import declared_dims
@@ -207,3 +208,18 @@ def test_onnx_runtime_loses_the_fusion_only_where_a_pool_is_padded(make_model):
     conv = options(helper.make_node("Conv", ["padded", "w"], ["y"]))
     with pytest.raises(RuntimeError, match="does not have configuration"):
         conv.get_session_config_entry(key)
+
+
+def test_nodes_in_any_order_are_sorted(make_model):
+    """ONNX asks for producers first, but ONNX Runtime takes any order."""
+    nodes = [
+        helper.make_node("Relu", ["a"], ["y"]),
+        helper.make_node("Add", ["x", "w"], ["a"]),
+    ]
+    specs = {"x": ("float32", [2])}, {"y": ("float32", [2])}
+    model = make_model(nodes, *specs, {"w": np.ones(2, np.float32)})
+    prepared = prepare(model, {})
+    assert [node.op_type for node in prepared.model.graph.node] == ["Add", "Relu"]
+    [got] = Reference(prepared.model)({"x": np.array([-3, 2], np.float32)})
+    np.testing.assert_array_equal(got, [0, 3])
+    assert import_onnx(prepared.model)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,59 +13,10 @@ from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import ModelMetadata
 from tvmopt.tracking.verify import read_flavor
 
+from ..fuzz.json_mutations import damaged, mutated
+
 MUTANTS = 200
 DEEP = "[" * 100_000
-VALUES: list[Any] = [
-    None, True, -1, 0, 2**63, 10**400, float("nan"), float("inf"), "", "\x1b[2J", "a\nb", "\ud800",
-    [], {}, [[]], {"name": 1}, "x" * 10_000,
-]  # fmt: skip
-
-
-def _places(data: Any, path: tuple = ()) -> list[tuple]:
-    """The path to everything within ``data``."""
-    items = data.items() if isinstance(data, dict) else enumerate(data)
-    found = []
-    for key, value in items:
-        found.append((*path, key))
-        if isinstance(value, dict | list):
-            found += _places(value, (*path, key))
-    return found
-
-
-def _mutant(data: dict, rng: random.Random) -> dict:
-    """``data`` with one to three values exchanged, taken away or added."""
-    data = copy.deepcopy(data)
-    for _ in range(rng.randint(1, 3)):
-        *above, key = rng.choice(_places(data))
-        at = data
-        for step in above:
-            at = at[step]
-        match rng.randrange(4):
-            case 0:
-                del at[key]
-            case 1 if isinstance(at, dict):
-                at["more"] = rng.choice(VALUES)
-            case _:
-                at[key] = rng.choice(VALUES)
-        if not data:
-            break
-    return data
-
-
-def _damaged(text: str, rng: random.Random) -> bytes:
-    """``text`` cut short, with bytes exchanged, or with something put in."""
-    content = bytearray(text.encode())
-    at = rng.randrange(len(content))
-    match rng.randrange(3):
-        case 0:
-            del content[at:]
-        case 1:
-            content[at] = rng.randrange(256)
-        case _:
-            content[at:at] = rng.choice(
-                [b"\0", b"\xff", b"{" * 50_000, b"9" * 5_000, b"&a *a", b"!!python/name:os.system "]
-            )
-    return bytes(content)
 
 
 def _is_one_line(error: ArtifactError) -> bool:
@@ -81,9 +30,9 @@ def test_mutated_metadata(conv_bundle: Path, tmp_path: Path, seed: int) -> None:
     good = (conv_bundle / "model.json").read_text()
     file = tmp_path / "model.json"
     if seed % 2:
-        file.write_bytes(_damaged(good, rng))
+        file.write_bytes(damaged(good, rng))
     else:
-        file.write_text(json.dumps(_mutant(json.loads(good), rng)))
+        file.write_text(json.dumps(mutated(json.loads(good), rng)))
     try:
         model = ModelMetadata.read(tmp_path)
     except ArtifactError as error:
@@ -128,10 +77,10 @@ def test_mutated_flavor(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     file = tmp_path / "MLmodel"
     if seed % 2:
-        file.write_bytes(_damaged(yaml.safe_dump(FLAVOR), rng))
+        file.write_bytes(damaged(yaml.safe_dump(FLAVOR), rng))
     else:
         # JSON is YAML; this keeps values that safe_dump would not write.
-        file.write_text(json.dumps(_mutant(FLAVOR, rng)))
+        file.write_text(json.dumps(mutated(FLAVOR, rng)))
     try:
         found = read_flavor(tmp_path)
     except ArtifactError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tvmopt import errors, host
-from tvmopt.errors import ModelError, StageFailedError, TvmoptError
+from tvmopt.errors import LimitError, ModelError, StageFailedError, TvmoptError
 from tvmopt.stages.launch import launch
 
 OK = "result = StageResult({'a_s': 1.5}, {'tvmopt.tag': 'text'}, ['line'])\n"
@@ -126,7 +126,13 @@ def test_unexpected_exception(launched, tmp_path):
 
 
 def test_unexpected_exception_without_a_message(launched):
-    assert "unexpected error: MemoryError" in str(_failure(launched, "raise MemoryError"))
+    assert "unexpected error: AssertionError" in str(_failure(launched, "raise AssertionError"))
+
+
+def test_memory_that_ends_is_a_limit(launched):
+    with pytest.raises(LimitError, match="process needs more memory than there is: 7 E") as caught:
+        launched("raise MemoryError('7 EiB')")
+    assert caught.value.failure_class == "out_of_memory"
 
 
 def test_stage_that_returns_nothing(launched):
@@ -147,6 +153,9 @@ def test_class_of_a_nested_failure_survives(launched):
         launched, "from tvmopt.errors import *; raise StageFailedError('inner', 'killed')"
     )
     assert (str(error), error.failure_class) == ("inner", "killed")
+    with pytest.raises(LimitError) as caught:
+        launched("from tvmopt.errors import *; raise LimitError('inner', 'out_of_memory')")
+    assert caught.value.failure_class == "out_of_memory"
 
 
 def test_error_class_from_elsewhere_is_still_a_failure(launched):

@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import relax, tirx
 from tvm.ir import GenericConst
+from tvm.script import tirx as T  # noqa: N812
 
 from tvmopt.arch.target import resolve_target
 from tvmopt.policy import schedule_module
@@ -192,3 +193,16 @@ def test_a_convolution_is_packed(channels: int) -> None:
     assert packers(mod) != []
     assert packers(after) == []
     np.testing.assert_allclose(run(after, image), run(lowered, image), rtol=1e-4, atol=1e-4)
+
+
+@T.prim_func
+def _bare(a: T.Buffer((40, 24), "float32"), b: T.Buffer((40, 24), "float32")):
+    for i, j in T.grid(40, 24):
+        b[i, j] = a[i, j] + T.float32(1)
+
+
+def test_functions_without_blocks_are_let_be() -> None:
+    """TVM's pass, which splits the packing off, fails on them: those of top-k and scatter."""
+    mod = network([W])
+    mod["bare"] = _bare.with_attr("tirx.is_scheduled", True)
+    np.testing.assert_allclose(run(prepack(mod), X), np.maximum(X @ W, 0), rtol=1e-4, atol=1e-4)

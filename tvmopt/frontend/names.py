@@ -16,16 +16,26 @@ _SHOWN = 80
 
 
 def check_names(model: onnx.ModelProto) -> None:
-    """Raise :class:`ModelError` for the first name that holds a control character."""
+    """Raise :class:`ModelError` for the first name that holds a control character or no text."""
     for kind, name in _names(model):
+        if isinstance(name, bytes):  # protobuf gives what is not UTF-8 as it is
+            raise ModelError(
+                f"names in a model must be UTF-8, but {_with_article(kind)} is called "
+                f"{ascii(name)[:_SHOWN]}; rename it and export the model again"
+            )
         if not is_printable(name):
             raise ModelError(
-                f"names in a model must hold no control characters, but a {kind} is called "
+                "names in a model must hold no control characters, but "
+                f"{_with_article(kind)} is called "
                 f"{ascii(name)[:_SHOWN]}; rename it and export the model again"
             )
 
 
-def _names(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
+def _with_article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+def _names(model: onnx.ModelProto) -> Iterator[tuple[str, str | bytes]]:
     for opset in model.opset_import:
         yield "domain", opset.domain
     yield from _of_graph(model.graph)
@@ -37,7 +47,7 @@ def _names(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
             yield from _of_node(node)
 
 
-def _of_graph(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
+def _of_graph(graph: onnx.GraphProto) -> Iterator[tuple[str, str | bytes]]:
     yield "graph", graph.name
     for kind, values in (
         ("input", graph.input), ("output", graph.output), ("value", graph.value_info)
@@ -52,7 +62,7 @@ def _of_graph(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
         yield from _of_node(node)
 
 
-def _of_node(node: onnx.NodeProto) -> Iterator[tuple[str, str]]:
+def _of_node(node: onnx.NodeProto) -> Iterator[tuple[str, str | bytes]]:
     yield "node", node.name
     yield "operator", node.op_type
     yield "domain", node.domain

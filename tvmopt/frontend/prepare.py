@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import graphlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import onnxruntime as ort
 
-from tvmopt.errors import ModelError
+from tvmopt.errors import ModelError, in_one_line
+from tvmopt.frontend.external import PROTOBUF_LIMIT
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
-
-_PROTOBUF_LIMIT = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
     reference.CopyFrom(model)
     _make_initializers_constant(reference)
     fixed = fix_input_shapes(reference, shapes)
-    if reference.ByteSize() > _PROTOBUF_LIMIT:
+    if reference.ByteSize() > PROTOBUF_LIMIT:
         raise ModelError(
             "model must be under 2 GiB with its weights, "
             f"but got {reference.ByteSize() / 2**30:.1f} GiB"
@@ -60,6 +61,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
                 "post-processing (ZipMap and the like) from the model"
             )
     folded = _fold(reference)
+    _sort_nodes(folded.graph)
     _rename_new_constants(folded.graph, {i.name for i in reference.graph.initializer})
     _name_nodes(folded.graph)
     with contextlib.suppress(Exception):  # shapes are for reports; the importer infers its own
@@ -129,6 +131,31 @@ def _rename_inputs(graph: onnx.GraphProto, new: dict[str, str]) -> None:
                 _rename_inputs(attribute.g, new)
 
 
+def _sort_nodes(graph: onnx.GraphProto) -> None:
+    """Put producers before consumers, which ONNX asks for, but ONNX Runtime does by itself."""
+    producers = {name: at for at, node in enumerate(graph.node) for name in node.output if name}
+    needs = [
+        {producers[name] for name in _used_names(node) if name in producers} for node in graph.node
+    ]
+    if all(max(need, default=-1) < at for at, need in enumerate(needs)):
+        return
+    order = list(graphlib.TopologicalSorter(dict(enumerate(needs))).static_order())
+    nodes = [graph.node[at] for at in order]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _used_names(node: onnx.NodeProto) -> Iterator[str]:
+    """Names of the inputs of ``node``, and of all that its subgraphs use."""
+    yield from node.input
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            _sort_nodes(attribute.g)
+            yield from (output.name for output in attribute.g.output)
+            for inner in attribute.g.node:
+                yield from _used_names(inner)
+
+
 def _name_nodes(graph: onnx.GraphProto) -> None:
     """Give every node without a name of its own that of its first output, which is unique."""
     seen: set[str] = set()
@@ -152,8 +179,8 @@ def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:
-            reason = " ".join(str(error).split())[:400]
             raise ModelError(
-                f"model must load in ONNX Runtime, the reference, but it does not: {reason}"
+                "model must load in ONNX Runtime, the reference, but it does not: "
+                f"{in_one_line(error, 400)}"
             ) from error
         return onnx.load_model(str(path))

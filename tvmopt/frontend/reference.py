@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 
+from tvmopt import host
 from tvmopt.compare import (
     FLOAT_TOLERANCE,
     HALF_TOLERANCE,
@@ -15,7 +17,7 @@ from tvmopt.compare import (
     Tolerance,
     deviation,
 )
-from tvmopt.errors import AccuracyError, ModelError
+from tvmopt.errors import AccuracyError, ModelError, in_one_line
 from tvmopt.frontend.prepare import session_options
 from tvmopt.frontend.shapes import graph_inputs
 from tvmopt.random_inputs import KINDS, random_arrays
@@ -45,7 +47,11 @@ class Reference:
 
 
 def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Name, shape and type of every input of a model with static shapes."""
+    """Name, shape and type of every input of a model with static shapes.
+
+    Raises:
+        ModelError: When an input is not numeric, or the inputs are larger than the memory.
+    """
     specs = []
     for value in graph_inputs(model):
         tensor = value.type.tensor_type
@@ -56,6 +62,12 @@ def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
             )
         shape = tuple(d.dim_value for d in tensor.shape.dim)
         specs.append(TensorSpec(value.name, shape, str(dtype)))
+    needed = sum(math.prod(s.shape) * np.dtype(s.dtype).itemsize for s in specs)
+    if needed > host.memory_bytes():
+        raise ModelError(
+            f"model inputs must fit into memory ({host.memory_bytes() / 1e9:.0f} GB), but take "
+            f"{needed / 1e9:.3g} GB; give smaller input_shapes"
+        )
     return tuple(specs)
 
 
@@ -73,7 +85,7 @@ def working_random_inputs(
         try:
             return kind, inputs, reference(inputs)
         except Exception as error:  # the reference may refuse any input
-            reason = " ".join(str(error).split())[:300]
+            reason = in_one_line(error)
     raise ModelError(
         "the reference must run on random inputs (N(0,1), or 0 and 1), but ONNX Runtime says: "
         f"{reason}; give real inputs with data=inputs.npz"

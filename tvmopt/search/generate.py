@@ -18,7 +18,8 @@ from tvmopt.config import (
     is_layout,
     one_of,
 )
-from tvmopt.errors import ConfigError
+from tvmopt.errors import ConfigError, in_one_line
+from tvmopt.printable import is_printable, shown
 from tvmopt.quantize import Sensitivity
 from tvmopt.quantize.report import BALANCED, ranked
 from tvmopt.quantize.roofline import roofline
@@ -27,6 +28,7 @@ from tvmopt.search.space import FLOAT, RISING, Effort, Space
 
 _LAYOUTS = ("NHWC", "NCHW16c", "NCHW")
 _MOST_SKIP_SETS = 5
+_MOST_MEASURED = 1_000_000
 _PARTS = (8, 4, 2)
 _KEYS = (
     "dtypes", "skip_layers", "layouts", "strategies", "granularities", "topk",
@@ -65,11 +67,14 @@ class Declared:
             one_of("granularities", granularity, GRANULARITIES)
         for layout in self.layouts:
             if not is_layout(layout):
-                raise ConfigError(f"layouts must hold layouts such as NHWC, but got {layout!r}")
-        if not self.topk or min(self.topk) < 1 or self.metaschedule_trials < 1:
+                raise ConfigError(
+                    f"layouts must hold layouts such as NHWC, but got {shown(layout)}"
+                )
+        counts = (*self.topk, self.metaschedule_trials)
+        if not self.topk or min(counts) < 1 or max(counts) > _MOST_MEASURED:
             raise ConfigError(
-                "topk and metaschedule_trials must be at least 1, but got "
-                f"{list(self.topk)} and {self.metaschedule_trials}"
+                f"topk and metaschedule_trials must be from 1 to {_MOST_MEASURED}, but got "
+                f"{shown(list(self.topk))} and {shown(self.metaschedule_trials)}"
             )
 
 
@@ -108,11 +113,10 @@ def _read(path: Path) -> dict[str, Any]:
     rule = f"space must be a YAML file with a mapping of {', '.join(_KEYS)}"
     try:
         data = load_yaml(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        words = " ".join(str(error).split())
-        raise ConfigError(f"{rule}, but '{path}' cannot be read: {words}") from error
+    except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
+        raise ConfigError(f"{rule}, but '{path}' cannot be read: {in_one_line(error)}") from error
     if not isinstance(data, dict) or not set(data) <= set(_KEYS):
-        got = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
+        got = shown(list(data)) if isinstance(data, dict) else f"a {type(data).__name__}"
         raise ConfigError(f"{rule}, but '{path}' holds {got}")
     found: dict[str, Any] = {}
     for key, value in data.items():
@@ -122,10 +126,14 @@ def _read(path: Path) -> dict[str, Any]:
             found[key] = tuple(_whole(key, v) for v in _list(key, value))
         elif key == "skip_layers":
             if not isinstance(value, dict):
-                raise ConfigError(f"skip_layers must list sets by number format, but got {value!r}")
-            found[key] = {str(k): tuple(_set(s) for s in _list(key, v)) for k, v in value.items()}
+                raise ConfigError(
+                    f"skip_layers must list sets by number format, but got {shown(value)}"
+                )
+            found[key] = {
+                _word(key, k): tuple(_set(s) for s in _list(key, v)) for k, v in value.items()
+            }
         else:
-            found[key] = tuple(str(v) for v in _list(key, value))
+            found[key] = tuple(_word(key, v) for v in _list(key, value))
     return found
 
 
@@ -135,15 +143,23 @@ def _list(key: str, value: object) -> list[Any]:
 
 def _whole(key: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{key} must be a whole number, but got {value!r}")
+        raise ConfigError(f"{key} must be a whole number, but got {shown(value)}")
     return value
+
+
+def _word(key: str, value: object) -> str:
+    text = value if isinstance(value, str) else shown(value)
+    known = isinstance(value, str | float) or (isinstance(value, int) and abs(value) < 2**63)
+    if not known or not is_printable(text):
+        raise ConfigError(f"{key} must hold printable words and numbers, but got {shown(value)}")
+    return text
 
 
 def _set(value: object) -> str:
     # A set is written as "0,3", as [0, 3], or as one number.
     if isinstance(value, list):
-        return ",".join(map(str, value))
-    return "" if value is None else str(value)
+        return ",".join(_word("skip_layers", item) for item in value)
+    return "" if value is None else _word("skip_layers", value)
 
 
 def choose_dtypes(declared: Declared, flags: Collection[str], quantised: bool) -> tuple[str, ...]:

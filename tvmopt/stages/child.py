@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tvmopt.errors import TvmoptError
+from tvmopt.errors import LimitError, TvmoptError, in_one_line
 from tvmopt.stages.result import Progress, StageResult
 
 RESULT_FILE = "result.json"
@@ -123,8 +123,15 @@ def main(path: str) -> int:
     control = Path(path).parent
     try:
         result = run_stage(request, Path(request["out_dir"]), _report)
-    except Exception as error:
+    except Exception as raised:
         traceback.print_exc()
+        error: Exception = raised
+        if isinstance(raised, MemoryError):
+            error = LimitError(
+                f"the {request['stage']} process needs more memory than there is: "
+                f"{in_one_line(raised)}; give it more, or a smaller model",
+                "out_of_memory",
+            )
         known = isinstance(error, TvmoptError)
         data = {
             "class": error.failure_class if isinstance(error, TvmoptError) else "crash",

@@ -14,7 +14,7 @@ import tvm
 from tvmopt.arch.target import TargetSpec
 from tvmopt.compare import BFLOAT16_TOLERANCE, HALF_TOLERANCE, MIN_COSINE
 from tvmopt.config import AUTO, ConvertConfig
-from tvmopt.errors import AccuracyError, ConfigError, ModelError
+from tvmopt.errors import AccuracyError, ConfigError, ModelError, in_one_line
 from tvmopt.evaluate.dataset import load_dataset
 from tvmopt.frontend import (
     Layer,
@@ -234,9 +234,9 @@ def _trials(
             try:
                 trials.append(Trial("given inputs", batch, reference(batch), real=True))
             except Exception as error:
-                reason = " ".join(str(error).split())[:300]
                 raise ModelError(
-                    f"the reference must run on the given data, but ONNX Runtime says: {reason}"
+                    f"the reference must run on the given data, but ONNX Runtime says: "
+                    f"{in_one_line(error)}"
                 ) from error
     return kind, trials
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmopt import errors
-from tvmopt.errors import StageFailedError, TvmoptError
+from tvmopt.errors import LimitError, StageFailedError, TvmoptError, last_line
 from tvmopt.stages.child import ERROR_FILE, PROGRESS_MARK, RESULT_FILE
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.watch import Allowance, Watch
@@ -123,11 +123,11 @@ def _rebuilt(data: dict[str, Any], stage: str, log: Path) -> TvmoptError:
     if data["known"]:
         kind = getattr(errors, data["type"], None)
         if isinstance(kind, type) and issubclass(kind, TvmoptError):
-            if kind is StageFailedError:
-                return StageFailedError(data["message"], data["class"])
+            if issubclass(kind, StageFailedError | LimitError):
+                return kind(data["message"], data["class"])
             return kind(data["message"])
     return StageFailedError(
-        f"{stage} failed with an unexpected error: {data['message'].splitlines()[-1][:300]}; "
+        f"{stage} failed with an unexpected error: {last_line(data['message'])}; "
         f"the log of the run has the details",
         data["class"],
     )

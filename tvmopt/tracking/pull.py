@@ -12,6 +12,7 @@ from pathlib import Path
 from tvmopt.arch.target import TargetSpec
 from tvmopt.cuda_runtime import PACKAGE
 from tvmopt.errors import ArtifactError, ConfigError
+from tvmopt.printable import one_line
 from tvmopt.runtime import ModelMetadata
 from tvmopt.runtime.bundle import copy_bundle
 from tvmopt.runtime.checks import check_machine
@@ -125,8 +126,7 @@ def _write_to_disk(folder: Path) -> None:
 
 def _cell(text: object) -> str:
     """``text`` as one cell of a Markdown table, whatever it holds."""
-    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
-    return re.sub(r"([\\|`<>*_\[\]])", r"\\\1", plain)
+    return re.sub(r"([\\|`<>*_\[\]])", r"\\\1", one_line(str(text)))
 
 
 def _readme(title: str, model: ModelMetadata) -> str:

@@ -27,10 +27,17 @@ def prepack(mod: tvm.IRModule) -> tvm.IRModule:
     Args:
         mod: Module of scheduled functions.
     """
-    functions = [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
-    if not any(packing_blocks(func) for func in functions):
+    others = {
+        var: func
+        for var, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc) and not packing_blocks(func)
+    }
+    functions = {var: func for var, func in mod.functions_items() if var not in others}
+    if not any(isinstance(func, tirx.PrimFunc) for func in functions.values()):
         return mod
-    split = relax.transform.SplitLayoutRewritePreproc()(mod)
+    # TVM's pass fails on functions without blocks, such as those of top-k and scatter.
+    split = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(functions, mod.attrs))
+    split.update(tvm.IRModule(others))
     packers = {
         var.name_hint: func.with_attr("global_symbol", var.name_hint)
         for var, func in split.functions_items()

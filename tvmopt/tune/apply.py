@@ -11,7 +11,7 @@ from tvm import tirx
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from tvmopt.errors import DatabaseMismatchError
+from tvmopt.errors import DatabaseMismatchError, TuneError, TvmoptError, last_line
 from tvmopt.schedule import SCHEDULED_ATTR, Hint, NotApplicable, finish
 from tvmopt.tune.database import (
     Comparison,
@@ -80,13 +80,21 @@ def apply_database(
             "open the database with the target that is compiled for"
         )
     compared = read_comparisons(directory)
-    if target.kind.name == "cuda":
-        check_key(directory, key)
-        return _apply_configs(mod, compared, losers)
-    database = open_database(directory, key)
-    if key.granularity == "operator":
-        return _apply_operators(mod, database, compared, target, losers)
-    return _apply_subgraphs(mod, database, {} if losers else compared, target)
+    try:
+        if target.kind.name == "cuda":
+            check_key(directory, key)
+            return _apply_configs(mod, compared, losers)
+        database = open_database(directory, key)
+        if key.granularity == "operator":
+            return _apply_operators(mod, database, compared, target, losers)
+        return _apply_subgraphs(mod, database, {} if losers else compared, target)
+    except TvmoptError:
+        raise
+    except Exception as error:
+        raise TuneError(
+            f"every record of {directory} must fit the function that it was made for, but one "
+            f"does not: {last_line(error)}; tune again into a new database"
+        ) from error
 
 
 def _apply_subgraphs(

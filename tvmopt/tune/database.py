@@ -22,7 +22,8 @@ import tvm
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from tvmopt.errors import DatabaseMismatchError, TuneError
+from tvmopt.config import GRANULARITIES
+from tvmopt.errors import DatabaseMismatchError, TuneError, in_one_line
 from tvmopt.intrin.choose import register_used
 from tvmopt.tune.annotations import refusal
 
@@ -143,12 +144,19 @@ def read_meta(directory: Path) -> dict[str, Any]:
             f"a tuning database must hold {META_FILE}, but {directory} does not, {unknown}"
         )
     try:
-        meta = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise DatabaseMismatchError(f"{path} must be JSON, but got {error}, {unknown}") from error
+        meta = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise DatabaseMismatchError(
+            f"{path} must be JSON, but got {in_one_line(error)}, {unknown}"
+        ) from error
     if not isinstance(meta, dict) or not isinstance(meta.get("key"), dict):
         raise DatabaseMismatchError(f"{path} must hold an object 'key', but does not, {unknown}")
     meta["key"].setdefault("granularity", "subgraph")  # older ones know no other
+    if meta["key"]["granularity"] not in GRANULARITIES:
+        raise DatabaseMismatchError(
+            f"granularity in {path} must be one of {', '.join(GRANULARITIES)}, but got "
+            f"{str(meta['key']['granularity'])[:60]!r}, {unknown}"
+        )
     return meta
 
 
@@ -162,12 +170,32 @@ def granularity_of(directory: Path) -> str:
 
 
 def read_comparisons(directory: Path) -> dict[str, Comparison]:
-    """The measured comparisons, by :func:`workload_hash`."""
+    """The measured comparisons, by :func:`workload_hash`.
+
+    Raises:
+        DatabaseMismatchError: As :func:`read_meta`, and when a comparison is damaged.
+    """
     compared = read_meta(directory).get("compared", {})
-    return {
-        key: Comparison(**(fields | {"others": tuple(fields.get("others", ()))}))
-        for key, fields in compared.items()
-    }
+    try:
+        return {key: _comparison(fields) for key, fields in compared.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise DatabaseMismatchError(
+            f"'compared' of {directory / META_FILE} must hold what tvmopt measured, but it is "
+            f"damaged ({in_one_line(error, 200)}); tune again into a new database"
+        ) from error
+
+
+def _comparison(fields: dict[str, Any]) -> Comparison:
+    found = Comparison(**(fields | {"others": tuple(fields.get("others", ()))}))
+    if not isinstance(found.rule, str):
+        raise TypeError(f"rule is {found.rule!r}")
+    for latency in (found.default_us, found.tuned_us):
+        if latency is not None and type(latency) not in (int, float):
+            raise TypeError(f"a latency is {latency!r}")
+    for config in found.others if found.config is None else (found.config, *found.others):
+        if not isinstance(config, dict):
+            raise TypeError(f"a configuration is {config!r}")
+    return found
 
 
 def write_comparisons(directory: Path, comparisons: dict[str, Comparison]) -> None:
@@ -221,8 +249,7 @@ def _json_database(directory: Path) -> Any:
     except Exception as error:
         raise TuneError(
             f"every record of {directory} must replay on its workload, but TVM refused one: "
-            f"{str(error).strip().splitlines()[0]}; restore the files, or tune again into a new "
-            "database"
+            f"{in_one_line(error)}; restore the files, or tune again into a new database"
         ) from error
 
 
@@ -276,7 +303,9 @@ def _repair_file(path: Path, valid: Any) -> tuple[int, int]:
 
 
 def _parses(line: str, valid: Any) -> bool:
+    if "\ufffd" in line:  # stands for bytes that are no UTF-8
+        return False
     try:
         return bool(valid(json.loads(line)))
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return False

@@ -1,0 +1,137 @@
+"""Run a piece of work in a forked child: a crash, a hang or a bomb ends the child alone."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import importlib
+import json
+import os
+import resource
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.fuzz.outcome import CRASH, LIMIT, PARENT, Outcome
+
+#: Limits of one mutant, as ``stage_timeout`` and ``memory_limit`` would be. Seconds of CPU come to
+#: the same on a machine with much to do; who waits without using any passes the other one.
+CPU_SECONDS, SECONDS, MEGABYTES = 15.0, 240.0, 2500.0
+#: Phases in the process of the command itself; what ends there, by whatever, ends the command.
+_OF_THE_PARENT = ("", "request")
+_ADDRESS_SPACE = 24 << 30
+_LOOK_S = 0.01
+_IMPORTS = (
+    "onnxruntime", "tvm.relax.frontend.onnx", "tvm.s_tir.meta_schedule", "tvmopt.runtime",
+    "tvmopt.stages.build", "tvmopt.stages.convert", "tvmopt.stages.tune", "tvmopt.tracking.request",
+    "tvmopt.tune", "tvmopt.tune.convergence", "tvmopt.tune.regret", "tvmopt.tune.report",
+    "tvm.relax.backend.cpu_generic.pipeline",
+)  # fmt: skip
+
+Phase = Callable[[str], None]
+
+
+def import_all() -> None:
+    """Import what the children need; no thread may be started here."""
+    for name in _IMPORTS:
+        importlib.import_module(name)
+    from tvmopt.arch.target import resolve_target
+
+    resolve_target("host", 1).to_tvm()
+
+
+def in_child(
+    folder: Path, work: Callable[[Phase], Outcome], seconds: float = SECONDS
+) -> tuple[Outcome, float]:
+    """Outcome of ``work`` in a child, and the seconds of CPU that the child took.
+
+    Args:
+        folder: Gets ``log``, what the child prints, and ``phase``, how far it came.
+        work: Called with a function that takes the name of each phase.
+        seconds: Most wall time; where it is not the default, nothing limits the CPU.
+    """
+    pid = os.fork()
+    if not pid:
+        _child(folder, work)
+    start = time.monotonic()
+    stopped = ""
+    while True:
+        ended, status, usage = os.wait4(pid, os.WNOHANG)
+        if ended:
+            break
+        cpu_s, memory_mb = _used(pid)
+        if time.monotonic() - start > seconds:
+            stopped = f"it had not ended after {seconds:.0f} s"
+        elif cpu_s > CPU_SECONDS and seconds == SECONDS:
+            stopped = f"it had not ended after {CPU_SECONDS:.0f} s of CPU"
+        elif memory_mb > MEGABYTES:
+            stopped = f"it used {memory_mb:.0f} MB of memory"
+        if stopped:
+            os.killpg(pid, signal.SIGKILL)
+            _, status, usage = os.wait4(pid, 0)
+            break
+        time.sleep(_LOOK_S)
+    phase = read(folder / "phase")
+    cpu_s = usage.ru_utime + usage.ru_stime
+    of_the_parent = phase in _OF_THE_PARENT
+    if stopped:
+        return Outcome(PARENT if of_the_parent else LIMIT, phase, stopped), cpu_s
+    if result := read(folder / "result"):
+        return Outcome(**json.loads(result)), cpu_s
+    code = os.waitstatus_to_exitcode(status)
+    text = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    log = read(folder / "log")[-1500:]
+    return Outcome(PARENT if of_the_parent else CRASH, phase, text, details=log), cpu_s
+
+
+def _child(folder: Path, work: Callable[[Phase], Outcome]) -> None:
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.chdir(folder)
+
+        def phase(name: str) -> None:
+            (folder / "phase").write_text(name)
+
+        text = json.dumps(dataclasses.asdict(work(phase)))
+        (folder / "partial").write_text(text)
+        (folder / "partial").rename(folder / "result")
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _used(pid: int) -> tuple[float, float]:
+    """Seconds of CPU and resident megabytes of a process."""
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        return times.user + times.system, process.memory_info().rss / 1e6
+    except psutil.Error:
+        return 0.0, 0.0
+
+
+def read(path: Path) -> str:
+    """The text of a file; empty where there is none."""
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """How many of each outcome by phase, and what they took."""
+    counts = collections.Counter((r["kind"], r["phase"]) for r in records)
+    lines = [f"{kind:10} {phase:8} {n:6}" for (kind, phase), n in sorted(counts.items())]
+    cpu, wall = (sum(r[key] for r in records) for key in ("cpu_s", "wall_s"))
+    lines.append(f"{len(records)} mutants, {cpu:.0f} s of CPU, {wall:.0f} s")
+    return "\n".join(lines)

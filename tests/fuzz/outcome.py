@@ -1,0 +1,176 @@
+"""What becomes of one model: refused in one line, or compiled and right; all else is a fault."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+REFUSED, RIGHT = "refused", "right"
+#: The child passed its time or memory; the product says so in one line.
+LIMIT = "limit"
+#: The child was ended by a signal; the product says so in one line, but each is worth a look.
+CRASH = "crash"
+#: An exception that is none of ours, an unclear line, other numbers, an end of the parent.
+UNEXPECTED, UNCLEAR, WRONG, PARENT = "unexpected", "unclear", "wrong", "parent"
+GOOD = (REFUSED, RIGHT, LIMIT)
+_LONGEST_LINE = 4100
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of a mutant.
+
+    Attributes:
+        kind: One of the constants above.
+        phase: How far it came: request, convert, tune, build, run.
+        text: The error's line, or what is wrong.
+        error: Name of the exception's class.
+        details: Traceback of what was not expected.
+        notes: What is no fault, but worth counting.
+    """
+
+    kind: str
+    phase: str = ""
+    text: str = ""
+    error: str = ""
+    details: str = ""
+    notes: str = ""
+
+
+def is_clear(text: str) -> bool:
+    """Whether ``text`` is one line that may be printed anywhere."""
+    from tvmopt.printable import is_printable
+
+    return 0 < len(text) <= _LONGEST_LINE and is_printable(text) and "Traceback" not in text
+
+
+def judge(
+    path: Path, input_shapes: str, folder: Path, at: Callable[[str], None], *, whole: bool
+) -> Outcome:
+    """Take the model at ``path`` through the stages, as ``main`` does.
+
+    Args:
+        path: The ONNX file.
+        input_shapes: As the user gives it.
+        folder: An empty folder for what the stages write.
+        at: Called with the name of each phase.
+        whole: Whether to compile it, or only to load, prepare and import it.
+    """
+    return judged(at, lambda phase: _through(path, input_shapes, folder, phase, whole))
+
+
+def judged(
+    at: Callable[[str], None], work: Callable[[Callable[[str], None]], tuple[str, str]]
+) -> Outcome:
+    """Outcome of ``work``, which says what is wrong with its numbers, and notes.
+
+    Args:
+        at: Called with the name of each phase.
+        work: Called with a function for the same.
+    """
+    from tvmopt.errors import TvmoptError
+
+    reached = ""
+
+    def phase(name: str) -> None:
+        nonlocal reached
+        reached = name
+        at(name)
+
+    try:
+        text, notes = work(phase)
+    except TvmoptError as error:
+        if not is_clear(str(error)):
+            return Outcome(UNCLEAR, reached, ascii(str(error))[:2000], type(error).__name__)
+        return Outcome(REFUSED, reached, str(error), type(error).__name__)
+    except MemoryError as error:  # which a stage's process reports as LimitError
+        kind = UNEXPECTED if reached in ("", "request") else LIMIT
+        return Outcome(kind, reached, ascii(str(error))[:300], type(error).__name__)
+    except Exception as error:
+        return Outcome(
+            UNEXPECTED, reached, ascii(str(error))[-300:], type(error).__name__,
+            traceback.format_exc()[-3000:],
+        )  # fmt: skip
+    return Outcome(WRONG if text else RIGHT, reached, text, notes=notes)
+
+
+def _through(
+    path: Path, input_shapes: str, folder: Path, phase: Callable[[str], None], whole: bool
+) -> tuple[str, str]:
+    """Run all stages; returns what is wrong with the numbers, and notes."""
+    from tvmopt.frontend import import_onnx, layer_table, load_onnx, parse_input_shapes, prepare
+    from tvmopt.runtime import load
+    from tvmopt.stages.build import BUNDLE_DIR, build
+    from tvmopt.stages.convert import convert
+    from tvmopt.stages.non_finite import NON_FINITE_TAG
+    from tvmopt.stages.tune import tune
+    from tvmopt.tracking.request import make_request
+
+    phase("request")
+    request = make_request(
+        path, name="mutant", input_shapes=input_shapes, threads=1, layout="NCHW",
+        strategy="default",
+    )  # fmt: skip
+    if not whole:
+        phase("import")
+        prepared = prepare(load_onnx(path), parse_input_shapes(request.convert.input_shapes))
+        import_onnx(prepared.model, layer_table(prepared.model))
+        return "", "imported"
+    for name in ("convert", "tune", "build"):
+        (folder / name).mkdir()
+    phase("convert")
+    converted = convert(request.convert, path, folder / "convert", _no_progress)
+    phase("tune")
+    tune(request.tune, folder / "convert", folder / "tune", _no_progress)
+    phase("build")
+    build(request.build, folder / "convert", folder / "tune", "", folder / "build", _no_progress)
+    phase("run")
+    wrong = wrong_numbers(load(folder / "build" / BUNDLE_DIR), path, folder / "convert")
+    return wrong, converted.tags.get(NON_FINITE_TAG, "")
+
+
+def _no_progress(done: int, total: int, text: str) -> None:
+    pass
+
+
+def wrong_numbers(compiled, path: Path, converted: Path) -> str:
+    """Compare with ONNX Runtime on the file itself, on inputs that no stage has seen."""
+    import onnx
+    import onnxruntime as ort
+
+    from tvmopt.compare import deviation
+    from tvmopt.frontend.prepare import session_options
+    from tvmopt.random_inputs import random_arrays
+    from tvmopt.stages.signature import Signature
+
+    model = onnx.load_model(str(path))  # ONNX's own reader of external data
+    options = session_options(model, threads=1)
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    metadata = compiled.metadata
+    kind = Signature.read(converted).random_inputs
+    for seed in (11, 12, 13):
+        inputs = random_arrays(metadata.inputs, seed, kind)
+        try:
+            expected = session.run([o.name for o in session.get_outputs()], inputs)
+        except Exception:  # this input is none that the model takes
+            continue
+        got = list(compiled(inputs))
+        if len(got) != len(expected):
+            return f"{len(expected)} outputs, but got {len(got)}"
+        for spec, actual, wanted in zip(metadata.outputs, got, expected, strict=True):
+            wanted = np.asarray(wanted)
+            if (actual.shape, actual.dtype) != (wanted.shape, wanted.dtype):
+                return (
+                    f"{spec.name}: {wanted.dtype}{wanted.shape}, but got "
+                    f"{actual.dtype}{actual.shape}"
+                )
+            apart = deviation(actual, wanted, metadata.measure)
+            if apart > metadata.tolerance:
+                return f"{spec.name}: deviates by {apart:.3g} (allowed {metadata.tolerance:g})"
+    return ""

@@ -1,0 +1,33 @@
+"""Messages are one line that may be printed anywhere, whatever is part of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tvmopt.errors import LimitError, ModelError, StageFailedError, TvmoptError, in_one_line
+from tvmopt.printable import is_printable, one_line, shown
+
+
+@pytest.mark.parametrize("kind", [TvmoptError, ModelError, StageFailedError, LimitError])
+def test_a_message_keeps_itself_on_one_line(kind):
+    error = kind("first\n  second\x1b[31m\u202e 'a  b'")
+    assert str(error) == "first second\\x1b[31m\\u202e 'a  b'"
+    assert len(str(kind("x" * 100_000))) < 5000
+
+
+def test_what_libraries_say_is_one_line():
+    assert in_one_line(ValueError("a\n\tb\x00")) == "a b\\x00"
+    assert in_one_line(KeyError()) == "KeyError"
+    assert len(in_one_line(ValueError("x" * 1000))) == 300
+
+
+@pytest.mark.parametrize("text", ["größe 层", "a  b", "", "\\x1b"])
+def test_what_prints_stays(text):
+    assert one_line(text) == text
+
+
+def test_values_are_shown_short():
+    assert shown("a\nb") == r"'a\nb'"
+    assert len(shown(list(range(10_000)))) < 110
+    assert shown(10**5000) == "a number of too many digits"
+    assert is_printable(shown("\ud800"))
