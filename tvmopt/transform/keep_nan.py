@@ -13,9 +13,9 @@ floating-point Max (and Min, with ``>`` for ``<``)::
 The first line is one ``vmaxps`` on x86, which returns its second operand when unordered, and one
 ``fmax`` on AArch64. The third line, a reduction, gives NaN where all elements are NaN: to keep
 every NaN takes three instructions on x86, and ONNX Runtime does not do it in MaxPool and ReduceMax
-either. Only where the elements come from a padded copy, it is done: padding after a NaN would take
-its place (see :mod:`tvmopt.transform.skip_padding`). An expression that is cast to an integer stays as it is, because the cast of NaN is
-undefined.
+either. Where the elements come from a padded copy, it is done: padding after a NaN would take its
+place (see :mod:`tvmopt.transform.skip_padding`). An expression that is cast to an integer stays as
+it is, because the cast of NaN is undefined.
 
 On a GPU, float16 and bfloat16 stay, too: TVM writes the functions that they call into each source,
 and :func:`keep_nan_in_source` replaces them by ``__hmax_nan`` and ``__hmin_nan``. Vectors of more
