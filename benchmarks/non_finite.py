@@ -181,7 +181,8 @@ def _measure(
         modules[layout] = convert_module(imported, layout=layout).mod
         for strategy in strategies:
             name = f"{layout}-{strategy}"
-            lowered = lower(modules[layout], target.to_tvm(), winograd=strategy in ("default", "fast"))
+            tiles = strategy in ("default", "fast")
+            lowered = lower(modules[layout], target.to_tvm(), winograd=tiles)
             database = None
             if strategy == "fast":
                 tuned = tuning_tasks.tuned(

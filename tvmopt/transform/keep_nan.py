@@ -25,6 +25,7 @@ than four float32 stay as they are, because CUDA has no vectors of so many condi
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +36,7 @@ from tvm import ir, tirx
 
 from tvmopt import host
 from tvmopt.transform.skip_padding import (
+    constant_of,
     is_if_then_else,
     is_read,
     padded_buffers,
@@ -174,6 +176,9 @@ def _select(
     a, b = extremum.a, extremum.b
     if _is_constant(a):
         a, b = b, a
+    bound = constant_of(b)
+    if bound is not None and math.isnan(bound):
+        return b
 
     def over(x: ir.Expr, y: ir.Expr) -> ir.Expr:
         """``y`` where it wins; ``x`` where it does not, or one of both is NaN."""

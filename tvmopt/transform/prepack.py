@@ -27,10 +27,14 @@ def prepack(mod: tvm.IRModule) -> tvm.IRModule:
     Args:
         mod: Module of scheduled functions.
     """
-    functions = [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
-    if not any(packing_blocks(func) for func in functions):
+    functions = {v: f for v, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)}
+    others = {var: func for var, func in functions.items() if not packing_blocks(func)}
+    if len(others) == len(functions):
         return mod
-    split = relax.transform.SplitLayoutRewritePreproc()(mod)
+    packing = {v: f for v, f in mod.functions_items() if v not in others}
+    # TVM's pass refuses a function that only calls a library, as that of TopK.
+    split = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(packing, attrs=mod.attrs))
+    split.update(tvm.IRModule(others))
     packers = {
         var.name_hint: func.with_attr("global_symbol", var.name_hint)
         for var, func in split.functions_items()
