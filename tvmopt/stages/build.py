@@ -156,7 +156,7 @@ def _non_finite(
 def _why_elsewhere(non_finite: NonFinite, lowered: tvm.IRModule) -> str:
     """What makes NaN and infinities differ, where it is known."""
     names = [var.name_hint for var in lowered.get_global_vars()]
-    if non_finite.tag == AGREES or not any("winograd" in name for name in names):
+    if non_finite.tag.startswith(AGREES) or not any("winograd" in name for name in names):
         return ""
     return "; Winograd convolutions give NaN for infinities, and for all of a tile that holds NaN"
 
