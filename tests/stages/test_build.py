@@ -6,11 +6,13 @@ import csv
 import shutil
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from tvmopt import host
 from tvmopt.arch.target import TargetSpec, resolve_target
-from tvmopt.config import BuildConfig
+from tvmopt.config import BuildConfig, ConvertConfig
 from tvmopt.digest import sha256_file
 from tvmopt.errors import AccuracyError
 from tvmopt.runtime import ModelMetadata, load
@@ -18,6 +20,8 @@ from tvmopt.runtime.bundle import write_golden
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE
 from tvmopt.runtime.model import read_golden
 from tvmopt.stages.build import SOURCES_FILE, build
+from tvmopt.stages.convert import convert
+from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG
 from tvmopt.versions import TVM_VERSION, VERSION
 
 
@@ -25,14 +29,15 @@ from tvmopt.versions import TVM_VERSION, VERSION
 def run(conv_build, tmp_path):
     """Build the converted model of the session, or one in another folder."""
 
-    def build_model(convert_dir=conv_build / "convert", threads=2, schedule="default"):
+    def build_model(convert_dir=conv_build / "convert", threads=2, schedule="default", tuned=True):
         config = BuildConfig("conv", resolve_target("host", threads).to_dict(), schedule)
         seen = []
         out = tmp_path / "out"
         out.mkdir()
         result = build(
-            config, convert_dir, conv_build / "tune", "d9", out, lambda *s: seen.append(s)
-        )
+            config, convert_dir, conv_build / "tune" if tuned else None, "d9", out,
+            lambda *s: seen.append(s),
+        )  # fmt: skip
         assert seen[-1] == (3, 3, "done")
         return result, out
 
@@ -84,3 +89,37 @@ def test_target_of_another_machine_is_built_unchecked(run, monkeypatch):
     assert "lacks amx_tile" in result.tags["tvmopt.unchecked"]
     assert "golden_max_deviation" not in result.metrics
     assert (out / "bundle" / LIBRARY_FILE).is_file()
+
+
+def test_the_library_is_compared_with_onnx_runtime_on_nan(run):
+    result, _ = run()
+    assert result.tags[NON_FINITE_TAG].startswith(AGREES)
+    assert any("NaN and infinities are where ONNX Runtime has them" in x for x in result.changed)
+
+
+def test_a_library_that_loses_nan_says_so(run, monkeypatch):
+    monkeypatch.setattr("tvmopt.transform.cpu_pipeline.keep_nan", lambda module: module)
+    result, _ = run()
+    assert result.tags[NON_FINITE_TAG].startswith("differs: NaN everywhere (output 'y')")
+    assert any("not as ONNX Runtime on NaN everywhere" in x for x in result.changed)
+
+
+def test_winograd_convolutions_are_named_where_infinities_differ(run, tmp_path, make_model):
+    """Two layers that Winograd's tiles are worth it for, their weights alike."""
+    weight = np.full((64, 64, 3, 3), 0.1, np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1], name="first"),
+        helper.make_node("Conv", ["a", "w"], ["y"], pads=[1, 1, 1, 1], name="second"),
+    ]
+    shapes = {"x": ("float32", [1, 64, 28, 28])}, {"y": ("float32", [1, 64, 28, 28])}
+    model = make_model(nodes, *shapes, {"w": weight})
+    path, converted = tmp_path / "wide.onnx", tmp_path / "converted"
+    onnx.save(model, str(path))
+    converted.mkdir()
+    target = resolve_target("host", 2).to_dict()
+    config = ConvertConfig("", target, "NHWC")
+    plain = convert(config, path, converted, lambda *_: None)
+    assert plain.tags[NON_FINITE_TAG].startswith(AGREES)  # the check of a conversion has no tiles
+    result, _ = run(converted, tuned=False)
+    assert result.tags[NON_FINITE_TAG].startswith("differs: ")
+    assert any("Winograd convolutions give NaN for infinities" in x for x in result.changed)

@@ -18,8 +18,10 @@ from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import GOLDEN_FILE
 from tvmopt.stages import convert as convert_module
 from tvmopt.stages.calibrate import calibrate, read_ranges
+from tvmopt.stages.check import compile_for_check
 from tvmopt.stages.convert import convert
-from tvmopt.stages.module_files import QUANTIZED_FILE, REFERENCE_FILE
+from tvmopt.stages.module_files import QUANTIZED_FILE, REFERENCE_FILE, read_module
+from tvmopt.stages.non_finite import NON_FINITE_TAG
 from tvmopt.stages.sensitivity import read_proposal, sensitivity
 from tvmopt.stages.signature import Signature
 
@@ -188,6 +190,16 @@ def test_model_that_came_quantised_needs_no_calibration(run, tmp_path):
     convert(ConvertConfig("", TARGET), tmp_path / "quantised.onnx", again, _quiet)
     assert [row["dtype"] for row in _layers(again)] == ["int8"] * 4
     assert not (again / QUANTIZED_FILE).exists()
+
+
+def test_int8_maps_nan_to_a_number_and_says_so(run):
+    result, out = run("int8")
+    assert result.tags[NON_FINITE_TAG] == "int8: NaN becomes a number"
+    assert "non-finite: int8 maps NaN to a number" in result.changed
+    compiled = compile_for_check(read_module(out), resolve_target("host", 1))
+    for value in (np.nan, np.inf, -np.inf):
+        [got] = compiled([np.full((1, 3, 8, 8), value, np.float32)])
+        assert np.isfinite(got).all()
 
 
 def test_int8_without_ranges(tmp_path, network):

@@ -10,6 +10,7 @@ from tvm.ir import GenericConst
 from tvm.script import tirx as T  # noqa: N812
 
 from tvmopt.arch.target import resolve_target
+from tvmopt.build import build_library
 from tvmopt.policy import schedule_module
 from tvmopt.schedule import Hint, apply_hint, finish
 from tvmopt.schedule.nest import PREPROC
@@ -206,3 +207,20 @@ def test_functions_without_blocks_are_let_be() -> None:
     mod = network([W])
     mod["bare"] = _bare.with_attr("tirx.is_scheduled", True)
     np.testing.assert_allclose(run(prepack(mod), X), np.maximum(X @ W, 0), rtol=1e-4, atol=1e-4)
+
+
+def test_functions_that_only_call_a_library_do_not_disturb(tmp_path) -> None:
+    """TopK lowers to such a function, which TVM's own pass refuses."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(X.shape, "float32"))
+    with builder.function("main", [x], {"num_input": 1}):
+        with builder.dataflow():
+            product = builder.emit(relax.op.matmul(x, relax.const(W)))
+            top = builder.emit(relax.op.topk(product, k=3, axis=1, ret_type="values"))
+            out = builder.emit_output(top)
+        builder.emit_func_output(out)
+    lowered = lower(builder.get(), SPEC.to_tvm())
+    build_library(lowered, SPEC, tmp_path / "topk.so")
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(tmp_path / "topk.so")), tvm.cpu())
+    got = machine["main"](tvm.runtime.tensor(X)).numpy()
+    np.testing.assert_allclose(got, -np.sort(-(X @ W), axis=1)[:, :3], rtol=1e-4, atol=1e-4)

@@ -24,11 +24,14 @@ from tvmopt.arch.llvm import pass_config
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.jobs import (
     WrongResultError,
+    check_places,
     compare,
     numpy_dtype,
     pack,
+    result_of,
     run_reference,
 )
+from tvmopt.measure.planted import planted_cases, replaced
 from tvmopt.measure.split import split_packing
 from tvmopt.measure.worker import one_line
 from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
@@ -171,6 +174,7 @@ def run_batch(
     seed: int,
     rounds: int = ROUNDS,
     weight_bytes: int = 0,
+    planted: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Check candidates against the reference, then time those that are right, in turns.
 
@@ -182,6 +186,8 @@ def run_batch(
         seed: Seed of the inputs.
         rounds: Most rounds to time them in.
         weight_bytes: Bytes of the weights that are read between two calls in use, this one's too.
+        planted: :class:`tvmopt.measure.planted.Planting` of the function; None checks on random
+            numbers only.
 
     Returns:
         For each candidate ``latency_us`` or None, ``rounds`` timed, and ``error`` or None.
@@ -190,6 +196,8 @@ def run_batch(
     shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
     inputs, (*_, expected) = run_reference(modules[0]["reference"], shapes_and_types, seed)
     bench = _Bench(modules[0], inputs, expected, constants, weight_bytes)
+    right = functools.partial(result_of, modules[0]["reference"])
+    bench.cases = planted_cases(inputs, planted, seed, right)
 
     def kernel(library: int, index: int, packed: list[int], outputs: Any) -> Callable[[int], float]:
         return bench.kernel(modules[library], index, packed, outputs)
@@ -276,6 +284,8 @@ class _Bench:
         self._expected = expected
         self._constants = constants
         self._weight_bytes = min(_MOST_POOL, weight_bytes)
+        #: Further inputs, each with the reference's result: NaN must be at the same places.
+        self.cases: list[tuple[list[np.ndarray], np.ndarray]] = []
         self._views: dict[tuple[int, ...], list[Any]] = {}
         # All candidates take turns with the places, or one would find what another has just read.
         self._calls = itertools.count()
@@ -304,6 +314,10 @@ class _Bench:
         kernel = module[f"candidate{index}"]
         kernel(*tensors)
         compare(len(tensors) - 1, tensors[-1].numpy(), self._expected)
+        for arrays, wanted in self.cases:
+            others = replaced(tensors, self._inputs, arrays)
+            kernel(*others)
+            check_places(others[-1].numpy(), wanted)
         weights = {i: tensors[i] for i in self._constants}
         copies = [weights]
         heavy = [i for i, weight in weights.items() if _bytes(weight) >= _SMALL]

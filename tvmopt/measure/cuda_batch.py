@@ -18,9 +18,17 @@ from tvmopt.arch.cuda import CudaArch
 from tvmopt.cuda.modules import embed_cubins
 from tvmopt.link import link_options
 from tvmopt.measure.batch import ROUNDS, build_right, time_candidates
-from tvmopt.measure.cuda_check import check_equal, difference, filled, repeated
+from tvmopt.measure.cuda_check import (
+    check_equal,
+    check_same_places,
+    difference,
+    filled,
+    repeated,
+    some_of,
+)
 from tvmopt.measure.cuda_graph import GraphTimer
 from tvmopt.measure.jobs import numpy_dtype
+from tvmopt.measure.planted import planted_cases
 from tvmopt.measure.sustained import time_under_load
 from tvmopt.measure.worker import one_line
 from tvmopt.policy.gpu.simt_matmul import simt_matmul_hints
@@ -128,6 +136,7 @@ def run_batch(
     candidates: list[list[Any]],
     seed: int,
     rounds: int = ROUNDS,
+    planted: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Check candidates against the reference, then time those that are right, in turns.
 
@@ -139,13 +148,15 @@ def run_batch(
         candidates: ``[library, index]`` of each candidate.
         seed: Seed of the inputs.
         rounds: Most rounds to time them in.
+        planted: :class:`tvmopt.measure.planted.Planting` of the function; None checks on random
+            numbers only.
 
     Returns:
         For each candidate ``latency_us`` or None, ``rounds`` timed, and ``error`` or None.
     """
     modules = [tvm.runtime.load_module(library) for library in libraries]
     shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
-    bench = _Bench(modules[0], shapes_and_types, seed)
+    bench = _Bench(modules[0], shapes_and_types, seed, planted)
     with GraphTimer() as timer:
 
         def kernel(library: int, index: int) -> Callable[[int], float]:
@@ -181,7 +192,11 @@ class _Bench:
     """The arguments that all candidates of a function are run on, and the right result."""
 
     def __init__(
-        self, module: Any, arguments: Sequence[tuple[tuple[int, ...], str]], seed: int
+        self,
+        module: Any,
+        arguments: Sequence[tuple[tuple[int, ...], str]],
+        seed: int,
+        planted: dict[str, Any] | None,
     ) -> None:
         self._device = tvm.runtime.cuda(0)
         self._compare = module["compare"]
@@ -196,6 +211,27 @@ class _Bench:
             self._device.sync()
             if self._is_finite():
                 break
+        #: Planted inputs, each with the reference's result.
+        self._cases: list[tuple[list[Any], Any]] = []
+        hosts = [
+            some_of(shape, dtype, seed + place, positive)
+            for place, (shape, dtype) in enumerate(arguments[:-1])
+        ]
+
+        def right(arrays: list[np.ndarray]) -> np.ndarray:
+            inputs = [
+                tensor if array is host else repeated(array, shape, dtype, self._device)
+                for tensor, array, host, (shape, dtype) in zip(
+                    self._inputs, arrays, hosts, arguments[:-1], strict=True
+                )
+            ]
+            result = tvm.runtime.empty(self._shape, self._dtype, self._device)
+            module["reference"](*inputs, result)
+            self._device.sync()
+            self._cases.append((inputs, result))
+            return self._some(result)
+
+        planted_cases(hosts, planted, seed, right)
         self._got = tvm.runtime.empty(self._shape, self._dtype, self._device)
         size = self._count * np.dtype(numpy_dtype(self._dtype)).itemsize
         # Bytes that are no number in any float type, and -1 as an integer.
@@ -203,23 +239,29 @@ class _Bench:
         self._blank = repeated(blank, (size,), "uint8", self._device)
 
     def _is_finite(self) -> bool:
-        head = self._wanted.numpy() if self._count <= 1 << 20 else self._some()
+        head = self._some(self._wanted)
         return head.dtype.kind in "biu" or bool(np.isfinite(head.astype(np.float64)).all())
 
-    def _some(self) -> np.ndarray:
-        flat = self._wanted._create_view((self._count,))
-        return flat._create_view((1 << 20,)).numpy()
+    def _some(self, result: Any) -> np.ndarray:
+        """The first elements of a result, as an array; a million at most."""
+        flat = result._create_view((self._count,))
+        return flat._create_view((min(self._count, 1 << 20),)).numpy()
 
     def kernel(self, function: Any, timer: GraphTimer) -> Callable[[int], float]:
         """A timer of the candidate, once its result is right."""
+        flat = (self._count,)
+        got = self._got._create_view(flat)
+        self._launch(function, self._inputs, timer)
+        check_equal(self._compare, got, self._wanted._create_view(flat), self._dtype)
+        for inputs, wanted in self._cases:
+            self._launch(function, inputs, timer)
+            check_same_places(self._compare, got, wanted._create_view(flat))
+        return timer.kernel(lambda: function(*self._inputs, self._got))
+
+    def _launch(self, function: Any, inputs: Sequence[Any], timer: GraphTimer) -> None:
+        """Run the candidate once, from a blank result, and wait for it."""
         self._blank.copyto(self._got._create_view(self._blank.shape, "uint8"))
         self._device.sync()  # the timer's stream waits for no other
         with timer.launching():
-            function(*self._inputs, self._got)
+            function(*inputs, self._got)
         timer.wait()
-        flat = (self._count,)
-        check_equal(
-            self._compare, self._got._create_view(flat), self._wanted._create_view(flat),
-            self._dtype,
-        )  # fmt: skip
-        return timer.kernel(lambda: function(*self._inputs, self._got))

@@ -16,6 +16,8 @@ PARTS = 65536
 _THREADS = 256
 # Elements after which random inputs repeat: a prime, so that no two rows are alike.
 _PERIOD = 1_000_003
+# What the difference of a number and NaN or an infinity is at least.
+_INFINITE = float(np.finfo(np.float32).max)
 # Largest difference allowed, relative to the largest reference value.
 _TOLERANCE = TOLERANCE | {"float8_e4m3fn": 0.13, "float8_e5m2": 0.26}
 
@@ -91,14 +93,36 @@ def check_equal(compare: object, got: object, wanted: object, dtype: str) -> Non
         wanted: What it should be, flat.
         dtype: Their type.
     """
-    device = tvm.runtime.cuda(0)
-    parts = [tvm.runtime.empty((PARTS,), "float32", device) for _ in range(2)]
-    compare(got, wanted, *parts)  # type: ignore[operator]
-    worst, largest = (float(part.numpy().max()) for part in parts)
+    worst, largest = _worst(compare, got, wanted)
     tolerance = _TOLERANCE.get(dtype, 0.0)
     allowed = tolerance * max(largest, 1e-6)
     if not worst <= allowed:
         raise WrongResultError(f"wrong result: off by {worst:.3g}, allowed {allowed:.3g}")
+
+
+def check_same_places(compare: object, got: object, wanted: object) -> None:
+    """Raise :class:`WrongResultError` unless NaN and infinities are at the same places of both.
+
+    Args:
+        compare: What :func:`difference` became.
+        got: The result to check, flat.
+        wanted: What it should be, flat.
+    """
+    worst, _ = _worst(compare, got, wanted)
+    if not worst < _INFINITE:
+        raise WrongResultError(
+            "wrong result: NaN and infinities of planted inputs are not where the reference has "
+            "them"
+        )
+
+
+def _worst(compare: object, got: object, wanted: object) -> tuple[float, float]:
+    """The largest difference of two flat arrays on the GPU, and the largest finite ``wanted``."""
+    device = tvm.runtime.cuda(0)
+    parts = [tvm.runtime.empty((PARTS,), "float32", device) for _ in range(2)]
+    compare(got, wanted, *parts)  # type: ignore[operator]
+    worst, largest = (float(part.numpy().max()) for part in parts)
+    return worst, largest
 
 
 def filled(
@@ -113,9 +137,15 @@ def filled(
         positive: Whether floats are of (0.1, 1) rather than of a normal distribution.
         device: Where the tensor is to be.
     """
-    count = math.prod(shape)
-    some = random_array(np.random.default_rng(seed), (min(count, _PERIOD),), dtype, positive)
-    return repeated(some, shape, dtype, device)
+    return repeated(some_of(shape, dtype, seed, positive), shape, dtype, device)
+
+
+def some_of(
+    shape: tuple[int, ...], dtype: str, seed: int, positive: bool
+) -> np.ndarray:
+    """What :func:`filled` repeats: as many random numbers as ``shape`` has, at most a million."""
+    count = min(math.prod(shape), _PERIOD)
+    return random_array(np.random.default_rng(seed), (count,), dtype, positive)
 
 
 def repeated(some: np.ndarray, shape: tuple[int, ...], dtype: str, device: Any) -> Any:

@@ -18,6 +18,7 @@ from tvm import tirx
 
 from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.jobs import numpy_dtype
+from tvmopt.measure.planted import planting
 from tvmopt.measure.workers import Job, Outcome, WorkerPool
 from tvmopt.schedule import Hint
 
@@ -180,7 +181,7 @@ class HintMeasurer(abc.ABC):
         Args:
             group: The function.
             built: The hints.
-            common: Arguments that every such job has: ``libraries`` and ``arguments``.
+            common: Arguments that every such job has: ``libraries``, ``arguments`` and ``planted``.
         """
 
     @abc.abstractmethod
@@ -220,6 +221,7 @@ class HintMeasurer(abc.ABC):
         common = {
             "libraries": [str(library) for library in libraries],
             "arguments": argument_types(group.func),
+            "planted": planting(group.func, constants(group.func)).to_dict(),
         }
         [outcome] = self._runner.run([self._run_job(group, built, common)])
         if outcome.error is not None:

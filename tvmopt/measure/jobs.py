@@ -14,8 +14,10 @@ import tvm
 from tvm.target import Target
 
 from tvmopt.arch.llvm import pass_config
+from tvmopt.compare import same_non_finite
 from tvmopt.errors import TvmoptError
 from tvmopt.link import isa_of, link_options
+from tvmopt.measure.planted import planted_cases, replaced
 from tvmopt.measure.split import split_packing
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
@@ -62,14 +64,19 @@ def packing_file(library: str) -> Path:
     return Path(library).with_suffix(".packing.json")
 
 
-def reference(library: str, arguments: list[list[Any]], seed: int) -> float:
-    """Run the unscheduled function once and keep its results for :func:`run`.
+def reference(
+    library: str,
+    arguments: list[list[Any]],
+    seed: int,
+    planted: dict[str, Any] | None = None,
+) -> float:
+    """Run the unscheduled function and keep its results for :func:`run`, which has the same.
 
     Returns:
         Seconds that the run took.
     """
     start = time.perf_counter()
-    _reference(library, json.dumps(arguments), seed)
+    _reference(library, json.dumps(arguments), seed, json.dumps(planted))
     return time.perf_counter() - start
 
 
@@ -79,8 +86,9 @@ def run(
     arguments: list[list[Any]],
     seed: int,
     best_us: float | None = None,
+    planted: dict[str, Any] | None = None,
 ) -> float:
-    """Check a candidate on random inputs, then time it.
+    """Check a candidate on random inputs and on planted ones, then time it.
 
     Args:
         library: The candidate.
@@ -88,6 +96,7 @@ def run(
         arguments: Shape and type of each argument: ``[[shape, dtype], ...]``.
         seed: Seed of the inputs.
         best_us: Best latency so far; a candidate far from it is timed only roughly.
+        planted: :class:`tvmopt.measure.planted.Planting` of the function; None plants nothing.
 
     Returns:
         Latency of one call in microseconds: the median of three means.
@@ -95,7 +104,8 @@ def run(
     Raises:
         WrongResultError: When an argument holds other values than after the reference.
     """
-    inputs, expected = _reference(reference_library, json.dumps(arguments), seed)
+    kind = json.dumps(planted)
+    inputs, expected, cases = _reference(reference_library, json.dumps(arguments), seed, kind)
     module = tvm.runtime.load_module(library)
     tensors = [tvm.runtime.tensor(array) for array in inputs]
     packed, outputs = json.loads(packing_file(library).read_text())
@@ -106,6 +116,10 @@ def run(
     for index, (tensor, wanted) in enumerate(zip(tensors, expected, strict=True)):
         if index not in packed:
             compare(index, tensor.numpy(), wanted)
+    for arrays, result in cases:
+        others = replaced(tensors, inputs, arrays)
+        kernel(*others)
+        check_places(others[-1].numpy(), result)
 
     rough_s = min(_timed(kernel, tensors) for _ in range(2))
     if best_us is not None and rough_s * 1e6 > _HOPELESS * best_us:
@@ -140,9 +154,19 @@ def pack(
 # A few tasks' worth: switching between tasks must not run a slow reference again each time.
 @functools.lru_cache(maxsize=4)
 def _reference(
-    library: str, arguments: str, seed: int
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    return run_reference(tvm.runtime.load_module(library)["main"], _parse(arguments), seed)
+    library: str, arguments: str, seed: int, planted: str
+) -> tuple[list[np.ndarray], list[np.ndarray], list[tuple[list[np.ndarray], np.ndarray]]]:
+    kernel = tvm.runtime.load_module(library)["main"]
+    inputs, outputs = run_reference(kernel, _parse(arguments), seed)
+    right = functools.partial(result_of, kernel)
+    return inputs, outputs, planted_cases(inputs, json.loads(planted), seed, right)
+
+
+def result_of(kernel: Any, arrays: list[np.ndarray], device: Any = None) -> np.ndarray:
+    """What ``kernel`` writes into the last of ``arrays``."""
+    tensors = [tvm.runtime.tensor(array, device) for array in arrays]
+    kernel(*tensors)
+    return tensors[-1].numpy()
 
 
 def run_reference(
@@ -227,6 +251,24 @@ def compare(index: int, got: np.ndarray, wanted: np.ndarray) -> None:
         raise WrongResultError(
             f"wrong result: argument {index} is off by {error:.3g}, allowed {tolerance * scale:.3g}"
         )
+
+
+def check_places(got: np.ndarray, wanted: np.ndarray) -> None:
+    """Raise :class:`WrongResultError` unless NaN and infinities are where the reference has them.
+
+    Of narrow floats only NaN counts, because they overflow by another rounding.
+    """
+    wide = wanted.dtype.name in ("float32", "float64")
+    if not same_non_finite(got, wanted, infinities=wide):
+        raise WrongResultError(
+            "wrong result: NaN and infinities of planted inputs are not where the reference has "
+            f"them: {_counts(got)} instead of {_counts(wanted)}"
+        )
+
+
+def _counts(array: np.ndarray) -> str:
+    wide = array.astype(np.float64)
+    return f"{np.isnan(wide).sum()} NaN and {np.isinf(wide).sum()} infinities"
 
 
 def _timed(kernel: Any, tensors: list[Any]) -> float:

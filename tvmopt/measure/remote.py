@@ -23,7 +23,16 @@ import tvm
 
 from tvmopt.errors import ArtifactError, last_line
 from tvmopt.measure.batch import PLACES, ROUNDS, time_candidates
-from tvmopt.measure.jobs import compare, numpy_dtype, pack, packing_file, run_reference
+from tvmopt.measure.jobs import (
+    check_places,
+    compare,
+    numpy_dtype,
+    pack,
+    packing_file,
+    result_of,
+    run_reference,
+)
+from tvmopt.measure.planted import planted_cases, replaced
 from tvmopt.remote import Board
 from tvmopt.remote.model import upload_library
 from tvmopt.remote.session import WAIT_S, limited, open_session, request
@@ -43,6 +52,7 @@ def run_batch(
     seed: int,
     rounds: int = ROUNDS,
     weight_bytes: int = 0,
+    planted: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Check candidates against the reference, then time those that are right, in turns.
 
@@ -57,12 +67,15 @@ def run_batch(
         seed: See there.
         rounds: See there.
         weight_bytes: Not used.
+        planted: See there.
 
     Returns:
         As :func:`tvmopt.measure.batch.run_batch`.
     """
     with open_session(Board(**board), session_s) as session:
-        return _run_batch(session, threads, libraries, arguments, candidates, seed, rounds)
+        return _run_batch(
+            session, threads, libraries, arguments, candidates, seed, rounds, planted
+        )
 
 
 def _run_batch(
@@ -73,6 +86,7 @@ def _run_batch(
     candidates: list[list[Any]],
     seed: int,
     rounds: int,
+    planted: dict[str, Any] | None,
 ) -> list[dict[str, Any]]:
     session.get_function(_THREADS)(1, threads)
     device = session.cpu()
@@ -82,6 +96,8 @@ def _run_batch(
         modules[0]["reference"], shapes_and_types, seed, device
     )
     common = [tvm.runtime.tensor(array, device) for array in inputs]
+    right = functools.partial(result_of, modules[0]["reference"], device=device)
+    cases = planted_cases(inputs, planted, seed, right)
 
     def kernel(library: int, index: int, packed: list[int], outputs: Any) -> Callable[[int], float]:
         module, tensors = modules[library], list(common)
@@ -89,6 +105,10 @@ def _run_batch(
             pack(module[f"pack{index}"], tensors, packed, outputs, device)
         module[f"candidate{index}"](*tensors)
         compare(len(tensors) - 1, tensors[-1].numpy(), expected)
+        for arrays, wanted in cases:
+            others = replaced(tensors, inputs, arrays, device)
+            module[f"candidate{index}"](*others)
+            check_places(others[-1].numpy(), wanted)
         return functools.partial(_mean_s, module, f"candidate{index}", device, tensors)
 
     return time_candidates(candidates, kernel, rounds)
@@ -107,16 +127,25 @@ def reference(
     arguments: list[list[Any]],
     seed: int,
     path: str,
+    planted: dict[str, Any] | None = None,
 ) -> None:
-    """Run the unscheduled function once on a board and keep inputs and results in ``path``."""
+    """Run the unscheduled function on a board and keep inputs and results in ``path``."""
     with open_session(Board(**board), session_s) as session:
         session.get_function(_THREADS)(1, threads)
         module = upload_library(session, Path(library), "reference.so")
         shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
-        inputs, outputs = run_reference(module["main"], shapes_and_types, seed, session.cpu())
-        del module
+        device = session.cpu()
+        run = module["main"]
+        inputs, outputs = run_reference(run, shapes_and_types, seed, device)
+        cases = planted_cases(
+            inputs, planted, seed, functools.partial(result_of, run, device=device)
+        )
+        del module, run
     arrays = {f"input_{n}": array for n, array in enumerate(inputs)}
     arrays |= {f"output_{n}": array for n, array in enumerate(outputs)}
+    for case, (values, result) in enumerate(cases):
+        arrays |= {f"planted{case}_{n}": array for n, array in enumerate(values)}
+        arrays[f"result{case}_{len(inputs) - 1}"] = result
     np.savez(path, allow_pickle=False, **arrays)
 
 
@@ -206,10 +235,14 @@ def _check_and_time(
     types = [numpy_dtype(dtype) for _, dtype in job["arguments"]]
     with np.load(job["expected"], allow_pickle=False) as data:
         # NumPy writes types that it does not know as bytes.
-        inputs, expected = (
-            [data[f"{side}_{n}"].view(dtype) for n, dtype in enumerate(types)]
-            for side in ("input", "output")
-        )
+        def saved(side: str) -> list[np.ndarray]:
+            return [data[f"{side}_{n}"].view(dtype) for n, dtype in enumerate(types)]
+
+        inputs, expected = saved("input"), saved("output")
+        cases = []
+        while f"planted{len(cases)}_0" in data:
+            result = data[f"result{len(cases)}_{len(types) - 1}"].view(types[-1])
+            cases.append((saved(f"planted{len(cases)}"), result))
     tensors = [tvm.runtime.tensor(array, device) for array in inputs]
     packed, outputs = json.loads(packing_file(str(loaded.library)).read_text())
     if packed:
@@ -218,6 +251,14 @@ def _check_and_time(
     for index, (tensor, wanted) in enumerate(zip(tensors, expected, strict=True)):
         if index not in packed:
             compare(index, tensor.numpy(), wanted)
+    for arrays, result in cases:
+        weights = set(packed)
+        others = [
+            tensor if n in weights else tvm.runtime.tensor(array, device)
+            for n, (tensor, array) in enumerate(zip(tensors, arrays, strict=True))
+        ]
+        loaded.module["main"](*others)
+        check_places(others[-1].numpy(), result)
     timer = loaded.module.time_evaluator(
         "main",
         device,

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import collections
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+import onnx
+import tvm
 
 from tvmopt import host
 from tvmopt.arch.target import TargetSpec
 from tvmopt.build import BuiltLibrary, build_library
 from tvmopt.config import BuildConfig
 from tvmopt.digest import sha256_file
-from tvmopt.runtime import ModelMetadata, load
+from tvmopt.frontend.reference import Reference
+from tvmopt.quantize import is_quantized
+from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE
 from tvmopt.spreadsheet import write_csv
-from tvmopt.stages.module_files import read_module
+from tvmopt.stages.module_files import QUANTIZED_FILE, REFERENCE_FILE, read_module
+from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG, NonFinite, compare_non_finite
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
 from tvmopt.stages.tune import DATABASE_DIR, PLAN_FILE
@@ -38,7 +46,8 @@ def build(
 
     Raises:
         BuildError, EnvironmentSetupError, DatabaseMismatchError: As :func:`build_library`.
-        AccuracyError: When the library does not reproduce the golden outputs.
+        AccuracyError: When the library does not reproduce the golden outputs. Where NaN and
+            infinities of its outputs are not those of ONNX Runtime, a tag says so.
     """
     target = TargetSpec.from_dict(config.target)
     bundle = out_dir / BUNDLE_DIR
@@ -89,14 +98,21 @@ def build(
         "tvmopt.sha256": metadata.library_sha256,
         "tvmopt.instructions": ", ".join(metadata.instructions) or "no tensor instructions",
     }
+    non_finite: NonFinite | None = None
     if lacking := target.why_not_here():
         tags["tvmopt.unchecked"] = lacking
     else:
-        metrics["golden_max_deviation"] = load(bundle).check_golden(bundle)
+        model = load(bundle)
+        metrics["golden_max_deviation"] = model.check_golden(bundle)
+        non_finite = _non_finite(model, convert_dir, signature)
     progress(3, 3, "done")
     kinds = [source.split(":")[0] for source in built.sources.values()]
     counts = ", ".join(f"{kinds.count(k)} {k}" for k in ("database", "default", "none"))
     tags["tvmopt.records"] = _records(built)
+    lines = []
+    if non_finite is not None:
+        tags[NON_FINITE_TAG] = non_finite.tag
+        lines.append(f"{non_finite.line}{_why_elsewhere(non_finite, lowered)}")
     return StageResult(
         metrics,
         tags,
@@ -107,8 +123,42 @@ def build(
             if built.instructions
             else "none of them uses a tensor instruction",
             f"library {metrics['library_bytes'] / 1e6:.2f} MB in {built.compile_s:.1f} s",
+            *lines,
         ],
     )
+
+
+def _non_finite(
+    model: CompiledModel, convert_dir: Path, signature: Signature
+) -> NonFinite | None:
+    """Where NaN and infinities are, of the library as it is handed on.
+
+    The conversion's check knows neither the schedules nor Winograd convolutions.
+    """
+    file = convert_dir / REFERENCE_FILE
+    reference = Reference(str(file), model.metadata.threads)
+    names = [spec.name for spec in signature.inputs]
+
+    def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return list(model(dict(zip(names, arrays, strict=True))))
+
+    return compare_non_finite(
+        run,
+        reference,
+        signature.inputs,
+        reference.output_names,
+        dtype=signature.dtype,
+        quantised=(convert_dir / QUANTIZED_FILE).is_file() or is_quantized(onnx.load(str(file))),
+        kind=signature.random_inputs,
+    )
+
+
+def _why_elsewhere(non_finite: NonFinite, lowered: tvm.IRModule) -> str:
+    """What makes NaN and infinities differ, where it is known."""
+    names = [var.name_hint for var in lowered.get_global_vars()]
+    if non_finite.tag.startswith(AGREES) or not any("winograd" in name for name in names):
+        return ""
+    return "; Winograd convolutions give NaN for infinities, and for all of a tile that holds NaN"
 
 
 def _write_sources(path: Path, built: BuiltLibrary) -> None:

@@ -200,6 +200,7 @@ def convert(
         random_inputs=kind,
         tolerance=criteria.tolerance or _LOW[config.dtype],
         min_cosine=criteria.min_cosine,
+        dtype=config.dtype,
     ).write(out_dir)
     progress(5, 5, "done")
     tags |= {"tvmopt.layout": config.layout, "tvmopt.dtype": config.dtype}

@@ -22,6 +22,7 @@ class Signature:
         random_inputs: Kind of random inputs that the float model accepts.
         tolerance: Deviation from the golden outputs that is allowed.
         min_cosine: Smallest cosine with the float model's outputs that is allowed.
+        dtype: The dtype of the conversion.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -29,6 +30,7 @@ class Signature:
     random_inputs: str
     tolerance: Tolerance
     min_cosine: float
+    dtype: str = "float32"
 
     def write(self, folder: Path) -> None:
         """Write ``signature.json``."""

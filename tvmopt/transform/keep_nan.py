@@ -13,8 +13,9 @@ floating-point Max (and Min, with ``>`` for ``<``)::
 The first line is one ``vmaxps`` on x86, which returns its second operand when unordered, and one
 ``fmax`` on AArch64. The third line, a reduction, gives NaN where all elements are NaN: to keep
 every NaN takes three instructions on x86, and ONNX Runtime does not do it in MaxPool and ReduceMax
-either. An expression that is cast to an integer stays as it is, because the cast of NaN is
-undefined.
+either. Where the elements come from a padded copy, it is done: padding after a NaN would take its
+place (see :mod:`tvmopt.transform.skip_padding`). An expression that is cast to an integer stays as
+it is, because the cast of NaN is undefined.
 
 On a GPU, float16 and bfloat16 stay, too: TVM writes the functions that they call into each source,
 and :func:`keep_nan_in_source` replaces them by ``__hmax_nan`` and ``__hmin_nan``. Vectors of more
@@ -24,6 +25,7 @@ than four float32 stay as they are, because CUDA has no vectors of so many condi
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +35,13 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmopt import host
+from tvmopt.transform.skip_padding import (
+    constant_of,
+    is_if_then_else,
+    is_read,
+    padded_buffers,
+    skip_padding,
+)
 
 _LLVM = {tirx.Max: "llvm.maximum", tirx.Min: "llvm.minimum"}
 # Of each float: the unsigned integer of its size, the bits of a magnitude, and of infinity.
@@ -87,12 +96,14 @@ def keep_nan_in(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
         return tirx.Cast(str(cast.ty.dtype), stand_in)
 
     body = tvm_ffi.structural_map(func.body, (tirx.Cast, on_cast), order="post")
+    body = skip_padding(body)
     if kind == "aarch64":
         rewrite: Callable[[Any], ir.Expr] = _intrinsic
     else:
         takes = _is_select_in_cuda if kind == "cuda" else _is_float
         is_nan = _is_nan_by_bits if kind == "cuda" else _is_nan
-        reduction = functools.partial(_reduction, takes=takes)
+        keeps = functools.partial(_keeps, padded=padded_buffers(body), is_nan=is_nan)
+        reduction = functools.partial(_reduction, takes=takes, keeps=keeps)
         body = tvm_ffi.structural_map(body, (tirx.BufferStore, reduction), order="post")
         rewrite = functools.partial(_select, takes=takes, is_nan=is_nan)
     body = tvm_ffi.structural_map(body, [(node, rewrite) for node in _LLVM], order="post")
@@ -109,32 +120,45 @@ def _kind(func: tirx.PrimFunc) -> str:
 
 
 def _reduction(
-    store: tirx.BufferStore, takes: Callable[[ir.Expr], bool]
+    store: tirx.BufferStore,
+    takes: Callable[[ir.Expr], bool],
+    keeps: Callable[[ir.Expr, ir.Expr], ir.Expr | None],
 ) -> tirx.BufferStore:
-    """An element that is NaN becomes the maximum so far."""
+    """An element that is NaN becomes the maximum so far; ``keeps`` says when it stays it."""
     value = store.value
-    if not isinstance(value, tirx.Max | tirx.Min) or not takes(value):
+    padded = is_if_then_else(value)  # a window with padding
+    extremum = value.args[1] if padded else value
+    if not isinstance(extremum, tirx.Max | tirx.Min) or not takes(extremum):
         return store
-    if _is_read(value.a, store):
-        so_far, element = value.a, value.b
-    elif _is_read(value.b, store):
-        so_far, element = value.b, value.a
+    if is_read(extremum.a, store):
+        so_far, element = extremum.a, extremum.b
+    elif is_read(extremum.b, store):
+        so_far, element = extremum.b, extremum.a
     else:
         return store
+    larger = isinstance(extremum, tirx.Max)
+    so_far_is_nan = keeps(so_far, element)
 
     def chosen(x: ir.Expr) -> ir.Expr:
-        return tirx.Select(so_far > x if isinstance(value, tirx.Max) else so_far < x, so_far, x)
+        new = tirx.Select(so_far > x if larger else so_far < x, so_far, x)
+        return new if so_far_is_nan is None else tirx.Select(so_far_is_nan, so_far, new)
 
-    return tirx.BufferStore(store.buffer, _bound("x", element, chosen), store.indices)
+    new = _bound("x", element, chosen)
+    if padded:
+        new = tirx.if_then_else(value.args[0], new, value.args[2])
+    return tirx.BufferStore(store.buffer, new, store.indices)
 
 
-def _is_read(expr: ir.Expr, store: tirx.BufferStore) -> bool:
-    """Whether ``expr`` is what ``store`` overwrites."""
-    return (
-        isinstance(expr, ir.TensorLoad)
-        and expr.source.same_as(store.buffer)
-        and tvm_ffi.structural_equal(expr.indices, store.indices)
-    )
+def _keeps(
+    so_far: ir.Expr,
+    element: ir.Expr,
+    padded: set[tirx.Buffer],
+    is_nan: Callable[[ir.Expr], ir.Expr],
+) -> ir.Expr | None:
+    """When to keep ``so_far``: where it is NaN, if ``element`` may be padding; else None."""
+    reads: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(element, (ir.TensorLoad, reads.append), order="post")
+    return is_nan(so_far) if any(read.source in padded for read in reads) else None
 
 
 def _intrinsic(extremum: Any) -> ir.Expr:
@@ -152,6 +176,9 @@ def _select(
     a, b = extremum.a, extremum.b
     if _is_constant(a):
         a, b = b, a
+    bound = constant_of(b)
+    if bound is not None and math.isnan(bound):
+        return b
 
     def over(x: ir.Expr, y: ir.Expr) -> ir.Expr:
         """``y`` where it wins; ``x`` where it does not, or one of both is NaN."""

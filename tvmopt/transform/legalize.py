@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
+from tvmopt.transform.arg_extrema import arg_extrema
 from tvmopt.transform.conv2d import HALF, conv2d_blocked, conv2d_plain, ints
 from tvmopt.transform.conv2d_transpose import (
     conv2d_transpose_phases,
@@ -40,6 +41,7 @@ def legalize_map(winograd: WinogradRule | None = None) -> dict[str, Legalize]:
         "relax.nn.conv2d_transpose": _conv2d_transpose,
         "relax.power": power_by_products,
         "relax.sign": _sign,
+        **arg_extrema(),
         **wide_sums(),
     }
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmopt.transform.skip_padding import constant_of, identity
+
 
 def reduce_from_infinity(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """``func``, lowered and before its maxima are rewritten, with reductions from infinity."""
@@ -25,7 +27,7 @@ def reduce_from_infinity(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def begin(store: tirx.BufferStore) -> tirx.BufferStore:
         kind = kinds.get(store.buffer)
-        if kind is None or _constant(store.value) != _identity(kind, store.value):
+        if kind is None or constant_of(store.value) != identity(kind, store.value):
             return store
         return tirx.BufferStore(store.buffer, _infinite(kind, store.value), store.indices)
 
@@ -35,19 +37,6 @@ def reduce_from_infinity(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(
         tvm_ffi.structural_map(func.body, (tirx.BufferStore, begin), order="post")
     )
-
-
-def _constant(expr: ir.Expr) -> float | None:
-    if isinstance(expr, tirx.Broadcast):
-        expr = expr.value
-    return float(expr.value) if isinstance(expr, tirx.FloatImm) else None
-
-
-def _identity(kind: type, like: ir.Expr) -> float:
-    """With what TVM begins a maximum or minimum of the type of ``like``."""
-    dtype = str(like.ty.dtype).partition("x")[0]
-    limit = tirx.min_value(dtype) if kind is tirx.Max else tirx.max_value(dtype)
-    return float(limit.value)
 
 
 def _infinite(kind: type, like: ir.Expr) -> ir.Expr:

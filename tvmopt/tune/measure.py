@@ -18,6 +18,8 @@ from tvm.target import Target
 
 from tvmopt import host
 from tvmopt.errors import TvmoptError
+from tvmopt.measure.hints import constants
+from tvmopt.measure.planted import planting
 from tvmopt.measure.workers import Job, Outcome, WorkerPool
 from tvmopt.remote import Board
 from tvmopt.remote.session import WAIT_S
@@ -160,6 +162,7 @@ class Measurer:
             "arguments": _arguments(task),
             "seed": self._seed,
             "best_us": best_us,
+            "planted": _planted(task),
         }
         outcome = self._one("run", arguments, self._timeouts.run_s)
         if outcome.error is not None:
@@ -174,6 +177,7 @@ class Measurer:
             "library": str(library),
             "arguments": _arguments(task),
             "seed": self._seed,
+            "planted": _planted(task),
         }
         if self._board is None:
             outcome = self._one("reference", arguments, self._timeouts.reference_s)
@@ -221,6 +225,11 @@ class Measurer:
 def _expected_file(reference: Path) -> Path:
     """Where a board's results of a reference are kept."""
     return reference.with_suffix(".expected.npz")
+
+
+def _planted(task: Task) -> dict[str, Any]:
+    func = task.mod["main"]
+    return planting(func, constants(func)).to_dict()
 
 
 def _arguments(task: Task) -> list[list[Any]]:
