@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import tempfile
 import traceback
-from pathlib import Path
+
+from tvmopt.scratch import keep_report
 
 #: Environment variable that has tracebacks printed.
 DEBUG = "TVMOPT_DEBUG"
@@ -63,12 +63,10 @@ def _kept(error: Exception) -> str:
     """Keep the traceback in a private file; says where."""
     text = "".join(traceback.format_exception(error))
     try:
-        number, name = tempfile.mkstemp(prefix="tvmopt-error-", suffix=".txt")  # 0600
-        os.close(number)
-        Path(name).write_text(text)
+        path = keep_report(text)
     except OSError:
         return f"set {DEBUG}=1 to see where"
-    return f"the traceback is in '{name}'"
+    return f"the traceback is in '{path}'"
 
 
 def print_traceback(error: Exception) -> None:
