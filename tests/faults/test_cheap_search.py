@@ -41,7 +41,7 @@ def _kill_at_random(folder: Path, seed: int, faults: int, seconds: int) -> None:
         killed -= check_study(studies(folder), name, runs, len(SPACE) + 1, killed)
     assert "FINISHED" not in runs.values()  # none but those that the studies know
     assert "Traceback" not in log, log
-    check_folders(folder / "tmp")
+    check_folders(folder / "tmp", folder)
 
 
 def test_twenty_faults_at_random_moments(tmp_path) -> None:
