@@ -14,6 +14,7 @@ from tvmopt.scratch import scratch_folder, sweep
 from tvmopt.stages.launch import UNLIMITED
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.console import say
+from tvmopt.tracking.heartbeat import heartbeat
 from tvmopt.tracking.orphans import close_orphans
 from tvmopt.tracking.runs import open_run
 from tvmopt.tracking.stage_run import Session
@@ -51,6 +52,7 @@ def command(
             {"tvmopt.entry_point": entry, "tvmopt.model_name": model_name},
             run_id=run_id,
         ) as own,
+        heartbeat(client, own),
     ):
         yield Session(client, experiment, own, shown, use_cache, folder, threads, allow)
     close_orphans(client)  # those that were too young to be told from living ones
