@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from flows.signals import end_on_signals, end_with_mlflow_run
-from flows.unexpected import DEBUG, explain, print_traceback
+from flows.unexpected import DEBUG, explain, hide_tracebacks, print_traceback
 from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, TvmoptError
 from tvmopt.parameters import ENTRY_POINTS, Parameter
 from tvmopt.scratch import own_temporary_folder
@@ -80,6 +80,7 @@ def run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
     """
     end_on_signals()
     end_with_mlflow_run()
+    hide_tracebacks()
     try:
         values = parse(entry, None, sys.modules["__main__"].__doc__)
         with own_temporary_folder():

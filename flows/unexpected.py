@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 import traceback
@@ -69,7 +70,18 @@ def _kept(error: Exception) -> str:
     return f"the traceback is in '{path}'"
 
 
+def hide_tracebacks() -> None:
+    """Keep MLflow from printing the traceback of what :func:`explain` says in one line."""
+    logging.getLogger("mlflow.store.db.utils").addFilter(
+        lambda record: not record.exc_info or _is_debugging()
+    )
+
+
+def _is_debugging() -> bool:
+    return os.environ.get(DEBUG, "") not in ("", "0", "false")
+
+
 def print_traceback(error: Exception) -> None:
     """Print the traceback where it was asked for."""
-    if os.environ.get(DEBUG, "") not in ("", "0", "false"):
+    if _is_debugging():
         traceback.print_exception(error, file=sys.stderr)
