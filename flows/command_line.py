@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from flows.signals import end_on_signals, end_with_mlflow_run
+from flows.signals import end_on_signals, end_with_mlflow_run, settle
 from flows.unexpected import DEBUG, explain, hide_tracebacks, print_traceback
 from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, TvmoptError
 from tvmopt.parameters import ENTRY_POINTS, Parameter
@@ -79,6 +79,13 @@ def run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
             answer at once, without importing the compiler.
     """
     end_on_signals()
+    try:
+        _run(entry, find)
+    finally:
+        settle()
+
+
+def _run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
     end_with_mlflow_run()
     hide_tracebacks()
     try:

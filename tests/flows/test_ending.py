@@ -92,6 +92,37 @@ def test_the_work_ends_with_mlflow_run(place, number):
     assert list((folder / "tmp").glob("tvmopt-*")) == []
 
 
+_SWALLOWED = """
+import os, signal, sys, time
+from flows import command_line
+
+class Swallows:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+
+def pull(**values):
+    Swallows()
+    print("swallowed", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(2.5)  # longer than the time after which it is looked at again
+        print("closed", flush=True)
+
+sys.argv = ["pull", "--name", "m"]
+command_line.run("pull", lambda: pull)
+"""
+
+
+def test_a_signal_whose_exception_is_swallowed_ends_the_command_all_the_same(run_python):
+    began = time.monotonic()
+    done = run_python("-c", _SWALLOWED)
+    assert done.stdout.split() == ["swallowed", "closed"]
+    assert done.returncode == 143, done.stderr
+    assert time.monotonic() - began < 30
+
+
 @pytest.mark.parametrize("through", ["python", "mlflow run"])
 def test_what_kill_9_leaves_is_put_right_by_the_next_command(place, through):
     folder, uri, env = place
