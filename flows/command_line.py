@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from flows.signals import end_on_signals, end_with_mlflow_run
-from flows.unexpected import DEBUG, explain, print_traceback
+from flows.signals import end_on_signals, end_with_mlflow_run, settle
+from flows.unexpected import DEBUG, explain, hide_tracebacks, print_traceback
 from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, TvmoptError
 from tvmopt.parameters import ENTRY_POINTS, Parameter
 from tvmopt.scratch import own_temporary_folder
@@ -79,7 +79,15 @@ def run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
             answer at once, without importing the compiler.
     """
     end_on_signals()
+    try:
+        _run(entry, find)
+    finally:
+        settle()
+
+
+def _run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
     end_with_mlflow_run()
+    hide_tracebacks()
     try:
         values = parse(entry, None, sys.modules["__main__"].__doc__)
         with own_temporary_folder():

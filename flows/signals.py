@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 import sys
 import threading
+import weakref
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.5
+_AGAIN_S = 1.0
+
+
+class _Ended(SystemExit):
+    """What a signal raises; a class of its own, because of ``SystemExit`` no weak reference is."""
+
+
+_raised: list[weakref.ref[_Ended]] = []
 
 
 def end_on_signals() -> None:
     """Let SIGTERM and SIGHUP raise ``SystemExit`` with the exit code that shells expect.
 
     So runs are closed as KILLED, folders removed and children ended, as for Ctrl-C. A second one
-    does not cut that short.
+    does not cut that short. Where the exception is swallowed, as in ``__del__`` and in callbacks
+    from C, it is raised again a second later.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         # nohup, and whoever starts a daemon, ignore SIGHUP: so it stays.
@@ -45,10 +56,32 @@ def end_with_mlflow_run() -> None:
         threading.Thread(target=_watch, args=starter, daemon=True).start()
 
 
+def settle() -> None:
+    """To be called when a command ends: nothing is raised any more."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
     for other in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)
-    sys.exit(128 + number)
+
+    def look_again(_number: int, _frame: FrameType | None) -> None:
+        gc.collect()
+        if _raised[-1]() is None:  # nobody handles it, and nobody will
+            _raise(128 + number)
+
+    signal.signal(signal.SIGALRM, look_again)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
+    _raise(128 + number)
+
+
+def _raise(code: int) -> NoReturn:
+    error = _Ended(code)
+    _raised.append(weakref.ref(error))
+    try:
+        raise error
+    finally:
+        del error  # the frame would keep it alive, and it the frame
 
 
 def _watch(pid: int, start: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
-import tempfile
 import traceback
-from pathlib import Path
+
+from tvmopt.scratch import keep_report
 
 #: Environment variable that has tracebacks printed.
 DEBUG = "TVMOPT_DEBUG"
@@ -63,15 +64,24 @@ def _kept(error: Exception) -> str:
     """Keep the traceback in a private file; says where."""
     text = "".join(traceback.format_exception(error))
     try:
-        number, name = tempfile.mkstemp(prefix="tvmopt-error-", suffix=".txt")  # 0600
-        os.close(number)
-        Path(name).write_text(text)
+        path = keep_report(text)
     except OSError:
         return f"set {DEBUG}=1 to see where"
-    return f"the traceback is in '{name}'"
+    return f"the traceback is in '{path}'"
+
+
+def hide_tracebacks() -> None:
+    """Keep MLflow from printing the traceback of what :func:`explain` says in one line."""
+    logging.getLogger("mlflow.store.db.utils").addFilter(
+        lambda record: not record.exc_info or _is_debugging()
+    )
+
+
+def _is_debugging() -> bool:
+    return os.environ.get(DEBUG, "") not in ("", "0", "false")
 
 
 def print_traceback(error: Exception) -> None:
     """Print the traceback where it was asked for."""
-    if os.environ.get(DEBUG, "") not in ("", "0", "false"):
+    if _is_debugging():
         traceback.print_exception(error, file=sys.stderr)

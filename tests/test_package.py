@@ -259,7 +259,7 @@ def wrong_pair(tmp_path, run_python):
 def test_wrong_pair_is_refused_at_import(wrong_pair):
     done = wrong_pair("-c", "import tvmopt.runtime")
     assert done.returncode == 1
-    assert "EnvironmentSetupError: apache-tvm-ffi must be 0.1.14.post1" in done.stderr
+    assert "Error: apache-tvm-ffi must be 0.1.14.post1" in done.stderr
     assert 'pip install "apache-tvm==0.27.0.post1" "apache-tvm-ffi==0.1.14.post1"' in done.stderr
 
 

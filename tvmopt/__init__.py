@@ -18,9 +18,14 @@ __all__ = ["CompiledModel", "TvmoptError", "__version__", "load"]
 
 __version__ = VERSION
 
+
+class _WrongPackagesError(EnvironmentSetupError, ImportError):
+    """An ImportError, so that MLflow goes on without our plugin where packages are wrong."""
+
+
 # A wrong pair of wheels would crash much later, with nothing said. The doctor must still run.
 if (_problem := tvm_problem()) and sys.orig_argv[1:3] != ["-m", "tvmopt"]:
-    raise EnvironmentSetupError(_problem)
+    raise _WrongPackagesError(_problem)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 Each holds a lock file that its process holds locked. The operating system gives the lock back when
 the process dies, however it dies; so a folder whose lock is free is nobody's, and the next command
-removes it.
+removes it. Reports of errors stay for people to read, the newest few.
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 PREFIX = "tvmopt-"
 PULL_PREFIX = ".tvmopt-pull-"
+#: Beside a SQLite store: its file until the schema is complete.
+SCHEMA_PREFIX = ".tvmopt-schema-"
+ERROR_PREFIX = "tvmopt-error-"
+_MOST_REPORTS = 20
+# An empty folder of that age has lost its process between two system calls.
+_OLD_S = 3600.0
 _LOCK = ".lock"
 _VARIABLE = "TMPDIR"
 
@@ -68,6 +75,22 @@ def sweep(parent: Path, prefix: str = PREFIX) -> list[Path]:
     return removed
 
 
+def keep_report(text: str) -> Path:
+    """Write ``text`` to a private file in the temporary folder; the oldest such files go."""
+    number, name = tempfile.mkstemp(prefix=ERROR_PREFIX, suffix=".txt")  # mode 0600
+    with os.fdopen(number, "w") as file:
+        file.write(text)
+    path, own = Path(name), []
+    for other in path.parent.glob(f"{ERROR_PREFIX}*.txt"):
+        with contextlib.suppress(FileNotFoundError):
+            found = other.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
+                own.append((found.st_mtime_ns, other))
+    for _, old in sorted(own)[:-_MOST_REPORTS]:
+        old.unlink(missing_ok=True)
+    return path
+
+
 def _is_abandoned(folder: Path) -> bool:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
@@ -75,7 +98,7 @@ def _is_abandoned(folder: Path) -> bool:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:  # just made, or not one of these
-        return False
+        return time.time() - found.st_mtime > _OLD_S and not any(folder.iterdir())
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

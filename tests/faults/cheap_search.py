@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import errno
 import json
 import os
 import random
@@ -22,8 +23,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
 
-from tvmopt.errors import StageFailedError
+from flows.unexpected import explain, hide_tracebacks
+from tests.faults.refusal import refuse
+from tvmopt.errors import StageFailedError, TvmoptError
 from tvmopt.search.budget import Budget
 from tvmopt.search.limits import Limits
 from tvmopt.search.space import Effort, Space
@@ -42,7 +47,14 @@ SPACE = Space(
     ("float32",), {}, tuple(f"NCHW{n}c" for n in range(2, 8)), (Effort("default"),)
 )
 SEARCHES = 2
-FAULTS = ("kill the group", "kill one process", "terminate", "hang up", "stop for a while")
+#: What the disk of both databases refuses with, for a while.
+REFUSALS = {
+    "the disk fails": errno.EIO, "the disk is full": errno.ENOSPC,
+    "the disk is read-only": errno.EROFS,
+}  # fmt: skip
+FAULTS = (
+    "kill the group", "kill one process", "terminate", "hang up", "stop for a while", *REFUSALS,
+)  # fmt: skip
 _STAGE_S, _STOP_S, _PATIENCE_S = 0.05, 0.3, 60.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None)
@@ -54,7 +66,7 @@ _METRICS = {
 
 def studies(folder: Path) -> str:
     """URL of the database of studies."""
-    return f"sqlite:///{folder / 'studies.db'}"
+    return f"sqlite:///{folder / 'disk' / 'studies.db'}"
 
 
 def _die_with_parent() -> None:
@@ -112,6 +124,8 @@ def _fork(function: Callable[..., None], folder: Path, *args: str) -> int:
             os.dup2(log.fileno(), 2)
         function(folder, *args)
         code = 0
+    except (TvmoptError, MlflowException, SQLAlchemyError, OSError) as error:
+        print("error:", explain(error))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -120,18 +134,26 @@ def _fork(function: Callable[..., None], folder: Path, *args: str) -> int:
         os._exit(code)
 
 
-def _wait(pid: int) -> None:
+def _wait(pid: int) -> int:
+    """Wait for the end of a search; returns its exit status."""
     end = time.monotonic() + _PATIENCE_S
-    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+    while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0):
         if time.monotonic() > end:
             os.killpg(pid, signal.SIGKILL)
             raise TimeoutError(f"a search did not end in {_PATIENCE_S} s")
         time.sleep(0.01)
+    return ended[1]
 
 
 def _make(fault: str, pid: int, chance: random.Random) -> bool:
     """Make a fault; returns whether the search has ended by it."""
     tree = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    if fault in REFUSALS:
+        flag = Path(os.environ["REFUSE_FLAG"])
+        refuse(flag, REFUSALS[fault])
+        time.sleep(_STOP_S)
+        flag.unlink()
+        return False
     if fault == "stop for a while":
         os.killpg(pid, signal.SIGSTOP)
         time.sleep(_STOP_S)
@@ -154,6 +176,7 @@ def _make(fault: str, pid: int, chance: random.Random) -> bool:
 def main(folder: Path, seed: int, faults: int) -> None:
     """Run searches until so many faults were made, then one without any."""
     chance, made, began = random.Random(seed), collections.Counter(), time.monotonic()
+    hide_tracebacks()
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a killed search leaves behind becomes our child
     _wait(_fork(_prepare, folder))
     names, living = ["study-0"], {}
@@ -163,9 +186,10 @@ def main(folder: Path, seed: int, faults: int) -> None:
         time.sleep(chance.uniform(0.05, 0.8))
         place = chance.randrange(SEARCHES)
         pid, ended = living[place], False
-        if os.waitpid(pid, os.WNOHANG) != (0, 0):  # it came to its end
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done and status == 0:  # it came to its end
             names.append(f"study-{len(names)}")
-        else:
+        elif not done:
             fault = FAULTS[sum(made.values()) % len(FAULTS)]
             ended = _make(fault, pid, chance)
             made[fault] += 1
@@ -176,7 +200,7 @@ def main(folder: Path, seed: int, faults: int) -> None:
     for pid in living.values():
         _wait(pid)
     for name in names:
-        _wait(_fork(search, folder, name))
+        assert _wait(_fork(search, folder, name)) == 0, name
     children = psutil.Process().children(recursive=True)
     left = [p.cmdline() for p in children if p.status() != psutil.STATUS_ZOMBIE]
     took = time.monotonic() - began

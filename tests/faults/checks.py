@@ -10,8 +10,8 @@ import optuna
 from mlflow import MlflowClient
 from optuna.trial import TrialState
 
-#: To be set when commands remove the temporary folders of killed ones.
-FOLDERS_ARE_SWEPT = False
+# ONNX Runtime writes this one file where it is imported, over and over.
+_OF_ONNX_RUNTIME = ".ses"
 _VOID = ("orphaned", "interrupted", "duplicate")
 
 
@@ -52,7 +52,14 @@ def check_study(
     return len(failed)
 
 
-def check_folders(folder: Path) -> None:
-    """Nothing may lie in the temporary folder when the last command has ended."""
-    if FOLDERS_ARE_SWEPT:
-        assert list(folder.glob("*tvmopt-*")) == []
+def check_folders(temporary: Path, *others: Path) -> None:
+    """Nothing may be left when the last command has ended.
+
+    Args:
+        temporary: Temporary folder of the commands; must be empty, of MLflow's files as well.
+        others: Folders of stores; may hold no folder of ours that a killed command left.
+    """
+    left = {path.name for path in temporary.iterdir()} - {_OF_ONNX_RUNTIME}
+    assert left == set()
+    for folder in others:
+        assert [path.name for path in folder.glob(".tvmopt-*")] == []

@@ -1,4 +1,4 @@
-"""Searches that are killed and stopped at random: nothing is lost, done twice or left behind."""
+"""Searches that are killed, stopped and refused by the disk at random: nothing is lost or left."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ import pytest
 
 from .cheap_search import FAULTS, SPACE, studies
 from .checks import check_folders, check_study, trial_runs
+from .refusal import Refusal
 
 ROOT = Path(__file__).parents[2]
 
 
 def _kill_at_random(folder: Path, seed: int, faults: int, seconds: int) -> None:
-    for name in ("tmp", "cache"):
+    for name in ("tmp", "cache", "disk"):
         (folder / name).mkdir()
     env = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
     env |= {
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "TMPDIR": str(folder / "tmp"),
         "XDG_CACHE_HOME": str(folder / "cache"), "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'disk' / 'mlflow.db'}",
+        **Refusal(folder / "disk", folder).env,
     }  # fmt: skip
     command = [sys.executable, "-m", "tests.faults.cheap_search", folder, str(seed), str(faults)]
     done = subprocess.run(
@@ -41,7 +43,7 @@ def _kill_at_random(folder: Path, seed: int, faults: int, seconds: int) -> None:
         killed -= check_study(studies(folder), name, runs, len(SPACE) + 1, killed)
     assert "FINISHED" not in runs.values()  # none but those that the studies know
     assert "Traceback" not in log, log
-    check_folders(folder / "tmp")
+    check_folders(folder / "tmp", folder, folder / "disk")
 
 
 def test_twenty_faults_at_random_moments(tmp_path) -> None:

@@ -102,7 +102,7 @@ def _kill_at_random(folder: Path, seed: int, faults: int) -> None:
         killed -= check_study(url, name, runs, len(LAYOUTS) + 1, killed)
     assert "FINISHED" not in runs.values()
     assert _left(str(folder)) == []
-    check_folders(folder / "tmp")
+    check_folders(folder / "tmp", folder)
 
 
 @pytest.mark.slow

@@ -17,6 +17,11 @@ from mlflow import MlflowClient
 from flows import command_line
 
 ROOT = Path(__file__).parents[2]
+_NEXT = """
+from tvmopt.tracking.command import command
+with command("test", "next", {}):
+    pass
+"""
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ def test_a_signal_ends_a_command_cleanly(place, number):
     assert list((folder / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_the_work_ends_with_mlflow_run(place, number):
     folder, uri, env = place
     command = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "convert"]
@@ -83,8 +88,61 @@ def test_the_work_ends_with_mlflow_run(place, number):
     process.send_signal(number)  # to mlflow run alone
     _wait_until_gone(family)
     process.communicate(timeout=30)
-    assert "RUNNING" not in {run.info.status for run in _runs(uri)}
+    assert {run.info.status for run in _runs(uri)} == {"KILLED"}
     assert list((folder / "tmp").glob("tvmopt-*")) == []
+
+
+_SWALLOWED = """
+import os, signal, sys, time
+from flows import command_line
+
+class Swallows:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+
+def pull(**values):
+    Swallows()
+    print("swallowed", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(2.5)  # longer than the time after which it is looked at again
+        print("closed", flush=True)
+
+sys.argv = ["pull", "--name", "m"]
+command_line.run("pull", lambda: pull)
+"""
+
+
+def test_a_signal_whose_exception_is_swallowed_ends_the_command_all_the_same(run_python):
+    began = time.monotonic()
+    done = run_python("-c", _SWALLOWED)
+    assert done.stdout.split() == ["swallowed", "closed"]
+    assert done.returncode == 143, done.stderr
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("through", ["python", "mlflow run"])
+def test_what_kill_9_leaves_is_put_right_by_the_next_command(place, through):
+    folder, uri, env = place
+    command = [sys.executable, "-m", "flows.convert", "--threads", "1"]
+    if through == "mlflow run":
+        command = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "convert"]
+        command += ["--env-manager", "local", "-P", "threads=1"]
+    output = subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
+    _wait_until_a_stage_runs(uri, process, folder)
+    family = [process_ := psutil.Process(process.pid), *process_.children(recursive=True)]
+    [flow] = [p for p in family if p.cmdline()[1:3] == ["-m", "flows.convert"]]
+    flow.kill()
+    _wait_until_gone(family[1:])
+    process.wait(60)
+    left, closed = ("RUNNING", "KILLED") if through == "python" else ("FAILED", "FAILED")
+    assert [run.info.status for run in _runs(uri)] == [left]  # by MLflow, which sees an exit code
+    subprocess.run([sys.executable, "-c", _NEXT], cwd=folder, env=env, check=True)
+    assert {run.info.status for run in _runs(uri)} == {"FINISHED", closed}
+    assert list((folder / "tmp").glob("*tvmopt-*")) == []
 
 
 @pytest.fixture

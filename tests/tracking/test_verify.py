@@ -276,8 +276,8 @@ def test_two_pulls_into_one_folder(registered, tmp_path, monkeypatch):
 
 def test_sample_that_does_not_end_is_one_line(conv_bundle, tmp_path, monkeypatch):
     (tmp_path / "sample.py").write_text("while True: pass")
-    monkeypatch.setattr(pull, "_TIMEOUT_S", 0.5)
-    with pytest.raises(ArtifactError, match=r"must run within 0\.5 s"):
+    monkeypatch.setattr(pull, "_TIMEOUT_S", 1.0)
+    with pytest.raises(ArtifactError, match=r"may take 1 s, and had not ended"):
         pull._run_sample(tmp_path)
 
 

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tvmopt import errors
 from tvmopt.errors import LimitError, StageFailedError, TvmoptError, last_line
+from tvmopt.scratch import scratch_folder
 from tvmopt.stages.child import ERROR_FILE, PROGRESS_MARK, RESULT_FILE
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.watch import Allowance, Watch
@@ -39,8 +39,12 @@ def launch(
     threads: int,
     digest: str = "",
     allowance: Allowance = UNLIMITED,
+    in_run: bool = True,
 ) -> StageResult:
     """Run one stage in a child process.
+
+    The temporary files of the child lie in a folder that is removed when the child has ended,
+    however it ended.
 
     Args:
         stage: Name of the stage; see :func:`tvmopt.stages.child.run_stage`.
@@ -52,14 +56,14 @@ def launch(
         threads: Threads of TVM's pool in the child.
         digest: Digest of the stage, written into what it builds.
         allowance: What the child and its own children may use.
+        in_run: Whether the caller logs ``log`` to a run, to which messages may then refer.
 
     Raises:
         TvmoptError: What the stage raised, with its class and message.
         LimitError: When the child was stopped for passing its allowance.
         StageFailedError: When the child crashed or was killed; names the signal and the log.
     """
-    with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
-        control = Path(folder)
+    with scratch_folder() as control:
         request = {
             "stage": stage,
             "config": dict(config),
@@ -71,7 +75,7 @@ def launch(
         (control / "request.json").write_text(json.dumps(request))
         code = _run(stage, control / "request.json", log, progress, threads, allowance)
         if (control / ERROR_FILE).exists():
-            raise _rebuilt(json.loads((control / ERROR_FILE).read_text()), stage, log)
+            raise _rebuilt(json.loads((control / ERROR_FILE).read_text()), stage, in_run)
         if code != 0 or not (control / RESULT_FILE).exists():
             raise StageFailedError(*_crash(stage, code, log))
         return StageResult.read(control / RESULT_FILE)
@@ -82,6 +86,7 @@ def _run(
 ) -> int:
     env = {
         **os.environ,
+        "TMPDIR": str(request.parent),
         "TVM_NUM_THREADS": str(threads),
         "PYTHONUNBUFFERED": "1",
         # The package may run from a source tree that is not installed.
@@ -119,18 +124,16 @@ def _run(
             process.wait()
 
 
-def _rebuilt(data: dict[str, Any], stage: str, log: Path) -> TvmoptError:
+def _rebuilt(data: dict[str, Any], stage: str, in_run: bool) -> TvmoptError:
     if data["known"]:
         kind = getattr(errors, data["type"], None)
         if isinstance(kind, type) and issubclass(kind, TvmoptError):
             if issubclass(kind, StageFailedError | LimitError):
                 return kind(data["message"], data["class"])
             return kind(data["message"])
-    return StageFailedError(
-        f"{stage} failed with an unexpected error: {last_line(data['message'])}; "
-        f"the log of the run has the details",
-        data["class"],
-    )
+    more = "; the log of the run has the details" if in_run else ""
+    what = last_line(data["message"])
+    return StageFailedError(f"{stage} failed with an unexpected error: {what}{more}", data["class"])
 
 
 def _crash(stage: str, code: int, log: Path) -> tuple[str, str]:

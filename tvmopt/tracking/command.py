@@ -10,9 +10,11 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
+from tvmopt.scratch import scratch_folder, sweep
 from tvmopt.stages.launch import UNLIMITED
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.console import say
+from tvmopt.tracking.heartbeat import heartbeat
 from tvmopt.tracking.orphans import close_orphans
 from tvmopt.tracking.runs import open_run
 from tvmopt.tracking.stage_run import Session
@@ -35,12 +37,13 @@ def command(
     experiment that the environment names, else in the experiment of the model.
     """
     client = open_store()
+    sweep(Path(tempfile.gettempdir()))  # here as well: not every caller is a command line
     close_orphans(client, say)
     run_id = os.environ.pop("MLFLOW_RUN_ID", None)
     experiment = _experiment(client, run_id, model_name)
     shown = {k: v for k, v in params.items() if v not in ("", None)}
     with (
-        tempfile.TemporaryDirectory(prefix="tvmopt-") as folder,
+        scratch_folder() as folder,
         open_run(
             client,
             experiment,
@@ -49,8 +52,9 @@ def command(
             {"tvmopt.entry_point": entry, "tvmopt.model_name": model_name},
             run_id=run_id,
         ) as own,
+        heartbeat(client, own),
     ):
-        yield Session(client, experiment, own, shown, use_cache, Path(folder), threads, allow)
+        yield Session(client, experiment, own, shown, use_cache, folder, threads, allow)
     close_orphans(client)  # those that were too young to be told from living ones
 
 

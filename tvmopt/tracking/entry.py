@@ -57,7 +57,7 @@ def checked_request(params: dict[str, Any]) -> Request:
     atexit.register(shutil.rmtree, fetched, ignore_errors=True)
     model = local_model(params["model"], Path(fetched))
     values["name"] = values["name"] or name_of(params["model"])
-    return make_request(model, **values)
+    return make_request(model, **values, allowance=stage_allowance(params))
 
 
 def open_session(

@@ -21,6 +21,7 @@ from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, read_table
 from tvmopt.tracking import flavor
 from tvmopt.tracking.artifacts import local_artifacts
 from tvmopt.tracking.entry import MEASURED_TAGS
+from tvmopt.tracking.in_child import check_golden
 from tvmopt.tracking.promotion import champion_of
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.stage_run import Session, StageOutput, run_stage
@@ -182,7 +183,8 @@ def _rival(
         folder = flavor.download(f"models:/{current.name}/{current.version}", session.work_dir)
         saved = verify_model(folder, current.tags)
         check_machine(saved.metadata)
+        check_golden(saved, session.allow())  # before it joins a round that it could end
     except (TvmoptError, MlflowException, OSError):
-        # a champion that is damaged or gone is no obstacle to a new one
+        # a champion that is damaged, crashes or is gone is no obstacle to a new one
         return None
     return _Rival(saved.bundle, str(current.tags["digest"]), metrics)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -30,7 +30,8 @@ def close_orphans(client: MlflowClient, tell: Callable[[str], None] | None = Non
     A process is known by boot id, PID namespace, process id and start time, so that a process id
     that was given to another program is not mistaken for it. The host name is no identity: cloned
     machines have the same one. A run of this host name from another boot is closed only when the
-    store is a file that no other machine can use. A run that ``mlflow run`` opened and that no
+    store is a file that no other machine can use; other machines' runs are those of
+    :mod:`tvmopt.tracking.heartbeat`. A run that ``mlflow run`` opened and that no
     process of ours ever took over is closed when its ``mlflow run`` is gone.
 
     Args:
@@ -41,30 +42,39 @@ def close_orphans(client: MlflowClient, tell: Callable[[str], None] | None = Non
     experiments, own = all_experiment_ids(client), Process.own()
     dead: list[Run] = []
     unsure: list[Run] = []
-    for run in _running(client, experiments, "tvmopt.boot", own.boot):
-        process = _process(run.data.tags)
+    for run in running(client, experiments, "tvmopt.boot", own.boot):
+        process = process_of(run.data.tags)
         if process.shares_pids(own) and not process.is_running():
             dead.append(run)
     local = is_local_store(client.tracking_uri)
-    for run in _running(client, experiments, "tvmopt.host", own.host):
-        if _process(run.data.tags).boot != own.boot:
+    for run in running(client, experiments, "tvmopt.host", own.host):
+        if process_of(run.data.tags).boot != own.boot:
             (dead if local else unsure).append(run)
     if client.tracking_uri.startswith("sqlite:"):  # a store of this machine
-        running = _running(client, experiments, "mlflow.source.type", "PROJECT")
-        dead += [run for run in running if _is_abandoned(run)]
-    closed = []
-    for run in dead:
-        with contextlib.suppress(MlflowException):  # deleted meanwhile by someone else
-            log_tags(client, run.info.run_id, {"tvmopt.failure_class": "killed"})
-            client.set_terminated(run.info.run_id, "KILLED")
-            closed.append(run.info.run_id)
+        opened = running(client, experiments, "mlflow.source.type", "PROJECT")
+        dead += [run for run in opened if _is_abandoned(run)]
+    closed = close_runs(client, dead)
     if unsure and tell is not None:
         tell(_unsure_words(unsure, own.host))
     return closed
 
 
-def _running(client: MlflowClient, experiments: list[str], tag: str, value: str) -> list[Run]:
-    query = f"attributes.status = 'RUNNING' and tags.`{tag}` = '{value}'"
+def close_runs(client: MlflowClient, runs: Iterable[Run]) -> list[str]:
+    """Mark runs KILLED; returns the ids of those that are still there."""
+    closed = []
+    for run in runs:
+        with contextlib.suppress(MlflowException):  # deleted meanwhile by someone else
+            log_tags(client, run.info.run_id, {"tvmopt.failure_class": "killed"})
+            client.set_terminated(run.info.run_id, "KILLED")
+            closed.append(run.info.run_id)
+    return closed
+
+
+def running(
+    client: MlflowClient, experiments: list[str], tag: str, value: str, comparator: str = "="
+) -> list[Run]:
+    """Runs that are RUNNING and whose tag compares so with ``value``."""
+    query = f"attributes.status = 'RUNNING' and tags.`{tag}` {comparator} '{value}'"
     return list(client.search_runs(experiments, query))
 
 
@@ -78,7 +88,8 @@ def _unsure_words(runs: list[Run], name: str) -> str:
     )
 
 
-def _process(tags: Mapping[str, str]) -> Process:
+def process_of(tags: Mapping[str, str]) -> Process:
+    """The process that a run's tags name."""
     pid = tags.get("tvmopt.pid", "")
     return Process(
         tags.get("tvmopt.host", ""),

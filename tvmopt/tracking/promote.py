@@ -8,6 +8,7 @@ from pathlib import Path
 from tvmopt.config import at_least
 from tvmopt.errors import ConfigError
 from tvmopt.remote import Board
+from tvmopt.tracking.allowance import stage_allowance
 from tvmopt.tracking.command import command
 from tvmopt.tracking.console import say
 from tvmopt.tracking.promotion import Promotion, promote_version
@@ -26,6 +27,8 @@ def promote(
     max_accuracy_drop: float = 0.01,
     rpc_tracker: str = "",
     rpc_key: str = "",
+    stage_timeout: float = 7200.0,
+    memory_limit: float = 0.0,
 ) -> Promotion:
     """Re-check a version on held-out data and give it the alias; refuse with the reason.
 
@@ -37,15 +40,20 @@ def promote(
         max_accuracy_drop: Largest accuracy drop against the float model.
         rpc_tracker: ``host:port`` of a TVM RPC tracker, for a model of another CPU.
         rpc_key: Key of the board there to check it on.
+        stage_timeout: Most seconds that the check may take; 0 for no limit.
+        memory_limit: Most memory in MB that the check may use; 0 for 80% of what this machine or
+            container allows.
 
     Raises:
         ConfigError: A parameter breaks its rule.
-        PromotionRefusedError: The version does not earn the alias.
+        PromotionRefusedError: The version does not earn the alias; also when its library crashes or
+            passes a limit.
     """
     params = dict(locals())
     check_name(name)
     at_least("max_accuracy_drop", max_accuracy_drop, 0)
     board = Board.parse(rpc_tracker, rpc_key)
+    allowance = stage_allowance(params)
     if not _ALIAS.fullmatch(alias) or re.fullmatch(r"v\d+|latest", alias):
         raise ConfigError(
             "alias must start with a letter, hold letters, digits, _ and - only, and be neither "
@@ -65,6 +73,8 @@ def promote(
             work_dir=session.work_dir,
             alias=alias,
             board=board,
+            allowance=allowance,
+            run_id=session.run_id,
         )
         log_tags(session.client, session.run_id, {"mlflow.note.content": promotion.reason})
         say(promotion.reason)

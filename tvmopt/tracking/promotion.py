@@ -10,17 +10,13 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from tvmopt.errors import ConfigError, PromotionRefusedError, TvmoptError
-from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
-from tvmopt.evaluate.dataset import Dataset, choose_dataset
-from tvmopt.frontend.reference import Reference
+from tvmopt.evaluate.accuracy import Accuracy
 from tvmopt.remote import Board
-from tvmopt.remote.model import RemoteModel
-from tvmopt.remote.session import open_session
-from tvmopt.runtime import CompiledModel, load
-from tvmopt.stages.module_files import REFERENCE_FILE
-from tvmopt.stages.signature import Signature
+from tvmopt.stages.launch import UNLIMITED
+from tvmopt.stages.watch import Allowance
 from tvmopt.tracking import flavor
 from tvmopt.tracking.artifacts import local_artifacts
+from tvmopt.tracking.in_child import heldout_accuracy
 from tvmopt.tracking.registry import CHAMPION, Registered, champion_alias, find_version
 from tvmopt.tracking.trust import may_use
 from tvmopt.tracking.verify import verify_model
@@ -44,20 +40,25 @@ def promote_version(
     work_dir: Path,
     alias: str = CHAMPION,
     board: Board | None = None,
+    allowance: Allowance = UNLIMITED,
+    run_id: str | None = None,
 ) -> Promotion:
     """Re-check a version and give it ``alias`` and ``<alias>-<target>``.
 
     It must load (hash, TVM version, CPU), reproduce its golden output, and lose at most
     ``max_accuracy_drop`` on the held-out split of the data; without data, on random inputs against
     the float model. The alias's former holder gets ``previous-<alias>``. With a ``board``, it runs
-    there instead of here.
+    there instead of here. It runs in a child process, which may use ``allowance``; when that fails,
+    the run ``run_id`` gets its log.
 
     Raises:
         ConfigError: There is no such model or version.
         PromotionRefusedError: With the reason; no alias is moved then.
     """
     found = find_version(client, name, version)
-    accuracy = _check(client, found, data, max_accuracy_drop, work_dir, board)
+    accuracy = _check(
+        client, found, data, max_accuracy_drop, work_dir, board, allowance, run_id
+    )
     number = str(found.version)
     former = client.get_registered_model(name).aliases.get(alias)
     if former is not None and str(former) != number:
@@ -87,6 +88,8 @@ def promote_if_better(
     evidence: str,
     stays: str | None = None,
     board: Board | None = None,
+    allowance: Allowance = UNLIMITED,
+    run_id: str | None = None,
 ) -> Promotion:
     """Promote, unless the champion is the same model on the same target and faster.
 
@@ -103,6 +106,8 @@ def promote_if_better(
         stays: Why the champion stays, by a measurement side by side; empty when it does not. None
             compares the p50 on the tags of the two.
         board: Where to check it, if not here.
+        allowance: What the process that runs it may use.
+        run_id: Run that gets the log of that process when it fails.
 
     Raises:
         PromotionRefusedError: When the version may not be champion at all.
@@ -139,6 +144,8 @@ def promote_if_better(
         max_accuracy_drop=max_accuracy_drop,
         work_dir=work_dir,
         board=board,
+        allowance=allowance,
+        run_id=run_id,
     )
     for tag, value in (("promoted_on", key), ("promotion", promoted.reason)):
         client.set_model_version_tag(registered.name, registered.version, tag, value)
@@ -168,28 +175,17 @@ def _check(
     max_accuracy_drop: float,
     work_dir: Path,
     board: Board | None,
+    allowance: Allowance,
+    run_id: str | None,
 ) -> Accuracy:
     what = f"version {version.version} of {version.name!r}"
     try:
         folder = flavor.download(f"models:/{version.name}/{version.version}", work_dir)
         saved = verify_model(folder, version.tags)
         converted = _converted(client, version, work_dir)
-        signature = Signature.read(converted)
-        dataset = choose_dataset(
-            data, signature.inputs, "heldout", seed=2, random_kind=signature.random_inputs
+        accuracy = heldout_accuracy(
+            client, saved, converted, data, work_dir, board, allowance, run_id
         )
-        reference = Reference(str(converted / REFERENCE_FILE))
-        compiled = saved.bundle
-        if board is None:
-            model = load(compiled, saved.metadata_sha256)
-            model.check_golden(compiled)
-            accuracy = _accuracy(model, reference, dataset)
-        else:
-            with open_session(board) as session:
-                remote = RemoteModel(session, compiled)
-                remote.check_golden(compiled)
-                accuracy = _accuracy(remote, reference, dataset)
-                del remote  # what lies on the board is freed while there is a session
     except ConfigError:
         raise
     except TvmoptError as error:
@@ -219,14 +215,4 @@ def _converted(client: MlflowClient, version: ModelVersion, work_dir: Path) -> P
             "damaged, gone, or not signed with the key; run main again"
         )
     return folder
-
-
-def _accuracy(
-    model: CompiledModel | RemoteModel, reference: Reference, dataset: Dataset
-) -> Accuracy:
-    meter = AccuracyMeter("auto", dataset.labels is not None)
-    for batch in dataset.batches():
-        outputs, expected = model(batch.inputs), reference(batch.inputs)
-        meter.add(outputs, expected, batch.labels, batch.valid, batch.padding)
-    return meter.result()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -11,13 +12,16 @@ from pathlib import Path
 
 from tvmopt.arch.target import TargetSpec
 from tvmopt.cuda_runtime import PACKAGE
-from tvmopt.errors import ArtifactError, ConfigError
+from tvmopt.errors import ArtifactError, ConfigError, LimitError
 from tvmopt.printable import one_line
 from tvmopt.runtime import ModelMetadata
 from tvmopt.runtime.bundle import copy_bundle
 from tvmopt.runtime.checks import check_machine
 from tvmopt.scratch import PULL_PREFIX, scratch_folder, sweep
+from tvmopt.stages.launch import SECRETS
+from tvmopt.stages.watch import Allowance, Watch
 from tvmopt.tracking import flavor
+from tvmopt.tracking.allowance import memory_mb
 from tvmopt.tracking.console import say
 from tvmopt.tracking.registry import CHAMPION, check_name, find_version
 from tvmopt.tracking.store import open_store
@@ -42,7 +46,18 @@ import numpy as np
 inputs = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in model.metadata.inputs}
 outputs = model(inputs)  # a list in the order of the ONNX graph, and by name: outputs.items()
 '''
-_TIMEOUT_S = 600
+# Runs the sample as a user does, but ends with the process that started it.
+_RUN_SAMPLE = """
+import ctypes, json, os, runpy, sys
+parent, sample = json.loads(sys.argv[1])
+if sys.platform.startswith("linux"):
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+    if os.getppid() != parent:
+        sys.exit("the parent process is gone")
+sys.argv = [sample]
+runpy.run_path(sample, run_name="__main__")
+"""
+_TIMEOUT_S = 600.0
 
 
 def pull(name: str, version: str = CHAMPION, output: str = "") -> Path:
@@ -170,27 +185,37 @@ def _packages(model: ModelMetadata) -> list[str]:
 
 
 def _run_sample(bundle: Path) -> str:
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TVM_NUM_THREADS")}
+    """Run ``sample.py`` in a clean process with limits; returns what it prints.
+
+    Raises:
+        ArtifactError: When it fails, or passes a limit.
+    """
+    hidden = ("PYTHONPATH", "TVM_NUM_THREADS", *SECRETS)
+    asked = json.dumps([os.getpid(), str(bundle / "sample.py")])
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-B", "-c", _RUN_SAMPLE, asked],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k not in hidden},
+        cwd=bundle,
+    )
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-B", str(bundle / "sample.py")],
-            capture_output=True,
-            text=True,
-            env=env,
-            cwd=bundle,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ArtifactError(
-            f"the golden input must run within {_TIMEOUT_S} s, but had not ended by then; "
-            "nothing was left behind"
-        ) from error
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
+        with Watch(process, Allowance(_TIMEOUT_S, memory_mb(0.0))) as watch:
+            said, wrong = process.communicate()
+        watch.check("the golden run")
+    except LimitError as error:
+        raise ArtifactError(f"{error}; nothing was left behind") from error
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if process.returncode != 0:
+        lines = wrong.strip().splitlines()
         raise ArtifactError(
             "the golden input must run in a clean process, but it failed "
-            f"(exit code {done.returncode}): {lines[-1] if lines else 'no message'}; "
+            f"(exit code {process.returncode}): {lines[-1] if lines else 'no message'}; "
             "nothing was left behind"
         )
-    return done.stdout.strip()
+    return said.strip()

@@ -26,13 +26,14 @@ from tvmopt.config import (
 )
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ConfigError
-from tvmopt.frontend.layers import layer_table
 from tvmopt.frontend.load import load_onnx, model_digest
-from tvmopt.frontend.prepare import prepare
 from tvmopt.frontend.shapes import fix_input_shapes, format_input_shapes, parse_input_shapes
 from tvmopt.quantize import is_quantized
 from tvmopt.remote import Board
+from tvmopt.stages.launch import UNLIMITED
+from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.gpu_rules import check_gpu_request
+from tvmopt.tracking.in_child import model_layers
 from tvmopt.tracking.registry import check_name
 from tvmopt.transform.skip import parse_skip_layers, resolve_skip_layers
 
@@ -128,8 +129,12 @@ def make_request(
     repeats: int = 200,
     rpc_tracker: str = "",
     rpc_key: str = "",
+    allowance: Allowance = UNLIMITED,
 ) -> Request:
     """Check every value and the model itself.
+
+    ``allowance`` bounds the process that lists the layers of the model, where ``skip_layers`` names
+    some. The other parameters are those of the entry points.
 
     Raises:
         ConfigError, ModelError: One line: the rule, the value got, what to do.
@@ -177,7 +182,7 @@ def make_request(
     patterns = parse_skip_layers(skip_layers)
     named = [pattern for pattern in patterns if pattern != AUTO]
     if named:  # a typo must not wait for the calibration before it
-        resolve_skip_layers(layer_table(prepare(loaded, parse_input_shapes(fixed)).model), named)
+        resolve_skip_layers(model_layers(model, fixed, allowance), named)
     skipped = ",".join(map(str, patterns))
     convert = ConvertConfig(fixed, described, layout, dtype, skipped, quantization)
     if dtype != "int8":  # what a conversion does not use must not change the digest of its result

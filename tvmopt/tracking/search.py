@@ -12,10 +12,6 @@ from mlflow.exceptions import MlflowException
 
 from tvmopt.digest import canonical_json, sha256_text
 from tvmopt.errors import ConfigError, NothingFeasibleError
-from tvmopt.frontend.layers import layer_table
-from tvmopt.frontend.load import load_onnx
-from tvmopt.frontend.prepare import prepare
-from tvmopt.frontend.shapes import parse_input_shapes
 from tvmopt.search.budget import Budget
 from tvmopt.search.generate import Declared, choose_dtypes, generate_space, read_declared
 from tvmopt.search.limits import Limits
@@ -28,6 +24,7 @@ from tvmopt.tracking import pipeline
 from tvmopt.tracking.console import say
 from tvmopt.tracking.entry import checked_request, open_session, with_example
 from tvmopt.tracking.exclusive import alone
+from tvmopt.tracking.in_child import model_layers
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.search_end import Ending, finish_search
@@ -267,8 +264,7 @@ def _space(session: Session, request: Request, declared: Declared) -> Space:
         asked = dataclasses.replace(request, sensitivity=looked_at)
         session = dataclasses.replace(session, takes_turns=True)
         found = read_sensitivity(pipeline.sensitivity_stage(session, asked).folder)
-    prepared = prepare(load_onnx(request.model), parse_input_shapes(request.convert.input_shapes))
-    layers = layer_table(prepared.model)
+    layers = model_layers(request.model, request.convert.input_shapes, session.allow())
     convolutions = sum(layer.op in _CONVOLUTIONS for layer in layers)
     return generate_space(declared, dtypes, convolutions, found)
 

@@ -170,6 +170,8 @@ def _crown(
                 work_dir=session.work_dir,
                 evidence=f"{final.run_id} {verdict.winner.label}",
                 stays=stays,
+                allowance=session.allow(),
+                run_id=session.run_id,
             )
         except PromotionRefusedError as error:
             why.append(str(error))

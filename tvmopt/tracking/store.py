@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 import uuid
-from contextlib import suppress
 from pathlib import Path
 
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
 from mlflow.exceptions import MlflowException
+from mlflow.tracking._tracking_service.utils import _get_sqlalchemy_store
 
 from tvmopt.search.urls import has_secret, masked_url
-from tvmopt.tracking.exclusive import alone
+from tvmopt.tracking.schema import SQLITE, absolute_uri, build_store
 
-_SQLITE = "sqlite:///"
 # Makes the UI open the experiment on its runs, not on traces of language models.
 _KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"
 _DATABASES = ("sqlite:", "postgresql:", "postgresql+", "mysql:", "mysql+", "mssql:", "mssql+")
@@ -38,7 +36,7 @@ def open_store() -> MlflowClient:
     mlflow.set_tracking_uri(uri)
     os.environ["MLFLOW_TRACKING_URI"] = uri
     if uri.startswith(_DATABASES):
-        _create_schema(uri)
+        build_store(uri, lambda: _get_sqlalchemy_store(uri, None))
     return MlflowClient(uri)
 
 
@@ -53,16 +51,6 @@ def how_to_look(uri: str) -> str:
         return f"open {masked_url(uri)}"
     shown = '"$MLFLOW_TRACKING_URI"' if has_secret(uri) else uri
     return f"mlflow ui --backend-store-uri {shown}"
-
-
-def absolute_uri(uri: str) -> str:
-    """Make the path in a SQLite URI absolute; other URIs are returned as they are."""
-    if not uri.startswith(_SQLITE):
-        return uri
-    path = uri.removeprefix(_SQLITE)
-    if not path or path.startswith(("/", ":memory:")):
-        return uri
-    return f"{_SQLITE}{Path(path).resolve()}"
 
 
 def experiment_id(client: MlflowClient, name: str) -> str:
@@ -96,42 +84,10 @@ def all_experiment_ids(client: MlflowClient) -> list[str]:
 
 def _artifact_location(client: MlflowClient, name: str) -> str | None:
     # MLflow would put the artifacts below the working directory, wherever the database is.
-    if not client.tracking_uri.startswith(_SQLITE + "/"):
+    if not client.tracking_uri.startswith(SQLITE + "/"):
         return None
-    folder = Path(client.tracking_uri.removeprefix(_SQLITE)).parent
+    folder = Path(client.tracking_uri.removeprefix(SQLITE)).parent
     if folder == Path.cwd():
         return None
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     return (folder / "mlruns" / f"{safe}-{uuid.uuid4().hex[:8]}").as_uri()
-
-
-def _create_schema(uri: str) -> None:
-    # MLflow checks and creates without a lock, or under one whose name in /tmp anybody can guess:
-    # it empties the file that a link of that name points to.
-    from mlflow.store.db.utils import (
-        _all_tables_exist,
-        _initialize_tables,
-        create_sqlalchemy_engine_with_retry,
-    )
-    from mlflow.store.model_registry.dbmodels import models as _registry  # noqa: F401
-    from mlflow.store.tracking.dbmodels import models as _tracking  # noqa: F401
-
-    def create(at: str) -> None:
-        engine = create_sqlalchemy_engine_with_retry(at)
-        try:
-            if not _all_tables_exist(engine):
-                _initialize_tables(engine)
-        finally:
-            engine.dispose()
-
-    file = Path(uri.removeprefix(_SQLITE))
-    with alone(f"the schema of {uri}"):
-        if uri.startswith(_SQLITE + "/") and file.parent.is_dir() and not file.exists():
-            # A process that is killed in a migration leaves a database that no migration takes
-            # any more: the file gets its name when it is complete.
-            with tempfile.TemporaryDirectory(prefix=".tvmopt-schema-", dir=file.parent) as folder:
-                draft = Path(folder) / file.name
-                create(f"{_SQLITE}{draft}")
-                with suppress(OSError):  # somebody was faster, or there are no hard links here
-                    os.link(draft, file)
-        create(uri)

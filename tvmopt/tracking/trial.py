@@ -10,7 +10,13 @@ from typing import Any
 from mlflow import MlflowClient
 
 from tvmopt.config import MEASURING, TuneConfig
-from tvmopt.errors import LimitError, TrialTakenError, TvmoptError
+from tvmopt.errors import (
+    EnvironmentSetupError,
+    LimitError,
+    StudyAwayError,
+    TrialTakenError,
+    TvmoptError,
+)
 from tvmopt.search.limits import Limits, in_words, violation
 from tvmopt.search.plan import FINISHED
 from tvmopt.search.space import BASELINE, Choice
@@ -104,6 +110,8 @@ def run_trial(
 
     Raises:
         LimitError: The budget was spent; the trial is given back.
+        StudyAwayError, EnvironmentSetupError: The disk is full, or the database is away; the trial
+            is given back.
     """
     try:
         return _run(session, request, claimed, rules, trial_limits, parent)
@@ -157,6 +165,11 @@ def _run(
             return _judge(within, claimed, rules, stages, spent)
     except TrialTakenError:
         raise
+    except (StudyAwayError, EnvironmentSetupError) as error:
+        # Nothing about this choice: it is given back, and the search ends.
+        with suppress(TrialTakenError, StudyAwayError):
+            claimed.fail("interrupted", str(error))
+        raise
     except LimitError as error:
         claimed.fail(error.failure_class, str(error))
         if error.failure_class == BUDGET_SPENT:
@@ -166,7 +179,7 @@ def _run(
         claimed.fail(error.failure_class, str(error))
         return f"FAILED ({error.failure_class}): {error}"
     except BaseException:
-        with suppress(TrialTakenError):
+        with suppress(TrialTakenError, StudyAwayError):  # swept when this process is gone
             claimed.fail("interrupted", "its process was interrupted")
         raise
 

@@ -123,6 +123,8 @@ def main(
                     work_dir=session.work_dir,
                     evidence=measured.digest,
                     board=request.board,
+                    allowance=session.allow(),
+                    run_id=session.run_id,
                 )
             else:
                 promoted = promotion.Promotion(False, _unproven(request, registered))

@@ -1,0 +1,48 @@
+"""A disk that refuses: writes and syncs below a folder fail with an error for a while."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_SOURCE = Path(__file__).with_name("refuse.c")
+
+
+def refuse(flag: Path, number: int) -> None:
+    """Write the file that tells the library to refuse with this ``errno``."""
+    draft = flag.with_suffix(".new")
+    draft.write_text(str(number))
+    draft.rename(flag)
+
+
+class Refusal:
+    """A library for ``LD_PRELOAD``, and the file that tells it to refuse.
+
+    Args:
+        folder: Folder of the disk.
+        place: Folder for library and file; outside of ``folder``.
+    """
+
+    def __init__(self, folder: Path, place: Path) -> None:
+        compiler = shutil.which("gcc")
+        if compiler is None:
+            pytest.skip("needs gcc")
+        library, self._flag = place / "refuse.so", place / "errno"
+        command = [compiler, "-O1", "-shared", "-fPIC", "-o", library, _SOURCE, "-ldl"]
+        subprocess.run(command, check=True)
+        #: Environment of processes for which the disk refuses.
+        self.env = {
+            "LD_PRELOAD": str(library), "REFUSE_FLAG": str(self._flag),
+            "REFUSE_BELOW": f"{folder}/",
+        }  # fmt: skip
+
+    def begin(self, number: int) -> None:
+        """Refuse with this ``errno`` from now on."""
+        refuse(self._flag, number)
+
+    def end(self) -> None:
+        """Refuse no longer."""
+        self._flag.unlink()

@@ -1,0 +1,136 @@
+"""MLflow's own commands begin a SQLite store at once, through our plugin, and none fails."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from tvmopt.tracking.schema import build_store
+
+ROOT = Path(__file__).parents[2]
+_LOOK = "import mlflow; print(len(mlflow.MlflowClient().search_experiments()))"
+_REGISTRY = "import mlflow; print(len(mlflow.MlflowClient().search_registered_models()))"
+
+
+@pytest.fixture
+def installed(tmp_path, project_env) -> dict[str, str]:
+    """Environment in which this package is installed with the entry points of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    metadata = tmp_path / "site" / "tvmopt_plugin-0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: tvmopt-plugin\nVersion: 0\n")
+    lines = []
+    for group, named in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {place}" for name, place in named.items())]
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
+    path = os.pathsep.join([str(ROOT), str(tmp_path / "site")])
+    (tmp_path / "cache").mkdir()
+    env = {**project_env(tmp_path), "PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    env.pop("MLFLOW_TRACKING_URI")
+    return env
+
+
+def _start(args: list[str], env: dict[str, str], folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *args], env=env, cwd=folder, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def test_stores_are_opened_at_once(tmp_path, installed) -> None:
+    folder = tmp_path / "a folder"  # MLflow's default, which it writes with %20
+    folder.mkdir()
+    processes = [_start(["-c", _LOOK], installed, folder) for _ in range(3)]
+    processes.append(_start(["-c", _REGISTRY], installed, folder))
+    said = [process.communicate(timeout=200)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, said
+    assert [text.splitlines()[-1] for text in said] == ["1", "1", "1", "0"]
+    assert [path.name for path in folder.glob("*.db")] == ["mlflow.db"]
+    assert list(folder.glob(".tvmopt-*")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_three_first_mlflow_runs_at_once(tmp_path, installed) -> None:
+    # The cheapest entry point: nothing is registered, so each fails for that reason alone.
+    args = ["-m", "mlflow", "run", str(ROOT), "-e", "promote", "--env-manager", "local"]
+    processes = [_start([*args, "-P", "name=none"], installed, tmp_path) for _ in range(3)]
+    for process in processes:
+        said, _ = process.communicate(timeout=500)
+        assert "error: name must be a registered model (none), but got 'none'" in said, said
+        assert "sqlite3." not in said and "alembic" not in said.replace("alembic.runtime", "")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    client = MlflowClient(uri, uri)
+    runs = client.search_runs([e.experiment_id for e in client.search_experiments()])
+    assert [run.info.status for run in runs] == ["FAILED"] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_server_and_mlflow_run_begin_a_store_at_once(tmp_path, installed) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    args = ["-m", "mlflow", "server", "--backend-store-uri", uri, "--port", "0"]
+    server = _start([*args, "--workers", "1"], installed, tmp_path)
+    try:
+        look = _start(["-c", _LOOK], {**installed, "MLFLOW_TRACKING_URI": uri}, tmp_path)
+        said, _ = look.communicate(timeout=200)
+        assert look.returncode == 0, said
+        time.sleep(1)
+        assert server.poll() is None, server.communicate()[0]
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+
+
+def test_wrong_packages_leave_mlflow_as_it_is(tmp_path, installed) -> None:
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import importlib.metadata as metadata\nreal = metadata.version\n"
+        "metadata.version = lambda name: '0.1.15' if name == 'apache-tvm-ffi' else real(name)\n"
+    )
+    code = (
+        "import mlflow.tracking._tracking_service.utils as utils\n"
+        "print(utils._tracking_store_registry.get_store_builder('sqlite:///a.db').__module__)"
+    )
+    said, _ = _start(["-c", code], installed, tmp_path).communicate(timeout=100)
+    assert said.splitlines()[-1] == "mlflow.tracking._tracking_service.utils"
+    assert "apache-tvm-ffi must be" in said
+
+
+def test_the_plugin_is_light(tmp_path, installed) -> None:
+    code = (
+        "import sys, tvmopt.tracking.store_plugin\n"
+        "assert not {'mlflow', 'tvm', 'numpy', 'onnx', 'optuna', 'sqlalchemy'} & set(sys.modules)"
+    )
+    process = _start(["-c", code], installed, tmp_path)
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+
+
+def test_a_complete_store_is_not_waited_for(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "mlflow.db"
+    with sqlite3.connect(file) as database:
+        database.execute("create table experiments (experiment_id integer)")
+    asked: list[str] = []
+    monkeypatch.setattr("tvmopt.tracking.schema.alone", lambda what: pytest.fail("it waited"))
+    with pytest.raises(BaseException, match="it waited"):
+        build_store(f"sqlite:///{file}", lambda: asked.append("incomplete"))
+    with sqlite3.connect(file) as database:
+        database.execute("insert into experiments values (0)")
+    build_store(f"sqlite:///{file}", lambda: asked.append("complete"))
+    assert asked == ["complete"]
+
+
+@pytest.mark.parametrize("uri", ["sqlite://", "sqlite:///:memory:", "sqlite:////a.db?timeout=5"])
+def test_stores_that_are_no_plain_file_get_tables_where_they_are(monkeypatch, uri) -> None:
+    made: list[str] = []
+    monkeypatch.setattr("tvmopt.tracking.schema._create_tables", made.append)
+    build_store(uri, lambda: made.append("built"))
+    assert made == [uri, "built"]

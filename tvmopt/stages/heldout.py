@@ -1,0 +1,87 @@
+"""Run a registered model in a child process: its golden input, and held-out samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
+from tvmopt.evaluate.dataset import Dataset, choose_dataset
+from tvmopt.frontend.reference import Reference
+from tvmopt.remote import Board
+from tvmopt.remote.model import RemoteModel
+from tvmopt.remote.session import open_session
+from tvmopt.runtime import CompiledModel, load
+from tvmopt.stages.module_files import REFERENCE_FILE
+from tvmopt.stages.result import StageResult
+from tvmopt.stages.signature import Signature
+
+_FILE = "accuracy.json"
+
+
+def check_golden(bundle: Path, metadata_sha256: str) -> StageResult:
+    """Load a compiled model and run its golden input.
+
+    Raises:
+        ArtifactError: When hash, TVM version or machine do not fit.
+        AccuracyError: When the output deviates by more than the model's tolerance.
+    """
+    deviation = load(bundle, metadata_sha256).check_golden(bundle)
+    return StageResult({"golden_deviation": deviation}, {}, [])
+
+
+def measure_heldout(
+    bundle: Path,
+    metadata_sha256: str,
+    convert_dir: Path,
+    data: Path | None,
+    out_dir: Path,
+    board: Board | None = None,
+) -> StageResult:
+    """Check the golden output of a compiled model and measure its accuracy on held-out samples.
+
+    Args:
+        bundle: Folder of the compiled model.
+        metadata_sha256: Hash that its ``model.json`` must have, hex.
+        convert_dir: Output of the convert stage; holds the float reference.
+        data: ``.npz`` or ``.npy`` file, whose held-out part is used; None for random inputs.
+        out_dir: Gets the accuracy; :func:`read_accuracy` reads it.
+        board: Where the model runs, if not here.
+
+    Raises:
+        ConfigError: When the data does not fit the model, or there is no such board.
+        ArtifactError, AccuracyError: As :func:`check_golden`.
+    """
+    signature = Signature.read(convert_dir)
+    dataset = choose_dataset(
+        data, signature.inputs, "heldout", seed=2, random_kind=signature.random_inputs
+    )
+    reference = Reference(str(convert_dir / REFERENCE_FILE))
+    if board is None:
+        model = load(bundle, metadata_sha256)
+        model.check_golden(bundle)
+        accuracy = _accuracy(model, reference, dataset)
+    else:
+        with open_session(board) as session:
+            remote = RemoteModel(session, bundle)
+            remote.check_golden(bundle)
+            accuracy = _accuracy(remote, reference, dataset)
+            del remote  # what lies on the board is freed while there is a session
+    (out_dir / _FILE).write_text(json.dumps(dataclasses.asdict(accuracy)))
+    return StageResult({"samples": float(accuracy.samples)}, {}, [])
+
+
+def read_accuracy(out_dir: Path) -> Accuracy:
+    """Read what :func:`measure_heldout` wrote."""
+    return Accuracy(**json.loads((out_dir / _FILE).read_text()))
+
+
+def _accuracy(
+    model: CompiledModel | RemoteModel, reference: Reference, dataset: Dataset
+) -> Accuracy:
+    meter = AccuracyMeter("auto", dataset.labels is not None)
+    for batch in dataset.batches():
+        outputs, expected = model(batch.inputs), reference(batch.inputs)
+        meter.add(outputs, expected, batch.labels, batch.valid, batch.padding)
+    return meter.result()
