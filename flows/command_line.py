@@ -12,6 +12,7 @@ from flows.signals import end_on_signals, end_with_mlflow_run, settle
 from flows.unexpected import DEBUG, explain, hide_tracebacks, print_traceback
 from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, TvmoptError
 from tvmopt.parameters import ENTRY_POINTS, Parameter
+from tvmopt.printable import one_line
 from tvmopt.scratch import own_temporary_folder
 
 WRONG_INPUT = 2
@@ -111,6 +112,8 @@ def _run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
 
 
 def _say(error: Exception | str) -> None:
-    text = " ".join(str(error).split())
+    from tvmopt.search.urls import without_known_secrets
+
+    text = one_line(without_known_secrets(" ".join(str(error).split())))
     more = "..." if len(text) > _LONGEST else ""
     print(f"error: {text[:_LONGEST]}{more}", file=sys.stderr)

@@ -19,21 +19,28 @@ _LOOK_S = 0.5
 _AGAIN_S = 1.0
 
 
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
 class _Ended(SystemExit):
-    """What a signal raises; a class of its own, because of ``SystemExit`` no weak reference is."""
+    """Raised for SIGTERM and SIGHUP; weak references to ``SystemExit`` itself are not possible."""
 
 
-_raised: list[weakref.ref[_Ended]] = []
+class _Interrupted(KeyboardInterrupt):
+    """Raised for SIGINT."""
+
+
+_raised: list[weakref.ref[_Ended | _Interrupted]] = []
 
 
 def end_on_signals() -> None:
     """Let SIGTERM and SIGHUP raise ``SystemExit`` with the exit code that shells expect.
 
-    So runs are closed as KILLED, folders removed and children ended, as for Ctrl-C. A second one
+    So runs are closed as KILLED, folders removed and children ended, as for Ctrl-C. A second signal
     does not cut that short. Where the exception is swallowed, as in ``__del__`` and in callbacks
     from C, it is raised again a second later.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         # nohup, and whoever starts a daemon, ignore SIGHUP: so it stays.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
@@ -62,21 +69,21 @@ def settle() -> None:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    for other in (signal.SIGTERM, signal.SIGHUP):
+    for other in _SIGNALS:
         signal.signal(other, signal.SIG_IGN)
 
     def look_again(_number: int, _frame: FrameType | None) -> None:
         gc.collect()
         if _raised[-1]() is None:  # nobody handles it, and nobody will
-            _raise(128 + number)
+            _raise(number)
 
     signal.signal(signal.SIGALRM, look_again)
     signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
-    _raise(128 + number)
+    _raise(number)
 
 
-def _raise(code: int) -> NoReturn:
-    error = _Ended(code)
+def _raise(number: int) -> NoReturn:
+    error = _Interrupted() if number == signal.SIGINT else _Ended(128 + number)
     _raised.append(weakref.ref(error))
     try:
         raise error

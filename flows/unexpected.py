@@ -53,11 +53,10 @@ def _store() -> str:
 
 
 def _reason(error: Exception) -> str:
-    from tvmopt.search.urls import without_secrets
+    from tvmopt.search.urls import without_known_secrets
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    secrets = [v for k, v in os.environ.items() if k in ("MLFLOW_TRACKING_URI", "TVMOPT_STORAGE")]
-    return without_secrets(lines[0][:_LONGEST] if lines else type(error).__name__, *secrets)
+    return without_known_secrets(lines[0] if lines else type(error).__name__)[:_LONGEST]
 
 
 def _kept(error: Exception) -> str:

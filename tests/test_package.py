@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -92,6 +93,25 @@ def test_no_room_imports_a_higher_one():
     assert wrong == []
 
 
+def test_a_pulled_bundle_holds_all_that_it_imports():
+    """The package is installed where tests run, and would stand in for what is missing."""
+    from tvmopt.tracking.pull import _RUNTIME_FILES
+
+    files = {
+        path
+        for name in _RUNTIME_FILES
+        for path in ((PACKAGE / name).rglob("*.py") if "." not in name else [PACKAGE / name])
+    }
+    missing = set()
+    for path in files:
+        for name in _imported(path):
+            module = ROOT.joinpath(*name.split("."))
+            for candidate in (module.with_suffix(".py"), module.parent.with_suffix(".py")):
+                if candidate.is_relative_to(PACKAGE) and candidate.is_file():
+                    missing |= {candidate} - files
+    assert missing == set()
+
+
 def test_whoever_loads_a_library_asks_for_amx():
     # Workers ask when they start, the runtime in its checks; on a board its own server would.
     # What is emulated of a GPU has no such tiles.
@@ -100,7 +120,8 @@ def test_whoever_loads_a_library_asks_for_amx():
         "measure/jobs.py", "measure/batch.py", "measure/cuda_batch.py", "runtime/library.py",
         "remote/model.py",
     }  # fmt: skip
-    loads = {p for p, _ in _modules() if "load_module(" in p.read_text()}
+    opens = re.compile(r"load_module\(|load_from_file")
+    loads = {p for p, _ in _modules() if opens.search(p.read_text())}
     assert {str(p.relative_to(PACKAGE)) for p in loads} > elsewhere
     asks = {p for p in loads if "request_amx(" in p.read_text()}
     assert {str(p.relative_to(PACKAGE)) for p in loads - asks} == elsewhere

@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+#: Most threads that a model is compiled for: more than any machine has cores.
+MOST_THREADS = 4096
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,15 @@ def test_a_damaged_file_is_written_anew(measured, text) -> None:
 def test_a_cache_that_cannot_be_written_does_not_matter(measured, tmp_path) -> None:
     (tmp_path / "tvmopt").write_text("a file where the directory should be")
     assert with_measured_bandwidths(ARCH).l2_bandwidth == 2 * ARCH.l2_bandwidth
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_pipe_or_a_folder_in_its_place_is_not_read(measured, tmp_path, make) -> None:
+    cache_file().parent.mkdir()
+    make(cache_file())
+    assert with_measured_bandwidths(ARCH).l2_bandwidth == 2 * ARCH.l2_bandwidth
+    assert list(cache_file().parent.iterdir()) == [cache_file()]  # no draft is left
 
 
 def test_only_a_cpu_that_runs_here_is_measured(measured, monkeypatch) -> None:

@@ -118,9 +118,10 @@ def test_bad_json(text, message):
         resolve_target(text)
 
 
-def test_negative_threads():
-    with pytest.raises(ConfigError, match="threads must be at least 0, but got -2"):
-        resolve_target("haswell", -2)
+@pytest.mark.parametrize("threads", [-2, 4097, 999_999_999, 10**38])
+def test_threads_that_no_machine_has(threads):
+    with pytest.raises(ConfigError, match=f"threads must be 0 to 4096, but got {threads}"):
+        resolve_target("haswell", threads)
 
 
 def test_dict_form_round_trips_through_json():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 import struct
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.dataset import load_dataset
 from tvmopt.runtime.metadata import TensorSpec
-from tvmopt.search.plain_yaml import load_yaml
+from tvmopt.search.plain_yaml import load_yaml, read_yaml
 
 SPECS = [TensorSpec("x", (1, 4), "float32")]
 GOOD = np.arange(40, dtype=np.float32).reshape(10, 4)
@@ -125,6 +127,18 @@ def _bomb(levels):
 def test_yaml_that_explodes_is_refused(text, words):
     with pytest.raises(ValueError, match=words):
         load_yaml(text)
+
+
+@pytest.mark.timeout(20)
+def test_pipes_and_devices_are_not_read_as_yaml(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(b" " * 500_000)
+    for path, words in (
+        (tmp_path / "pipe", "regular file"), (Path("/dev/zero"), "regular file"),
+        (tmp_path / "large", "at most"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            read_yaml(path)
 
 
 def test_plain_yaml_is_read():

@@ -57,8 +57,11 @@ def _wait_until_gone(family):
     assert not alive
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_a_command_cleanly(place, number):
+@pytest.mark.parametrize(
+    "numbers", [[signal.SIGTERM], [signal.SIGHUP], [signal.SIGINT, signal.SIGINT, signal.SIGTERM]]
+)
+def test_a_signal_ends_a_command_cleanly(place, numbers):
+    """A second signal does not cut short how the first one ends the command."""
     folder, uri, env = place
     command = [sys.executable, "-m", "flows.convert", "--threads", "1"]
     process = subprocess.Popen(
@@ -66,9 +69,11 @@ def test_a_signal_ends_a_command_cleanly(place, number):
     )
     _wait_until_a_stage_runs(uri, process, folder)
     family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(number)
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.05)
     said, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, said
+    assert process.returncode == 128 + numbers[0], said
     assert "Traceback" not in said
     _wait_until_gone(family)
     assert {run.info.status for run in _runs(uri)} == {"KILLED"}

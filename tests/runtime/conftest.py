@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tvmopt.runtime import model
+
 
 @pytest.fixture(scope="session")
 def conv(conv_bundle):
@@ -33,9 +35,8 @@ def copied(conv_bundle, tmp_path) -> Path:
 @pytest.fixture
 def never_opened(monkeypatch):
     """Fail the test when a library is opened."""
-    import tvm_ffi
 
-    def fail(path, *args, **kwargs):
-        pytest.fail(f"the library was opened: {path}")
+    def fail(library):
+        pytest.fail("the library was opened")
 
-    monkeypatch.setattr(tvm_ffi, "load_module", fail)
+    monkeypatch.setattr(model, "open_library", fail)

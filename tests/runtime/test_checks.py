@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
-import tvm_ffi
 
 from tvmopt import host
 from tvmopt.errors import ArtifactError
-from tvmopt.runtime import ModelMetadata, load
+from tvmopt.runtime import ModelMetadata, load, model
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 
 
@@ -36,14 +34,12 @@ def _refusal(folder):
 
 def test_intact_bundle_is_opened(copied, monkeypatch):
     opened = []
-    original = tvm_ffi.load_module
+    original = model.open_library
     monkeypatch.setattr(
-        tvm_ffi,
-        "load_module",
-        lambda path: opened.append(Path(path).resolve()) or original(path),
+        model, "open_library", lambda file: opened.append(file.read()) or original(file)
     )
     load(str(copied))
-    assert opened == [copied / LIBRARY_FILE]
+    assert opened == [(copied / LIBRARY_FILE).read_bytes()]
 
 
 def _for_amx(folder, instructions):
@@ -80,9 +76,9 @@ def linux(copied, monkeypatch):
 def test_amx_is_asked_for_before_the_library_is_opened(copied, linux, monkeypatch):
     _for_amx(copied, ["tdpbusd"])
     asked, order = linux(0), []
-    original = tvm_ffi.load_module
+    original = model.open_library
     monkeypatch.setattr(
-        tvm_ffi, "load_module", lambda path: order.append(list(asked)) or original(path)
+        model, "open_library", lambda file: order.append(list(asked)) or original(file)
     )
     load(copied)
     load(copied)

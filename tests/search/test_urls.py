@@ -62,3 +62,62 @@ def test_errors_of_the_database_hold_no_secret(url):
         open_storage(url, attempts=1)
     assert SECRET not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+HIDDEN = [
+    "postgresql://:{}@h/d",
+    "postgresql://bob:a@{}@h/d",
+    "postgresql://bob:a/{}@h/d",
+    "postgresql://h/d?user=bob&pw={}",
+    "postgresql://h/d?options=-c%20password%3D{}",
+    "postgresql:///?host=bob:{}@h",
+    "postgresql+psycopg://?dbname=d%20password={}",
+    "mssql+pyodbc:///?odbc_connect=DRIVER%3D%7BODBC%7D%3BPWD%3D{}",
+    "mysql://h/d?auth={}",
+    "mysql://h/d?ssl_ca=/x&credential={}",
+    "oracle://bob/{}@h",
+    "postgresql://bob%3A{}@h/d",
+    "postgresql://bob:{}%40h/d",
+    "postgresql//bob:{}@h",
+    "postgresql://bob:{}@[::1/d",
+    "https://{}@h/",
+    "https://h/?sig={}",
+]
+
+
+@pytest.mark.parametrize("url", [url.format(SECRET) for url in HIDDEN])
+def test_what_may_be_a_secret_is_hidden(url):
+    assert has_secret(url)
+    assert SECRET not in masked_url(url)
+    assert SECRET not in without_secrets(f"could not connect to {url} now", url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql:///db?host=/var/run/postgresql", "http://localhost:5000", "./mlflow.db",
+        "postgresql+psycopg://bob@[::1]:5432/db?sslmode=require", "sqlite:////home/a=b/c d.db",
+        "sqlite:///file:x.db?mode=ro&uri=true", "file:///tmp/mlruns", "databricks",
+    ],
+)  # fmt: skip
+def test_ordinary_urls_stay(url):
+    assert not has_secret(url)
+    assert masked_url(url) == url
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "API request to http://bob:s3cr3t@h:1/api failed", "PGPASSWORD=s3cr3t", "password: s3cr3t",
+        "{'password': 's3cr3t'}", "Authorization: Basic s3cr3t", "https://bob:a/s3cr3t@h/x",
+    ],
+)  # fmt: skip
+def test_messages_of_libraries_hold_no_secret(text):
+    assert SECRET not in without_secrets(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["models:/digits-cnn@champion is gone", "KeyError: 'conv'", "no module named 'token'"]
+)
+def test_other_messages_stay(text):
+    assert without_secrets(text) == text

@@ -45,7 +45,10 @@ def _database(folder, key, value):
     )
 
 
-@pytest.mark.parametrize("key", ["pragma_import_llvm", "pragma_import_c", "pragma_anything"])
+@pytest.mark.parametrize(
+    "key",
+    ["pragma_import_llvm", "pragma_import_c", "pragma_anything", "meta_schedule.pragma_import_c"],
+)
 def test_foreign_code_is_refused(tmp_path, key):
     _database(tmp_path, key, FOREIGN)
     with pytest.raises(DatabaseMismatchError, match=rf"1 of 1 .*line 1: it annotates '{key}'"):
@@ -75,3 +78,48 @@ def test_unknown_steps_are_refused(tmp_path):
     path.write_text(json.dumps(record) + "\n")
     with pytest.raises(DatabaseMismatchError, match="it holds the step 'CallPacked'"):
         open_database(tmp_path, KEY)
+
+
+def _with_layout(folder, pad_value=None, width=5):
+    """Database of one record that splits the output into rows of ``width``."""
+    module = tvm.IRModule({"main": double.with_attr("global_symbol", "main")})
+    schedule = tvm.s_tir.Schedule(module)
+    schedule.cache_write(schedule.get_sblock("b"), 0, "global")
+    schedule.transform_layout(
+        schedule.get_sblock("b"), ("write", 0), lambda i: (i // width, i % width),
+        pad_value=pad_value,
+    )
+    database = create_database(folder, KEY)
+    workload = database.commit_workload(module)
+    database.commit_tuning_record(
+        ms.database.TuningRecord(schedule.trace, workload, [1.0], TARGET)
+    )
+
+
+def _calls_system(*_indices):
+    return tvm.tirx.Cast("float32", tvm.tirx.call_extern("int32", "system", "true"))
+
+
+def test_a_padding_value_that_calls_a_function_is_refused(tmp_path):
+    _with_layout(tmp_path, _calls_system)
+    with pytest.raises(DatabaseMismatchError, match=r"an index map in it holds 'ir\.Call'"):
+        open_database(tmp_path, KEY)
+
+
+def test_serialised_calls_are_refused_wherever_they_are(tmp_path):
+    _with_layout(tmp_path, width=4)
+    path = tmp_path / RECORD_FILE
+    record = json.loads(path.read_text())
+    call = tvm.ir.save_json(_calls_system())
+    for place in (record[1][0][0][-1][1], record[1][0][0][-1][2], record[1][0][1]):
+        place.append([call])
+        path.write_text(json.dumps(record) + "\n")
+        with pytest.raises(DatabaseMismatchError, match=r"an index map in it holds 'ir\.Call'"):
+            open_database(tmp_path, KEY)
+        place.pop()
+
+
+@pytest.mark.parametrize(("pad_value", "width"), [(None, 4), (0.0, 5)])
+def test_layouts_with_index_arithmetic_are_read(tmp_path, pad_value, width):
+    _with_layout(tmp_path, pad_value, width)
+    assert len(open_database(tmp_path, KEY).get_all_tuning_records()) == 1

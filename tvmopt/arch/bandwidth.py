@@ -79,6 +79,8 @@ def cache_file() -> Path:
 def _read(path: Path) -> dict[str, dict[str, float]]:
     """What the file holds; nothing when there is none, or when it is damaged."""
     try:
+        if not path.is_file():  # reading a pipe might never end
+            return {}
         known = json.loads(path.read_text())
         return {
             str(key): {level: float(ratios[level]) for level in FITTED}
@@ -93,7 +95,11 @@ def _write(path: Path, known: dict[str, dict[str, float]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         json.dump(known, file, indent=1)
-    Path(file.name).replace(path)
+    try:
+        Path(file.name).replace(path)
+    except OSError:
+        Path(file.name).unlink()
+        raise
 
 
 def measure(arch: CpuArch) -> dict[str, float]:

@@ -151,7 +151,8 @@ def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:
             where the name does not tell. A GPU takes none.
 
     Raises:
-        ConfigError: When the text names no CPU or feature that LLVM knows, or threads are negative.
+        ConfigError: When the text names no CPU or feature that LLVM knows, or threads are negative
+            or too many.
     """
     text = text.strip()
     if text in ("", "host", "auto", "cpu"):
@@ -195,8 +196,8 @@ def _from_json(text: str, threads: int) -> TargetSpec:
 
 
 def _spec(name: str, mattr: tuple[str, ...], threads: int, mtriple: str = "") -> TargetSpec:
-    if threads < 0:
-        raise ConfigError(f"threads must be at least 0, but got {threads}")
+    if not 0 <= threads <= host.MOST_THREADS:
+        raise ConfigError(f"threads must be 0 to {host.MOST_THREADS}, but got {threads}")
     cpu = _named(name, [_isa(mtriple)] if mtriple else [host.isa(), *TRIPLES])
     mtriple = mtriple or _platform(cpu.isa)
     for feature in dict.fromkeys(m[1:] for m in mattr):

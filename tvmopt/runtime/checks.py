@@ -1,21 +1,26 @@
 """The gate before a library is opened: hash, TVM version, CPU, GPU, and what Linux must permit.
 
-Opening a library runs its code. A file is hashed through the descriptor that is then used, so that
-nobody can exchange it between the check and the use.
+Opening a library runs its code. Its bytes are copied into sealed memory and hashed there, so that
+nobody can exchange or overwrite them between the check and the use.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
+import shutil
 from pathlib import Path
 from typing import BinaryIO
 
 from tvmopt import cuda_runtime, host
-from tvmopt.errors import ArtifactError
+from tvmopt.errors import ArtifactError, EnvironmentSetupError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.versions import tvm_version
 
 _AMX = ("tile", "tdp", "ldtilecfg")
+_COPY_BYTES = 1 << 20
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 def check_files(folder: Path, metadata: ModelMetadata) -> None:
@@ -112,18 +117,61 @@ def open_checked(path: Path, expected: str) -> BinaryIO:
     Raises:
         ArtifactError: When there is no such file, or its content has another hash.
     """
+    file = _open(path)
+    _check_hash(file, path.name, expected)
+    return file
+
+
+def sealed_copy(path: Path, expected: str) -> BinaryIO:
+    """Copy a file whose content has the hash ``expected`` into memory that cannot be written to.
+
+    Whoever can write to ``path`` cannot change the copy: it is a sealed memfd (Linux), which is
+    hashed after it was sealed.
+
+    Args:
+        path: The file.
+        expected: sha256 of its content, hex.
+
+    Returns:
+        The copy, open at position 0; its memory is freed when it is closed and mapped no more.
+
+    Raises:
+        ArtifactError: When there is no such file, or its content has another hash.
+        EnvironmentSetupError: When the system has no memory for it, or refuses a memfd.
+    """
+    with _open(path) as source:
+        try:
+            number = os.memfd_create(path.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            copy = os.fdopen(number, "w+b")
+            shutil.copyfileobj(source, copy, _COPY_BYTES)
+            copy.flush()
+            fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
+        except OSError as error:
+            raise EnvironmentSetupError(
+                f"{path.name} must be copied into sealed memory (memfd) before it is opened, but "
+                f"the system refused: {error.strerror}; free memory, or permit memfd_create"
+            ) from error
+    copy.seek(0)
+    _check_hash(copy, path.name, expected)
+    return copy
+
+
+def _open(path: Path) -> BinaryIO:
     if not path.is_file():
         raise ArtifactError(
             f"a compiled model must hold {path.name}, but '{path.parent}' does not; "
             "fetch or build the model again"
         )
-    file = path.open("rb")
+    return path.open("rb")
+
+
+def _check_hash(file: BinaryIO, name: str, expected: str) -> None:
+    """Leave ``file`` at position 0, or close it and raise :class:`ArtifactError`."""
     actual = hashlib.file_digest(file, "sha256").hexdigest()
     if actual != expected:
         file.close()
         raise ArtifactError(
-            f"{path.name} must have sha256 {expected[:16]}..., but got {actual[:16]}...: the file "
+            f"{name} must have sha256 {expected[:16]}..., but got {actual[:16]}...: the file "
             "was changed or damaged after it was built; fetch or build the model again"
         )
     file.seek(0)
-    return file

@@ -1,24 +1,27 @@
-"""Open the library of a compiled model by the descriptor of a file that was checked."""
+"""Open the library of a compiled model from memory that nobody can change after it was hashed."""
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+import itertools
 from typing import Any, BinaryIO
 
-from tvmopt.runtime.metadata import LIBRARY_FILE
+_OPENED = itertools.count(1)
 
 
 def open_library(file: BinaryIO) -> Any:
-    """TVM module of the shared library in ``file``, which must stay open meanwhile.
+    """TVM module of the shared library in ``file``, a :func:`tvmopt.runtime.checks.sealed_copy`.
 
-    The dynamic linker opens paths, and a path may name another file than the one that was hashed.
-    ``/proc/self/fd/N`` names the open file itself. The link gives it the ending that TVM wants, in
-    a folder with a new name each time: the linker takes two libraries of one path for the same.
+    The dynamic linker opens paths: ``/proc/self/fd/N`` is the open file itself. The linker takes
+    two libraries of one path for the same, and ``N`` is used again once the file is closed. So the
+    path spells a new number each time in slashes, which the system ignores: ``fd//`` is bit 0,
+    ``fd/./`` is bit 1.
     """
     import tvm_ffi
 
-    with tempfile.TemporaryDirectory(prefix="tvmopt-library-") as folder:
-        link = Path(folder) / LIBRARY_FILE
-        link.symlink_to(f"/proc/self/fd/{file.fileno()}")
-        return tvm_ffi.load_module(str(link))
+    bits = f"{next(_OPENED):b}"
+    unique = "".join("./" if bit == "1" else "/" for bit in bits)
+    load = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")
+    module = load(f"/proc/self/fd/{unique}{file.fileno()}", "so")
+    # As tvm_ffi.load_module does: what the library registers must not outlive its code.
+    tvm_ffi.get_global_func("ffi.ModuleGlobalsAdd")(module)
+    return module

@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from tvmopt import host
 from tvmopt.compare import MEASURES
 from tvmopt.errors import ArtifactError
 from tvmopt.printable import is_printable
@@ -24,7 +25,6 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 _TARGET_KINDS: dict[str, type | tuple[type, ...]] = {"isa": str, "mcpu": str, "cpu_flags": list}
 _MOST_BYTES = 10_000_000
-_MOST_THREADS = 4096
 _GPU_KINDS: dict[str, type | tuple[type, ...]] = {"name": str, "sm": int}
 
 
@@ -161,7 +161,7 @@ def _tensor(data: Any) -> TensorSpec:
 
 
 def _check_values(model: ModelMetadata) -> None:
-    if type(model.threads) is not int or not 1 <= model.threads <= _MOST_THREADS:
+    if type(model.threads) is not int or not 1 <= model.threads <= host.MOST_THREADS:
         raise ValueError(f"threads is {model.threads}")
     if isinstance(model.tolerance, bool) or not 0 <= model.tolerance < math.inf:
         raise ValueError(f"tolerance is {model.tolerance}")

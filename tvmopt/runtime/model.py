@@ -12,7 +12,7 @@ import numpy as np
 
 from tvmopt.compare import deviation
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
-from tvmopt.runtime.checks import check_machine, check_version, open_checked
+from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
 from tvmopt.runtime.library import open_library
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.runtime.network import network
@@ -148,7 +148,7 @@ def load(folder: str | Path, metadata_sha256: str | None = None) -> CompiledMode
     folder = Path(folder)
     metadata = ModelMetadata.read(folder, metadata_sha256)
     open_checked(folder / GOLDEN_FILE, metadata.golden_sha256).close()
-    with open_checked(folder / LIBRARY_FILE, metadata.library_sha256) as library:
+    with sealed_copy(folder / LIBRARY_FILE, metadata.library_sha256) as library:
         check_version(metadata)
         check_machine(metadata)
         return CompiledModel(library, metadata)

@@ -23,7 +23,7 @@ from tvmopt.printable import is_printable, shown
 from tvmopt.quantize import Sensitivity
 from tvmopt.quantize.report import BALANCED, ranked
 from tvmopt.quantize.roofline import roofline
-from tvmopt.search.plain_yaml import load_yaml
+from tvmopt.search.plain_yaml import read_yaml
 from tvmopt.search.space import FLOAT, RISING, Effort, Space
 
 _LAYOUTS = ("NHWC", "NCHW16c", "NCHW")
@@ -112,7 +112,7 @@ def read_declared(
 def _read(path: Path) -> dict[str, Any]:
     rule = f"space must be a YAML file with a mapping of {', '.join(_KEYS)}"
     try:
-        data = load_yaml(path.read_text())
+        data = read_yaml(path)
     except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
         raise ConfigError(f"{rule}, but '{path}' cannot be read: {in_one_line(error)}") from error
     if not isinstance(data, dict) or not set(data) <= set(_KEYS):

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import stat
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 _MOST_CHARACTERS, _DEEPEST = 100_000, 20
+
+
+def read_yaml(path: Path) -> Any:
+    """What the file ``path`` holds; pipes, devices and large files are not read.
+
+    Raises:
+        OSError: When it cannot be read.
+        ValueError: When it is no regular file, is too large, or as :func:`load_yaml`.
+        yaml.YAMLError: When it is no YAML.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("it must be a regular file")
+    if path.stat().st_size > 4 * _MOST_CHARACTERS:  # UTF-8 takes at most 4 bytes a character
+        raise ValueError(f"it must have at most {_MOST_CHARACTERS} characters, but has more")
+    return load_yaml(path.read_text())
 
 
 def load_yaml(text: str) -> Any:

@@ -1,43 +1,92 @@
-"""URLs of databases and servers: shown without the secrets that they hold."""
+"""Show URLs of databases and servers without the secrets that they hold.
+
+A password may stand in many places of a URL: after the user, in a query value, or, when it was not
+quoted, in what the parser takes for the host. So only what cannot be a secret is shown: names of
+plain characters, and the values of a few query keys. All else is ``***``.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-_SECRET = re.compile(r"pass|pwd|secret|token|key", re.IGNORECASE)
 _MASK = "***"
+_PLAIN_NAME = re.compile(r"[\w.\-+]*")
+_PLAIN_HOST = re.compile(r"[\w.\-]*|[0-9a-fA-F:.]+")
+_PLAIN_DATABASE = re.compile(r"[\w.\-+/ ]*")
+_PLAIN_VALUE = re.compile(r"[\w.\-+/, ]*")
+#: What a text may hold that is no URL and is shown as it is.
+_PLAIN_TEXT = re.compile(r"[\w.\-+/\\ ]*|sqlite:[^@?]*")
+#: Query keys of which a plain value is shown.
+_PLAIN_KEYS = frozenset(
+    {
+        "application_name", "cache", "charset", "check_same_thread", "connect_timeout", "driver",
+        "gssencmode", "host", "hostaddr", "mode", "passfile", "port", "service", "sslcert",
+        "sslkey", "sslmode", "sslrootcert", "target_session_attrs", "timeout", "uri", "user",
+    }
+)  # fmt: skip
+_WEB = ("http", "https", "databricks")
+#: Environment variables that hold URLs with secrets.
+_VARIABLES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "TVMOPT_STORAGE")
+_SECRET = r"\w*(?:pass|pwd|secret|token|credential|signature)\w*|\w*(?:api|access)_?key\w*"
+_VALUE = r"('[^']*'|\"[^\"]*\"|[^&\s'\",;]+)"
+#: Patterns of secrets in messages, and what takes their place.
+_IN_TEXT = (
+    # but not user:***@, which is masked already
+    (r"(://)(?![\w.\-+]*:\*{3}@)[^\s'\"]*@", rf"\1{_MASK}@"),
+    # user:password@, but not models:/name@alias
+    (r"(?<![\w/])[^\s/:@'\"]+:(?!/)[^\s@'\"]+@", f"{_MASK}@"),
+    (r"(?i)\b(basic|bearer) +\S+", rf"\1 {_MASK}"),
+    (rf"(?i)\b({_SECRET})(['\"]?\s*[=:]\s*){_VALUE}", rf"\1\2{_MASK}"),
+    (rf"(?i)\b(\w*(?:key|sig))(=){_VALUE}", rf"\1\2{_MASK}"),
+)
 
 
 def masked_url(url: str) -> str:
-    """``url`` as it may be shown: its password, and secrets among its query keys, are ``***``."""
+    """``url`` as it may be shown."""
     parsed = _parsed(url)
     if parsed is None:
-        return _without_secrets(url)
-    query = {k: _MASK if _SECRET.search(k) else v for k, v in parsed.query.items()}
-    return parsed.set(query=query).render_as_string(hide_password=True)
+        if _PLAIN_TEXT.fullmatch(url):
+            return url
+        scheme = re.match(r"[\w+.-]{1,30}:(?=/)", url)
+        return f"{scheme[0]}//{_MASK}" if scheme else _MASK
+    if not _secrets(parsed):
+        return url
+    query = {key: value if _is_plain(key, value) else _MASK for key, value in parsed.query.items()}
+    masked = parsed.set(
+        username=_shown(parsed.username, _plain_user(parsed)),
+        host=_shown(parsed.host, _PLAIN_HOST),
+        database=_shown(parsed.database, _plain_database(parsed)),
+        query=query,
+    )
+    # The mask is put in after rendering, which would quote it.
+    return masked.render_as_string(hide_password=True).replace("%2A%2A%2A", _MASK)
 
 
 def has_secret(url: str) -> bool:
-    """Whether ``url`` holds a password, or a secret among its query keys."""
+    """Whether ``url`` holds a password, or anything else that :func:`masked_url` hides."""
     parsed = _parsed(url)
-    if parsed is None:
-        return _without_secrets(url) != url
-    return parsed.password is not None or any(map(_SECRET.search, parsed.query))
+    return not _PLAIN_TEXT.fullmatch(url) if parsed is None else bool(_secrets(parsed))
 
 
 def without_secrets(text: str, *urls: str) -> str:
     """``text``, a message of a library, without the secrets of ``urls`` and of URLs in it."""
-    for url in urls:
+    for url in filter(None, urls):
+        text = text.replace(url, masked_url(url))
         parsed = _parsed(url)
-        if parsed is not None:
-            text = text.replace(url, masked_url(url))
-            values = [str(v) for k, v in parsed.query.items() if _SECRET.search(k)]
-            for secret in filter(None, [parsed.password, *values]):
-                text = text.replace(str(secret), _MASK)
-    return _without_secrets(text)
+        for secret in sorted(filter(None, _secrets(parsed) if parsed else []), key=len)[::-1]:
+            text = text.replace(secret, _MASK)
+    for pattern, masked in _IN_TEXT:
+        text = re.sub(pattern, masked, text)
+    return text
+
+
+def without_known_secrets(text: str) -> str:
+    """``text`` without the secrets of the URLs in this process's environment, and of URLs in it."""
+    return without_secrets(text, *(os.environ.get(name, "") for name in _VARIABLES))
 
 
 def _parsed(url: str) -> URL | None:
@@ -47,9 +96,36 @@ def _parsed(url: str) -> URL | None:
         return None
 
 
-def _without_secrets(text: str) -> str:
-    # What SQLAlchemy does not take for a URL may still hold user:password@host or password=...
-    text = re.sub(r"(://)[^/\s]*@", rf"\1{_MASK}@", text)
-    text = re.sub(r"(?<![\w/])[^\s/:@'\"]+:[^\s@'\"]+@", f"{_MASK}@", text)
-    pairs = rf"([?&\s]\w*(?:{_SECRET.pattern})\w*=)[^&\s'\"]+"
-    return re.sub(pairs, rf"\1{_MASK}", text, flags=re.IGNORECASE)
+def _secrets(url: URL) -> list[str]:
+    """The parts of ``url`` that must not be shown; an empty password counts."""
+    found = [] if url.password is None else [str(url.password)]
+    for part, plain in (
+        (url.username, _plain_user(url)),
+        (url.host, _PLAIN_HOST),
+        (url.database, _plain_database(url)),
+    ):
+        if part and not plain.fullmatch(part):
+            found.append(part)
+    for key, value in url.query.items():
+        if not _is_plain(key, value):
+            found += [value] if isinstance(value, str) else value
+    return found
+
+
+def _plain_user(url: URL) -> re.Pattern[str]:
+    # A token is often given as the user of a web address.
+    return re.compile("") if url.drivername in _WEB else _PLAIN_NAME
+
+
+def _plain_database(url: URL) -> re.Pattern[str]:
+    # SQLite's is a path, which may hold anything but what looks like user:password@.
+    return re.compile(r"[^@]*") if url.drivername == "sqlite" else _PLAIN_DATABASE
+
+
+def _is_plain(key: str, value: str | tuple[str, ...]) -> bool:
+    values = (value,) if isinstance(value, str) else value
+    return key in _PLAIN_KEYS and all(map(_PLAIN_VALUE.fullmatch, values))
+
+
+def _shown(part: str | None, plain: re.Pattern[str]) -> str | None:
+    return part if not part or plain.fullmatch(part) else _MASK

@@ -46,6 +46,7 @@ from mlflow.utils.model_utils import (
 from tvmopt.cuda_runtime import PACKAGE
 from tvmopt.digest import sha256_file, sha256_tree
 from tvmopt.errors import ArtifactError, ConfigError
+from tvmopt.printable import one_line
 from tvmopt.runtime import CompiledModel, ModelMetadata, Outputs, load
 from tvmopt.runtime.bundle import copy_bundle
 from tvmopt.runtime.metadata import METADATA_FILE
@@ -219,7 +220,7 @@ class RefusedInputError(ConfigError, MlflowException):
     """The inputs of a call do not fit; MLflow's scoring server answers 400 with the message."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, error_code=INVALID_PARAMETER_VALUE)
+        MlflowException.__init__(self, one_line(message), error_code=INVALID_PARAMETER_VALUE)
 
 
 class CompiledPyFunc:

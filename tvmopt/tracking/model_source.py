@@ -10,6 +10,7 @@ from mlflow.models import Model
 from mlflow.tracking.artifact_utils import _download_artifact_from_uri
 
 from tvmopt.errors import ConfigError
+from tvmopt.search.urls import without_known_secrets
 
 _URI = re.compile(r"^(runs|models|mlflow-artifacts):/")
 
@@ -30,7 +31,9 @@ def local_model(model: str, download_to: Path) -> Path:
     try:
         folder = Path(_download_artifact_from_uri(model, output_path=str(download_to)))
     except (MlflowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
+        if "API request" in str(error):  # the server does not answer, so nothing is known of it
+            raise
+        reason = without_known_secrets(" ".join(str(error).split()))[:200]
         raise ConfigError(
             f"model must be an MLflow URI that exists, but {model!r} could not be fetched: {reason}"
         ) from error

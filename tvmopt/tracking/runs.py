@@ -16,6 +16,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
 from tvmopt.errors import TvmoptError
 from tvmopt.process import Process
+from tvmopt.search.urls import without_known_secrets
 from tvmopt.versions import VERSION
 
 _PARAM_LIMIT = 6000
@@ -60,7 +61,7 @@ def open_run(
         raise
     except BaseException as error:
         kind = error.failure_class if isinstance(error, TvmoptError) else "crash"
-        message = " ".join(str(error).split()) or type(error).__name__
+        message = without_known_secrets(" ".join(str(error).split())) or type(error).__name__
         log_tags(client, run_id, {"tvmopt.failure_class": kind, "tvmopt.error": message})
         client.set_terminated(run_id, "KILLED" if kind == "time_budget" else "FAILED")
         raise

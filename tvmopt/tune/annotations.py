@@ -1,31 +1,41 @@
-"""Which annotations a tuning record may put into a function.
+"""Check that a tuning record only changes loops and layouts.
 
-A record is a list of schedule steps. Most only change loops, but an annotation is any key with any
-value: TVM links whatever LLVM or C text it finds under ``pragma_import_llvm`` or
-``pragma_import_c``. So a record that comes from elsewhere may use only the keys that our templates
-and MetaSchedule's rules write.
+A record is a list of schedule steps, but some steps carry code. TVM links the LLVM or C text of the
+annotations ``pragma_import_llvm`` and ``pragma_import_c``. The index map of ``TransformLayout`` and
+its padding value are expressions, and an expression may call any C function. A record may come from
+elsewhere, so it may hold only the steps, annotations and index arithmetic that our templates and
+MetaSchedule's rules write.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tvmopt.schedule.bfloat16_rounding import NATIVE
 from tvmopt.schedule.nest import CUT
 from tvmopt.schedule.prefetch import PREFETCH
 
-_META_SCHEDULE = "meta_schedule."
-_ALLOWED = frozenset(
+_ANNOTATIONS = frozenset(
     {
         NATIVE, CUT, PREFETCH, "pragma_auto_unroll_max_step", "pragma_unroll_explicit",
         "software_pipeline_stage", "software_pipeline_order", "software_pipeline_async_stages",
         "tirx.manifest_shared_memory_local_stage", "double_buffer_scope", "warp_execution",
         "buffer_dim_align",
+        *(
+            f"meta_schedule.{key}"
+            for key in (
+                "auto_tensorize", "auto_tensorize_init", "cache_type", "cooperative_fetch",
+                "inline_rule", "layout_rewrite_preproc", "parallel", "random_compute_producer",
+                "thread_extent_high_inclusive", "thread_extent_low_inclusive", "tiling_structure",
+                "unroll_explicit", "unroll_implicit", "vectorize",
+            )
+        ),
     }
 )  # fmt: skip
 _ANNOTATE = "Annotate"
-#: Steps of TVM's schedules that records may hold beside annotations; those are missing that let a
-#: function read or write what it does not declare.
+#: Schedule steps beside annotations. Steps that let a function read or write what it does not
+#: declare are left out.
 _STEPS = frozenset(
     {
         "AddUnitLoop", "Bind", "Blockize", "CacheIndex", "CacheInplace", "CacheRead", "CacheWrite",
@@ -39,28 +49,48 @@ _STEPS = frozenset(
         "TransformBlockLayout", "TransformLayout", "Unannotate", "Unroll", "Vectorize", "WriteAt",
     }
 )  # fmt: skip
+#: Nodes of serialised IR in a step: index maps and their arithmetic. ``ir.Call`` is not among them.
+_NODES = frozenset(
+    {
+        "None", "bool", "int", "float", "ffi.Array", "ffi.String", "ir.FloatImm", "ir.IntImm",
+        "ir.PrimType", "ir.Var", "prim.Add", "prim.Cast", "prim.FloorDiv", "prim.FloorMod",
+        "prim.Max", "prim.Min", "prim.Mul", "prim.Sub", "tirx.IndexMap",
+    }
+)  # fmt: skip
 
 
 def refusal(record: Any) -> str:
-    """Why a line of a database's records must not be replayed; empty when it may.
+    """Why a line of a database's records must not be replayed; empty when it may be.
 
     Args:
         record: The line, parsed: ``[workload, [trace, ...]]``, where a trace begins with its steps
             ``[name, inputs, attributes, outputs]``.
     """
     try:
-        steps = record[1][0][0]
-        for name, _inputs, attributes, _outputs in steps:
+        trace = record[1][0]
+        for name, _inputs, attributes, _outputs in trace[0]:
             if name == _ANNOTATE:
                 [key] = attributes
-                if not isinstance(key, str) or not _may_annotate(key):
+                if not isinstance(key, str) or key not in _ANNOTATIONS:
                     return f"it annotates {str(key)[:60]!r}"
             elif name not in _STEPS:
                 return f"it holds the step {str(name)[:60]!r}"
-    except (TypeError, ValueError, IndexError, KeyError):
+        return _foreign_node(trace)
+    except (TypeError, ValueError, IndexError, KeyError, RecursionError):
         return "its steps cannot be read"
-    return ""
 
 
-def _may_annotate(key: str) -> bool:
-    return key.startswith(_META_SCHEDULE) or key in _ALLOWED
+def _foreign_node(value: Any) -> str:
+    """Why the serialised IR somewhere in ``value`` must not be loaded; empty when it may be."""
+    if isinstance(value, str):
+        # TVM loads each string of a trace that starts with a brace as IR.
+        if not value.lstrip().startswith("{"):
+            return ""
+        kinds = {str(node["type"]) for node in json.loads(value)["nodes"]}
+        foreign = sorted(kinds - _NODES)
+        return f"an index map in it holds {foreign[0][:60]!r}" if foreign else ""
+    if isinstance(value, list):
+        return next(filter(None, map(_foreign_node, value)), "")
+    if value is None or isinstance(value, bool | int | float):
+        return ""
+    raise TypeError("a trace must hold lists, texts and numbers")
