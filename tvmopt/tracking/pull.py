@@ -26,7 +26,7 @@ from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
 
 _RUNTIME_FILES = (
     "__init__.py", "compare.py", "cuda_runtime.py", "digest.py", "errors.py", "host.py",
-    "versions.py", "runtime", "cuda/__init__.py", "cuda/graph.py",
+    "printable.py", "versions.py", "runtime", "cuda/__init__.py", "cuda/graph.py",
 )  # fmt: skip
 _SAMPLE = '''\
 """Run the compiled model of this folder on its golden input."""
