@@ -198,3 +198,13 @@ def test_inputs_beyond_all_memory_are_refused():
         model.graph.input[0].type.tensor_type.shape.dim.add().dim_value = 999_999_999 - dim
     with pytest.raises(ModelError, match="must fit into memory"):
         input_specs(model)
+
+
+@pytest.mark.parametrize("scales", [[-1, -1], [0, 1], [1, np.nan], [np.inf, 1]])
+def test_scales_that_no_resize_takes_are_refused(scales, tmp_path):
+    """ONNX Runtime aborts on the negative sizes that some of them make."""
+    model = _model()
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(scales, "f4"), "s"))
+    model.graph.node.append(helper.make_node("Resize", ["y", "", "s"], ["z"], name="resize"))
+    onnx.save_model(model, str(tmp_path / "m.onnx"))
+    _refused(tmp_path / "m.onnx", "scales of Resize must be positive numbers, but node 'resize'")

@@ -38,9 +38,9 @@ def mutated(data: Any, chance: random.Random) -> Any:
             case 0:
                 del at[key]
             case 1 if isinstance(at, dict):
-                at["more"] = chance.choice(VALUES)
+                at["more"] = copy.deepcopy(chance.choice(VALUES))
             case _:
-                at[key] = chance.choice(VALUES)
+                at[key] = copy.deepcopy(chance.choice(VALUES))
     return data
 
 

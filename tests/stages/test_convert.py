@@ -178,3 +178,15 @@ def test_pool_gets_the_threads_of_the_target(run, conv_model):
     run(conv_model)
     assert os.environ["TVM_NUM_THREADS"] == "1"
     assert host.usable_cores() >= 1
+
+
+def test_what_the_compiler_refuses_is_one_line(run, make_model):
+    """TVM divides by the scale while it lowers the model."""
+    model = make_model(
+        [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])],
+        {"x": ("float32", [1, 4])}, {"y": ("float32", [1, 4])},
+        {"s": np.float32(0), "z": np.uint8(0)},
+    )  # fmt: skip
+    with pytest.raises(ModelError, match=r"compiler says: .*Divide by zero; change"):
+        run(model)

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import PROTOBUF_LIMIT, external_files, graphs, load_external_data
 from tvmopt.frontend.names import check_names
+from tvmopt.frontend.scales import check_scales
 
 
 def load_onnx(path: str | Path) -> onnx.ModelProto:
@@ -25,6 +26,7 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
     check_names(model)
     _check_sparse(model)
     load_external_data(path, model)
+    check_scales(model)
     return model
 
 

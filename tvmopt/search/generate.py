@@ -73,8 +73,9 @@ class Declared:
         counts = (*self.topk, self.metaschedule_trials)
         if not self.topk or min(counts) < 1 or max(counts) > _MOST_MEASURED:
             raise ConfigError(
-                f"topk and metaschedule_trials must be from 1 to {_MOST_MEASURED}, but got "
-                f"{shown(list(self.topk))} and {shown(self.metaschedule_trials)}"
+                "topk and metaschedule_trials must be at least 1 and at most "
+                f"{_MOST_MEASURED}, but got {shown(list(self.topk))} and "
+                f"{shown(self.metaschedule_trials)}"
             )
 
 
@@ -116,7 +117,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
         raise ConfigError(f"{rule}, but '{path}' cannot be read: {in_one_line(error)}") from error
     if not isinstance(data, dict) or not set(data) <= set(_KEYS):
-        got = shown(list(data)) if isinstance(data, dict) else f"a {type(data).__name__}"
+        got = shown(list(data)) if isinstance(data, dict) else type(data).__name__
         raise ConfigError(f"{rule}, but '{path}' holds {got}")
     found: dict[str, Any] = {}
     for key, value in data.items():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,14 @@ import tvm
 from tvmopt.arch.target import TargetSpec
 from tvmopt.compare import BFLOAT16_TOLERANCE, HALF_TOLERANCE, MIN_COSINE
 from tvmopt.config import AUTO, ConvertConfig
-from tvmopt.errors import AccuracyError, ConfigError, ModelError, in_one_line
+from tvmopt.errors import (
+    AccuracyError,
+    ConfigError,
+    ModelError,
+    TvmoptError,
+    in_one_line,
+    last_line,
+)
 from tvmopt.evaluate.dataset import load_dataset
 from tvmopt.frontend import (
     Layer,
@@ -119,13 +127,14 @@ def convert(
     progress(2, 5, "convert")
 
     def conversion_of(mod: tvm.IRModule, layout: str) -> Conversion:
-        return convert_module(
-            mod,
-            dtype=config.dtype,
-            layout=layout,
-            skip_layers=left_alone,
-            keep_dtype=proposed,
-        )
+        with _compiler(f"convert to {config.dtype} in {layout}"):
+            return convert_module(
+                mod,
+                dtype=config.dtype,
+                layout=layout,
+                skip_layers=left_alone,
+                keep_dtype=proposed,
+            )
 
     conversions: dict[str, Conversion] = {}  # those that were compared are not made again
 
@@ -135,7 +144,8 @@ def convert(
         return conversions[layout]
 
     if config.layout == AUTO:
-        layout = choose_layout(lambda layout: in_layout(layout).mod, target)
+        with _compiler("compile in a layout"):
+            layout = choose_layout(lambda layout: in_layout(layout).mod, target)
         config = dataclasses.replace(config, layout=layout)
         for conversion in conversions.values():
             free_layouts(conversion.mod, left_alone)
@@ -150,7 +160,8 @@ def convert(
     if target.missing_on_host():
         tags["tvmopt.unchecked"] = f"target {target.device} does not run on this machine"
     else:
-        run = compile_for_check(converted.mod, target)
+        with _compiler("compile"):
+            run = compile_for_check(converted.mod, target)
         progress(4, 5, "check")
         try:
             findings = check_conversion(run, trials, reference.output_names, criteria, exact)
@@ -212,6 +223,20 @@ def convert(
     if non_finite is not None:
         lines.append(non_finite.line)
     return StageResult(metrics, tags, lines)
+
+
+@contextlib.contextmanager
+def _compiler(what: str) -> Iterator[None]:
+    """What the compiler's passes refuse as an error that says so."""
+    try:
+        yield
+    except (TvmoptError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"the model must {what}, but the compiler says: {last_line(error)}; change the model, "
+            "or export it with another opset"
+        ) from error
 
 
 def _trials(
