@@ -93,25 +93,6 @@ def test_no_room_imports_a_higher_one():
     assert wrong == []
 
 
-def test_a_pulled_bundle_holds_all_that_it_imports():
-    """The package is installed where tests run, and would stand in for what is missing."""
-    from tvmopt.tracking.pull import _RUNTIME_FILES
-
-    files = {
-        path
-        for name in _RUNTIME_FILES
-        for path in ((PACKAGE / name).rglob("*.py") if "." not in name else [PACKAGE / name])
-    }
-    missing = set()
-    for path in files:
-        for name in _imported(path):
-            module = ROOT.joinpath(*name.split("."))
-            for candidate in (module.with_suffix(".py"), module.parent.with_suffix(".py")):
-                if candidate.is_relative_to(PACKAGE) and candidate.is_file():
-                    missing |= {candidate} - files
-    assert missing == set()
-
-
 def test_whoever_loads_a_library_asks_for_amx():
     # Workers ask when they start, the runtime in its checks; on a board its own server would.
     # What is emulated of a GPU has no such tiles.
