@@ -132,7 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append(measure(job, args.threads, args.seconds))
         except Exception as error:  # one model must not cost the others
             rows.append(Row(job.name, problem=report.one_line(error)))
-            print(f"{job.name}: {rows[-1].problem}", file=sys.stderr)
+        told = rows[-1].problem or f"with / without {rows[-1].cost:.4f}"
+        print(f"{job.name}: {told}", file=sys.stderr, flush=True)
     print(f"\n{table(rows)}\n")
     means = {
         "with / without": geometric_mean(row.cost for row in rows if row.right),

@@ -239,7 +239,7 @@ def _check_and_time(
             return [data[f"{side}_{n}"].view(dtype) for n, dtype in enumerate(types)]
 
         inputs, expected = saved("input"), saved("output")
-        cases = []
+        cases: list[tuple[list[np.ndarray], np.ndarray]] = []
         while f"planted{len(cases)}_0" in data:
             result = data[f"result{len(cases)}_{len(types) - 1}"].view(types[-1])
             cases.append((saved(f"planted{len(cases)}"), result))
