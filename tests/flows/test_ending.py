@@ -26,15 +26,17 @@ with command("test", "next", {}):
 
 @pytest.fixture
 def place(tmp_path):
-    """A folder with a store, and the environment of commands there."""
+    """A folder with a store, and the environment of commands there, which hear SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "TVM_"))}
     (tmp_path / "tmp").mkdir()
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    return tmp_path, uri, {
+    yield tmp_path, uri, {
         **kept, "MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true",
         "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(ROOT),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]]),
     }  # fmt: skip
+    signal.signal(signal.SIGHUP, before)
 
 
 def _runs(uri):
