@@ -48,7 +48,8 @@ from tvmopt.digest import sha256_file, sha256_tree
 from tvmopt.errors import ArtifactError, ConfigError
 from tvmopt.runtime import CompiledModel, ModelMetadata, Outputs, load
 from tvmopt.runtime.bundle import copy_bundle
-from tvmopt.runtime.metadata import METADATA_FILE
+from tvmopt.runtime.checks import open_checked
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 from tvmopt.runtime.model import read_golden
 from tvmopt.tracking.verify import FLAVOR_NAME, verify_model
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
@@ -118,6 +119,8 @@ def save_model(
         shutil.rmtree(cache, ignore_errors=True)
     (path / _DATA).mkdir()
     copy_bundle(bundle, path / _DATA)
+    open_checked(path / _DATA / LIBRARY_FILE, model.library_sha256).close()
+    open_checked(path / _DATA / GOLDEN_FILE, model.golden_sha256).close()
 
     mlflow_model = mlflow_model or Model()
     mlflow_model.signature = signature or model_signature(model)
@@ -200,7 +203,7 @@ def load_model(model_uri: str, dst_path: str | None = None) -> CompiledModel:
 
 
 def download(model_uri: str, download_to: Path) -> Path:
-    """Folder of a saved model, fetched when it is not on this disk."""
+    """Private copy of a saved model below ``download_to``, also where the store is on this disk."""
     return Path(_download_artifact_from_uri(model_uri, output_path=str(download_to)))
 
 
