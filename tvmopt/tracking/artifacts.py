@@ -112,7 +112,7 @@ def _copy_file(source: Path, target: Path, size: int) -> None:
         opened = os.open(source, flags)
     except OSError:  # deleted, exchanged for a link, not readable: it is missing in the copy
         return
-    with open(opened, "rb") as reader, target.open("xb") as writer:
+    with os.fdopen(opened, "rb") as reader, target.open("xb") as writer:
         try:
             _copy_range(reader.fileno(), writer.fileno(), size)
         except OSError:  # across file systems, or none of the kinds that can

@@ -9,8 +9,8 @@ from pathlib import Path
 from tvmopt.config import MEASURING
 from tvmopt.cuda.modules import check_tools
 from tvmopt.errors import (
-    ArtifactError,
     AccuracyError,
+    ArtifactError,
     BuildError,
     ConfigError,
     PromotionRefusedError,
