@@ -13,12 +13,19 @@ from tvmopt.scratch import keep_report
 #: Environment variable that has tracebacks printed.
 DEBUG = "TVMOPT_DEBUG"
 _LONGEST = 400
+# What MLflow says when a server or database does not answer; errors of others have no code.
+_AWAY = ("", "INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "DEADLINE_EXCEEDED", "IO_ERROR")
 
 
 def explain(error: Exception) -> str:
     """One line for an exception that is none of ours: what failed, and what to do."""
     if isinstance(error, OSError) and not _is_of("requests", error):
         return _of_system(error)
+    if _is_refusal(error):
+        return (
+            f"the tracking store {_store()} refused ({_code(error)}): {_reason(error)}; check the "
+            "parameters, MLFLOW_RUN_ID, MLFLOW_EXPERIMENT_ID, MLFLOW_EXPERIMENT_NAME"
+        )
     if _is_of("mlflow", error) or _is_of("sqlalchemy", error) or _is_of("requests", error):
         return (
             f"the tracking store {_store()} must answer, but: {_reason(error)}; "
@@ -44,6 +51,15 @@ def _of_system(error: OSError) -> str:
 
 def _is_of(package: str, error: Exception) -> bool:
     return any(kind.__module__.split(".")[0] == package for kind in type(error).__mro__)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether MLflow's store answered, and said no: it can be reached, and need not be started."""
+    return _is_of("mlflow", error) and _code(error) not in _AWAY
+
+
+def _code(error: Exception) -> str:
+    return str(getattr(error, "error_code", ""))
 
 
 def _store() -> str:

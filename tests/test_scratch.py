@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tvmopt import scratch
 from tvmopt.scratch import own_temporary_folder, scratch_folder, sweep
 
 _CHILD = """
@@ -72,6 +74,38 @@ def test_everything_temporary_lies_in_the_own_folder(tmp_path, monkeypatch):
         assert Path(tempfile.mkdtemp()).parent == folder == Path(os.environ["TMPDIR"])
     assert os.environ["TMPDIR"] == str(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("before", ["mkdtemp", "open", "flock", "rename"])
+def test_a_folder_is_never_swept_while_it_is_made(tmp_path, monkeypatch, before):
+    swept, sweeping = [], []
+    place = {"mkdtemp": tempfile, "open": os, "flock": fcntl, "rename": Path}[before]
+    call = getattr(place, before)
+
+    def after_a_sweep(*args, **more):
+        if not sweeping:  # the sweep itself opens and locks
+            sweeping.append(True)
+            swept.extend(sweep(tmp_path))
+            sweeping.pop()
+        return call(*args, **more)
+
+    monkeypatch.setattr(place, before, after_a_sweep)
+    with scratch_folder(parent=tmp_path) as folder:
+        monkeypatch.undo()
+        assert folder.is_dir()
+        assert sweep(tmp_path) == []
+    assert swept == []
+
+
+@pytest.mark.parametrize("left", [[], [".lock-new"]])
+def test_a_folder_of_a_process_killed_while_it_made_it_goes(tmp_path, monkeypatch, left):
+    folder = tmp_path / "tvmopt-half-made"
+    folder.mkdir()
+    for name in left:
+        (folder / name).touch()
+    assert sweep(tmp_path) == []
+    monkeypatch.setattr(scratch, "_OLD_S", -1.0)
+    assert sweep(tmp_path) == [folder]
 
 
 def test_folder_goes_when_the_body_fails(tmp_path):

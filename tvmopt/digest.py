@@ -5,12 +5,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tvmopt.errors import ArtifactError
 from tvmopt.versions import installed
 
+PYTHON_CACHE = "__pycache__"
+"""Folder in which Python caches compiled sources."""
 _COMPUTING_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "numpy")
 
 
@@ -37,19 +42,39 @@ def code_digest() -> str:
 
 
 def sha256_tree(root: Path) -> str:
-    """sha256 over the names and contents of all files below ``root``, hex.
+    """sha256 over the names and contents of all files below ``root``, a folder of code, hex.
 
-    What Python caches of its sources (``__pycache__``) is left out.
+    A file called ``__pycache__`` does not count: it only keeps Python from caching there.
+
+    Raises:
+        ArtifactError: When there is a link, a pipe or a device, whose content may be anywhere, or a
+            folder ``__pycache__``: Python runs what it holds in place of the sources.
     """
-    files = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-    return _sha256_files(root, sorted(files))
+    files = []
+    for path in [root, *sorted(root.rglob("*"))]:
+        mode = path.lstat().st_mode if os.path.lexists(path) else 0
+        if stat.S_ISDIR(mode) and path.name != PYTHON_CACHE:
+            continue
+        if stat.S_ISDIR(mode):
+            raise ArtifactError(
+                f"a folder of code must hold no compiled code, but '{path}' is there; delete the "
+                f"folders {PYTHON_CACHE} below '{root}', and set PYTHONDONTWRITEBYTECODE=1 where "
+                "Python writes them again"
+            )
+        if not stat.S_ISREG(mode):
+            raise ArtifactError(
+                f"a folder of code must hold files and folders alone, but '{path}' is neither"
+            )
+        if path.name != PYTHON_CACHE:
+            files.append(path)
+    return _sha256_files(root, files)
 
 
 def _sha256_files(root: Path, paths: list[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+        digest.update(bytes.fromhex(sha256_file(path)))
     return digest.hexdigest()
 
 

@@ -24,9 +24,9 @@ PULL_PREFIX = ".tvmopt-pull-"
 SCHEMA_PREFIX = ".tvmopt-schema-"
 ERROR_PREFIX = "tvmopt-error-"
 _MOST_REPORTS = 20
-# An empty folder of that age has lost its process between two system calls.
+# A folder of that age without a lock has lost its process between two system calls.
 _OLD_S = 3600.0
-_LOCK = ".lock"
+_LOCK, _NEW_LOCK = ".lock", ".lock-new"
 _VARIABLE = "TMPDIR"
 
 
@@ -34,9 +34,12 @@ _VARIABLE = "TMPDIR"
 def scratch_folder(prefix: str = PREFIX, parent: Path | None = None) -> Iterator[Path]:
     """A new private folder in ``parent``, by default the temporary one; removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))  # mode 0700
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(folder / _NEW_LOCK, flags, 0o600)
     try:
+        # It gets its name when it is locked: a lock file that is not is a dead process's.
         fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / _NEW_LOCK).rename(folder / _LOCK)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -98,7 +101,8 @@ def _is_abandoned(folder: Path) -> bool:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:  # just made, or not one of these
-        return time.time() - found.st_mtime > _OLD_S and not any(folder.iterdir())
+        others = {entry.name for entry in folder.iterdir()} - {_NEW_LOCK}
+        return time.time() - found.st_mtime > _OLD_S and not others
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

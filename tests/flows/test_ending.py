@@ -203,6 +203,24 @@ def test_a_store_that_is_down_is_one_line_without_its_password(said, monkeypatch
         assert "s3cr3t" not in line
 
 
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("RESOURCE_DOES_NOT_EXIST", "No Run with id=17 exists"),
+        ("INVALID_PARAMETER_VALUE", "'value' exceeds the maximum length of 8000 characters"),
+        ("PERMISSION_DENIED", "no"),
+    ],
+)
+def test_what_the_store_refuses_is_not_called_down(said, code, text):
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import ErrorCode
+
+    [line] = said(MlflowException(text, error_code=ErrorCode.Value(code)))
+    assert "the tracking store 'sqlite:" in line
+    assert f"refused ({code}): {text}; check the parameters, MLFLOW_RUN_ID" in line
+    assert "start it" not in line
+
+
 def test_anything_else_is_one_line_and_the_traceback_is_kept(said, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))

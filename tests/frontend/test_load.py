@@ -171,3 +171,44 @@ def test_digest_changes_with_external_data(external):
     data[17] ^= 1
     (path.parent / "weights.bin").write_bytes(bytes(data))
     assert model_digest(path) != before
+
+
+def _name_range(path, offset, length):
+    model = onnx.load_model(str(path), load_external_data=False)
+    tensor = model.graph.initializer[0]
+    tensor.raw_data = b""
+    set_external_data(tensor, "weights.bin", offset=offset, length=length)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    path.write_bytes(model.SerializeToString())
+
+
+def test_only_what_tensors_name_is_read_of_an_external_file(external):
+    path = external()
+    _name_range(path, 4096, WEIGHT.nbytes)
+    weights = path.parent / "weights.bin"
+    with weights.open("wb") as file:
+        file.seek(4096)
+        file.write(WEIGHT.tobytes())
+    before = model_digest(path)
+    with weights.open("r+b") as file:
+        file.truncate(60 * 10**9)  # sparse; reading it would take minutes
+        file.seek(-1, 2)
+        file.write(b"x")
+    assert model_digest(path) == before
+    np.testing.assert_array_equal(
+        numpy_helper.to_array(load_onnx(path).graph.initializer[0]), WEIGHT
+    )
+    with weights.open("r+b") as file:
+        file.seek(4096 + 17)
+        file.write(b"x")
+    assert model_digest(path) != before
+
+
+def test_digest_changes_with_the_range(external):
+    path = external()
+    (path.parent / "weights.bin").write_bytes(WEIGHT.tobytes() * 2)
+    digests = []
+    for offset in (0, WEIGHT.nbytes):
+        _name_range(path, offset, WEIGHT.nbytes)
+        digests.append(model_digest(path))
+    assert digests[0] != digests[1]

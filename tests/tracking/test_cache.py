@@ -137,10 +137,14 @@ def test_damaged_artifacts_are_not_reused(use_example, model, tmp_path, capsys):
     session = _session(use_example, tmp_path)
     first = pipeline.convert_stage(session, request)
     assert pipeline.convert_stage(session, request).run_id == first.run_id
-    params = first.folder / "params.bin"
+    uri = session.client.get_run(first.run_id).info.artifact_uri
+    params = Path(uri.removeprefix("file://")) / "params.bin"
     data = bytearray(params.read_bytes())
     data[-1] ^= 1
     params.write_bytes(data)
+    assert pipeline.convert_stage(session, request).run_id == first.run_id  # its private copy
+    (tmp_path / "other command").mkdir()
+    session = dataclasses.replace(session, work_dir=tmp_path / "other command")
     again = pipeline.convert_stage(session, request)
     assert (again.cached, again.run_id == first.run_id) == (False, False)
     assert "has damaged artifacts: doing it again" in capsys.readouterr().out

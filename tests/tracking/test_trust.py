@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from mlflow import MlflowClient
 
 from tvmopt import host
 from tvmopt.digest import code_digest, sha256_text
-from tvmopt.errors import ConfigError
-from tvmopt.tracking import stage_run, trust
+from tvmopt.errors import ArtifactError, ConfigError, EnvironmentSetupError
+from tvmopt.stages.result import StageResult
+from tvmopt.tracking import artifacts, finals, stage_run, trust
 from tvmopt.tracking.artifacts import is_intact, write_manifest
 from tvmopt.tracking.earlier import earlier_databases
 from tvmopt.tracking.runs import user
@@ -65,9 +69,117 @@ def _found(place):
     return stage_run._find(place.session, "build", "build", place.digest)
 
 
+def _run_of(folder: Path) -> str:
+    return [p for p in folder.parts if len(p) == 32][-1]
+
+
+def _exchange(folder: Path) -> None:
+    """Do as somebody who can write to the artifact store: another file, and its manifest."""
+    (folder / "model.so").write_text("foreign")
+    write_manifest(folder)
+
+
 def test_own_runs_of_the_own_experiment_are_used(place):
     folder = place()
-    assert _found(place).folder == folder
+    found = _found(place)
+    assert found.run_id == _run_of(folder)
+    assert (found.folder / "model.so").read_text() == "model.so"
+
+
+def test_files_exchanged_after_the_check_are_not_used(place):
+    folder = place()
+    found = _found(place)
+    _exchange(folder)
+    assert (found.folder / "model.so").read_text() == "model.so"
+    assert found.folder.is_relative_to(place.session.work_dir)
+    assert _found(place).folder == found.folder  # copied once
+
+
+def test_files_written_in_place_after_the_check_are_not_used(place):
+    folder = place()
+    found = _found(place)
+    with (folder / "model.so").open("r+") as file:  # the same inode
+        file.write("foreign.")
+    assert (found.folder / "model.so").read_text() == "model.so"
+
+
+def test_files_exchanged_while_they_are_checked_are_not_used(place, monkeypatch):
+    folder = place()
+    check = trust.may_use
+
+    def and_exchange(checked, run):
+        said = check(checked, run)
+        _exchange(folder)
+        return said
+
+    monkeypatch.setattr(trust, "may_use", and_exchange)
+    assert (_found(place).folder / "model.so").read_text() == "model.so"
+
+
+def test_what_a_stage_built_is_used_not_what_lies_in_the_store(place, monkeypatch):
+    def build(stage, config, inputs, out_dir, log, *rest, **more):
+        (out_dir / "model.so").write_text("built")
+        log.touch()
+        return StageResult({}, {}, [])
+
+    def exchanged(client, run_id, folder, log=MlflowClient.log_artifacts):
+        log(client, run_id, folder)
+        uri = client.get_run(run_id).info.artifact_uri
+        _exchange(Path(uri.removeprefix("file://")))
+
+    monkeypatch.setattr(stage_run, "launch", build)
+    monkeypatch.setattr(MlflowClient, "log_artifacts", exchanged)
+    config = SimpleNamespace(to_dict=dict)
+    built = stage_run.run_stage(place.session, "build", config, {}, {}, {})
+    assert (built.folder / "model.so").read_text() == "built"
+    again = finals.stage_output(place.session, built.run_id, "build")
+    assert (again.folder / "model.so").read_text() == "built"
+
+
+def test_the_last_round_checks_what_it_measures(place):
+    folder = place()
+    assert finals.stage_output(place.session, _run_of(folder), "build").folder.is_dir()
+    damaged = place()
+    (damaged / "model.so").write_text("damaged")
+    record = SimpleNamespace(stages=dict.fromkeys(("convert", "build", "evaluate"), ""))
+    record.stages = {stage: _run_of(folder) for stage in record.stages}
+    assert finals.are_intact(place.session, record)
+    record.stages["build"] = _run_of(damaged)
+    assert not finals.are_intact(place.session, record)
+    with pytest.raises(ArtifactError, match=r"run \w{8} has damaged artifacts"):
+        finals.stage_output(place.session, _run_of(damaged), "build")
+
+
+def test_only_regular_files_are_copied(place, tmp_path):
+    folder = place(files=("model.so", "sub/a"))
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to("/etc")
+    (folder / "sub" / "file").symlink_to(folder / "model.so")
+    copy = artifacts.local_artifacts(place.session.client, _run_of(folder), tmp_path)
+    found = sorted(p.relative_to(copy).as_posix() for p in copy.rglob("*") if p.is_file())
+    assert found == ["manifest.json", "model.so", "sub/a"]
+    assert not [path for path in copy.rglob("*") if path.is_symlink() or path.is_fifo()]
+
+
+def test_a_file_is_copied_where_no_block_can_be_shared(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise OSError("cross-device link")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    data = os.urandom(3 * 2**20 + 1)
+    (tmp_path / "a").write_bytes(data)
+    artifacts._copy_file(tmp_path / "a", tmp_path / "b", len(data))
+    assert (tmp_path / "b").read_bytes() == data
+
+
+def test_a_copy_needs_space(place, monkeypatch):
+    folder = place()
+    with (folder / "huge").open("wb") as file:
+        file.truncate(10**10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda at: SimpleNamespace(free=10**9))
+    with pytest.raises(EnvironmentSetupError, match="needs 10100 MB of free space in") as caught:
+        _found(place)
+    assert "there are 1000 MB; free space, or set TMPDIR" in str(caught.value)
 
 
 @pytest.mark.parametrize("foreign", [{"where": "foreign"}, {"name": "mallory"}])
@@ -82,7 +194,10 @@ def test_a_foreign_database_is_not_used(place):
     place(name="mallory", stage="tune", files=files)
     assert earlier_databases(place.session, "subgraph") == []
     folder = place(stage="tune", files=files)
-    assert earlier_databases(place.session, "subgraph") == [folder / "database"]
+    [database] = earlier_databases(place.session, "subgraph")
+    assert (database.name, database.parent.name) == ("database", _run_of(folder))
+    (folder / files[0]).write_text("foreign")
+    assert (database / "meta.json").read_text() == files[0]
 
 
 class TestWithAKey:
@@ -98,7 +213,7 @@ class TestWithAKey:
 
     def test_signed_runs_of_a_team_are_used(self, place):
         folder = place(where="foreign", name="colleague")
-        assert _found(place).folder == folder
+        assert _found(place).run_id == _run_of(folder)
 
     def test_another_key_does_not_sign_for_us(self, place, monkeypatch):
         monkeypatch.setenv(trust.VARIABLE, "m" * 32)
@@ -114,9 +229,7 @@ class TestWithAKey:
 
     def test_a_signature_is_for_one_stage_and_digest(self, place):
         folder = place(stage="tune")
-        run = place.session.client.get_run(
-            [p for p in folder.parts if len(p) == 32][-1]
-        )
+        run = place.session.client.get_run(_run_of(folder))
         assert trust.may_use(folder, run)
         place.session.client.set_tag(run.info.run_id, "tvmopt.stage", "build")
         assert not trust.may_use(folder, place.session.client.get_run(run.info.run_id))

@@ -25,7 +25,7 @@ from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 from tvmopt.tracking import flavor, pull, registry
 from tvmopt.tracking.promotion import promote_version
 from tvmopt.tracking.serve import serve
-from tvmopt.tracking.verify import verify_model
+from tvmopt.tracking.verify import generic_sha256, read_mlmodel, verify_model
 
 
 @dataclasses.dataclass
@@ -180,6 +180,83 @@ class TestNothingIsExchangedUnseen:
         for text in _refusals(registered, tmp_path):
             assert "the folder of code must have sha256" in text
 
+    @pytest.mark.parametrize("kind", ["link to a folder", "link to a file", "pipe", "root"])
+    def test_code_elsewhere(self, registered, tmp_path, kind):
+        code, other = registered.saved / "code", tmp_path / "other"
+        if kind == "root":
+            code.rename(other)
+            code.symlink_to(other)
+        elif kind == "pipe":
+            os.mkfifo(code / "evil.py")
+        elif kind == "link to a file":
+            (code / "evil.py").symlink_to("/etc/hostname")
+        else:
+            other.mkdir()
+            (code / "numpyx").symlink_to(other)
+        for read in (flavor.load_model, mlflow.pyfunc.load_model):
+            with pytest.raises(ArtifactError, match="must hold files and folders alone, but '"):
+                read(registered.uri)
+
+    @pytest.mark.parametrize("name", ["versions.cpython-311.pyc", "__init__.py"])
+    @pytest.mark.parametrize("where", [".", "tvmopt"])
+    def test_compiled_code(self, registered, tmp_path, name, where):
+        cache = registered.saved / "code" / where / "__pycache__"
+        cache.unlink()
+        cache.mkdir()
+        (cache / name).write_bytes(b"x")
+        for text in _refusals(registered, tmp_path):
+            assert "must hold no compiled code, but '" in text
+            assert "delete the folders __pycache__" in text
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"loader_module": "os"}, {"data": "../other"}, {"code": "/etc"}, {"code": "compiled"},
+            {"config": {"require_finite": True}}, {"env": {"conda": "other.yaml"}}, {"new": 1},
+        ],
+    )  # fmt: skip
+    def test_flavor_of_generic_tools(self, registered, change):
+        path = registered.saved / "MLmodel"
+        data = yaml.safe_load(path.read_text())
+        data["flavors"]["python_function"].update(change)
+        path.write_text(yaml.safe_dump(data))
+        with pytest.raises(ArtifactError, match="what MLflow's generic tools read"):
+            flavor.load_model(registered.uri)
+
+    @pytest.mark.parametrize("key", ["signature", "saved_input_example_info"])
+    def test_signature_and_example(self, registered, key, tmp_path):
+        path = registered.saved / "MLmodel"
+        data = yaml.safe_load(path.read_text())
+        assert data[key]
+        path.write_text(yaml.safe_dump({**data, key: None}))
+        for text in _refusals(registered, tmp_path):
+            assert "what MLflow's generic tools read" in text
+
+    @pytest.mark.parametrize(
+        "name", ["requirements.txt", "conda.yaml", "python_env.yaml", "input_example.json"]
+    )
+    @pytest.mark.parametrize("kind", ["changed", "missing", "link", "pipe"])
+    def test_files_of_generic_tools(self, registered, name, kind, tmp_path):
+        path = registered.saved / name
+        text = path.read_text()
+        path.unlink()
+        if kind == "changed":
+            path.write_text(text + "\n--index-url http://evil\n")
+        elif kind == "link":
+            (tmp_path / name).write_text(text)
+            path.symlink_to(tmp_path / name)
+        elif kind == "pipe":
+            os.mkfifo(path)
+        with pytest.raises(ArtifactError, match=r"MLflow's generic tools read|a regular file, but"):
+            flavor.load_model(registered.uri)
+
+    def test_generic_hash_and_mlmodel(self, registered, tmp_path):
+        (registered.saved / "requirements.txt").write_text("evil")
+        mlmodel = read_mlmodel(registered.saved)
+        registered.edit_mlmodel(generic_sha256=generic_sha256(registered.saved, mlmodel))
+        for text in _refusals(registered, tmp_path):
+            assert "the version is registered with generic_sha256" in text
+
     @pytest.mark.parametrize("data", ["../../elsewhere", "/etc", 7])
     def test_folder_elsewhere(self, registered, data, tmp_path):
         registered.edit_mlmodel(data=data)
@@ -199,11 +276,43 @@ class TestNothingIsExchangedUnseen:
 
 def test_intact_model_passes_everywhere(registered, tmp_path):
     version = registered.client.get_model_version(registered.name, "1")
-    assert {"sha256", "metadata_sha256", "code_sha256"} <= set(version.tags)
+    assert {"sha256", "metadata_sha256", "code_sha256", "generic_sha256"} <= set(version.tags)
     assert pull.pull(registered.name, "1", str(tmp_path / "pulled")).is_dir()
     model = flavor.load_model(registered.uri)
     x = np.zeros(model.metadata.inputs[0].shape, np.float32)
     np.testing.assert_array_equal(mlflow.pyfunc.load_model(registered.uri).predict(x), model(x)[0])
+
+
+_FRESH = """
+import sys
+import mlflow
+for name in [n for n in sys.modules if n.split(".")[0] == "tvmopt"]:  # MLflow's plugin
+    del sys.modules[name]
+mlflow.pyfunc.load_model(sys.argv[1])
+import tvmopt
+print(tvmopt.__file__)
+"""
+
+
+def test_code_of_the_model_is_imported_twice_and_leaves_no_caches(registered, tmp_path):
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    env |= {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", _FRESH, str(registered.saved)], env=env, cwd=tmp_path, text=True,
+            capture_output=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert Path(done.stdout.strip()).is_relative_to(registered.saved / "code")
+    assert [p for p in registered.saved.rglob("__pycache__") if p.is_dir()] == []
+    flavor.load_model(registered.uri)
+
+
+def test_a_bundle_that_is_not_what_it_says_is_not_saved(conv_bundle, tmp_path):
+    bundle = Path(shutil.copytree(conv_bundle, tmp_path / "bundle"))
+    (bundle / LIBRARY_FILE).write_bytes(b"foreign")
+    with pytest.raises(ArtifactError, match="must have sha256"):
+        flavor.save_model(bundle, tmp_path / "saved")
 
 
 def test_registering_again_keeps_the_hashes(registered, conv_bundle):

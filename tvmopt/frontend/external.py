@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -13,6 +15,34 @@ from tvmopt.printable import shown
 
 PROTOBUF_LIMIT = 2**31 - 1
 """Most bytes of a model with its tensors."""
+_BLOCK = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class ExternalRange:
+    """Bytes of an external file that a tensor names.
+
+    Attributes:
+        location: The file as the model names it.
+        offset: First byte.
+        length: How many.
+        file: The file.
+    """
+
+    location: str
+    offset: int
+    length: int
+    file: Path
+
+    def sha256(self) -> bytes:
+        """sha256 of the bytes."""
+        digest, left = hashlib.sha256(), self.length
+        with self.file.open("rb") as file:
+            file.seek(self.offset)
+            while left and (block := file.read(min(left, _BLOCK))):
+                digest.update(block)
+                left -= len(block)
+        return digest.digest()
 
 
 def load_external_data(path: Path, model: onnx.ModelProto) -> None:
@@ -22,7 +52,7 @@ def load_external_data(path: Path, model: onnx.ModelProto) -> None:
         ModelError: When a file is missing or lies outside the folder of the model, or when the data
             cannot be read as the model says.
     """
-    _check_size(path, model)
+    external_ranges(path, model)
     try:
         load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # offsets, lengths and files are what the model says they are
@@ -38,46 +68,47 @@ def load_external_data(path: Path, model: onnx.ModelProto) -> None:
         )
 
 
-def external_files(path: Path, model: onnx.ModelProto) -> dict[str, Path]:
-    """Files that hold tensor data of the model at ``path``, by the location that it names.
+def external_ranges(path: Path, model: onnx.ModelProto) -> list[ExternalRange]:
+    """What tensors of the model at ``path`` name in external files, each range once, sorted.
 
     Raises:
-        ModelError: When one is missing or lies outside the folder of the model.
+        ModelError: When a file is missing or lies outside the folder of the model, when a range is
+            none of its file, or when tensors name more than a model may hold: many may name the
+            same bytes.
     """
-    return {
-        entry.value: _check_inside(path, entry.value)
-        for tensor in _tensors(model)
-        if uses_external_data(tensor)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-
-
-def _check_size(path: Path, model: onnx.ModelProto) -> None:
-    """Raise where tensors refer to more than a model may hold: many may name the same bytes."""
-    total = 0
-    for tensor in _tensors(model):
-        if not uses_external_data(tensor):
-            continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        if "location" not in entries:
-            raise ModelError(
-                f"external tensor data must name its file, but tensor {tensor.name!r} of '{path}' "
-                "has no location; export the model again"
-            )
-        size = _check_inside(path, entries["location"]).stat().st_size
-        try:
-            total += int(entries.get("length") or size - int(entries.get("offset") or 0))
-        except ValueError as error:
-            raise ModelError(
-                f"offset and length of external tensor data must be whole numbers, but tensor "
-                f"{tensor.name!r} of '{path}' has {in_one_line(error)}; export the model again"
-            ) from error
+    found = [_range(path, tensor) for tensor in _tensors(model) if uses_external_data(tensor)]
+    total = sum(external.length for external in found)
     if total > PROTOBUF_LIMIT:
         raise ModelError(
             f"model must be under 2 GiB with its weights, but tensors of '{path}' name "
             f"{total / 2**30:.1f} GiB of external data; export it again"
         )
+    return sorted(set(found))
+
+
+def _range(path: Path, tensor: onnx.TensorProto) -> ExternalRange:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    if "location" not in entries:
+        raise ModelError(
+            f"external tensor data must name its file, but tensor {tensor.name!r} of '{path}' "
+            "has no location; export the model again"
+        )
+    file = _check_inside(path, entries["location"])
+    size = file.stat().st_size
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or 0) or size - offset  # to the end, as ONNX has it
+    except ValueError as error:
+        raise ModelError(
+            f"offset and length of external tensor data must be whole numbers, but tensor "
+            f"{tensor.name!r} of '{path}' has {in_one_line(error)}; export the model again"
+        ) from error
+    if not (0 <= offset <= size and 0 <= length <= size - offset):
+        raise ModelError(
+            f"external tensor data must lie in its file, but tensor {tensor.name!r} of '{path}' "
+            f"names {length} bytes from {offset} of {size}; copy the file or export the model again"
+        )
+    return ExternalRange(entries["location"], offset, length, file)
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

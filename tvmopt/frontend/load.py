@@ -8,8 +8,9 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
+from tvmopt.digest import sha256_file
 from tvmopt.errors import ModelError, in_one_line
-from tvmopt.frontend.external import PROTOBUF_LIMIT, external_files, graphs, load_external_data
+from tvmopt.frontend.external import PROTOBUF_LIMIT, external_ranges, graphs, load_external_data
 from tvmopt.frontend.names import check_names
 from tvmopt.frontend.scales import check_scales
 
@@ -31,13 +32,18 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
 
 
 def model_digest(path: str | Path) -> str:
-    """sha256 over the model file and every external data file it names, as hex."""
+    """sha256 over the model file and the external data of its tensors, as hex.
+
+    Of an external file, only the bytes that tensors name are read: it may be as large as it likes.
+    """
     path = Path(path)
-    model = _parse(path)
-    digest = hashlib.sha256(path.read_bytes())
-    for location, file in sorted(external_files(path, model).items()):
-        digest.update(location.encode())
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    ranges = external_ranges(path, _parse(path))
+    if not ranges:
+        return sha256_file(path)
+    digest = hashlib.sha256(bytes.fromhex(sha256_file(path)))
+    for external in ranges:
+        digest.update(f"{external.location}\0{external.offset}\0".encode())
+        digest.update(external.sha256())
     return digest.hexdigest()
 
 

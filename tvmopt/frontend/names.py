@@ -13,11 +13,14 @@ from tvmopt.errors import ModelError
 from tvmopt.printable import is_printable
 
 _SHOWN = 80
+# Names become tags of runs, which a tracking store bounds.
+_MOST_CHARACTERS = 1000
 
 
 def check_names(model: onnx.ModelProto) -> None:
-    """Raise :class:`ModelError` for the first name that holds a control character or no text."""
+    """Raise :class:`ModelError` for the first name that is too long or does not print."""
     for kind, name in _names(model):
+        _check_length(kind, name)
         if isinstance(name, bytes):  # protobuf gives what is not UTF-8 as it is
             raise ModelError(
                 f"names in a model must be UTF-8, but {_with_article(kind)} is called "
@@ -29,6 +32,15 @@ def check_names(model: onnx.ModelProto) -> None:
                 f"{_with_article(kind)} is called "
                 f"{ascii(name)[:_SHOWN]}; rename it and export the model again"
             )
+
+
+def _check_length(kind: str, name: str | bytes) -> None:
+    if len(name) > _MOST_CHARACTERS:
+        raise ModelError(
+            f"names in a model must have at most {_MOST_CHARACTERS} characters, but "
+            f"{_with_article(kind)} has {len(name)}: {ascii(name)[:_SHOWN]}...; rename it and "
+            "export the model again"
+        )
 
 
 def _with_article(kind: str) -> str:

@@ -10,10 +10,10 @@ from mlflow.exceptions import MlflowException
 
 from tvmopt import host
 from tvmopt.digest import code_digest
+from tvmopt.errors import ArtifactError
 from tvmopt.stages.tune import DATABASE_DIR
-from tvmopt.tracking.artifacts import local_artifacts
 from tvmopt.tracking.stage_run import Session
-from tvmopt.tracking.trust import experiments_to_search, is_own, may_use
+from tvmopt.tracking.trust import checked_artifacts, experiments_to_search, is_own
 
 _MOST = 4
 
@@ -38,10 +38,10 @@ def earlier_databases(session: Session, granularity: str) -> list[Path]:
         if len(found) == _MOST:
             break
         try:
-            folder = local_artifacts(client, run.info.run_id, session.work_dir)
-        except MlflowException:  # deleted meanwhile
+            folder = checked_artifacts(client, run, "tune", session.work_dir)
+        except (MlflowException, ArtifactError):  # deleted meanwhile, damaged, or not signed
             continue
-        if (folder / DATABASE_DIR).is_dir() and may_use(folder, run):
+        if (folder / DATABASE_DIR).is_dir():
             found.append(folder / DATABASE_DIR)
     return found
 

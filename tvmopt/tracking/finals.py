@@ -19,13 +19,12 @@ from tvmopt.search.verdict import Finalist
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, read_table
 from tvmopt.tracking import flavor
-from tvmopt.tracking.artifacts import local_artifacts
 from tvmopt.tracking.entry import MEASURED_TAGS
 from tvmopt.tracking.in_child import check_golden
 from tvmopt.tracking.promotion import champion_of
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.stage_run import Session, StageOutput, run_stage
-from tvmopt.tracking.trust import may_use
+from tvmopt.tracking.trust import are_usable, checked_artifacts
 from tvmopt.tracking.verify import verify_model
 
 _MOST = 8
@@ -137,18 +136,24 @@ def _stage(session: Session, record: Record, stage: str) -> StageOutput:
 
 
 def stage_output(session: Session, run_id: str, stage: str) -> StageOutput:
-    """A finished stage by its run."""
-    folder = local_artifacts(session.client, run_id, session.work_dir)
-    return StageOutput.of_run(stage, session.client.get_run(run_id), folder)
+    """A finished stage by its run.
+
+    Raises:
+        ArtifactError: When its artifacts are damaged, or not signed where there is a key.
+    """
+    run = session.client.get_run(run_id)
+    return StageOutput.of_run(
+        stage, run, checked_artifacts(session.client, run, stage, session.work_dir)
+    )
 
 
 def are_intact(session: Session, record: Record) -> bool:
-    """Whether what a trial built is still there, unchanged."""
+    """Whether what a trial built is still there; what is used of it is checked once more."""
+    client = session.client
     try:
-        runs = (session.client.get_run(record.stages[stage]) for stage in ("convert", "build"))
         return all(
-            may_use(local_artifacts(session.client, run.info.run_id, session.work_dir), run)
-            for run in runs
+            are_usable(client, client.get_run(record.stages[stage]), stage, session.work_dir)
+            for stage in ("convert", "build", "evaluate")
         )
     except (MlflowException, KeyError):
         return False

@@ -44,14 +44,15 @@ from mlflow.utils.model_utils import (
 )
 
 from tvmopt.cuda_runtime import PACKAGE
-from tvmopt.digest import sha256_file, sha256_tree
+from tvmopt.digest import PYTHON_CACHE, sha256_file, sha256_tree
 from tvmopt.errors import ArtifactError, ConfigError
 from tvmopt.printable import one_line
 from tvmopt.runtime import CompiledModel, ModelMetadata, Outputs, load
 from tvmopt.runtime.bundle import copy_bundle
-from tvmopt.runtime.metadata import METADATA_FILE
+from tvmopt.runtime.checks import open_checked
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 from tvmopt.runtime.model import read_golden
-from tvmopt.tracking.verify import FLAVOR_NAME, verify_model
+from tvmopt.tracking.verify import FLAVOR_NAME, generic_sha256, read_mlmodel, verify_model
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
 
 _DATA = "compiled"
@@ -115,10 +116,11 @@ def save_model(
     _validate_and_prepare_target_save_path(str(path))
     package = Path(__file__).parents[1]
     code = _validate_and_copy_code_paths(code_paths or [str(package)], str(path))
-    for cache in (path / str(code)).rglob("__pycache__"):
-        shutil.rmtree(cache, ignore_errors=True)
+    _keep_caches_out(path / str(code))
     (path / _DATA).mkdir()
     copy_bundle(bundle, path / _DATA)
+    open_checked(path / _DATA / LIBRARY_FILE, model.library_sha256).close()
+    open_checked(path / _DATA / GOLDEN_FILE, model.golden_sha256).close()
 
     mlflow_model = mlflow_model or Model()
     mlflow_model.signature = signature or model_signature(model)
@@ -153,9 +155,13 @@ def save_model(
     mlflow_model.model_size_bytes = sum(
         f.stat().st_size for f in path.rglob("*") if f.is_file()
     )
-    mlflow_model.save(str(path / MLMODEL_FILE_NAME))
     on_gpu = bool(model.gpu)
     _write_environment(path, conda_env, pip_requirements, extra_pip_requirements, on_gpu)
+    mlflow_model.save(str(path / MLMODEL_FILE_NAME))
+    # Of the file, so that it is the same after YAML has been written and read.
+    found = generic_sha256(path, read_mlmodel(path))
+    mlflow_model.flavors[FLAVOR_NAME]["generic_sha256"] = found
+    mlflow_model.save(str(path / MLMODEL_FILE_NAME))
 
 
 def log_model(
@@ -201,7 +207,7 @@ def load_model(model_uri: str, dst_path: str | None = None) -> CompiledModel:
 
 
 def download(model_uri: str, download_to: Path) -> Path:
-    """Folder of a saved model, fetched when it is not on this disk."""
+    """Private copy of a saved model below ``download_to``, also where the store is on this disk."""
     return Path(_download_artifact_from_uri(model_uri, output_path=str(download_to)))
 
 
@@ -324,6 +330,19 @@ def _small_example(bundle: Path, model: ModelMetadata) -> ModelInputExample | No
     if sum(a.size for a in inputs.values()) > _EXAMPLE_LIMIT:
         return None
     return inputs if len(inputs) > 1 else next(iter(inputs.values()))
+
+
+def _keep_caches_out(code: Path) -> None:
+    """Put a file where Python would make a folder for compiled code, which could be exchanged.
+
+    MLflow imports the code from where it lies, in a local artifact store. Python then compiles it
+    in memory.
+    """
+    folders = [code, *(p for p in code.rglob("*") if p.is_dir() and p.name != PYTHON_CACHE)]
+    for folder in folders:
+        cache = folder / PYTHON_CACHE
+        shutil.rmtree(cache, ignore_errors=True)
+        cache.write_text("This file keeps Python from caching compiled code here.\n")
 
 
 def _write_environment(

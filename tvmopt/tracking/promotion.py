@@ -9,16 +9,15 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from tvmopt.errors import ConfigError, PromotionRefusedError, TvmoptError
+from tvmopt.errors import ArtifactError, ConfigError, PromotionRefusedError, TvmoptError
 from tvmopt.evaluate.accuracy import Accuracy
 from tvmopt.remote import Board
 from tvmopt.stages.launch import UNLIMITED
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking import flavor
-from tvmopt.tracking.artifacts import local_artifacts
 from tvmopt.tracking.in_child import heldout_accuracy
 from tvmopt.tracking.registry import CHAMPION, Registered, champion_alias, find_version
-from tvmopt.tracking.trust import may_use
+from tvmopt.tracking.trust import checked_artifacts
 from tvmopt.tracking.verify import verify_model
 
 
@@ -203,16 +202,15 @@ def _converted(client: MlflowClient, version: ModelVersion, work_dir: Path) -> P
     """Artifacts of the version's convert run: the float reference is there."""
     run_id = version.tags.get("convert_run", "")
     try:
-        folder = local_artifacts(client, run_id, work_dir)
+        return checked_artifacts(client, client.get_run(run_id), "convert", work_dir)
     except MlflowException as error:
         raise PromotionRefusedError(
             f"the float reference of the model is needed, but its convert run {run_id!r} is gone; "
             "run main again"
         ) from error
-    if not may_use(folder, client.get_run(run_id)):
+    except ArtifactError as error:
         raise PromotionRefusedError(
             f"the float reference of the model must be intact, but artifacts of run {run_id!r} are "
             "damaged, gone, or not signed with the key; run main again"
-        )
-    return folder
+        ) from error
 

@@ -17,15 +17,21 @@ from mlflow.entities import Run
 from tvmopt import host
 from tvmopt.config import MEASURING, StageConfig, TuneConfig
 from tvmopt.digest import code_digest, stage_digest
-from tvmopt.errors import EnvironmentSetupError
+from tvmopt.errors import ArtifactError, EnvironmentSetupError
 from tvmopt.stages.launch import UNLIMITED, launch
 from tvmopt.stages.result import StageResult
 from tvmopt.stages.watch import Allowance
-from tvmopt.tracking.artifacts import is_intact, local_artifacts, write_manifest
+from tvmopt.tracking.artifacts import write_manifest
 from tvmopt.tracking.console import StageBar, say
 from tvmopt.tracking.exclusive import turn
 from tvmopt.tracking.runs import log_dataset, log_metrics, log_tags, open_run
-from tvmopt.tracking.trust import experiments_to_search, is_own, may_use, sign
+from tvmopt.tracking.trust import (
+    checked_artifacts,
+    experiments_to_search,
+    is_own,
+    keep_private,
+    sign,
+)
 
 LOG_FILE = "log.txt"
 # Bytes that a stage writes at least, and how many times the size of its input files.
@@ -75,7 +81,7 @@ class StageOutput:
         stage: Its name, with its label.
         digest: Its identity.
         run_id: The run that did it.
-        folder: Its artifacts on local disk.
+        folder: Its artifacts: a private copy that was checked, or what the stage wrote.
         metrics: Its metrics.
         cached: Whether it was found, not done.
         busy_s: Wall time of its process, and of waiting for its turn; 0 when it was found.
@@ -146,11 +152,12 @@ def _find(session: Session, stage: str, name: str, digest: str) -> StageOutput |
     experiments = experiments_to_search(client, session.experiment)
     runs = client.search_runs(experiments, query, order_by=["attributes.start_time DESC"])
     for run in filter(is_own, runs):
-        folder = local_artifacts(client, run.info.run_id, session.work_dir)
-        if may_use(folder, run):
+        try:
+            folder = checked_artifacts(client, run, stage, session.work_dir)
+        except ArtifactError as error:
+            say(f"{stage:<18} {error}: doing it again")
+        else:
             return StageOutput.of_run(name, run, folder)
-        what = "has damaged artifacts" if not is_intact(folder) else "is not signed with our key"
-        say(f"{stage:<18} run {run.info.run_id[:8]} {what}: doing it again")
     return None
 
 
@@ -263,6 +270,4 @@ def _log(
     log_metrics(client, run_id, result.metrics)
     note = "\n".join(f"- {line}" for line in result.changed)
     log_tags(client, run_id, {**result.tags, "mlflow.note.content": note})
-    folder = local_artifacts(client, run_id, session.work_dir)
-    shutil.rmtree(out_dir)
-    return folder
+    return keep_private(out_dir, session.work_dir, stage, run_id)

@@ -27,6 +27,7 @@ from tvmopt.tracking.earlier import earlier_databases
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics, log_tags, open_run
 from tvmopt.tracking.stage_run import Session, StageOutput
+from tvmopt.tracking.trust import drop_private
 
 ADJUSTED = "latency_ms_adjusted"
 """Metric: p50 at the speed that the machine had at trial zero, by ONNX Runtime's p50 in both.
@@ -160,6 +161,8 @@ def _run(
                 stages = _stages(within, request_for(request, choice))
             except LimitError as error:
                 raise trial_limits.explain(error) from error
+            finally:  # large, and no other trial reads them
+                drop_private(session.work_dir, "build", "evaluate")
             took = time.perf_counter() - start
             spent = {"trial_s": took, "tracking_s": took - sum(s.busy_s for s in stages)}
             return _judge(within, claimed, rules, stages, spent)

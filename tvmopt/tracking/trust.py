@@ -5,6 +5,9 @@ who do not mean harm: whoever can write to the tracking server can write that na
 in ``TVMOPT_CACHE_KEY``, shared by a user's or a team's machines, every run is signed with it
 (HMAC-SHA256 over stage, digest and the hashes of all files), and only runs that bear a valid
 signature are used again, whoever made them and in whatever experiment.
+
+What is checked is a private copy, and only the copy is used: the artifact store may change at any
+time, also between check and use.
 """
 
 from __future__ import annotations
@@ -12,14 +15,21 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import shutil
 from pathlib import Path
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from tvmopt.digest import canonical_json
-from tvmopt.errors import ConfigError
-from tvmopt.tracking.artifacts import SIGNATURE_FILE, is_intact, read_manifest
+from tvmopt.errors import ArtifactError, ConfigError
+from tvmopt.tracking.artifacts import (
+    SIGNATURE_FILE,
+    is_intact,
+    local_artifacts,
+    read_manifest,
+    stored_folder,
+)
 from tvmopt.tracking.runs import user
 from tvmopt.tracking.store import all_experiment_ids
 
@@ -60,6 +70,65 @@ def experiments_to_search(client: MlflowClient, own: str) -> list[str]:
 def is_own(run: Run) -> bool:
     """Whether a run may be asked for its files: the own user's, with a key anybody's."""
     return cache_key() is not None or run.data.tags.get("mlflow.user") == user()
+
+
+def checked_artifacts(client: MlflowClient, run: Run, stage: str, work_dir: Path) -> Path:
+    """Private copy of the artifacts of a run, whole and, where there is a key, signed with it.
+
+    A command copies and checks a run once.
+
+    Args:
+        client: Client of the tracking store.
+        run: The run.
+        stage: Its stage.
+        work_dir: Private folder of the command.
+
+    Raises:
+        ArtifactError: When files are missing or changed, or the signature is not valid.
+        EnvironmentSetupError: When there is not enough free space.
+    """
+    kept = private_folder(work_dir, stage, run.info.run_id)
+    if kept.is_dir():
+        return kept
+    copy = local_artifacts(client, run.info.run_id, work_dir)
+    if not may_use(copy, run):
+        what = "is not signed with our key" if is_intact(copy) else "has damaged artifacts"
+        shutil.rmtree(copy)
+        raise ArtifactError(f"run {run.info.run_id[:8]} {what}")
+    return keep_private(copy, work_dir, stage, run.info.run_id)
+
+
+def are_usable(client: MlflowClient, run: Run, stage: str, work_dir: Path) -> bool:
+    """Whether :func:`checked_artifacts` would return now; leaves no copy behind."""
+    if private_folder(work_dir, stage, run.info.run_id).is_dir():
+        return True
+    stored = stored_folder(run)
+    if stored is not None:
+        return may_use(stored, run)
+    copy = local_artifacts(client, run.info.run_id, work_dir)
+    try:
+        return may_use(copy, run)
+    finally:
+        shutil.rmtree(copy)
+
+
+def private_folder(work_dir: Path, stage: str, run_id: str) -> Path:
+    """Where a command keeps its private copy of the artifacts of a run."""
+    return work_dir / "artifacts" / stage / run_id
+
+
+def keep_private(folder: Path, work_dir: Path, stage: str, run_id: str) -> Path:
+    """Move ``folder``, which holds checked or own artifacts of a run, to where they are kept."""
+    kept = private_folder(work_dir, stage, run_id)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(kept, ignore_errors=True)
+    return folder.rename(kept)
+
+
+def drop_private(work_dir: Path, *stages: str) -> None:
+    """Remove the private copies of all runs of some stages."""
+    for stage in stages:
+        shutil.rmtree(private_folder(work_dir, stage, ""), ignore_errors=True)
 
 
 def may_use(folder: Path, run: Run) -> bool:

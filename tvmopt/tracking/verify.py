@@ -4,6 +4,8 @@ Each link names the hash of the next one::
 
     registered version (tags)  ->  MLmodel  ->  model.json  ->  model.so, golden.npz
                                ->  code/
+                               ->  what MLflow's generic tools read: the flavor python_function,
+                                   signature, input example, requirements
 
 Who can write the artifacts, but not the registry's database, cannot exchange any of them unseen.
 ``pull``, ``load_model``, ``serve``, promotion and the last round of a search all ask here.
@@ -19,8 +21,8 @@ from typing import Any
 import yaml
 from mlflow.models.model import MLMODEL_FILE_NAME
 
-from tvmopt.digest import sha256_tree
-from tvmopt.errors import ArtifactError
+from tvmopt.digest import canonical_json, sha256_file, sha256_text, sha256_tree
+from tvmopt.errors import ArtifactError, in_one_line
 from tvmopt.runtime.checks import check_files
 from tvmopt.runtime.metadata import ModelMetadata
 
@@ -30,7 +32,15 @@ REGISTERED = {
     "sha256": "library_sha256",
     "metadata_sha256": "metadata_sha256",
     "code_sha256": "code_sha256",
+    "generic_sha256": "generic_sha256",
 }
+# What MLflow writes beside MLmodel for its generic tools.
+_GENERIC_FILES = (
+    "conda.yaml", "python_env.yaml", "requirements.txt", "constraints.txt", "input_example.json",
+    "serving_input_example.json",
+)  # fmt: skip
+_GENERIC_KEYS = ("signature", "saved_input_example_info")
+_GENERIC_FLAVOR = "python_function"
 _MOST_MLMODEL_BYTES = 1 << 20
 _CURE = "fetch it again, or build and register it again"
 
@@ -61,7 +71,8 @@ def verify_model(saved: Path, tags: Mapping[str, str] | None = None) -> SavedMod
     Raises:
         ArtifactError: Names the file, the hash that it must have, and the one it has.
     """
-    flavor = read_flavor(saved)
+    mlmodel = read_mlmodel(saved)
+    flavor: dict[str, Any] = mlmodel["flavors"][FLAVOR_NAME]
     for tag, key in REGISTERED.items():
         wanted = (tags or {}).get(tag)
         if wanted is not None and flavor.get(key) != wanted:
@@ -77,6 +88,15 @@ def verify_model(saved: Path, tags: Mapping[str, str] | None = None) -> SavedMod
                 f"the folder of code must have sha256 {str(flavor['code_sha256'])[:16]}..., but "
                 f"got {found[:16]}...: it was changed after the model was saved; {_CURE}"
             )
+    if "generic_sha256" in flavor:
+        found = generic_sha256(saved, mlmodel)
+        if found != flavor["generic_sha256"]:
+            raise ArtifactError(
+                f"what MLflow's generic tools read ({_GENERIC_FLAVOR}, {', '.join(_GENERIC_KEYS)} "
+                f"in {MLMODEL_FILE_NAME}; {', '.join(_GENERIC_FILES)}) must have sha256 "
+                f"{str(flavor['generic_sha256'])[:16]}..., but got {found[:16]}...: it was changed "
+                f"after the model was saved; {_CURE}"
+            )
     bundle = _inside(saved, flavor, "data")
     expected = _text(flavor, "metadata_sha256")
     metadata = ModelMetadata.read(bundle, expected)
@@ -90,8 +110,41 @@ def verify_model(saved: Path, tags: Mapping[str, str] | None = None) -> SavedMod
     return SavedModel(bundle, metadata, expected)
 
 
+def generic_sha256(saved: Path, mlmodel: Mapping[str, Any]) -> str:
+    """sha256 over what MLflow's generic tools read of a saved model, hex.
+
+    MLflow imports and installs what it says there. The rest of ``MLmodel`` (ids, times, sizes) is
+    left out: MLflow writes it again when it logs or registers a model.
+
+    Raises:
+        ArtifactError: When one of the files is no regular file, or ``MLmodel`` holds what is no
+            JSON.
+    """
+    hashes: dict[str, str] = {}
+    for name in _GENERIC_FILES:
+        path = saved / name
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise ArtifactError(f"{name} must be a regular file, but '{path}' is none; {_CURE}")
+        if path.exists():
+            hashes[name] = sha256_file(path)
+    said = {key: mlmodel.get(key) for key in _GENERIC_KEYS}
+    said[_GENERIC_FLAVOR] = mlmodel["flavors"].get(_GENERIC_FLAVOR)
+    try:
+        return sha256_text(canonical_json({"files": hashes, "mlmodel": said}))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArtifactError(
+            f"{MLMODEL_FILE_NAME} must hold plain values, but got {in_one_line(error)}; {_CURE}"
+        ) from error
+
+
 def read_flavor(saved: Path) -> dict[str, Any]:
-    """What ``MLmodel`` in the folder ``saved`` says of the flavor.
+    """What ``MLmodel`` in the folder ``saved`` says of the flavor; see :func:`read_mlmodel`."""
+    flavor: dict[str, Any] = read_mlmodel(saved)["flavors"][FLAVOR_NAME]
+    return flavor
+
+
+def read_mlmodel(saved: Path) -> dict[str, Any]:
+    """What ``MLmodel`` in the folder ``saved`` says; it holds our flavor.
 
     Raises:
         ArtifactError: When the file is missing, damaged, or of another flavor.
@@ -100,8 +153,8 @@ def read_flavor(saved: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MOST_MLMODEL_BYTES:
             raise ValueError(f"it is larger than {_MOST_MLMODEL_BYTES} bytes")
-        flavor = yaml.safe_load(path.read_bytes())["flavors"][FLAVOR_NAME]
-        if not isinstance(flavor, dict):
+        mlmodel: dict[str, Any] = yaml.safe_load(path.read_bytes())
+        if not isinstance(mlmodel["flavors"][FLAVOR_NAME], dict):
             raise TypeError(f"flavor {FLAVOR_NAME} is no mapping")
     except (OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -109,7 +162,7 @@ def read_flavor(saved: Path) -> dict[str, Any]:
             f"'{saved}' must be a saved model with the flavor {FLAVOR_NAME}, but its "
             f"{MLMODEL_FILE_NAME} is missing or damaged ({reason}); {_CURE}"
         ) from error
-    return flavor
+    return mlmodel
 
 
 def _inside(saved: Path, flavor: Mapping[str, Any], key: str) -> Path:

@@ -10,6 +10,7 @@ from tvmopt.config import MEASURING
 from tvmopt.cuda.modules import check_tools
 from tvmopt.errors import (
     AccuracyError,
+    ArtifactError,
     BuildError,
     ConfigError,
     PromotionRefusedError,
@@ -19,7 +20,6 @@ from tvmopt.link import link_options
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
 from tvmopt.stages.tune import DATABASE_DIR
 from tvmopt.tracking import pipeline, promotion, registry
-from tvmopt.tracking.artifacts import local_artifacts
 from tvmopt.tracking.console import say
 from tvmopt.tracking.entry import checked_request, open_session, register_built, with_example
 from tvmopt.tracking.report import as_markdown, as_text, comparison
@@ -27,7 +27,7 @@ from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics, log_tags
 from tvmopt.tracking.stage_run import Session, StageOutput
 from tvmopt.tracking.store import how_to_look
-from tvmopt.tracking.trust import may_use
+from tvmopt.tracking.trust import checked_artifacts
 from tvmopt.tune.database import DatabaseKey, canonical_target, check_key
 
 
@@ -348,16 +348,21 @@ def _tune_run(session: Session, request: Request, run_id: str) -> StageOutput:
         raise ConfigError(
             f"warm_start must be the id of a tune run, but got {run_id!r}"
         ) from error
-    folder = local_artifacts(session.client, run_id, session.work_dir)
-    if run.data.tags.get("tvmopt.stage") != "tune" or not (folder / DATABASE_DIR).is_dir():
+    no_database = ConfigError(
+        "warm_start must be the id of a tune run with a database (strategy=fast or "
+        f"metaschedule), but got {run_id!r}"
+    )
+    if run.data.tags.get("tvmopt.stage") != "tune":
+        raise no_database
+    try:
+        folder = checked_artifacts(session.client, run, "tune", session.work_dir)
+    except ArtifactError as error:
         raise ConfigError(
-            "warm_start must be the id of a tune run with a database (strategy=fast or "
-            f"metaschedule), but got {run_id!r}"
-        )
-    if not may_use(folder, run):
-        raise ConfigError(
-            f"warm_start must be intact, and signed where there is a key, but {run_id!r} is not"
-        )
+            "warm_start must be intact, and signed where there is a key, but "
+            f"{run_id!r} is not: {error}"
+        ) from error
+    if not (folder / DATABASE_DIR).is_dir():
+        raise no_database
     if request.tune.strategy in MEASURING:
         _check_database(folder / DATABASE_DIR, request)
     return StageOutput.of_run("tune", run, folder)
