@@ -121,3 +121,10 @@ def test_messages_of_libraries_hold_no_secret(text):
 )
 def test_other_messages_stay(text):
     assert without_secrets(text) == text
+
+
+def test_a_password_of_one_letter_does_not_spoil_the_message():
+    url = "postgresql://bob:a@host/db"
+    assert without_secrets(f"cannot reach {url} again", url) == (
+        "cannot reach postgresql://bob:***@host/db again"
+    )

@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 _MASK = "***"
+_SHORTEST = 3
 _PLAIN_NAME = re.compile(r"[\w.\-+]*")
 _PLAIN_HOST = re.compile(r"[\w.\-]*|[0-9a-fA-F:.]+")
 _PLAIN_DATABASE = re.compile(r"[\w.\-+/ ]*")
@@ -77,8 +78,9 @@ def without_secrets(text: str, *urls: str) -> str:
     for url in filter(None, urls):
         text = text.replace(url, masked_url(url))
         parsed = _parsed(url)
-        for secret in sorted(filter(None, _secrets(parsed) if parsed else []), key=len)[::-1]:
-            text = text.replace(secret, _MASK)
+        for secret in sorted(_secrets(parsed) if parsed else [], key=len, reverse=True):
+            if len(secret) >= _SHORTEST:  # a letter is in every word
+                text = text.replace(secret, _MASK)
     for pattern, masked in _IN_TEXT:
         text = re.sub(pattern, masked, text)
     return text
