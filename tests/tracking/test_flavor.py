@@ -64,7 +64,7 @@ def test_mlmodel_file_says_what_the_model_is(saved):
     assert "apache-tvm-ffi==0.1.14.post1" in (saved / "requirements.txt").read_text()
     assert json.loads(model["signature"]["inputs"])[0]["name"] == "x"
     assert (saved / "input_example.json").exists()
-    assert not list(saved.rglob("__pycache__"))
+    assert not [path for path in saved.rglob("__pycache__") if path.is_dir()]
 
 
 def test_native_and_pyfunc_give_the_golden_output(saved, conv_bundle):
