@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from tvmopt.tracking.schema import build_store
+import tvmopt_mlflow
+from tvmopt.tracking import schema
 
 ROOT = Path(__file__).parents[2]
 _LOOK = "import mlflow; print(len(mlflow.MlflowClient().search_experiments()))"
@@ -95,19 +96,14 @@ def test_wrong_packages_leave_mlflow_as_it_is(tmp_path, installed) -> None:
         "import importlib.metadata as metadata\nreal = metadata.version\n"
         "metadata.version = lambda name: '0.1.15' if name == 'apache-tvm-ffi' else real(name)\n"
     )
-    code = (
-        "import mlflow.tracking._tracking_service.utils as utils\n"
-        "print(utils._tracking_store_registry.get_store_builder('sqlite:///a.db').__module__)"
-    )
-    said, _ = _start(["-c", code], installed, tmp_path).communicate(timeout=100)
-    assert said.splitlines()[-1] == "mlflow.tracking._tracking_service.utils"
-    assert "apache-tvm-ffi must be" in said
+    said, _ = _start(["-c", _LOOK], installed, tmp_path).communicate(timeout=100)
+    assert said.splitlines()[-1] == "1", said
 
 
 def test_the_plugin_is_light(tmp_path, installed) -> None:
     code = (
-        "import sys, tvmopt.tracking.store_plugin\n"
-        "assert not {'mlflow', 'tvm', 'numpy', 'onnx', 'optuna', 'sqlalchemy'} & set(sys.modules)"
+        "import sys, tvmopt_mlflow\n"
+        "assert not {'mlflow', 'tvmopt', 'tvm', 'numpy', 'sqlalchemy'} & set(sys.modules)"
     )
     process = _start(["-c", code], installed, tmp_path)
     said, _ = process.communicate(timeout=100)
@@ -119,18 +115,31 @@ def test_a_complete_store_is_not_waited_for(tmp_path, monkeypatch) -> None:
     with sqlite3.connect(file) as database:
         database.execute("create table experiments (experiment_id integer)")
     asked: list[str] = []
-    monkeypatch.setattr("tvmopt.tracking.schema.alone", lambda what: pytest.fail("it waited"))
-    with pytest.raises(BaseException, match="it waited"):
-        build_store(f"sqlite:///{file}", lambda: asked.append("incomplete"))
+    monkeypatch.setattr(schema, "build_store", lambda uri, build: asked.append("waits"))
+    tvmopt_mlflow._build(f"sqlite:///{file}", lambda: asked.append("incomplete"))
     with sqlite3.connect(file) as database:
         database.execute("insert into experiments values (0)")
-    build_store(f"sqlite:///{file}", lambda: asked.append("complete"))
-    assert asked == ["complete"]
+    tvmopt_mlflow._build(f"sqlite:///{file}", lambda: asked.append("complete"))
+    assert asked == ["waits", "complete"]
+
+
+def test_a_saved_model_finds_no_other_tvmopt(tmp_path, installed) -> None:
+    # MLflow puts the code that a model carries before all else; what is imported already stays.
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    MlflowClient(uri, uri).search_experiments()
+    code = (
+        "import mlflow, sys; client = mlflow.MlflowClient(); client.search_experiments()\n"
+        "client.search_registered_models(); assert 'tvmopt_mlflow' in sys.modules\n"
+        "print([name for name in sys.modules if name.split('.')[0] == 'tvmopt'])"
+    )
+    process = _start(["-c", code], {**installed, "MLFLOW_TRACKING_URI": uri}, tmp_path)
+    said, _ = process.communicate(timeout=100)
+    assert said.splitlines()[-1] == "[]", said
 
 
 @pytest.mark.parametrize("uri", ["sqlite://", "sqlite:///:memory:", "sqlite:////a.db?timeout=5"])
 def test_stores_that_are_no_plain_file_get_tables_where_they_are(monkeypatch, uri) -> None:
     made: list[str] = []
     monkeypatch.setattr("tvmopt.tracking.schema._create_tables", made.append)
-    build_store(uri, lambda: made.append("built"))
+    schema.build_store(uri, lambda: made.append("built"))
     assert made == [uri, "built"]

@@ -1,4 +1,4 @@
-"""Create the schema of a tracking store once, whoever comes first; light enough for a plugin.
+"""Create the schema of a tracking store once, whoever comes first; MLflow's plugin uses this, too.
 
 MLflow checks and creates without a lock, or under one whose name in /tmp anybody can guess: it
 empties the file that a link of that name points to. Two commands that begin a store at once then
@@ -8,11 +8,10 @@ migrate it both, and one fails.
 from __future__ import annotations
 
 import os
-import sqlite3
 import stat
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
@@ -33,7 +32,7 @@ _Store = TypeVar("_Store")
 
 
 def build_store(uri: str, build: Callable[[], _Store]) -> _Store:
-    """Build a store; a database that is not complete gets its schema, and is opened, under a lock.
+    """Create the schema of a database that has none, and build its store, under a lock.
 
     Args:
         uri: URI of the database.
@@ -45,8 +44,6 @@ def build_store(uri: str, build: Callable[[], _Store]) -> _Store:
     """
     uri = absolute_uri(uri)
     _check_file(uri)
-    if _is_complete(uri):
-        return build()
     with alone(f"the schema of {uri}"):
         _create_schema(uri)
         return build()
@@ -60,19 +57,6 @@ def absolute_uri(uri: str) -> str:
     if not path or path.startswith(("/", ":memory:")):
         return uri
     return f"{SQLITE}{Path(path).resolve()}"
-
-
-def _is_complete(uri: str) -> bool:
-    """Whether a SQLite store has its default experiment, which MLflow makes last."""
-    file = _file(uri)
-    if file is None or not file.is_file():
-        return False
-    try:
-        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
-            query = "select 1 from experiments where experiment_id = 0"
-            return database.execute(query).fetchone() is not None
-    except sqlite3.Error:  # no schema yet, or none of MLflow's
-        return False
 
 
 def _create_schema(uri: str) -> None:
