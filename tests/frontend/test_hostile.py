@@ -219,3 +219,11 @@ def test_scales_that_no_resize_takes_are_refused(scales, tmp_path):
     model.graph.node.append(helper.make_node("Resize", ["y", "", "s"], ["z"], name="resize"))
     onnx.save_model(model, str(tmp_path / "m.onnx"))
     _refused(tmp_path / "m.onnx", "scales of Resize must be positive numbers, but node 'resize'")
+
+
+def test_a_default_of_another_type_than_its_input_is_refused(tmp_path):
+    """ONNX Runtime refuses it; without the check the model would be compiled."""
+    model = _model()
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(3, np.float16), "x"))
+    onnx.save_model(model, str(tmp_path / "m.onnx"))
+    _refused(tmp_path / "m.onnx", "initializer 'x' must have the type of the input of its name")

@@ -26,6 +26,7 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
     model = _parse(path)
     check_names(model)
     _check_sparse(model)
+    _check_defaults(model)
     load_external_data(path, model)
     check_scales(model)
     return model
@@ -83,6 +84,18 @@ def _check_file(path: Path) -> None:
             f"model must be an existing ONNX file, but '{str(path)[:100]}' cannot be opened: "
             f"{error.strerror}"
         ) from error
+
+
+def _check_defaults(model: onnx.ModelProto) -> None:
+    """Raise when an initializer that is the default of an input has another type than the input."""
+    declared = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.data_type != declared.get(tensor.name, tensor.data_type):
+            raise ModelError(
+                f"initializer {tensor.name!r} must have the type of the input of its name, but has "
+                f"type {tensor.data_type}, and the input {declared[tensor.name]} "
+                "(numbers of onnx.TensorProto.DataType); export the model again"
+            )
 
 
 def _check_sparse(model: onnx.ModelProto) -> None:

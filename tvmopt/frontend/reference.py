@@ -24,6 +24,7 @@ from tvmopt.random_inputs import KINDS, random_arrays
 from tvmopt.runtime.metadata import TensorSpec
 
 Arrays = dict[str, np.ndarray]
+_MOST_DIMENSIONS = 64  # of a NumPy array
 
 
 class Reference:
@@ -61,6 +62,11 @@ def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
                 f"model inputs must be numeric tensors, but {value.name!r} holds {dtype}"
             )
         shape = tuple(d.dim_value for d in tensor.shape.dim)
+        if len(shape) > _MOST_DIMENSIONS:
+            raise ModelError(
+                f"model inputs must have at most {_MOST_DIMENSIONS} dimensions, but "
+                f"{value.name!r} has {len(shape)}"
+            )
         specs.append(TensorSpec(value.name, shape, str(dtype)))
     needed = sum(math.prod(s.shape) * np.dtype(s.dtype).itemsize for s in specs)
     if needed > host.memory_bytes():

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -156,7 +157,7 @@ def sealed_copy(path: Path, expected: str) -> BinaryIO:
     return copy
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> BufferedReader:
     if not path.is_file():
         raise ArtifactError(
             f"a compiled model must hold {path.name}, but '{path.parent}' does not; "
@@ -165,7 +166,7 @@ def _open(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def _check_hash(file: BinaryIO, name: str, expected: str) -> None:
+def _check_hash(file: BufferedReader | BufferedRandom, name: str, expected: str) -> None:
     """Leave ``file`` at position 0, or close it and raise :class:`ArtifactError`."""
     actual = hashlib.file_digest(file, "sha256").hexdigest()
     if actual != expected:
