@@ -9,7 +9,7 @@ from onnx import helper
 
 from tvmopt.errors import ConfigError, ModelError
 from tvmopt.frontend.importer import import_onnx
-from tvmopt.frontend.prepare import prepare, session_options
+from tvmopt.frontend.prepare import _sort_nodes, prepare, session_options
 from tvmopt.frontend.reference import Reference
 from tvmopt.frontend.shapes import declared_dims
 
@@ -223,3 +223,19 @@ def test_nodes_in_any_order_are_sorted(make_model):
     [got] = Reference(prepared.model)({"x": np.array([-3, 2], np.float32)})
     np.testing.assert_array_equal(got, [0, 3])
     assert import_onnx(prepared.model)
+
+
+def test_a_subgraph_may_use_a_name_again(make_model):
+    """Inside the branch, ``l`` is a value of its own, not the output of the last node."""
+    constant = helper.make_node("Constant", [], ["l"], value_floats=[1.0, 2.0])
+    value = helper.make_tensor_value_info("l", onnx.TensorProto.FLOAT, [2])
+    branch = helper.make_graph([constant], "branch", [], [value])
+    nodes = [
+        helper.make_node("Identity", ["y"], ["z"]),
+        helper.make_node("If", ["flag"], ["c"], then_branch=branch, else_branch=branch),
+        helper.make_node("Relu", ["c"], ["l"]),
+        helper.make_node("Tanh", ["l"], ["y"]),
+    ]
+    graph = make_model(nodes, {"flag": ("bool", [])}, {"z": ("float32", [2])}).graph
+    _sort_nodes(graph)
+    assert [node.op_type for node in graph.node] == ["If", "Relu", "Tanh", "Identity"]

@@ -146,14 +146,17 @@ def _sort_nodes(graph: onnx.GraphProto) -> None:
 
 
 def _used_names(node: onnx.NodeProto) -> Iterator[str]:
-    """Names of the inputs of ``node``, and of all that its subgraphs use."""
+    """Names of the inputs of ``node``, and of all that its subgraphs use of the graph around."""
     yield from node.input
     for attribute in node.attribute:
         if attribute.HasField("g"):
-            _sort_nodes(attribute.g)
-            yield from (output.name for output in attribute.g.output)
-            for inner in attribute.g.node:
-                yield from _used_names(inner)
+            inner = attribute.g
+            _sort_nodes(inner)
+            own = {value.name for value in (*inner.input, *inner.initializer)}
+            own.update(name for made in inner.node for name in made.output)
+            used = [output.name for output in inner.output]
+            used += [name for user in inner.node for name in _used_names(user)]
+            yield from (name for name in used if name not in own)
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
