@@ -3,7 +3,8 @@
 ``python -m benchmarks.non_finite [--only NAMES] [--model FILE.onnx --input_shapes S] [--threads N]
 [--topk K] [--layouts auto,NCHW,NHWC] [--strategies direct,default,fast] [--json FILE]`` feeds each
 compiled model with NaN, infinities, huge and subnormal values (:mod:`tvmopt.stages.non_finite`) and
-prints a table of models by inputs. ``direct`` is ``default`` without Winograd convolutions.
+prints a table of models by inputs. ``default`` and ``fast`` call what the runtime calls where an
+output holds NaN; ``direct`` is ``default`` without Winograd convolutions.
 
 A cell has ``=`` where NaN and infinities are at the same places of all outputs, else the share of
 the elements where they are not. It has ``~`` where ONNX Runtime's own places depend on its level of
@@ -26,7 +27,7 @@ import numpy as np
 
 from benchmarks import options, report, tuning_tasks, zoo
 from benchmarks.cpu_models import Job, jobs
-from benchmarks.library import arrays_of, library_call
+from benchmarks.library import answer
 from benchmarks.zoo_inputs import random_inputs
 
 STRATEGIES = ("none", "direct", "default", "fast")
@@ -162,6 +163,7 @@ def _measure(
     from tvmopt.frontend.reference import Reference, input_specs, working_random_inputs
     from tvmopt.stages.auto_layout import choose_layout
     from tvmopt.transform.conversion import convert_module
+    from tvmopt.transform.fallback import lower_direct, wants_fallback
     from tvmopt.transform.lower import lower
 
     target = resolve_target("host", threads)
@@ -196,12 +198,16 @@ def _measure(
                 )
                 database = tuned.database_dir
             schedule = "none" if strategy == "none" else "default"
+            direct = None
+            if wants_fallback(lowered):
+                direct = lower_direct(modules[layout], target.to_tvm(), {})
             built = build_library(
-                lowered, target, scratch / f"{name}.so", database_dir=database, schedule=schedule
-            )
+                lowered, target, scratch / f"{name}.so",
+                database_dir=database, schedule=schedule, direct=direct,
+            )  # fmt: skip
 
             def run(arrays: Sequence[np.ndarray], path: Path = built.path) -> list[np.ndarray]:
-                return arrays_of(library_call(path, arrays)())
+                return answer(path, arrays)
 
             row = f"{job.name} {layout} {strategy}"
             yield compare(row, run, reference, others, base, floats)

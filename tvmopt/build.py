@@ -22,6 +22,7 @@ from tvmopt.policy.gpu.first_choice import default_kernels, replace_kernels, sch
 from tvmopt.schedule.gpu.apply import build_kernels
 from tvmopt.schedule.gpu.passes import PASS_CONFIG
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
+from tvmopt.transform.fallback import add_fallback
 from tvmopt.transform.lift_storage import LiftStorage
 
 
@@ -55,6 +56,7 @@ def build_library(
     database_dir: Path | None = None,
     schedule: str = "default",
     quick: bool = False,
+    direct: tvm.IRModule | None = None,
 ) -> BuiltLibrary:
     """Schedule every function of a lowered module and compile it to ``path``.
 
@@ -67,6 +69,9 @@ def build_library(
     sizes are known allocates its memory in a function of its own
     (:mod:`tvmopt.transform.lift_storage`), so that its launches can be recorded.
 
+    With ``direct``, the same network without Winograd convolutions, a library for a CPU holds that,
+    too, as a function of its own, under the default schedules (:mod:`tvmopt.transform.fallback`).
+
     Raises:
         DatabaseMismatchError: When the database is another target's.
         BuildError: When code generation or linking fails.
@@ -76,6 +81,7 @@ def build_library(
     from tvmopt.tune.database import DatabaseKey, canonical_target, granularity_of
 
     start = time.perf_counter()
+    lowered = mod
     functions = [v.name_hint for v, f in mod.functions_items() if _is_tensor_ir(f)]
     sources = dict.fromkeys(functions, "none:baseline")
     records: dict[str, str] = {}
@@ -89,6 +95,8 @@ def build_library(
         sources.update(dict.fromkeys(applied.served, "database"))
         records = {name: f"none: {why}" for name, why in applied.missing.items()}
         records.update(dict.fromkeys(applied.served, applied.granularity))
+    if direct is not None:
+        mod = add_fallback(mod, lowered, direct)
     before = mod if schedule == "default" else None
     if schedule == "default":
         mod, rules = _schedule(mod, target)

@@ -13,6 +13,7 @@ import numpy as np
 from tvmopt.compare import deviation
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
+from tvmopt.runtime.fallback import fallback, holds_nan
 from tvmopt.runtime.library import open_library
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.runtime.network import network
@@ -24,7 +25,8 @@ class CompiledModel:
     """A compiled model, ready to call; made by :func:`load`.
 
     Safe under threads: TVM's virtual machine is not, so calls take turns. Input buffers are
-    allocated once, aligned as the kernels expect, and reused.
+    allocated once, aligned as the kernels expect, and reused. Where an output holds NaN, a network
+    with Winograd convolutions is computed once more with direct ones (:mod:`.fallback`).
 
     Args:
         library: The library, open, its hash checked.
@@ -47,6 +49,7 @@ class CompiledModel:
             tvm.runtime.empty(spec.shape, spec.dtype, device) for spec in metadata.inputs
         ]
         self._run: Callable[[], Any] = network(self._machine, self._buffers, metadata.gpu)
+        self._fallback = fallback(self._machine, self._buffers)
         self._dtypes = [np.dtype(spec.dtype) for spec in metadata.inputs]
         self._single = metadata.inputs[0].name if len(metadata.inputs) == 1 else None
         self._output_names = tuple(spec.name for spec in metadata.outputs)
@@ -74,11 +77,9 @@ class CompiledModel:
                 self._pool.ready = True
             for buffer, array in zip(self._buffers, arrays, strict=True):
                 buffer.copyfrom(array)
-            result = self._run()
-            if len(self._output_names) == 1 and hasattr(result, "numpy"):
-                values = [result.numpy()]
-            else:
-                values = [item.numpy() for item in result]
+            values = self._values(self._run())
+            if self._fallback is not None and holds_nan(values):
+                values = self._values(self._fallback())
         return Outputs(values, self._output_names)
 
     def run_bare(self) -> object:
@@ -104,6 +105,12 @@ class CompiledModel:
         """
         inputs, expected = read_golden(folder, self.metadata)
         return golden_deviation(self(inputs), expected, self.metadata)
+
+    def _values(self, result: Any) -> list[np.ndarray]:
+        """Copies of what a call of the network gave."""
+        if len(self._output_names) == 1 and hasattr(result, "numpy"):
+            return [result.numpy()]
+        return [item.numpy() for item in result]
 
     def _arrays(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
         if not isinstance(inputs, Mapping):

@@ -19,13 +19,14 @@ from tvmopt.digest import sha256_file
 from tvmopt.frontend.reference import Reference
 from tvmopt.quantize import is_quantized
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
-from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, TensorSpec
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.module_files import QUANTIZED_FILE, REFERENCE_FILE, read_module
 from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG, NonFinite, compare_non_finite
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
 from tvmopt.stages.tune import DATABASE_DIR, PLAN_FILE
+from tvmopt.transform.fallback import lower_direct, wants_fallback
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import read_plan
 from tvmopt.versions import TVM_VERSION, VERSION
@@ -53,12 +54,12 @@ def build(
     bundle = out_dir / BUNDLE_DIR
     bundle.mkdir()
     progress(0, 3, "lower")
-    lowered = lower(
-        read_module(convert_dir),
-        target.to_tvm(),
-        winograd=config.schedule != "none",
-        plan=read_plan(tune_dir / PLAN_FILE) if tune_dir else None,
-    )
+    plan = read_plan(tune_dir / PLAN_FILE) if tune_dir else {}
+    module, signature = read_module(convert_dir), Signature.read(convert_dir)
+    lowered = lower(module, target.to_tvm(), winograd=config.schedule != "none", plan=plan)
+    direct = None
+    if target.gpu is None and _any_float(signature.outputs) and wants_fallback(lowered):
+        direct = lower_direct(module, target.to_tvm(), plan)
     progress(1, 3, "compile")
     database = tune_dir / DATABASE_DIR if tune_dir else None
     built = build_library(
@@ -67,9 +68,9 @@ def build(
         bundle / LIBRARY_FILE,
         database_dir=database if database and database.is_dir() else None,
         schedule=config.schedule,
+        direct=direct,
     )
     shutil.copyfile(convert_dir / GOLDEN_FILE, bundle / GOLDEN_FILE)
-    signature = Signature.read(convert_dir)
     metadata = ModelMetadata(
         name=config.name,
         inputs=signature.inputs,
@@ -112,7 +113,7 @@ def build(
     lines = []
     if non_finite is not None:
         tags[NON_FINITE_TAG] = non_finite.tag
-        lines.append(f"{non_finite.line}{_why_elsewhere(non_finite, lowered)}")
+        lines.append(f"{non_finite.line}{_why_elsewhere(non_finite, lowered, direct)}")
     return StageResult(
         metrics,
         tags,
@@ -153,12 +154,20 @@ def _non_finite(
     )
 
 
-def _why_elsewhere(non_finite: NonFinite, lowered: tvm.IRModule) -> str:
+def _why_elsewhere(
+    non_finite: NonFinite, lowered: tvm.IRModule, direct: tvm.IRModule | None
+) -> str:
     """What makes NaN and infinities differ, where it is known."""
     names = [var.name_hint for var in lowered.get_global_vars()]
-    if non_finite.tag.startswith(AGREES) or not any("winograd" in name for name in names):
+    tiles = direct is None and any("winograd" in name for name in names)
+    if non_finite.tag.startswith(AGREES) or not tiles:
         return ""
     return "; Winograd convolutions give NaN for infinities, and for all of a tile that holds NaN"
+
+
+def _any_float(outputs: Sequence[TensorSpec]) -> bool:
+    """Whether an output can hold NaN, which tells the runtime to compute again."""
+    return any(spec.dtype.startswith("float") for spec in outputs)
 
 
 def _write_sources(path: Path, built: BuiltLibrary) -> None:

@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.runtime.fallback import FALLBACK
 from tvmopt.schedule.nest import packing_blocks
 
 _SUFFIX = "_weight_prepack"
@@ -50,7 +51,8 @@ def prepack(mod: tvm.IRModule) -> tvm.IRModule:
         if isinstance(func, relax.Function):
             folded.builder_.update_func(var, folded.visit_expr(func))
     result = folded.builder_.get()
-    return relax.transform.DeadCodeElimination(["main"])(result)
+    entries = {"main", FALLBACK} & {var.name_hint for var in result.get_global_vars()}
+    return relax.transform.DeadCodeElimination(sorted(entries))(result)
 
 
 @mutator

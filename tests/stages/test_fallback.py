@@ -1,0 +1,130 @@
+"""The fallback of Winograd convolutions: NaN and infinities where ONNX Runtime has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tvmopt.arch.target import resolve_target
+from tvmopt.compare import same_non_finite
+from tvmopt.config import BuildConfig, ConvertConfig
+from tvmopt.frontend.reference import Reference
+from tvmopt.runtime import load
+from tvmopt.runtime.metadata import LIBRARY_FILE
+from tvmopt.stages.build import build
+from tvmopt.stages.convert import convert
+from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG
+
+_SHAPE = (1, 64, 28, 28)
+_TARGET = resolve_target("host", 2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, make_model):
+    """Two 3 x 3 convolutions, with Relu and with Clip, converted."""
+    folder = tmp_path_factory.mktemp("tiles")
+    rng = np.random.default_rng(0)
+    weights = {n: rng.standard_normal((64, 64, 3, 3), np.float32) / 24 for n in ("w", "v")}
+    limits = {"low": np.float32(-1.0), "high": np.float32(6.0)}
+    padded = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="first", **padded),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Conv", ["r", "v"], ["b"], name="second", **padded),
+        helper.make_node("Clip", ["b", "low", "high"], ["c"]),
+    ]
+    outputs = {name: ("float32", list(_SHAPE)) for name in ("a", "r", "c")}
+    model = make_model(nodes, {"x": ("float32", list(_SHAPE))}, outputs, weights | limits)
+    onnx.save(model, str(folder / "model.onnx"))
+    (folder / "convert").mkdir()
+    convert(
+        ConvertConfig("", _TARGET.to_dict(), "NHWC"), folder / "model.onnx", folder / "convert",
+        lambda *_: None,
+    )  # fmt: skip
+    return folder
+
+
+def _built(folder, out, **options):
+    out.mkdir()
+    config = BuildConfig("tiles", _TARGET.to_dict(), **options)
+    result = build(config, folder / "convert", None, "d", out, lambda *_: None)
+    assert result.tags[NON_FINITE_TAG].startswith(AGREES)
+    return out / "bundle"
+
+
+@pytest.fixture(scope="module")
+def bundle(folder):
+    """The bundle of the build stage, which has compared it with ONNX Runtime."""
+    return _built(folder, folder / "build")
+
+
+@pytest.fixture(scope="module")
+def model(bundle):
+    """The bundle, loaded."""
+    return load(bundle)
+
+
+@pytest.fixture(scope="module")
+def exact(folder):
+    """ONNX Runtime on the same model."""
+    return Reference(str(folder / "model.onnx"), 2)
+
+
+def _image() -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(_SHAPE, np.float32)
+
+
+def _planted(value: float, place: tuple[int, ...] | None = (0, 5, 13, 9)) -> np.ndarray:
+    image = _image()
+    image[place if place else ...] = value
+    return image
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("place", [(0, 5, 13, 9), (0, 63, 27, 27), (0, 0, 0, 0), None])
+def test_nan_and_infinities_are_where_onnx_runtime_has_them(model, exact, value, place) -> None:
+    image = _planted(value, place)
+    outputs, expected = model({"x": image}), exact({"x": image})
+    assert any(not np.isfinite(array).all() for array in expected)
+    for got, wanted in zip(outputs, expected, strict=True):
+        assert same_non_finite(got, wanted)
+        known = np.isfinite(wanted)
+        np.testing.assert_allclose(got[known], wanted[known], rtol=1e-3, atol=1e-3)
+
+
+@pytest.fixture
+def counted(model, monkeypatch):
+    """Calls of the fallback so far."""
+    calls: list[int] = []
+    direct = model._fallback
+
+    def count():
+        calls.append(1)
+        return direct()
+
+    monkeypatch.setattr(model, "_fallback", count)
+    return calls
+
+
+def test_finite_outputs_cost_no_second_call(model, counted) -> None:
+    before = [np.array(array) for array in model(_image())]
+    model(_planted(1e-42))
+    assert not counted
+    model(_planted(np.nan))
+    assert len(counted) == 1
+    after = model(_image())
+    assert len(counted) == 1
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_rebuild_gives_the_same_bytes(folder, bundle, tmp_path) -> None:
+    again = _built(folder, tmp_path / "out")
+    assert (again / LIBRARY_FILE).read_bytes() == (bundle / LIBRARY_FILE).read_bytes()
+
+
+def test_no_winograd_no_fallback(conv_bundle, folder, tmp_path) -> None:
+    assert load(conv_bundle)._fallback is None
+    assert load(_built(folder, tmp_path / "out", schedule="none"))._fallback is None

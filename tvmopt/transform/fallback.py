@@ -1,0 +1,109 @@
+"""A second function for where Winograd convolutions give NaN: the network by direct convolutions.
+
+before -> after::
+
+    main(x):                         main(x):
+        return winograd(x, u)            return winograd(x, u)
+                                     main_direct(x):
+                                         return conv2d_direct(x, w)
+
+The runtime calls it where an output of ``main`` holds NaN (:mod:`tvmopt.runtime.fallback`). Layers
+that are alike in both call the same function, and share its weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+from tvm.ir import GlobalVar
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvmopt.runtime.fallback import FALLBACK
+from tvmopt.schedule.winograd import WINOGRAD_ATTR
+from tvmopt.transform.lower import lower
+from tvmopt.transform.plan import DIRECT, Plan
+
+_SUFFIX = "_direct"
+
+
+def wants_fallback(lowered: tvm.IRModule) -> bool:
+    """Whether a lowered module for a CPU holds Winograd convolutions, called by ``main`` alone."""
+    found: list[s_tir.SBlock] = []
+
+    def visit(block: s_tir.SBlock) -> None:
+        if WINOGRAD_ATTR in (block.annotations or {}):
+            found.append(block)
+
+    callers = 0
+    for _, func in lowered.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit), order="post")
+        callers += isinstance(func, relax.Function)
+    return bool(found) and callers == 1
+
+
+def lower_direct(mod: tvm.IRModule, target: tvm.target.Target, plan: Plan) -> tvm.IRModule:
+    """Lower ``mod`` in the layouts of ``plan``, every convolution as a direct one.
+
+    Args:
+        mod: Module of Relax operators.
+        target: Target that it is compiled for.
+        plan: How layers are to be computed that are not to be as converted.
+    """
+    direct = {layer: dataclasses.replace(way, algorithm=DIRECT) for layer, way in plan.items()}
+    return lower(mod, target, winograd=False, plan=direct)
+
+
+def add_fallback(
+    mod: tvm.IRModule, lowered: tvm.IRModule, direct: tvm.IRModule
+) -> tvm.IRModule:
+    """``mod`` with the ``main`` of ``direct`` as its function ``FALLBACK``.
+
+    Args:
+        mod: ``lowered``, with schedules for some of its functions under the same names.
+        lowered: A lowered module.
+        direct: The same network from :func:`lower_direct`; its functions that ``lowered`` has, too,
+            are called there, the others are added.
+    """
+    known: dict[int, list[tuple[str, tirx.PrimFunc]]] = {}
+    for var, func in lowered.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            bare = _nameless(func)
+            known.setdefault(tvm_ffi.structural_hash(bare), []).append((var.name_hint, bare))
+    rename = _Rename(mod)
+    for var, func in sorted(direct.functions_items(), key=lambda item: item[0].name_hint):
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        bare = _nameless(func)
+        twins = [
+            name
+            for name, other in known.get(tvm_ffi.structural_hash(bare), [])
+            if tvm_ffi.structural_equal(bare, other)
+        ]
+        rename.variables[var.name_hint] = (
+            mod.get_global_var(min(twins))
+            if twins
+            else rename.builder_.add_func(func, f"{var.name_hint}{_SUFFIX}")
+        )
+    main = rename.visit_expr(direct["main"])
+    rename.builder_.add_func(main.with_attr("global_symbol", FALLBACK), FALLBACK)
+    return rename.builder_.get()
+
+
+def _nameless(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    return func.without_attr("global_symbol") if func.attrs else func
+
+
+@mutator
+class _Rename(PyExprMutator):
+    """Replaces references to functions; ``variables`` has the new ones by the old names."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.variables: dict[str, GlobalVar] = {}
+
+    def visit_global_var_(self, op: GlobalVar) -> GlobalVar:
+        return self.variables.get(op.name_hint, op)
