@@ -118,3 +118,14 @@ def test_tolerance_follows_the_number_formats(make_model, dtype, op, tolerance):
     node = helper.make_node(op, names, ["y"], name="node")
     model = make_model([node], {"x": (dtype, [2])}, {"y": (out, [2])}, constants)
     assert tolerance_for(model) == tolerance
+
+
+def test_what_onnx_runtime_refuses_is_one_line(make_model):
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="twice"),
+        helper.make_node("Relu", ["a"], ["y"], name="twice"),
+    ]
+    model = make_model(nodes, {"x": ("float32", [2])}, {"y": ("float32", [2])})
+    with pytest.raises(ModelError, match=r"ONNX Runtime must load the model, .*\(twice\)") as caught:
+        Reference(model)
+    assert "\n" not in str(caught.value)

@@ -33,13 +33,21 @@ class Reference:
     Args:
         model: A model with static input shapes, or the path of one.
         threads: Threads of the session; 0 for ONNX Runtime's default.
+
+    Raises:
+        ModelError: When ONNX Runtime refuses the model.
     """
 
     def __init__(self, model: onnx.ModelProto | str, threads: int = 0) -> None:
         source = model if isinstance(model, str) else model.SerializeToString()
-        self.session = ort.InferenceSession(
-            source, session_options(model, threads), providers=["CPUExecutionProvider"]
-        )
+        options = session_options(model, threads)
+        try:
+            self.session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime's errors have no class of their own
+            raise ModelError(
+                f"ONNX Runtime must load the model, but says: {in_one_line(error)}; "
+                "export the model again"
+            ) from error
         self.output_names = [o.name for o in self.session.get_outputs()]
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
