@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
+
 import numpy as np
 import onnx
 import pytest
@@ -16,6 +19,7 @@ from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.stages.build import build
 from tvmopt.stages.convert import convert
 from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG
+from tvmopt.stages.signature import Signature
 
 _SHAPE = (1, 64, 28, 28)
 _TARGET = resolve_target("host", 2)
@@ -128,3 +132,27 @@ def test_a_rebuild_gives_the_same_bytes(folder, bundle, tmp_path) -> None:
 def test_no_winograd_no_fallback(conv_bundle, folder, tmp_path) -> None:
     assert load(conv_bundle)._fallback is None
     assert load(_built(folder, tmp_path / "out", schedule="none"))._fallback is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "wanted"),
+    [("float32", "host", True), ("int64", "host", False), ("float32", "nvidia-h200", False)],
+)
+def test_who_gets_a_fallback(folder, tmp_path, monkeypatch, dtype, target, wanted) -> None:
+    """Where no output can hold NaN, or a GPU computes, nobody would call it."""
+
+    class CompiledError(Exception):
+        pass
+
+    def compiled(*_args, direct, **_options):
+        raise CompiledError(direct is not None)
+
+    converted = shutil.copytree(folder / "convert", tmp_path / "convert")
+    signature = Signature.read(converted)
+    outputs = tuple(dataclasses.replace(spec, dtype=dtype) for spec in signature.outputs)
+    dataclasses.replace(signature, outputs=outputs).write(converted)
+    monkeypatch.setattr("tvmopt.stages.build.build_library", compiled)
+    config = BuildConfig("tiles", resolve_target(target, 1).to_dict())
+    (tmp_path / "out").mkdir()
+    with pytest.raises(CompiledError, match=str(wanted)):
+        build(config, converted, None, "d", tmp_path / "out", lambda *_: None)
