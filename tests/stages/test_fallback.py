@@ -8,11 +8,13 @@ import shutil
 import numpy as np
 import onnx
 import pytest
+import tvm
 from onnx import helper
 
 from tvmopt.arch.target import resolve_target
 from tvmopt.compare import same_non_finite
 from tvmopt.config import BuildConfig, ConvertConfig
+from tvmopt.errors import AccuracyError
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime import load
 from tvmopt.runtime.metadata import LIBRARY_FILE
@@ -122,6 +124,14 @@ def test_finite_outputs_cost_no_second_call(model, counted) -> None:
     assert len(counted) == 1
     for a, b in zip(before, after, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_fallback_that_answers_otherwise_is_refused(model, bundle, monkeypatch) -> None:
+    assert model.check_golden(bundle) <= model.metadata.tolerance
+    other = tvm.runtime.tensor(np.full(_SHAPE, 3, np.float32))
+    monkeypatch.setattr(model, "_fallback", lambda: [other] * 3)
+    with pytest.raises(AccuracyError, match="must equal the golden output"):
+        model.check_golden(bundle)
 
 
 def test_a_rebuild_gives_the_same_bytes(folder, bundle, tmp_path) -> None:
