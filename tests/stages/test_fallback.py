@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
+
 import numpy as np
 import onnx
 import pytest
+import tvm
 from onnx import helper
 
 from tvmopt.arch.target import resolve_target
 from tvmopt.compare import same_non_finite
 from tvmopt.config import BuildConfig, ConvertConfig
+from tvmopt.errors import AccuracyError
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime import load
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.stages.build import build
 from tvmopt.stages.convert import convert
 from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG
+from tvmopt.stages.signature import Signature
 
 _SHAPE = (1, 64, 28, 28)
 _TARGET = resolve_target("host", 2)
@@ -120,6 +126,14 @@ def test_finite_outputs_cost_no_second_call(model, counted) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_fallback_that_answers_otherwise_is_refused(model, bundle, monkeypatch) -> None:
+    assert model.check_golden(bundle) <= model.metadata.tolerance
+    other = tvm.runtime.tensor(np.full(_SHAPE, 3, np.float32))
+    monkeypatch.setattr(model, "_fallback", lambda: [other] * 3)
+    with pytest.raises(AccuracyError, match="must equal the golden output"):
+        model.check_golden(bundle)
+
+
 def test_a_rebuild_gives_the_same_bytes(folder, bundle, tmp_path) -> None:
     again = _built(folder, tmp_path / "out")
     assert (again / LIBRARY_FILE).read_bytes() == (bundle / LIBRARY_FILE).read_bytes()
@@ -128,3 +142,27 @@ def test_a_rebuild_gives_the_same_bytes(folder, bundle, tmp_path) -> None:
 def test_no_winograd_no_fallback(conv_bundle, folder, tmp_path) -> None:
     assert load(conv_bundle)._fallback is None
     assert load(_built(folder, tmp_path / "out", schedule="none"))._fallback is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "wanted"),
+    [("float32", "host", True), ("int64", "host", False), ("float32", "nvidia-h200", False)],
+)
+def test_who_gets_a_fallback(folder, tmp_path, monkeypatch, dtype, target, wanted) -> None:
+    """Where no output can hold NaN, or a GPU computes, nobody would call it."""
+
+    class CompiledError(Exception):
+        pass
+
+    def compiled(*_args, direct, **_options):
+        raise CompiledError(direct is not None)
+
+    converted = shutil.copytree(folder / "convert", tmp_path / "convert")
+    signature = Signature.read(converted)
+    outputs = tuple(dataclasses.replace(spec, dtype=dtype) for spec in signature.outputs)
+    dataclasses.replace(signature, outputs=outputs).write(converted)
+    monkeypatch.setattr("tvmopt.stages.build.build_library", compiled)
+    config = BuildConfig("tiles", resolve_target(target, 1).to_dict())
+    (tmp_path / "out").mkdir()
+    with pytest.raises(CompiledError, match=str(wanted)):
+        build(config, converted, None, "d", tmp_path / "out", lambda *_: None)
