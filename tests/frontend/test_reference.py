@@ -126,6 +126,6 @@ def test_what_onnx_runtime_refuses_is_one_line(make_model):
         helper.make_node("Relu", ["a"], ["y"], name="twice"),
     ]
     model = make_model(nodes, {"x": ("float32", [2])}, {"y": ("float32", [2])})
-    with pytest.raises(ModelError, match=r"ONNX Runtime must load the model, .*\(twice\)") as caught:
+    with pytest.raises(ModelError, match=r"ONNX Runtime must load .*\(twice\)") as caught:
         Reference(model)
     assert "\n" not in str(caught.value)

@@ -217,7 +217,8 @@ def test_commands_bound_the_list_of_layers(slow_model, tmp_path, monkeypatch, ru
     ("body", "kind", "message"),
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", StageFailedError, "was ended by SIGSEGV"),
-        ("raise MemoryError", StageFailedError, "failed with an unexpected error: MemoryError$"),
+        ("raise MemoryError", LimitError, "the prepare process needs more memory than there is"),
+        ("raise OSError", StageFailedError, "failed with an unexpected error: OSError$"),
     ],
 )
 def test_layers_of_a_model_that_crashes(tmp_path, monkeypatch, slow_model, body, kind, message):

@@ -1,9 +1,10 @@
 """ArgMax and ArgMin that always give a valid index.
 
-before -> after: ``argmax(x, axis)`` -> ``call_tir(argmax, x)`` whose reduction begins with index 0
-and -inf. TVM begins with index -1 and the smallest finite number, and so answers -1 for a row of
--inf. NaN is larger than nothing: among numbers it is not chosen, and a row of NaN gives 0, as in
-ONNX Runtime.
+before -> after: ``argmax(x, axis)`` -> ``call_tir(argmax, x)``, where NaN and -inf count as the
+smallest finite number, and the result is at least 0. TVM's reduction begins with index -1 and the
+smallest finite number, so that a row of -inf gives -1, and a row of NaN its last index; here both
+give 0, as in ONNX Runtime. Start and combiner of the reduction are TVM's own, because ``rfactor``,
+and with it the schedule for rows, takes no others.
 """
 
 from __future__ import annotations
@@ -46,28 +47,32 @@ def arg_extremum(x: te.Tensor, axis: int, keepdims: bool, name: str, index: str)
         index: dtype of the result.
     """
     larger = name == "argmax"
+    limit = tirx.min_value(str(x.dtype)) if larger else tirx.max_value(str(x.dtype))
 
     def choose(left: Any, right: Any) -> tuple[Any, Any]:
-        beats = right[1] > left[1] if larger else right[1] < left[1]
-        earlier = tirx.all(right[1] == left[1], right[0] < left[0])
-        wins = tirx.any(beats, earlier)
-        return tirx.Select(wins, right[0], left[0]), tirx.Select(wins, right[1], left[1])
+        beats = left[1] > right[1] if larger else left[1] < right[1]
+        earlier = tirx.all(left[1] == right[1], left[0] < right[0])
+        index = tirx.Select(tirx.any(beats, earlier), left[0], right[0])
+        return index, tirx.Select(beats, left[1], right[1])
 
-    def begin(of_index: str, of_value: str) -> tuple[Any, Any]:
-        if "float" in of_value:
-            return tirx.const(0, of_index), tirx.const(float("-inf" if larger else "inf"), of_value)
-        limit = tirx.min_value(of_value) if larger else tirx.max_value(of_value)
-        return tirx.const(0, of_index), limit
+    def begin(of_index: str, _of_value: str) -> tuple[Any, Any]:
+        return tirx.const(-1, of_index), limit
 
     reduce = te.comm_reducer(choose, begin, name=name)
     k = te.reduce_axis((0, x.shape[axis]), "k")
     rest = [e for i, e in enumerate(x.shape) if i != axis]
 
     def at(*i: Any) -> Any:
-        return reduce((k.var.astype(index), x[(*i[:axis], k, *i[axis:])]), axis=k)
+        value = x[(*i[:axis], k, *i[axis:])]
+        if "float" in str(x.dtype):  # a comparison with NaN is false
+            value = tirx.Select(value > limit if larger else value < limit, value, limit)
+        return reduce((k.var.astype(index), value), axis=k)
 
     found, _ = te.compute(rest, at, name=f"{name}_of")
     shape = [tirx.const(1, "int64") if i == axis else e for i, e in enumerate(x.shape)]
-    if not keepdims:
-        return te.compute(rest, lambda *i: found[i], name=name)
-    return te.compute(shape, lambda *i: found[(*i[:axis], *i[axis + 1 :])], name=name)
+
+    def valid(*i: Any) -> Any:
+        place = (*i[:axis], *i[axis + 1 :]) if keepdims else i
+        return tirx.max(found[place], tirx.const(0, index))
+
+    return te.compute(shape if keepdims else rest, valid, name=name)
