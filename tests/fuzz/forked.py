@@ -9,15 +9,16 @@ import json
 import os
 import resource
 import signal
+import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tests.fuzz.outcome import CRASH, LIMIT, PARENT, Outcome
+from tests.fuzz.outcome import CRASH, GOOD, LIMIT, PARENT, Outcome
 
 #: Limits of one mutant, as ``stage_timeout`` and ``memory_limit`` would be. Seconds of CPU come to
 #: the same on a machine with much to do; who waits without using any passes the other one.
@@ -128,7 +129,17 @@ def read(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def table(records: list[dict[str, Any]]) -> str:
+def report(found: Iterable[dict[str, Any]]) -> int:
+    """Print each outcome as a line of JSON, then a table; exit code 1 where one is not good."""
+    records = []
+    for record in found:
+        print(json.dumps(record), flush=True)
+        records.append(record)
+    print(_table(records), file=sys.stderr)
+    return int(any(r["kind"] not in GOOD for r in records))
+
+
+def _table(records: list[dict[str, Any]]) -> str:
     """How many of each outcome by phase, and what they took."""
     counts = collections.Counter((r["kind"], r["phase"]) for r in records)
     lines = [f"{kind:10} {phase:8} {n:6}" for (kind, phase), n in sorted(counts.items())]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.forked import Phase, import_all, in_child, read, table
+from tests.fuzz.forked import Phase, import_all, in_child, read, report
 from tests.fuzz.mutants import Mutant, mutant
 from tests.fuzz.outcome import GOOD, Outcome, judge
 
@@ -82,13 +82,8 @@ def main() -> int:
     parser.add_argument("--whole", type=float, default=1.0)
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
-    records = []
     numbers = range(given.first, given.last)
-    for record in run(numbers, given.seed, given.whole, given.keep):
-        print(json.dumps(record), flush=True)
-        records.append(record)
-    print(table(records), file=sys.stderr)
-    return int(any(r["kind"] not in GOOD for r in records))
+    return report(run(numbers, given.seed, given.whole, given.keep))
 
 
 if __name__ == "__main__":

@@ -508,14 +508,19 @@ def spoil_tensor(model, chance, files):
     _spoil_tensor(_tensor(model, chance), chance)
 
 
+def _decoded(tensor):
+    """The array of a tensor; None where an earlier mutation has spoiled it."""
+    try:
+        return numpy_helper.to_array(tensor).copy()
+    except Exception:  # onnx and NumPy raise many kinds
+        return None
+
+
 def change_numbers(model, chance, files):
     """A constant holds NaN, infinities, huge or subnormal numbers; an integer one any others."""
     tensor = _tensor(model, chance)
-    try:
-        array = numpy_helper.to_array(tensor).copy()
-    except Exception:  # spoiled by an earlier mutation
-        return
-    if not array.size:
+    array = _decoded(tensor)
+    if array is None or not array.size:
         return
     flat = array.reshape(-1)
     at = slice(None) if chance.random() < 0.3 else chance.randrange(array.size)
@@ -535,9 +540,8 @@ def change_numbers(model, chance, files):
 def change_constant_shape(model, chance, files):
     """A constant of another shape that is consistent in itself."""
     tensor = _tensor(model, chance)
-    try:
-        array = numpy_helper.to_array(tensor)
-    except Exception:
+    array = _decoded(tensor)
+    if array is None:
         return
     kind = chance.randrange(4)
     if kind == 0:
@@ -589,9 +593,8 @@ def sparse_constant(model, chance, files):
     if not tensors:
         return
     tensor = chance.choice(tensors)
-    try:
-        array = numpy_helper.to_array(tensor)
-    except Exception:
+    array = _decoded(tensor)
+    if array is None:
         return
     at = np.flatnonzero(array)
     sparse = onnx.SparseTensorProto(dims=array.shape)

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.fuzz.forked import Phase, import_all, in_child, table
+from tests.fuzz.forked import Phase, import_all, in_child, report
 from tests.fuzz.json_mutations import damaged, mutated
-from tests.fuzz.outcome import GOOD, RIGHT, Outcome, judged, wrong_numbers
+from tests.fuzz.outcome import RIGHT, Outcome, judged, wrong_numbers
 
 _FILES = ("database_tuning_record.json", "database_workload.json", "meta.json")
 _ANNOTATIONS = (
@@ -220,12 +220,7 @@ def main() -> int:
     parser.add_argument("--whole", type=float, default=1.0)
     parser.add_argument("--granularity", default="subgraph")
     given = parser.parse_args()
-    records = []
-    for record in run(given.count, given.seed, given.whole, given.granularity):
-        print(json.dumps(record), flush=True)
-        records.append(record)
-    print(table(records), file=sys.stderr)
-    return int(any(r["kind"] not in GOOD for r in records))
+    return report(run(given.count, given.seed, given.whole, given.granularity))
 
 
 if __name__ == "__main__":
