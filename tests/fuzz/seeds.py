@@ -34,9 +34,7 @@ def _value(name: str, shape: list, kind: int = FLOAT) -> onnx.ValueInfoProto:
 def _model(nodes, inputs, outputs, constants=None, opset=17) -> onnx.ModelProto:
     tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in (constants or {}).items()]
     graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9
-    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
 
 def _floats(*shape: int, seed: int = 0) -> np.ndarray:

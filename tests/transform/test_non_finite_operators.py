@@ -78,7 +78,7 @@ INF = float("inf")
 # ``avoid``, where we do otherwise than ONNX Runtime on purpose. Clip without an upper bound: it
 # clips to 3.4e38. Pow(-inf, 0.5): C says inf, a square root NaN. Gelu by tanh of -inf: -inf times
 # zero, or times what rounding leaves of it. A maximum of nothing but -inf: it may begin with
-# -3.4e38. LRN: it adds and subtracts channels, and so a NaN stays.
+# -3.4e38.
 ELEMENTWISE = {
     kind: op(kind)
     for kind in (
@@ -130,7 +130,7 @@ SUMS = {
     "InstanceNormalization": op(
         "InstanceNormalization", "x", "scale", "bias", takes="no huge"
     ),
-    "LRN": op("LRN", size=3, takes="no nan", avoid=(INF, -INF)),
+    "LRN": op("LRN", size=3), "LRN of 5": op("LRN", size=5, alpha=0.5, beta=0.5, bias=2.0),
     "GlobalAveragePool": op("GlobalAveragePool", takes="one huge"),
     "AveragePool": op("AveragePool", kernel_shape=[2, 2], takes="one huge"),
     "AveragePool padded": op(

@@ -15,6 +15,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvmopt.errors import UnsupportedOperatorError, last_line
 from tvmopt.frontend.layers import Layer, layer_table
+from tvmopt.frontend.response_norm import local_response_norm
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
 from tvmopt.transform.anchors import anchors, is_anchor, with_layers
 
@@ -106,6 +107,8 @@ class _LabellingImporter(ONNXGraphImporter):
             dtype = str(x.ty.dtype)
             bound, zero = relax.const(alpha, dtype), relax.const(0, dtype)
             result = self.bb.normalize(relax.op.where(relax.op.greater(x, bound), x, zero))
+        elif op_name == "LRN":
+            result = local_response_norm(self.bb, inputs[0], attrs)
         else:
             result = super()._convert_operator(op_name, inputs, attrs, opset)
         tensor = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
