@@ -31,6 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     Tests run kernels in their own process, which must be allowed AMX's tiles, as others are.
     """
     host.request_amx(host.cpu_flags())
+    # Tests start hundreds of processes; without bytecode each compiles the package anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
