@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -196,6 +197,23 @@ def two_input_bundle(two_input_model, tmp_path_factory) -> Path:  # type: ignore
     """Compiled :func:`two_input_model`."""
     folder = _build(two_input_model, "two", tmp_path_factory.mktemp("two"))
     return folder / "build" / "bundle"
+
+
+@pytest.fixture(scope="session")
+def make_store(tmp_path_factory) -> Callable[[Path], str]:  # type: ignore[no-untyped-def]
+    """Make a SQLite tracking store in a folder and return its URI.
+
+    The file is copied: MLflow's migrations take a CPU second for each new store.
+    """
+    from tvmopt.tracking.schema import build_store
+
+    template = tmp_path_factory.mktemp("store") / "mlflow.db"
+    build_store(f"sqlite:///{template}", lambda: None)  # the tables, and no default experiment
+
+    def make(folder: Path) -> str:
+        return f"sqlite:///{shutil.copyfile(template, folder / 'mlflow.db')}"
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -212,14 +212,14 @@ def use_example(example, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def serving_store(tmp_path_factory, conv_bundle) -> Path:
+def serving_store(tmp_path_factory, conv_bundle, make_store) -> Path:
     """Folder with a store in which the single-input bundle is the champion of ``NAME``."""
     import mlflow
 
     from tvmopt.tracking import registry
 
     folder = tmp_path_factory.mktemp("serve")
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    uri = make_store(folder)
     client = MlflowClient(uri, uri)
     with mock.patch.dict(os.environ, MLFLOW_TRACKING_URI=uri):
         mlflow.set_tracking_uri(uri)

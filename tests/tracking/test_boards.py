@@ -11,9 +11,11 @@ from mlflow import MlflowClient
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, make_store):
     """A store of its own."""
-    return tmp_path_factory.mktemp("boards")
+    folder = tmp_path_factory.mktemp("boards")
+    make_store(folder)
+    return folder
 
 
 @pytest.fixture

@@ -13,9 +13,11 @@ from mlflow import MlflowClient
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def store(tmp_path_factory, make_store):
     """A store of its own."""
-    return tmp_path_factory.mktemp("conversion")
+    folder = tmp_path_factory.mktemp("conversion")
+    make_store(folder)
+    return folder
 
 
 def _runs(folder, query):

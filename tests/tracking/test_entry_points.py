@@ -27,9 +27,10 @@ from tvmopt.tune.database import granularity_of
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory, two_input_model):
+def store(tmp_path_factory, make_store, two_input_model):
     """A store of its own, and the model as a file in it."""
     folder = tmp_path_factory.mktemp("entry-points")
+    make_store(folder)
     onnx.save_model(two_input_model, str(folder / "two.onnx"))
     return folder
 
@@ -255,7 +256,10 @@ def test_the_command_itself_says_one_line(root, project_env, tmp_path):
     assert not (tmp_path / "mlflow.db").exists()  # no run was opened
 
 
-def test_failed_stage_is_a_failed_run_with_class_and_log(root, project_env, tmp_path, make_model):
+def test_failed_stage_is_a_failed_run_with_class_and_log(
+    root, project_env, tmp_path, make_store, make_model
+):
+    make_store(tmp_path)
     node = onnx.helper.make_node("GRU", ["x", "w", "r"], ["y"], name="gate", hidden_size=2)
     model = make_model(
         [node],

@@ -20,9 +20,10 @@ ASKED = {
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory, mlflow_run, store):
+def searched(tmp_path_factory, mlflow_run, make_store, store):
     """Folder and store of a finished search over two number formats, and what it printed."""
     folder = tmp_path_factory.mktemp("search")
+    make_store(folder)
     done = mlflow_run(folder, "search", **ASKED)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, store(folder), done
