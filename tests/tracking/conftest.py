@@ -61,8 +61,24 @@ def mlflow_run(project_env) -> Callable[..., subprocess.CompletedProcess]:
         for name, value in params.items():
             argv += ["-P", f"{name}={value}"]
         return subprocess.run(
-            argv, cwd=folder, env=project_env(folder), capture_output=True, text=True, timeout=300
+            argv, cwd=folder, env=project_env(folder), capture_output=True, text=True
         )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_flow(project_env) -> Callable[..., subprocess.CompletedProcess]:
+    """Run an entry point as ``mlflow run`` does, without the three CPU seconds that it takes."""
+
+    def run(folder: Path, entry: str, **params: object) -> subprocess.CompletedProcess:
+        known = {parameter.name for parameter in ENTRY_POINTS[entry]}
+        params = {k: v for k, v in _QUICK.items() if k in known} | params
+        words = [word for name, value in params.items() for word in (f"--{name}", str(value))]
+        return subprocess.run(
+            [sys.executable, "-m", f"flows.{entry}", *words],
+            cwd=ROOT, env=project_env(folder), capture_output=True, text=True,
+        )  # fmt: skip
 
     return run
 

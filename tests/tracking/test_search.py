@@ -82,11 +82,11 @@ def test_the_page_needs_nothing_beside_it(searched, tmp_path) -> None:
 
 
 @pytest.mark.alone
-def test_a_finished_search_costs_little_to_repeat(searched, mlflow_run) -> None:
+def test_a_finished_search_costs_little_to_repeat(searched, run_flow) -> None:
     folder, found, _ = searched
     before = len(found.runs())
     start = time.monotonic()
-    done = mlflow_run(folder, "search", **ASKED)
+    done = run_flow(folder, "search", **ASKED)
     assert time.monotonic() - start < 30
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing is left to try" in done.stdout
