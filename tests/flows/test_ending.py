@@ -65,7 +65,13 @@ def _wait_until_gone(family):
 
 
 @pytest.mark.parametrize(
-    "numbers", [[signal.SIGTERM], [signal.SIGHUP], [signal.SIGINT, signal.SIGINT, signal.SIGTERM]]
+    "numbers",
+    [
+        # Alone it comes from ``mlflow run``, too: see below.
+        pytest.param([signal.SIGTERM], marks=pytest.mark.slow),
+        [signal.SIGHUP],
+        [signal.SIGINT, signal.SIGINT, signal.SIGTERM],
+    ],
 )
 def test_a_signal_ends_a_command_cleanly(place, numbers):
     """A second signal does not cut short how the first one ends the command."""
@@ -87,7 +93,10 @@ def test_a_signal_ends_a_command_cleanly(place, numbers):
     assert list((folder / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
+)
 def test_the_work_ends_with_mlflow_run(place, number):
     folder, uri, env = place
     command = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "convert"]
