@@ -65,7 +65,7 @@ def _ok(done: subprocess.CompletedProcess) -> str:
 def steps(store, project_env, root):
     """What each entry point printed when run one after the other, by its name."""
     model = {"model": str(store / "two.onnx"), "name": "two", "threads": 1}
-    few = {**model, "granularity": "operator", "topk": 3}
+    few = {**model, "granularity": "operator", "topk": 1}
     calls = {
         "convert": model,
         "tune": few,
