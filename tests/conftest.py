@@ -17,6 +17,8 @@ import pytest
 from tvmopt import host
 
 ROOT = Path(__file__).parents[1]
+# Where Linux keeps files in memory, and the bytes that must be free there.
+_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
 # Rooms whose files take longest.
 _FIRST = ("tracking", "notebooks", "tune")
 # Files that use the fixture ``example``, which takes a minute.
@@ -26,12 +28,21 @@ _OF_THE_EXAMPLE = {
 }
 
 
+def _keep_files_in_memory() -> None:
+    """Let ``tmp_path`` lie in memory where there is room: SQLite waits for a disk at each commit."""
+    if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK):
+        found = os.statvfs(_MEMORY)
+        if found.f_bavail * found.f_frsize > _ROOM and not found.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let xdist hand the files out in our order, not those of most tests first.
 
     Tests run kernels in their own process, which must be allowed AMX's tiles, as others are.
     """
     host.request_amx(host.cpu_flags())
+    _keep_files_in_memory()
     # Tests start hundreds of processes; without bytecode each compiles the package anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
