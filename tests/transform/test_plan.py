@@ -44,7 +44,7 @@ def net() -> tvm.IRModule:
 def run(lowered: tvm.IRModule) -> np.ndarray:
     scheduled, _ = schedule_module(lowered, SPEC.arch())
     with tvm.transform.PassContext(opt_level=3):
-        executable = tvm.compile(prepack(scheduled), TARGET)
+        executable = tvm.compile(prepack(scheduled), SPEC.to_tvm(opt_level=0))
     machine = relax.VirtualMachine(executable, tvm.cpu())
     return machine["main"](tvm.runtime.tensor(inputs())).numpy()
 
