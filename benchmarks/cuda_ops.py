@@ -25,12 +25,12 @@ from benchmarks.cuda_rows import SEED_ROWS
 from benchmarks.cuda_rows import row as row_of
 from benchmarks.report import markdown
 from tvmopt import host
-from tvmopt.arch.cuda import CudaArch, probe
+from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.errors import TvmoptError
+from tvmopt.kernels.cuda.policy import CudaPolicy
 from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.hints import Candidates, argument_types, best_of
 from tvmopt.measure.workers import Job, WorkerPool
-from tvmopt.policy.gpu.cuda import CudaPolicy
 from tvmopt.versions import TVM_VERSION
 
 # Largest error allowed, relative to the largest value of the result.

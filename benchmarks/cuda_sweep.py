@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cuda_rows import row as row_of
-from tvmopt.arch.cuda import probe
+from tvmopt.device.cuda import probe
 from tvmopt.errors import TvmoptError
+from tvmopt.kernels.cuda.policy import CudaPolicy
+from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.ranked import spread
 from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.hints import Candidates, Measured
-from tvmopt.policy.gpu.cuda import CudaPolicy
-from tvmopt.policy.gpu.ranked import GpuRanked
-from tvmopt.policy.ranked import spread
 
 # Of what is measured: the part that is modelled best, and that in which blocks share a depth.
 _BEST, _DIVIDED = 0.6, 0.2

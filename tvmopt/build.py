@@ -10,17 +10,17 @@ from pathlib import Path
 import tvm
 from tvm import relax
 
-from tvmopt.arch.cuda import CudaArch
-from tvmopt.arch.llvm import pass_config
-from tvmopt.arch.target import TargetSpec
-from tvmopt.cuda.modules import embed_cubins
+from tvmopt.device.cuda import CudaArch
+from tvmopt.device.llvm import pass_config
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import BuildError, EnvironmentSetupError, last_line
-from tvmopt.hopper.pipeline import PIPELINE
+from tvmopt.kernels.cpu.first_choice import schedule_module
+from tvmopt.kernels.cuda.apply import build_kernels
+from tvmopt.kernels.cuda.common.passes import PASS_CONFIG
+from tvmopt.kernels.cuda.first_choice import default_kernels, replace_kernels, schedule_kernels
+from tvmopt.kernels.cuda.pipeline import PIPELINE
+from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
 from tvmopt.link import link_options
-from tvmopt.policy import schedule_module
-from tvmopt.policy.gpu.first_choice import default_kernels, replace_kernels, schedule_kernels
-from tvmopt.schedule.gpu.apply import build_kernels
-from tvmopt.schedule.gpu.passes import PASS_CONFIG
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.fallback import add_fallback
 from tvmopt.transform.lift_storage import LiftStorage
@@ -174,15 +174,13 @@ def _schedule(mod: tvm.IRModule, target: TargetSpec) -> tuple[tvm.IRModule, dict
 
 def _instructions(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:
     """Mnemonics of the tensor instructions of each function that uses any."""
-    from tvmopt.intrin import instructions_used
+    from tvmopt.kernels.cpu.intrinsics import instructions_used
 
     used = {v.name_hint: instructions_used(f) for v, f in mod.functions_items() if _is_tensor_ir(f)}
     return {name: found for name, found in used.items() if found}
 
 
-def _compile(
-    mod: tvm.IRModule, target: TargetSpec, kind: tvm.target.Target, path: Path
-) -> None:
+def _compile(mod: tvm.IRModule, target: TargetSpec, kind: tvm.target.Target, path: Path) -> None:
     """Generate code for a module whose functions are scheduled, and link it."""
     from tvmopt.transform.prepack import prepack
 

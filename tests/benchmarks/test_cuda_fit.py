@@ -6,12 +6,12 @@ import pytest
 
 from benchmarks import cuda_fit, cuda_sweep
 from benchmarks.cuda_rows import row
-from tvmopt.arch.gpus import GPUS
-from tvmopt.hopper import model
-from tvmopt.hopper.hints import config_of
-from tvmopt.hopper.match import match
+from tvmopt.device.gpus import GPUS
+from tvmopt.kernels.cuda.hopper import cost as model
+from tvmopt.kernels.cuda.hopper.hints import config_of
+from tvmopt.kernels.cuda.hopper.match import match
+from tvmopt.kernels.cuda.policy import CudaPolicy
 from tvmopt.measure.hints import Measured
-from tvmopt.policy.gpu.cuda import CudaPolicy
 
 H200 = GPUS["nvidia-h200"]
 ROWS = ("matmul_nt-777-1024-4096-float16", "matmul_nt-512-512-2048-float16")
@@ -73,7 +73,10 @@ def test_a_fit_finds_what_was_changed(drawn, constants, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--constants", "_NOTHING", "x"], "must be numbers of tvmopt.hopper.model, but got '_NO"),
+        (
+            ["--constants", "_NOTHING", "x"],
+            "must be numbers of tvmopt.kernels.cuda.hopper.cost, but got '_NO",
+        ),
         (["{empty}"], "must hold products of hopper_gemm, but they hold none"),
     ],
 )

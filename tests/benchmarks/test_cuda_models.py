@@ -53,8 +53,8 @@ def test_a_row_that_is_wrong_or_missing_is_not_right():
 
 def test_networks_are_lowered_to_functions_that_the_policies_take():
     from benchmarks.cuda_networks import NETWORKS, to_relax
-    from tvmopt.arch.gpus import GPUS
-    from tvmopt.policy.gpu.first_choice import first_kernel
+    from tvmopt.device.gpus import GPUS
+    from tvmopt.kernels.cuda.first_choice import first_kernel
     from tvmopt.transform.conversion import convert_module
     from tvmopt.transform.lower import lower
 

@@ -14,7 +14,7 @@ import tvm
 from tvm import s_tir
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
 from tvmopt.emulate import Tools, find_tools, program, run
 from tvmopt.errors import ArtifactError, BuildError, ConfigError, EnvironmentSetupError, LimitError
 

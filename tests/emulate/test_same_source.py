@@ -20,12 +20,13 @@ import tvm
 from tvm import relax, tirx
 
 from tvmopt import host
-from tvmopt.arch.llvm import pass_config
-from tvmopt.arch.target import TargetSpec, resolve_target
+from tvmopt.device.llvm import pass_config
+from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.emulate import amx, find_tools
 from tvmopt.emulate import run as run_emulated
 from tvmopt.errors import ArtifactError
-from tvmopt.policy import Scheduled, schedule_function
+from tvmopt.kernels.cpu.first_choice import schedule_function
+from tvmopt.kernels.cpu.policy import Scheduled
 from tvmopt.runtime import load
 from tvmopt.transform.lower import lower
 

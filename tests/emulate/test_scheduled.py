@@ -14,10 +14,10 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from tvmopt.arch.llvm import pass_config
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.llvm import pass_config
+from tvmopt.device.target import resolve_target
 from tvmopt.emulate import find_tools, run
-from tvmopt.policy import schedule_module
+from tvmopt.kernels.cpu.first_choice import schedule_module
 from tvmopt.transform.lower import lower
 
 

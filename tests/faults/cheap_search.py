@@ -43,9 +43,7 @@ from tvmopt.tracking.search_end import Ending
 from tvmopt.tracking.search_loop import Work
 from tvmopt.tracking.stage_run import Session, StageOutput
 
-SPACE = Space(
-    ("float32",), {}, tuple(f"NCHW{n}c" for n in range(2, 8)), (Effort("default"),)
-)
+SPACE = Space(("float32",), {}, tuple(f"NCHW{n}c" for n in range(2, 8)), (Effort("default"),))
 SEARCHES = 2
 #: What the disk of both databases refuses with, for a while.
 REFUSALS = {

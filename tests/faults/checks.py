@@ -24,9 +24,7 @@ def trial_runs(uri: str) -> dict[str, str]:
     return {r.info.run_id: r.info.status for r in found if "tvmopt.trial" in r.data.tags}
 
 
-def check_study(
-    url: str, name: str, runs: dict[str, str], choices: int, killed_stages: int
-) -> int:
+def check_study(url: str, name: str, runs: dict[str, str], choices: int, killed_stages: int) -> int:
     """Check a study that has come to its end; returns how many of its stages were killed.
 
     Args:

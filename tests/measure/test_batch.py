@@ -11,16 +11,17 @@ import pytest
 import tvm
 from tvm import relax, s_tir, te, tirx
 
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.apply import apply_hint, finish
+from tvmopt.kernels.cpu.common.nest import PREPROC
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure import batch
 from tvmopt.measure.batch import build_batch, quartile, run_batch, time_in_turns
 from tvmopt.measure.cpu_hints import CpuMeasurer
 from tvmopt.measure.hints import Candidates, Measured, best_of, weight_bytes
 from tvmopt.measure.jobs import random_array, run_reference
 from tvmopt.measure.split import split_packing
-from tvmopt.policy import DefaultPolicy
-from tvmopt.schedule import Hint, apply_hint, finish
-from tvmopt.schedule.nest import PREPROC
 from tvmopt.transform.lower import lower
 
 SPEC = resolve_target("host", 2)
@@ -423,8 +424,6 @@ def test_the_best_of_nothing_is_nothing() -> None:
 
 
 def test_inputs_are_random_and_the_same_for_all() -> None:
-    one, two = (
-        random_array(np.random.default_rng(3), (4, 5), "float32", False) for _ in "ab"
-    )
+    one, two = (random_array(np.random.default_rng(3), (4, 5), "float32", False) for _ in "ab")
     np.testing.assert_array_equal(one, two)
     assert len(np.unique(one)) == 20

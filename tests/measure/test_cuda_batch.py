@@ -10,17 +10,17 @@ import pytest
 import tvm
 
 from benchmarks.cuda_rows import row
-from tests.schedule.gpu.serial import inputs_of, run, serial
-from tests.schedule.gpu.winograd import Problem
-from tvmopt.arch.gpus import GPUS
+from tests.kernels.cuda.serial import inputs_of, run, serial
+from tests.kernels.cuda.winograd import Problem
+from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ConfigError
+from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.policies import policy_of
 from tvmopt.measure import cuda_batch
 from tvmopt.measure.cuda_batch import build_batch, reference
 from tvmopt.measure.cuda_hints import CudaMeasurer, _chunks
 from tvmopt.measure.hints import Built, Candidates, Measured
 from tvmopt.measure.workers import Outcome
-from tvmopt.policy import policy_of
-from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.tune import TuneOptions, create_strategy
 from tvmopt.tune.apply_and_build import apply_and_build
 

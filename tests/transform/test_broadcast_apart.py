@@ -7,8 +7,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.arch.target import resolve_target
-from tvmopt.policy.gpu.first_choice import first_kernel
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cuda.first_choice import first_kernel
 from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.lower import lower, lower_passes
 

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.compare import (
     BFLOAT16_TOLERANCE,
     FLOAT_TOLERANCE,
@@ -21,6 +20,7 @@ from tvmopt.compare import (
     cosine,
     deviation,
 )
+from tvmopt.device.target import resolve_target
 from tvmopt.frontend import import_onnx, layer_table, prepare
 from tvmopt.frontend.reference import Reference
 from tvmopt.quantize import Scheme, collect_ranges, quantize_model

@@ -9,11 +9,12 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
-from tvmopt.policy import schedule_module
-from tvmopt.schedule import Hint, apply_hint, finish
-from tvmopt.schedule.nest import PREPROC
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.apply import apply_hint, finish
+from tvmopt.kernels.cpu.common.nest import PREPROC
+from tvmopt.kernels.cpu.first_choice import schedule_module
+from tvmopt.kernels.cpu.hint import Hint
 from tvmopt.transform.lower import lower
 from tvmopt.transform.prepack import prepack
 

@@ -8,8 +8,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.arch.target import resolve_target
-from tvmopt.policy.gpu.first_choice import first_kernel
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cuda.first_choice import first_kernel
 from tvmopt.transform.lower import lower
 from tvmopt.transform.wide_sums import wide_sums
 
@@ -36,9 +36,7 @@ def run(mod, x):
 )  # fmt: skip
 def test_long_sums_keep_their_digits(relax_main, reduce, shape, axis, keepdims, dtype) -> None:
     x = (np.random.default_rng(0).standard_normal(shape) + 3).astype(WIDTH[dtype])
-    mod = relax_main(
-        lambda emit, x: emit(reduce(x, axis, keepdims)), x=(shape, dtype)
-    )
+    mod = relax_main(lambda emit, x: emit(reduce(x, axis, keepdims)), x=(shape, dtype))
     wanted = NUMPY[reduce](
         x.astype("float64"), axis=None if axis is None else tuple(axis), keepdims=keepdims
     )

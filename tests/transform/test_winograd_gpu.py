@@ -9,14 +9,14 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from tests.schedule.gpu import on_cpu, serial
-from tests.schedule.gpu.winograd import Problem
-from tvmopt.arch.cuda import CudaArch, probe
-from tvmopt.arch.gpus import GPUS, gpu_of_target
+from tests.kernels.cuda import on_cpu, serial
+from tests.kernels.cuda.winograd import Problem
+from tvmopt.device.cuda import CudaArch, probe
+from tvmopt.device.gpus import GPUS, gpu_of_target
 from tvmopt.emulate.cuda import run
-from tvmopt.policy.gpu.cuda import CudaPolicy
-from tvmopt.policy.gpu.first_choice import first_kernel, schedule_kernels
-from tvmopt.schedule.gpu.apply import apply_gpu_hint, build_kernels
+from tvmopt.kernels.cuda.apply import apply_gpu_hint, build_kernels
+from tvmopt.kernels.cuda.first_choice import first_kernel, schedule_kernels
+from tvmopt.kernels.cuda.policy import CudaPolicy
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation
 from tvmopt.transform.winograd_gpu_model import choose_gpu_tile, why_not_tiles
@@ -185,8 +185,6 @@ def test_every_function_has_a_kernel_made_for_it() -> None:
     lowered = lower(LARGE.module(), H200.to_tvm())
     _, served = schedule_kernels(lowered, H200)
     assert sorted(served.values()) == ["gpu_winograd_data", "gpu_winograd_out", "simt_matmul"]
-
-
 
 
 @pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])

@@ -14,8 +14,8 @@ from tvm.s_tir import meta_schedule as ms
 
 from tvmopt.build import build_library
 from tvmopt.errors import DatabaseMismatchError
-from tvmopt.policy import DefaultPolicy
-from tvmopt.schedule import Hint
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.transform.lower import lower
 from tvmopt.tune import (
     DatabaseKey,
@@ -226,9 +226,7 @@ def test_the_next_hint_is_taken_where_the_best_does_not_fit(net, tmp_path: Path)
         tvm.ir.assert_structural_equal(found.mod[name], transfer_hints(func, [taken]))
     refused = applied(unfit)
     assert refused.served == set()
-    assert refused.missing[name] == (
-        "no schedule of its operator fits: elementwise does not fit"
-    )
+    assert refused.missing[name] == ("no schedule of its operator fits: elementwise does not fit")
 
 
 # ---- keys ----

@@ -12,12 +12,12 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import meta_schedule as ms
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError, DatabaseMismatchError
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure.cpu_hints import CpuMeasurer
-from tvmopt.policy import DefaultPolicy
-from tvmopt.schedule import Hint
 from tvmopt.transform.lower import lower
 from tvmopt.transform.prepack import prepack
 from tvmopt.tune import (

@@ -8,11 +8,11 @@ import zlib
 import pytest
 from tvm import relax, tirx
 
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.reranker import Reranker
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.hints import Candidates, Measured
-from tvmopt.policy import DefaultPolicy
-from tvmopt.policy.reranker import Reranker
-from tvmopt.schedule import Hint
 from tvmopt.transform.lower import lower
 from tvmopt.tune.fast_search import Workload, search
 

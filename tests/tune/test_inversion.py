@@ -13,10 +13,10 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.intrin import find_dot
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.intrinsics import find_dot
 from tvmopt.measure.cpu_hints import CpuMeasurer
 from tvmopt.measure.hints import Candidates
-from tvmopt.schedule import Hint
 from tvmopt.transform.lower import lower
 from tvmopt.tune import extract_tasks
 from tvmopt.tune.operator import operator_function

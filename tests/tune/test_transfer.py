@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from tvm import relax, s_tir, tirx
 from tvm.tirx import IntImm
 
-from tests.schedule.candidates import Case, cases, check_numbers
-from tests.schedule.drawn import Drawn
-from tests.schedule.kinds import KINDS, NARROW
-from tvmopt.policy import DefaultPolicy
-from tvmopt.schedule import Hint, NotApplicable
+from tests.kernels.cpu.candidates import Case, cases, check_numbers
+from tests.kernels.cpu.drawn import Drawn
+from tests.kernels.cpu.kinds import KINDS, NARROW
+from tvmopt.kernels.cpu.apply import NotApplicable
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.tune.operator import anchor_block, operator_blocks, operator_function
 from tvmopt.tune.transfer import transfer_hints, transfer_trace
 

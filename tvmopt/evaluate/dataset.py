@@ -173,9 +173,7 @@ def _checked_labels(path: Path, labels: np.ndarray, stacked: bool) -> np.ndarray
             f"{labels.dtype} {labels.shape}"
         )
     if labels.size and labels.min() < 0:
-        raise ConfigError(
-            f"labels must be class indices from 0, but '{path}' holds {labels.min()}"
-        )
+        raise ConfigError(f"labels must be class indices from 0, but '{path}' holds {labels.min()}")
     return labels
 
 

@@ -58,8 +58,8 @@ def _main(folder: str) -> None:
 
 
 def _free_on_gpu() -> int:
-    from tvmopt import cuda_runtime
-    from tvmopt.cuda.graph import free_bytes
+    from tvmopt.device import cuda_runtime
+    from tvmopt.device.cuda_graph import free_bytes
 
     if problem := cuda_runtime.problem():
         raise OSError(problem)

@@ -22,9 +22,7 @@ from tvmopt.transform.anchors import anchors, is_anchor, with_layers
 _NEW_OPSET = 17
 
 
-def import_onnx(
-    model: onnx.ModelProto, layers: Sequence[Layer] | None = None
-) -> tvm.IRModule:
+def import_onnx(model: onnx.ModelProto, layers: Sequence[Layer] | None = None) -> tvm.IRModule:
     """Import a prepared model; weights become constants of the module.
 
     Args:
@@ -69,9 +67,7 @@ def _import_some_opset(
         raise
 
 
-def quiet_from_onnx(
-    model: onnx.ModelProto, indices: dict[str, int] | None = None
-) -> tvm.IRModule:
+def quiet_from_onnx(model: onnx.ModelProto, indices: dict[str, int] | None = None) -> tvm.IRModule:
     """TVM's importer without its chatter on standard output.
 
     With ``indices``, the number of each layer by node name, the anchors get their layers.

@@ -60,9 +60,7 @@ class Layer:
 
 def layer_table(model: onnx.ModelProto) -> list[Layer]:
     """List the anchors of a prepared model, those in branches of an If included."""
-    shapes: dict[str, list[int] | None] = {
-        i.name: list(i.dims) for i in model.graph.initializer
-    }
+    shapes: dict[str, list[int] | None] = {i.name: list(i.dims) for i in model.graph.initializer}
     dtypes = {i.name: i.data_type for i in model.graph.initializer}
     weights = set(shapes)
     graphs = list(_graphs(model.graph))

@@ -81,9 +81,7 @@ def session_options(model: onnx.ModelProto | str, threads: int = 0) -> ort.Sessi
     options = ort.SessionOptions()
     options.log_severity_level = 4
     if _pads_a_pool(model.graph):
-        options.add_session_config_entry(
-            "optimization.disable_specified_optimizers", "Pad_Fusion"
-        )
+        options.add_session_config_entry("optimization.disable_specified_optimizers", "Pad_Fusion")
     if threads:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

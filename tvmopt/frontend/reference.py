@@ -130,9 +130,7 @@ def check_outputs(
         AccuracyError: Naming the first output that deviates by more than ``tolerance`` allows.
     """
     if len(actual) != len(expected):
-        raise AccuracyError(
-            f"{what} must give {len(expected)} output(s), but gave {len(actual)}"
-        )
+        raise AccuracyError(f"{what} must give {len(expected)} output(s), but gave {len(actual)}")
     worst = 0.0
     for name, got, want in zip(names, actual, expected, strict=True):
         if np.asarray(got).shape != np.asarray(want).shape:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+
 def local_response_norm(
     builder: relax.BlockBuilder, data: relax.Expr, attributes: Mapping[str, Any]
 ) -> relax.Expr:

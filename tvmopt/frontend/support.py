@@ -45,10 +45,7 @@ def failing_nodes(
     Needs the shapes that :func:`tvmopt.frontend.prepare.prepare` inferred; a node with an input of
     unknown shape is skipped, since its failure alone would prove nothing.
     """
-    values = {
-        v.name: v
-        for v in [*model.graph.value_info, *model.graph.input, *model.graph.output]
-    }
+    values = {v.name: v for v in [*model.graph.value_info, *model.graph.input, *model.graph.output]}
     constants = {i.name: i for i in model.graph.initializer}
     found = []
     for index, node in enumerate(model.graph.node):
@@ -112,8 +109,11 @@ def _single_node_model(
             inputs.append(values[name])
         else:
             return None
-    outputs = [values.get(name) or helper.make_empty_tensor_value_info(name)
-               for name in node.output if name]
+    outputs = [
+        values.get(name) or helper.make_empty_tensor_value_info(name)
+        for name in node.output
+        if name
+    ]
     graph = helper.make_graph([node], "node", inputs, outputs, initializers)
     return helper.make_model(
         graph, opset_imports=list(model.opset_import), ir_version=model.ir_version

@@ -19,8 +19,10 @@ import tvm
 from tvm import s_tir, te, tirx
 from tvm.target import Target
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.llvm import pass_config
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.llvm import pass_config
+from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint, finish
+from tvmopt.kernels.cpu.hint import Hint
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.jobs import (
     WrongResultError,
@@ -34,7 +36,6 @@ from tvmopt.measure.jobs import (
 from tvmopt.measure.planted import planted_cases, replaced
 from tvmopt.measure.split import split_packing
 from tvmopt.measure.worker import one_line
-from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
 # Between two calls of a layer a network reads the weights of all others. So each call takes weights

@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmopt import host
+from tvmopt.kernels.cpu.winograd.schedule import Winograd
 from tvmopt.measure.hints import (
     Built,
     Candidates,
@@ -25,7 +26,6 @@ from tvmopt.measure.hints import (
 from tvmopt.measure.workers import Job
 from tvmopt.remote import Board
 from tvmopt.remote.session import WAIT_S
-from tvmopt.schedule.winograd import Winograd
 
 _MOST_BUILDERS = 4
 # How many times longer than others a hint of the Winograd template takes to build.
@@ -59,9 +59,7 @@ class CpuMeasurer(HintMeasurer):
         run_timeout_s: float = 20.0,
         board: Board | None = None,
     ) -> None:
-        super().__init__(
-            builders or min(_MOST_BUILDERS, host.usable_cores()), threads, scratch
-        )
+        super().__init__(builders or min(_MOST_BUILDERS, host.usable_cores()), threads, scratch)
         self._target = str(target)
         self._seed = seed
         self._timeouts = build_timeout_s, run_timeout_s

@@ -14,8 +14,13 @@ import numpy as np
 import tvm
 from tvm import IRModule, tirx
 
-from tvmopt.arch.cuda import CudaArch
-from tvmopt.cuda.modules import embed_cubins
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.apply import build_kernels, gpu_kernel
+from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
+from tvmopt.kernels.cuda.tensor_core_policy import product_of
+from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
+from tvmopt.kernels.cuda.winograd.schedule import prepare_data, prepare_out
 from tvmopt.link import link_options
 from tvmopt.measure.batch import ROUNDS, build_right, time_candidates
 from tvmopt.measure.cuda_check import (
@@ -31,11 +36,6 @@ from tvmopt.measure.jobs import numpy_dtype
 from tvmopt.measure.planted import planted_cases
 from tvmopt.measure.sustained import time_under_load
 from tvmopt.measure.worker import one_line
-from tvmopt.policy.gpu.simt_matmul import simt_matmul_hints
-from tvmopt.policy.gpu.tensor_core import product_of
-from tvmopt.schedule.gpu.apply import build_kernels, gpu_kernel
-from tvmopt.schedule.gpu.hint import GpuHint
-from tvmopt.schedule.gpu.winograd import prepare_data, prepare_out
 
 # Multiplications from which a product is large.
 _LARGE = 2**33

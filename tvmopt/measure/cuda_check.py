@@ -125,9 +125,7 @@ def _worst(compare: object, got: object, wanted: object) -> tuple[float, float]:
     return worst, largest
 
 
-def filled(
-    shape: tuple[int, ...], dtype: str, seed: int, positive: bool, device: Any
-) -> Any:
+def filled(shape: tuple[int, ...], dtype: str, seed: int, positive: bool, device: Any) -> Any:
     """Random numbers of ``shape`` on ``device``: a million of them over and over, copied there.
 
     Args:
@@ -140,9 +138,7 @@ def filled(
     return repeated(some_of(shape, dtype, seed, positive), shape, dtype, device)
 
 
-def some_of(
-    shape: tuple[int, ...], dtype: str, seed: int, positive: bool
-) -> np.ndarray:
+def some_of(shape: tuple[int, ...], dtype: str, seed: int, positive: bool) -> np.ndarray:
     """What :func:`filled` repeats: as many random numbers as ``shape`` has, at most a million."""
     count = min(math.prod(shape), _PERIOD)
     return random_array(np.random.default_rng(seed), (count,), dtype, positive)

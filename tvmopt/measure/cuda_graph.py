@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from tvmopt.cuda.graph import Stream
+from tvmopt.device.cuda_graph import Stream
 
 #: Seconds that a recorded burst lasts, about.
 BURST_S = 3e-4

@@ -16,7 +16,9 @@ import tvm
 from tvm import tirx
 
 from tvmopt import host
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cuda.hint import GpuHint
 from tvmopt.measure.hints import (
     Built,
     Candidates,
@@ -27,8 +29,6 @@ from tvmopt.measure.hints import (
     base_library,
 )
 from tvmopt.measure.workers import Job, Outcome
-from tvmopt.schedule import Hint
-from tvmopt.schedule.gpu.hint import GpuHint
 
 _MOST_BUILDERS = 16
 # Rounds that tell candidates apart: a GPU's speed varies less than a CPU's.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.measure.cpu_hints import CpuMeasurer
 from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.hints import HintMeasurer
@@ -32,6 +32,4 @@ def measurer_of(
     """
     if isinstance(arch, CudaArch):
         return CudaMeasurer(arch, scratch, seed, builders)
-    return CpuMeasurer(
-        arch.to_tvm(), threads or arch.cores, scratch, seed, builders, board=board
-    )
+    return CpuMeasurer(arch.to_tvm(), threads or arch.cores, scratch, seed, builders, board=board)

@@ -16,11 +16,11 @@ from typing import Any, Self
 
 from tvm import tirx
 
+from tvmopt.kernels.cpu.hint import Hint
 from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.jobs import numpy_dtype
 from tvmopt.measure.planted import planting
 from tvmopt.measure.workers import Job, Outcome, WorkerPool
-from tvmopt.schedule import Hint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,9 +241,7 @@ def base_library(group: Candidates) -> Path | None:
     return next((m.built.base for m in group.again if m.built is not None), None)
 
 
-def _found(
-    group: Candidates, part: Part, base: Path, outcome: Outcome
-) -> dict[int, Measured]:
+def _found(group: Candidates, part: Part, base: Path, outcome: Outcome) -> dict[int, Measured]:
     """What became of the hints of one library, by place; not timed yet."""
     if outcome.error is not None:
         return {p: Measured(group.hints[p], None, f"build: {outcome.error}") for p in part.places}

@@ -13,8 +13,8 @@ import numpy as np
 import tvm
 from tvm.target import Target
 
-from tvmopt.arch.llvm import pass_config
 from tvmopt.compare import same_non_finite
+from tvmopt.device.llvm import pass_config
 from tvmopt.errors import TvmoptError
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.planted import planted_cases, replaced

@@ -19,8 +19,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from tvmopt.schedule.winograd import WINOGRAD_ATTR
-from tvmopt.transform.skip_padding import is_read
+from tvmopt.kernels.cpu.winograd.schedule import WINOGRAD_ATTR
+from tvmopt.kernels.passes.skip_padding import is_read
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _WIDE = ("float32", "float64")

@@ -73,9 +73,7 @@ def run_batch(
         As :func:`tvmopt.measure.batch.run_batch`.
     """
     with open_session(Board(**board), session_s) as session:
-        return _run_batch(
-            session, threads, libraries, arguments, candidates, seed, rounds, planted
-        )
+        return _run_batch(session, threads, libraries, arguments, candidates, seed, rounds, planted)
 
 
 def _run_batch(
@@ -92,9 +90,7 @@ def _run_batch(
     device = session.cpu()
     modules = [upload_library(session, Path(p), f"{n}.so") for n, p in enumerate(libraries)]
     shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
-    inputs, (*_, expected) = run_reference(
-        modules[0]["reference"], shapes_and_types, seed, device
-    )
+    inputs, (*_, expected) = run_reference(modules[0]["reference"], shapes_and_types, seed, device)
     common = [tvm.runtime.tensor(array, device) for array in inputs]
     right = functools.partial(result_of, modules[0]["reference"], device=device)
     cases = planted_cases(inputs, planted, seed, right)

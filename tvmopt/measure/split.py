@@ -6,7 +6,7 @@ import dataclasses
 
 from tvm import relax, tirx
 
-from tvmopt.schedule.nest import packing_blocks
+from tvmopt.kernels.cpu.common.nest import packing_blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +37,7 @@ def split_packing(func: tirx.PrimFunc) -> Split:
     if not sources:
         return Split(func, None, ())
     # In the order of the blocks, in which the packer takes them; a schedule may pack a bias first.
-    packed = [
-        next(i for i, p in enumerate(func.params) if p.same_as(source)) for source in sources
-    ]
+    packed = [next(i for i, p in enumerate(func.params) if p.same_as(source)) for source in sources]
     builder = relax.BlockBuilder()
     kernel = builder.add_func(func.without_attr("global_symbol"), "kernel")
     types = [relax.TensorType(tuple(int(e) for e in p.shape), str(p.dtype)) for p in func.params]

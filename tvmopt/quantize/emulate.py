@@ -44,16 +44,12 @@ def round_weight(value: np.ndarray, node: onnx.NodeProto, dtype: str) -> np.ndar
     return round_keeping_sums(value, dtype).astype(np.float32)
 
 
-def quantised_activation(
-    value: np.ndarray, low: float, high: float, scheme: Scheme
-) -> np.ndarray:
+def quantised_activation(value: np.ndarray, low: float, high: float, scheme: Scheme) -> np.ndarray:
     """``DQ(Q(value))`` with the scale of the range ``low`` to ``high``."""
     unsigned = scheme.types == "u8s8"
     kind = onnx.TensorProto.UINT8 if unsigned else onnx.TensorProto.INT8
     qmin, qmax = get_qmin_qmax_for_qType(kind, symmetric=scheme.symmetric)
-    zero, scale = compute_scale_zp(
-        np.float32(low), np.float32(high), qmin, qmax, scheme.symmetric
-    )
+    zero, scale = compute_scale_zp(np.float32(low), np.float32(high), qmin, qmax, scheme.symmetric)
     zero, scale = float(zero), np.float32(scale)
     bottom, top = (0, 255) if unsigned else (-128, 127)
     steps = np.rint(value / scale)

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from tvmopt import host
-from tvmopt.arch.target import TargetSpec, set_thread_environment
+from tvmopt.device.target import TargetSpec, set_thread_environment
 from tvmopt.errors import TvmoptError
 from tvmopt.quantize.downstream import part_of, value_info
 from tvmopt.quantize.graph import Graph

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection
 
 from tvmopt import host
-from tvmopt.arch.target import TargetSpec
+from tvmopt.device.target import TargetSpec
 
 _HERTZ = 2.5e9
 _BYTES_A_SECOND_PER_CORE = 10e9

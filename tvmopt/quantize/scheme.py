@@ -55,9 +55,7 @@ class Scheme:
             )
         for name in ("per_channel", "symmetric", "activation_matmul"):
             if not isinstance(getattr(self, name), bool):
-                raise ConfigError(
-                    f"{name} must be true or false, but got {getattr(self, name)!r}"
-                )
+                raise ConfigError(f"{name} must be true or false, but got {getattr(self, name)!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form; :meth:`from_dict` reverses it."""

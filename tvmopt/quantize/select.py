@@ -138,9 +138,7 @@ def _can_join(graph: Graph, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _is_justified(
-    graph: Graph, node: onnx.NodeProto, chosen: set[str], anchors: set[str]
-) -> bool:
+def _is_justified(graph: Graph, node: onnx.NodeProto, chosen: set[str], anchors: set[str]) -> bool:
     for name in data_inputs(graph, node):
         made = source(graph, name)
         integer = made is not None and made.name in chosen

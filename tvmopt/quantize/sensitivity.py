@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 
-from tvmopt.arch.target import TargetSpec
 from tvmopt.config import LOW_DTYPES
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.dataset import Batch, Dataset
 from tvmopt.frontend.layers import Layer as TableRow
@@ -327,9 +327,7 @@ def _with_latency(
         key=lambda cost: -(cost.saved_s or 0.0),
     )
     jobs = [(nodes[c.name], dtype) for c in heaviest for dtype in ("float32", c.dtype)]
-    seconds = layer_seconds(
-        setting.model, jobs, setting.scheme, target, deadline
-    )
+    seconds = layer_seconds(setting.model, jobs, setting.scheme, target, deadline)
     return {
         key: dataclasses.replace(
             cost,

@@ -143,9 +143,7 @@ class Ladder:
         layers = tuple(sorted(skipped))
         return next((s.holds for s in self.sets if s.layers == layers), None)
 
-    def _measure(
-        self, skipped: Sequence[int], deadline: float, bar: Bar | None = None
-    ) -> bool:
+    def _measure(self, skipped: Sequence[int], deadline: float, bar: Bar | None = None) -> bool:
         known = self._known(skipped)
         if known is not None:
             return known

@@ -14,7 +14,8 @@ from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from tvmopt import cuda_runtime, host
+from tvmopt import host
+from tvmopt.device import cuda_runtime
 from tvmopt.errors import ArtifactError, EnvironmentSetupError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.versions import tvm_version

@@ -228,4 +228,3 @@ def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
     if dtype.kind == "b" and array.dtype.kind == "b":
         return array
     raise ConfigError(f"input {name!r} must hold {dtype} values, but got {array.dtype}")
-

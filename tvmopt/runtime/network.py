@@ -57,7 +57,7 @@ class LaunchedRun:
 
     def seconds(self, calls: int) -> float:
         """Mean seconds of calls in a row, by the GPU's clock."""
-        from tvmopt.cuda.graph import Stream
+        from tvmopt.device.cuda_graph import Stream
 
         stream = Stream()
         with stream.launching():
@@ -120,7 +120,7 @@ class _Recording:
 
 
 def _record(run: Callable[[], Any]) -> _Recording:
-    from tvmopt.cuda.graph import Stream
+    from tvmopt.device.cuda_graph import Stream
 
     stream = Stream()
     with stream.launching():

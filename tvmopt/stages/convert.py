@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import tvm
 
-from tvmopt.arch.target import TargetSpec
 from tvmopt.compare import BFLOAT16_TOLERANCE, HALF_TOLERANCE, MIN_COSINE
 from tvmopt.config import AUTO, ConvertConfig
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import (
     AccuracyError,
     ConfigError,
@@ -330,9 +330,7 @@ def _converted_layers(
         known = facts.get(layer.index)
         reason = skipped.get(layer.index) or converted.kept.get(layer.index, "")
         changed = dataclasses.asdict(known) if known else {}
-        rows.append(
-            dataclasses.replace(layer, **changed, skipped=bool(reason), reason=reason)
-        )
+        rows.append(dataclasses.replace(layer, **changed, skipped=bool(reason), reason=reason))
     return rows
 
 

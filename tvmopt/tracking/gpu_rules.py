@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tvmopt.arch.cuda import CudaArch
 from tvmopt.config import AUTO
+from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ConfigError
 
 _LAYOUTS = (AUTO, "NHWC", "NCHW")

@@ -283,4 +283,3 @@ def _default_storage() -> str:
     uri = tracking_uri()
     folder = Path(uri.removeprefix(_SQLITE)).parent if uri.startswith(_SQLITE + "/") else Path.cwd()
     return f"{_SQLITE}{folder / 'tvmopt-studies.db'}"
-

@@ -80,9 +80,7 @@ def work(it: Work) -> str:
                 return SPENT_TIME.format(budget.time_s)
             if budget.patience and study.stale_trials() >= budget.patience:
                 return NO_BETTER.format(budget.patience)
-            claimed = study.claim(
-                lambda tried: next_choice(study.space, tried, sampler), budget
-            )
+            claimed = study.claim(lambda tried: next_choice(study.space, tried, sampler), budget)
             if claimed is None:
                 if any(t.state == RUNNING for t in study.records()):
                     time.sleep(_POLL_S)

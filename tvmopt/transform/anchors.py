@@ -74,9 +74,7 @@ def anchors(mod: tvm.IRModule) -> list[Anchor]:
     ]
 
 
-def with_layers(
-    mod: tvm.IRModule, names: Sequence[str], indices: Sequence[int]
-) -> tvm.IRModule:
+def with_layers(mod: tvm.IRModule, names: Sequence[str], indices: Sequence[int]) -> tvm.IRModule:
     """``mod`` with the layers of its anchors, in order, written on ``main``."""
     out = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
     attrs = {NAMES_ATTR: list(names), INDICES_ATTR: [int(i) for i in indices]}

@@ -31,9 +31,7 @@ _ATTR = "op_pattern"
 class BroadcastApart:
     """Keep FuseOps from fusing a product with what broadcasts its result."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
         main = mod["main"]
         found = _broadcasts(mod, main)

@@ -52,8 +52,6 @@ def split_constants(
     return out, {var.name: data for var, data in extract.found}
 
 
-def bind_constants(
-    mod: tvm.IRModule, params: dict[str, tvm.runtime.Tensor]
-) -> tvm.IRModule:
+def bind_constants(mod: tvm.IRModule, params: dict[str, tvm.runtime.Tensor]) -> tvm.IRModule:
     """Inverse of :func:`split_constants`."""
     return relax.transform.BindParams("main", params)(mod)

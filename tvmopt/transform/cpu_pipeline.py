@@ -7,7 +7,7 @@ import tvm.s_tir  # registers the pipeline "s_tir"
 from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
-from tvmopt.transform.keep_nan import keep_nan
+from tvmopt.kernels.passes.keep_nan import keep_nan
 from tvmopt.transform.reduce_from_infinity import reduce_from_infinity
 
 #: What ``tvm.compile(..., tir_pipeline=CPU_PIPELINE)`` takes, once this module is imported.

@@ -21,8 +21,8 @@ from tvm import relax, s_tir, tirx
 from tvm.ir import GlobalVar
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.kernels.cpu.winograd.schedule import WINOGRAD_ATTR
 from tvmopt.runtime.fallback import FALLBACK
-from tvmopt.schedule.winograd import WINOGRAD_ATTR
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import DIRECT, Plan
 
@@ -57,9 +57,7 @@ def lower_direct(mod: tvm.IRModule, target: tvm.target.Target, plan: Plan) -> tv
     return lower(mod, target, winograd=False, plan=direct)
 
 
-def add_fallback(
-    mod: tvm.IRModule, lowered: tvm.IRModule, direct: tvm.IRModule
-) -> tvm.IRModule:
+def add_fallback(mod: tvm.IRModule, lowered: tvm.IRModule, direct: tvm.IRModule) -> tvm.IRModule:
     """``mod`` with the ``main`` of ``direct`` as its function ``FALLBACK``.
 
     Args:

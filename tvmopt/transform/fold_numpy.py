@@ -90,9 +90,7 @@ def _static_type(ty: relax.Type) -> tuple[tuple[int, ...] | None, str]:
 class FoldConstantNumpy:
     """Fold what NumPy can fold quickly; see the module's docstring."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
         fold = _Fold(mod)
         for var, func in mod.functions_items():

@@ -109,9 +109,7 @@ def _stored_dtypes(var: relax.Var, users: _Users) -> set[str]:
 
 
 def _is_elementwise(call: relax.Call) -> bool:
-    return (
-        isinstance(call.op, tvm.ir.Op) and call.op.name.removeprefix("relax.") in _ELEMENTWISE
-    )
+    return isinstance(call.op, tvm.ir.Op) and call.op.name.removeprefix("relax.") in _ELEMENTWISE
 
 
 def _dtype(expr: relax.Expr) -> str:

@@ -148,9 +148,7 @@ def change_between(shape: Shape, source: Form, target: Form) -> Change | None:
     return change(shape, source, target)
 
 
-def change_module(
-    shape: Shape, dtype: str, source: Form, target: Form
-) -> tvm.IRModule | None:
+def change_module(shape: Shape, dtype: str, source: Form, target: Form) -> tvm.IRModule | None:
     """A module that brings a tensor from one form to the other; None where nothing moves.
 
     Args:

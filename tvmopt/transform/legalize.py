@@ -161,9 +161,7 @@ def _conv2d_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Ex
         out_dtype=str(call.ty.dtype),
         primfunc_name_hint="conv2d_transpose",
     )
-    return builder.call_te(
-        interleave_phases, phases, **settings, primfunc_name_hint="interleave"
-    )
+    return builder.call_te(interleave_phases, phases, **settings, primfunc_name_hint="interleave")
 
 
 def _default(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -32,9 +32,7 @@ class LiftStorage:
     A ``main`` with branches or sizes that are known only at run time stays as it is.
     """
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass."""
         main = mod["main"]
         body = main.body

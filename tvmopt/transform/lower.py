@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import tvm
 from tvm import relax
 
-from tvmopt.arch.gpus import gpu_of_target
+from tvmopt.device.gpus import gpu_of_target
 from tvmopt.errors import UnsupportedOperatorError
-from tvmopt.hopper.legalize import hopper_legalize_map
 from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.legalize import Legalize, legalize_map
+from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plain_names import PlainNames
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts

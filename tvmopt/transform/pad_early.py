@@ -34,14 +34,10 @@ _ELEMENTWISE = {
 class PadEarly:
     """Pad the data of narrow NHWC convolutions where it is made; see the module's docstring."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
         rewrite = _Rewrite(mod)
-        rewrite.builder_.update_func(
-            mod.get_global_var("main"), rewrite.visit_expr(mod["main"])
-        )
+        rewrite.builder_.update_func(mod.get_global_var("main"), rewrite.visit_expr(mod["main"]))
         return rewrite.builder_.get()
 
 

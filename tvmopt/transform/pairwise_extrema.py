@@ -4,7 +4,7 @@ before -> after: ``max(stack((broadcast_to(a), b, c), axis=0), axis=0)`` ->
 ``maximum(maximum(a, b), c)``, and the same of ``min``.
 
 TVM's importer writes the first form, a reduction, which drops NaN of all tensors but the last; the
-second gives NaN for NaN of any (:mod:`tvmopt.transform.keep_nan`), as ONNX Runtime does.
+second gives NaN for NaN of any (:mod:`tvmopt.kernels.passes.keep_nan`), as ONNX Runtime does.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ class _Pairwise(PyExprMutator):
         if len(fields) > 1:  # one at least keeps its shape, and so the others need not be copied
             fields[1:] = [self._narrow(field) for field in fields[1:]]
         pairwise = _PAIRWISE[_name(call)]
-        return functools.reduce(
-            lambda a, b: self.builder_.normalize(pairwise(a, b)), fields
-        )
+        return functools.reduce(lambda a, b: self.builder_.normalize(pairwise(a, b)), fields)
 
     def _value(self, expr: relax.Expr) -> relax.Expr:
         bound = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
@@ -58,9 +56,7 @@ def _name(expr: relax.Expr) -> str:
 class PairwiseExtrema:
     """Write maxima and minima of stacked tensors pairwise; see the module's docstring."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
         pairwise = _Pairwise(mod)
         for var, func in mod.functions_items():

@@ -17,9 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 class PlainNames:
     """The pass; it renames parameters of ``main`` alone."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass."""
         main = mod["main"]
         taken: set[str] = set()

@@ -19,10 +19,11 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.errors import ConfigError
+from tvmopt.kernels.winograd_matrices import MATRICES
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.layout import convert_layout_with_report
 from tvmopt.transform.layout.layouts import cannot, parse_layouts
-from tvmopt.transform.winograd import CPU_RULE, MATRICES, WinogradRule, takes_winograd
+from tvmopt.transform.winograd import CPU_RULE, WinogradRule, takes_winograd
 
 # On ``main``: the layers whose layout nobody asked for, so that a tuner may choose.
 _FREE_ATTR = "tvmopt.free_layouts"
@@ -168,9 +169,7 @@ class PlanWinograd:
     ) -> None:
         self._plan, self._modelled, self._mark, self._rule = plan, modelled, mark, rule
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
         tiles = {
             anchor.var: (m, {LAYER_ATTR: anchor.index} if self._mark else {})

@@ -14,8 +14,8 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.kernels.cpu.common.nest import packing_blocks
 from tvmopt.runtime.fallback import FALLBACK
-from tvmopt.schedule.nest import packing_blocks
 
 _SUFFIX = "_weight_prepack"
 

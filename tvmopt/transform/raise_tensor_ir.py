@@ -119,9 +119,7 @@ def raise_tensor_ir(mod: tvm.IRModule) -> tvm.IRModule:
 class RaiseTensorIR:
     """:func:`raise_tensor_ir` as a pass."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
         return raise_tensor_ir(mod)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmopt.transform.skip_padding import constant_of, identity
+from tvmopt.kernels.passes.skip_padding import constant_of, identity
 
 
 def reduce_from_infinity(func: tirx.PrimFunc) -> tirx.PrimFunc:

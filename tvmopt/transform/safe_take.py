@@ -34,9 +34,7 @@ class _Guard(PyExprMutator):
 class GuardTake:
     """Make every look-up by a computed index safe; see the module's docstring."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
         guard = _Guard(mod)
         for var, func in mod.functions_items():

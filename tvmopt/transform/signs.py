@@ -21,7 +21,7 @@ from tvm import relax, te
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmopt.intrin import multipliable
+from tvmopt.kernels.cpu.intrinsics import multipliable
 from tvmopt.transform.conv2d import ints, output_size
 from tvmopt.transform.integer.values import static_shape
 
@@ -43,9 +43,7 @@ class MatchSigns:
     def __init__(self, target: tvm.target.Target) -> None:
         self.pairs = multipliable(target)
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
         if not self.pairs:
             return mod
@@ -158,9 +156,7 @@ class _Rewrite(PyExprMutator):
             self.builder_.call_te(window_sums, pixels, kernel, strides, dilation, **hint)
         )
 
-    def _corrected(
-        self, product: relax.Expr, sums: relax.Expr, moved: relax.Expr
-    ) -> relax.Expr:
+    def _corrected(self, product: relax.Expr, sums: relax.Expr, moved: relax.Expr) -> relax.Expr:
         """Take out of a product what moving the operand ``moved`` has put into it."""
         # x' = x + s, so that sum(x w) = sum(x' w) - s sum(w).
         shift = relax.const(_shift(str(moved.ty.dtype)), "int32")

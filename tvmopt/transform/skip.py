@@ -51,9 +51,7 @@ def parse_skip_layers(skip_layers: SkipLayers) -> tuple[int | str, ...]:
     return tuple(dict.fromkeys(parsed))
 
 
-def resolve_skip_layers(
-    layers: Sequence[NamedLayer], skip_layers: SkipLayers
-) -> dict[int, str]:
+def resolve_skip_layers(layers: Sequence[NamedLayer], skip_layers: SkipLayers) -> dict[int, str]:
     """Indices of the layers that are meant, with the reason ``"skip_layers: <pattern>"``.
 
     An operator type is ONNX's (``Conv``), Relax's (``nn.conv2d``) or its last part (``conv2d``).
@@ -65,8 +63,9 @@ def resolve_skip_layers(
     for pattern in parse_skip_layers(skip_layers):
         matched = [layer for layer in layers if _matches(layer, pattern)]
         if not matched:
-            raise ConfigError(f"skip_layers must match layers, but {pattern!r} matches none of "
-                              f"{_summary(layers)}")
+            raise ConfigError(
+                f"skip_layers must match layers, but {pattern!r} matches none of {_summary(layers)}"
+            )
         for layer in matched:
             found.setdefault(layer.index, f"skip_layers: {pattern}")
     return dict(sorted(found.items()))

@@ -43,9 +43,7 @@ class _Split:
 class StoreNarrow:
     """Move widening tails of fused functions to their users; see the module's docstring."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
         rewrite = _Rewrite(mod)
         main = mod["main"]

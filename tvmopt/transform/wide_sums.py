@@ -86,9 +86,7 @@ def _axes(call: relax.Call) -> list[int]:
 class WidenLongMeans:
     """Means of more halves than a float16 can count, in float32."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
         rewrite = _Widen(mod)
         main = mod.get_global_var("main")

@@ -19,7 +19,8 @@ import numpy as np
 from tvm import relax, te, tirx, topi
 from tvm.ir import GenericConst
 
-from tvmopt.schedule.winograd import WINOGRAD_ATTR
+from tvmopt.kernels.cpu.winograd.schedule import WINOGRAD_ATTR
+from tvmopt.kernels.winograd_matrices import MATRICES
 
 # Multiply-adds that one weight costs on its way to the core, and that the transforms cost for one
 # channel of one tile. Fitted on the best of 36 configurations of each form of 14 convolutions,
@@ -34,50 +35,6 @@ _WORTHWHILE, _NEARLY = 0.9, 0.9
 _LANES = 16
 #: TVM's number for operators to whose results elementwise ones are fused.
 OUT_ELEMENTWISE_FUSABLE = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Matrices:
-    """Of one tile size m: ``Y = at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T``.
-
-    Attributes:
-        bt: (m + 2, m + 2), transforms the data.
-        g: (m + 2, 3), transforms the weight.
-        at: (m, m + 2), transforms the products back.
-    """
-
-    bt: tuple[tuple[float, ...], ...]
-    g: tuple[tuple[float, ...], ...]
-    at: tuple[tuple[float, ...], ...]
-
-
-#: By tile size. The points are 0, 1, -1 and infinity; 2 and -2 as well for m = 4.
-MATRICES = {
-    2: Matrices(
-        bt=((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
-        g=((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
-        at=((1, 1, 1, 0), (0, 1, -1, -1)),
-    ),
-    4: Matrices(
-        bt=(
-            (4, 0, -5, 0, 1, 0),
-            (0, -4, -4, 1, 1, 0),
-            (0, 4, -4, -1, 1, 0),
-            (0, -2, -1, 2, 1, 0),
-            (0, 2, -1, -2, 1, 0),
-            (0, 4, 0, -5, 0, 1),
-        ),
-        g=(
-            (1 / 4, 0, 0),
-            (-1 / 6, -1 / 6, -1 / 6),
-            (-1 / 6, 1 / 6, -1 / 6),
-            (1 / 24, 1 / 12, 1 / 6),
-            (1 / 24, -1 / 12, 1 / 6),
-            (0, 0, 1),
-        ),
-        at=((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
-    ),
-}
 
 
 @dataclasses.dataclass(frozen=True)

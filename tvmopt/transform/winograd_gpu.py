@@ -22,10 +22,10 @@ from typing import Any
 
 from tvm import ir, relax, te, tirx
 
-from tvmopt.arch.cuda import CudaArch
-from tvmopt.schedule.gpu.winograd import WINOGRAD_DATA, WINOGRAD_OUT
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.winograd.schedule import WINOGRAD_DATA, WINOGRAD_OUT
+from tvmopt.kernels.winograd_matrices import MATRICES
 from tvmopt.transform.winograd import (
-    MATRICES,
     OUT_ELEMENTWISE_FUSABLE,
     WinogradRule,
     both_sides,

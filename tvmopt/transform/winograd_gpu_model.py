@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cuda import CudaArch
 
 # The share of a GPU's multiply-adds that a product reaches, as measured at 4096^3 (52 of 59
 # TFLOP/s on an H200), and how many more elements of depth the begin and the end of a tile cost.

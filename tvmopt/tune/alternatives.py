@@ -16,8 +16,8 @@ import numpy as np
 from tvm import IRModule, tirx
 from tvm.target import Target
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy import DefaultPolicy
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.layer_functions import lower_by_layer
 from tvmopt.transform.layer_graph import (
@@ -142,9 +142,7 @@ class Alternatives:
         return sorted(found, key=lambda c: c.predicted_us)
 
 
-def find_alternatives(
-    mod: IRModule, target: Target, arch: CpuArch
-) -> Alternatives | None:
+def find_alternatives(mod: IRModule, target: Target, arch: CpuArch) -> Alternatives | None:
     """The alternatives of a converted module; None when no layer has any.
 
     Args:
@@ -288,9 +286,7 @@ class _Problem:
         for link in alternatives.links:
             self._add(link, alternatives, latency_us)
 
-    def _add(
-        self, link: Link, alternatives: Alternatives, latency_us: Mapping[str, float]
-    ) -> None:
+    def _add(self, link: Link, alternatives: Alternatives, latency_us: Mapping[str, float]) -> None:
         ends = [self._layers.index(e) if e in self._layers else FIXED for e in _ends(link)]
         if ends == [FIXED, FIXED]:
             return
@@ -311,8 +307,7 @@ class _Problem:
     def uniform(self, layout: str) -> tuple[dict[int, Implementation], float]:
         """The plan with ``layout`` wherever it can be, and what it is predicted to take."""
         choice = [
-            layouts.index(layout if layout in layouts else layouts[0])
-            for layouts in self._layouts
+            layouts.index(layout if layout in layouts else layouts[0]) for layouts in self._layouts
         ]
         return self._plan(choice), total_cost(choice, self._unary, self._pairwise)
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tvmopt.schedule.bfloat16_rounding import NATIVE
-from tvmopt.schedule.nest import CUT
-from tvmopt.schedule.prefetch import PREFETCH
+from tvmopt.kernels.cpu.common.nest import CUT
+from tvmopt.kernels.cpu.passes.bfloat16_rounding import NATIVE
+from tvmopt.kernels.cpu.passes.prefetch import PREFETCH
 
 _ANNOTATIONS = frozenset(
     {

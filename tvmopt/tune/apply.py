@@ -12,7 +12,8 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.errors import DatabaseMismatchError, TuneError, TvmoptError, last_line
-from tvmopt.schedule import SCHEDULED_ATTR, Hint, NotApplicable, finish
+from tvmopt.kernels.cpu.apply import SCHEDULED_ATTR, NotApplicable, finish
+from tvmopt.kernels.cpu.hint import Hint
 from tvmopt.tune.database import (
     Comparison,
     DatabaseKey,
@@ -163,8 +164,8 @@ def _apply_operators(
 
 def _apply_configs(mod: IRModule, compared: dict[str, Comparison], losers: bool) -> Applied:
     """Make the kernel of each configuration anew: generated ones have no trace to replay."""
-    from tvmopt.schedule.gpu.apply import gpu_kernel
-    from tvmopt.schedule.gpu.hint import GpuHint
+    from tvmopt.kernels.cuda.apply import gpu_kernel
+    from tvmopt.kernels.cuda.hint import GpuHint
 
     updates, missing = {}, {}
     variables = {var.name_hint: var for var, _ in mod.functions_items()}

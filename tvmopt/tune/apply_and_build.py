@@ -20,14 +20,15 @@ from typing import cast
 import tvm
 from tvm import s_tir, tirx
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
-from tvmopt.arch.target import TargetSpec
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
+from tvmopt.kernels.cpu.apply import apply_hint
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cuda.hint import GpuHint
 from tvmopt.measure.device import measurer_of
 from tvmopt.measure.hints import Candidates, Measured, best_of
-from tvmopt.schedule import Hint, apply_hint
-from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.tune.apply import apply_database
 from tvmopt.tune.base import TuneOptions
 from tvmopt.tune.fast import FastStrategy
@@ -55,7 +56,7 @@ class CompileResult:
         """The function under this configuration, with its trace; None of a generated kernel."""
         if isinstance(self.config, Hint):
             return apply_hint(self.func, self.config)
-        from tvmopt.schedule.gpu.apply import apply_gpu_hint
+        from tvmopt.kernels.cuda.apply import apply_gpu_hint
 
         made = apply_gpu_hint(self.func, self.config)
         return made if isinstance(made, s_tir.Schedule) else None
@@ -127,16 +128,14 @@ class ApplyFastTuning:
         parallel_build: bool = True,
         meta_database_dir: str | Path | None = None,
     ) -> None:
-        from tvmopt.arch.target import resolve_target
+        from tvmopt.device.target import resolve_target
 
         self._topk = topk
         self._target = target or resolve_target()
         self._builders = 0 if parallel_build else 1
         self._directory = None if meta_database_dir is None else Path(meta_database_dir)
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every PrimFunc of ``mod`` that is not scheduled yet."""
         llvm, threads = self._target.to_tvm(), self._target.threads
         options = TuneOptions(trials=0, time_budget_s=0.0, threads=threads, topk=self._topk)

@@ -61,9 +61,7 @@ def minimise(
     found = _eliminate(unary, pairwise)
     if found is not None:
         return Assignment(found, total_cost(found, unary, pairwise), True)
-    tried = [
-        _improved(list(start), unary, pairwise) for start in (*starts, [0] * len(unary))
-    ]
+    tried = [_improved(list(start), unary, pairwise) for start in (*starts, [0] * len(unary))]
     best = min(tried, key=lambda choice: total_cost(choice, unary, pairwise))
     return Assignment(tuple(best), total_cost(best, unary, pairwise), False)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from tvm.target import Target
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.remote import Board
 from tvmopt.tune.database import DatabaseKey, canonical_target
 from tvmopt.tune.tasks import Task

@@ -24,7 +24,7 @@ from tvm.target import Target
 
 from tvmopt.config import GRANULARITIES
 from tvmopt.errors import DatabaseMismatchError, TuneError, in_one_line
-from tvmopt.intrin.choose import register_used
+from tvmopt.kernels.cpu.intrinsics.choose import register_used
 from tvmopt.tune.annotations import refusal
 
 WORKLOAD_FILE = "database_workload.json"

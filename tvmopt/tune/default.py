@@ -9,8 +9,8 @@ from pathlib import Path
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.tasks import Task
 
@@ -47,7 +47,7 @@ class DefaultStrategy(TuneStrategy):
 
 def schedule_task(task: Task, arch: CpuArch) -> tuple[IRModule, str]:
     """A task's module under its default schedule, and the name of the rule that gave it."""
-    from tvmopt.policy import schedule_function
+    from tvmopt.kernels.cpu.first_choice import schedule_function
 
     scheduled = schedule_function(task.mod["main"], arch)
     return IRModule({"main": scheduled.func}), str(scheduled.rule)
@@ -57,7 +57,7 @@ def default_rule(task: Task, arch: CpuArch | CudaArch) -> str:
     """Name of the rule that schedules a task which nothing was measured of."""
     if isinstance(arch, CpuArch):
         return schedule_task(task, arch)[1]
-    from tvmopt.policy.gpu.first_choice import first_kernel
+    from tvmopt.kernels.cuda.first_choice import first_kernel
 
     made = first_kernel(task.mod["main"], arch)
     return f"unscheduled: {made}" if isinstance(made, str) else made[1].template

@@ -18,14 +18,15 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch, probe
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.errors import ConfigError
+from tvmopt.kernels.cpu.apply import apply_hint
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.reranker import Reranker
+from tvmopt.kernels.cuda.hint import GpuHint
 from tvmopt.measure.device import measurer_of
 from tvmopt.measure.hints import HintMeasurer
-from tvmopt.policy.reranker import Reranker
-from tvmopt.schedule import Hint, apply_hint
-from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.budget import Deadline
 from tvmopt.tune.database import (
@@ -188,9 +189,7 @@ class _Run:
             others=tuple(m.hint.to_dict() for m in tuned.runners_up),
         )
 
-    def race(
-        self, names: Sequence[str], measurer: HintMeasurer, weights: int
-    ) -> None:
+    def race(self, names: Sequence[str], measurer: HintMeasurer, weights: int) -> None:
         """Time the best of several tasks in turns, and note those latencies instead."""
         tuned = [self._tuned[name] for name in names if name in self._tuned]
         bests = [(t, best) for t in tuned if (best := t.best) is not None and best.latency_us]
@@ -295,7 +294,7 @@ def _schedule(func: tirx.PrimFunc, hint: Hint | GpuHint) -> s_tir.Schedule | Non
     """``func`` under ``hint``; None of a generated kernel, which has no trace to keep."""
     if isinstance(hint, Hint):
         return apply_hint(func, hint)
-    from tvmopt.schedule.gpu.apply import apply_gpu_hint
+    from tvmopt.kernels.cuda.apply import apply_gpu_hint
 
     made = apply_gpu_hint(func, hint)
     return made if isinstance(made, s_tir.Schedule) else None

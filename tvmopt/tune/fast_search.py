@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tvm import tirx
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.reranker import Reranker
+from tvmopt.kernels.cpu.winograd.schedule import Winograd
+from tvmopt.kernels.policies import policy_of
+from tvmopt.kernels.ranked import Ranked, spread
 from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of, weight_bytes
-from tvmopt.policy import policy_of
-from tvmopt.policy.ranked import Ranked, spread
-from tvmopt.policy.reranker import Reranker
-from tvmopt.schedule import Hint
-from tvmopt.schedule.winograd import Winograd
 
 # Share of a function's candidates that the model alone chooses.
 _FIRST = 0.6

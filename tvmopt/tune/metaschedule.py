@@ -24,8 +24,8 @@ from typing import Any
 from tvm.target import Target
 
 from tvmopt import host
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ConfigError, EnvironmentSetupError
 from tvmopt.link import isa_of, link_options
 from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tvm.target import Target
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.default import untuned
 from tvmopt.tune.tasks import Task

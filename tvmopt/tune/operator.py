@@ -19,7 +19,7 @@ from tvm import IRModule, s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
-from tvmopt.schedule.analysis import BlockFacts, block_facts, leaf_blocks, why_not_schedulable
+from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks, why_not_schedulable
 
 FREE_ATTR = "layout_free_buffers"
 # Names of the blocks that :mod:`tvmopt.transform.winograd` puts behind its products.

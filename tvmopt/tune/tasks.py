@@ -103,9 +103,7 @@ class Task:
         return sum(math.prod(a.shape or ()) * _item_bytes(a.dtype) for a in self.arguments)
 
 
-def extract_tasks(
-    mod: IRModule, target: Target, granularity: str = "subgraph"
-) -> tuple[Task, ...]:
+def extract_tasks(mod: IRModule, target: Target, granularity: str = "subgraph") -> tuple[Task, ...]:
     """List the tasks of a lowered module.
 
     The order depends on the module alone: most arithmetic first, then by name.
@@ -161,9 +159,7 @@ def _by_operator(tasks: Iterable[Task]) -> list[Task]:
             name = f"{anchor_block(operator)} of {task.name}"
             operators[key] = task_of(name, mod, 0)
         weight = operators[key].weight + task.weight
-        operators[key] = dataclasses.replace(
-            operators[key], weight=weight, granularity="operator"
-        )
+        operators[key] = dataclasses.replace(operators[key], weight=weight, granularity="operator")
     return [*operators.values(), *others]
 
 

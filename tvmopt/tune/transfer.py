@@ -22,9 +22,10 @@ from tvm.target import Target
 from tvm.target.codegen import llvm_get_vector_width
 
 from tvmopt.errors import last_line
-from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
-from tvmopt.schedule.analysis import block_facts, leaf_blocks
-from tvmopt.schedule.stage import inline_injective, split_vector
+from tvmopt.kernels.analysis import block_facts, leaf_blocks
+from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint, finish
+from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
+from tvmopt.kernels.cpu.hint import Hint
 from tvmopt.tune.operator import anchor_block, operator_blocks, operator_function
 
 _POSTPROC = "EnterPostproc"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmopt.errors import ConfigError, DatabaseMismatchError
-from tvmopt.policy.reranker import FILE as RERANKER_FILE
+from tvmopt.kernels.cpu.reranker import FILE as RERANKER_FILE
 from tvmopt.tune.database import (
     META_FILE,
     RECORD_FILE,

@@ -7,11 +7,11 @@ import pytest
 from tvm import te, tirx
 
 from benchmarks.cuda_rows import row
-from tvmopt.arch.gpus import GPUS
+from tvmopt.device.gpus import GPUS
 from tvmopt.emulate.cuda import run
 from tvmopt.emulate.cuda.tensor_map import encode_tiled
 from tvmopt.errors import ArtifactError, BuildError, ConfigError, LimitError
-from tvmopt.policy.gpu.first_choice import first_kernel
+from tvmopt.kernels.cuda.first_choice import first_kernel
 
 H200 = GPUS["nvidia-h200"]
 _DIES = """

@@ -21,8 +21,7 @@ from tvmopt.errors import ConfigError
         ),
         (
             "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32{%0, %1}, {%0}, {%1}, {%1, %1};\\n",
-            "emu::mma<emu::Type::S8, emu::Type::S8>"
-            "({&(x), &(y)}, {(x)}, {(y)}, {(y), (y)});",
+            "emu::mma<emu::Type::S8, emu::Type::S8>({&(x), &(y)}, {(x)}, {(y)}, {(y), (y)});",
         ),
         ("fence.mbarrier_init.release.cluster;", ";"),
     ],
@@ -38,9 +37,7 @@ def test_an_unknown_instruction_is_refused(text: str) -> None:
 
 
 def test_products_of_other_types_are_refused() -> None:
-    text = (
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0}, {%1}, {%1}, {%0};"
-    )
+    text = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0}, {%1}, {%1}, {%0};"
     with pytest.raises(ConfigError, match="to be emulated, but got tf32"):
         call_of(text, ["x", "y"])
 

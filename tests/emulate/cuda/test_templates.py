@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from tvm import tirx
 
 from benchmarks.cuda_rows import row
-from tests.schedule.gpu import serial
-from tvmopt.arch.gpus import GPUS
+from tests.kernels.cuda import serial
+from tvmopt.device.gpus import GPUS
 from tvmopt.emulate.cuda import ORDERS, run
-from tvmopt.policy import policy_of
-from tvmopt.schedule.apply import NotApplicable
-from tvmopt.schedule.gpu.apply import gpu_kernel
+from tvmopt.kernels.cpu.apply import NotApplicable
+from tvmopt.kernels.cuda.apply import gpu_kernel
+from tvmopt.kernels.policies import policy_of
 
 _TOLERANCES = {"float32": 1e-4, "float16": 6e-3, "bfloat16": 2e-2, "int32": 0.0}
 _MOST = 40  # configurations of a ranking that are drawn from

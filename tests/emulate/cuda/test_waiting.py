@@ -9,12 +9,12 @@ import pytest
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmopt.arch.gpus import GPUS
+from tvmopt.device.gpus import GPUS
 from tvmopt.emulate.cuda import ORDERS, run
 from tvmopt.errors import ArtifactError
-from tvmopt.hopper.config import Config
-from tvmopt.hopper.gemm import gemm
-from tvmopt.hopper.problem import GemmProblem
+from tvmopt.kernels.cuda.hopper.config import Config
+from tvmopt.kernels.cuda.hopper.gemm import gemm
+from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 
 H200 = GPUS["nvidia-h200"]
 RNG = np.random.default_rng(0)

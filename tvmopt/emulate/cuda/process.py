@@ -20,7 +20,7 @@ import tvm
 from tvm import tirx
 
 from tvmopt import errors
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ArtifactError, ConfigError, LimitError
 
 from .arrays import read_array, write_array

@@ -98,9 +98,7 @@ _WGMMA = re.compile(
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k\d+\.\w+\.(\w+)\.(\w+) "
     rf"{_LIST}, {_REG}, {_REG}, \1(?:, 1, 1(?:, ([01]), ([01]))?)?; \}}"
 )
-_GUARDED = re.compile(
-    rf"\{{ \.reg \.pred (\w+); setp\.ne\.b32 \1, {_REG}, 0; @\1 ([^;]*); \}}"
-)
+_GUARDED = re.compile(rf"\{{ \.reg \.pred (\w+); setp\.ne\.b32 \1, {_REG}, 0; @\1 ([^;]*); \}}")
 
 
 def call_of(text: str, operands: Sequence[str]) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 
 import tvm
 
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ArtifactError, BuildError, TvmoptError
-from tvmopt.schedule.gpu.apply import build_kernels
+from tvmopt.kernels.cuda.apply import build_kernels
 
 from .arrays import read_array, write_array
 from .library import Libraries

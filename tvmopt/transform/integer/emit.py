@@ -109,9 +109,7 @@ class Emitter:
         assert total is not None
         return self.emit(relax.op.add(total, number(fixed, "float32"))) if fixed.any() else total
 
-    def _saturate(
-        self, steps: relax.Expr, params: QuantParams, low: int, high: int
-    ) -> relax.Expr:
+    def _saturate(self, steps: relax.Expr, params: QuantParams, low: int, high: int) -> relax.Expr:
         steps = self.emit(relax.op.round(steps))
         if params.zero.any():
             steps = self.emit(relax.op.add(steps, number(params.zero, "float32")))

@@ -107,9 +107,7 @@ def _average(
         (out - 1) * stride + (k - 1) * d + 1
         for out, stride, k, d in zip(shape[2:], strides, window, dilation, strict=True)
     ]
-    extra = [
-        max(0, r - b - n) for r, b, n in zip(reach, before, data.shape[2:], strict=True)
-    ]
+    extra = [max(0, r - b - n) for r, b, n in zip(reach, before, data.shape[2:], strict=True)]
     if count_padding and any(e > a for e, a in zip(extra, after, strict=True)):
         return None  # windows beyond the padding: frameworks differ in what they divide by
     tensor = term.tensor
@@ -123,10 +121,7 @@ def _average(
     total: relax.Expr | None = None
     for corner in itertools.product(*(range(k) for k in window)):
         begin = [c * d for c, d in zip(corner, dilation, strict=True)]
-        end = [
-            b + (out - 1) * s + 1
-            for b, out, s in zip(begin, shape[2:], strides, strict=True)
-        ]
+        end = [b + (out - 1) * s + 1 for b, out, s in zip(begin, shape[2:], strides, strict=True)]
         part = ctx.emitter.emit(relax.op.strided_slice(wide, axes, begin, end, strides))
         total = part if total is None else ctx.emitter.emit(relax.op.add(total, part))
     assert total is not None

@@ -83,9 +83,7 @@ def convert_layout_with_report(
     layouts = parse_layouts(desired_layouts)
     mod = raise_tensor_ir(mod)  # TensorIR says nothing of axes
     found = anchors(mod)
-    skipped = resolve_skip_layers(
-        found, config.skip_layers if skip_layers is None else skip_layers
-    )
+    skipped = resolve_skip_layers(found, config.skip_layers if skip_layers is None else skip_layers)
     auto = config.auto_skip if auto_skip is None else auto_skip
     planned = _plan(mod, found, layouts, skipped, auto)
     skipped = dict(sorted(skipped.items()))
@@ -96,9 +94,7 @@ def convert_layout_with_report(
     out = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
     out["main"] = main
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
-    return LayoutResult(
-        tvm.transform.Sequential(clean)(out), skipped, tuple(walk.forms.changes)
-    )
+    return LayoutResult(tvm.transform.Sequential(clean)(out), skipped, tuple(walk.forms.changes))
 
 
 def _plan(

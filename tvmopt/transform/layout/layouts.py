@@ -56,9 +56,7 @@ def parse_layouts(desired: Mapping[str, str | Sequence[str]]) -> dict[str, ConvL
     for op, wanted in desired.items():
         name = op.removeprefix("relax.")
         if name not in _LETTERS:
-            raise ConfigError(
-                f"desired_layouts must be for {', '.join(_LETTERS)}, but got {op!r}"
-            )
+            raise ConfigError(f"desired_layouts must be for {', '.join(_LETTERS)}, but got {op!r}")
         parts = [wanted] if isinstance(wanted, str) else list(wanted)
         if not 1 <= len(parts) <= 2 or not all(isinstance(part, str) for part in parts):
             raise ConfigError(

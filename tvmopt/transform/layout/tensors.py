@@ -225,9 +225,7 @@ class Forms:
         tensor.forms[form] = held
         return held
 
-    def _change(
-        self, tensor: Tensor, held: relax.Expr, source: Form, target: Form
-    ) -> relax.Expr:
+    def _change(self, tensor: Tensor, held: relax.Expr, source: Form, target: Form) -> relax.Expr:
         step = change(tensor.shape, source, target)
         assert step is not None
         if step.split is not None:

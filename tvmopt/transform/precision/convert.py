@@ -136,9 +136,7 @@ class _Weights:
         """The weight of a convolution, rounded so that each kernel keeps its sum."""
         return self._once(constant, lambda data: round_keeping_sums(data, self.dtype))
 
-    def _once(
-        self, constant: relax.Expr, cast: Callable[[np.ndarray], np.ndarray]
-    ) -> relax.Expr:
+    def _once(self, constant: relax.Expr, cast: Callable[[np.ndarray], np.ndarray]) -> relax.Expr:
         key = constant.__hash__()
         if key not in self._cast:
             low = relax.const(np.ascontiguousarray(cast(constant.value.numpy())), self.dtype)

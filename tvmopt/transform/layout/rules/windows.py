@@ -101,9 +101,7 @@ def _in_layout(
             not blocked or (blocked == [channel] and data.shape[channel] > 1)
         )
 
-    return one_input(
-        data, possible, lambda form, expr: emit(form.name(letters), expr), also=also
-    )
+    return one_input(data, possible, lambda form, expr: emit(form.name(letters), expr), also=also)
 
 
 def _ints(values: Any) -> list[int]:

@@ -1,0 +1,1 @@
+"""What code runs on: dtypes, CPUs, GPUs."""

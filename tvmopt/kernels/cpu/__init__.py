@@ -1,0 +1,1 @@
+"""CPU kernels: one folder a family; `common` and `passes` are shared by families."""

@@ -1,0 +1,1 @@
+"""Parts that several CPU families share: loop nests, packing, costs."""

@@ -1,0 +1,294 @@
+"""Steps that several rules share: pick a vector length, vectorise, parallelise, inline.
+
+A *stage* is a block with a loop nest of its own under the root. "Work" counts iterations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from tvm import IRModule, s_tir, tirx
+from tvm.s_tir import ScheduleError
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
+from tvmopt.kernels.cpu.hint import MAX_VECTOR_REGISTERS, Hint
+
+# Below this much work a parallel launch (2 to 10 us) costs more than it saves.
+PARALLEL_WORK = 16 * 1024
+# Expressions in a block from which on nothing that is read twice is inlined into it: TVM's
+# simplifier takes seconds over nested conditions of a few hundred.
+MAX_INLINED_SIZE = 300
+# Nested exp, tanh, erf and sigmoid: each uses its argument several times, and TVM's code generator
+# puts the argument in again at every use. Two take it 0.1 s, three 18 s.
+MAX_MATH_DEPTH = 2
+# Calls worth computing once a row rather than once an element.
+_COSTLY = frozenset(
+    {
+        "tirx.exp",
+        "tirx.erf",
+        "tirx.tanh",
+        "tirx.sqrt",
+        "tirx.rsqrt",
+        "tirx.log",
+        "tirx.pow",
+        "tirx.sigmoid",
+        "tirx.sin",
+        "tirx.cos",
+    }
+)
+
+
+def divisors(extent: int, limit: int) -> list[int]:
+    """The divisors of ``extent`` up to ``limit``, ascending: splits by others need predicates."""
+    return [d for d in range(1, min(extent, limit) + 1) if extent % d == 0]
+
+
+def vector_length(extent: int, lanes: int, registers: int = MAX_VECTOR_REGISTERS) -> int:
+    """The divisor of ``extent`` to vectorise by, at most ``registers`` vectors of ``lanes`` long.
+
+    A split that does not divide puts a predicate into the vectorised loop, and TVM then makes it
+    scalar; so only divisors count. Among them the one that wastes the fewest lanes wins, then the
+    longest: 3136 -> 64, 49 -> 49 (4 registers of 16, 77 % used), 14 -> 14, 1009 -> 1.
+    """
+    best, best_score = 1, (0.0, 0)
+    for length in divisors(extent, registers * lanes):
+        score = (length / (math.ceil(length / lanes) * lanes), length)
+        if score > best_score:
+            best, best_score = length, score
+    return best
+
+
+@dataclasses.dataclass(frozen=True)
+class Tail:
+    """Adjacent axes that are one contiguous axis in memory.
+
+    Attributes:
+        axes: Their indices, axes of extent 1 included.
+        inner: Index of the fastest one whose extent is not 1.
+        extent: Product of their extents.
+    """
+
+    axes: tuple[int, ...]
+    inner: int
+    extent: int
+
+
+def contiguous_tail(facts: BlockFacts, order: Sequence[int]) -> Tail | None:
+    """The longest tail of the axes ``order`` that is one contiguous axis in every access.
+
+    A tail qualifies when in each access it either walks memory with one constant step or is
+    broadcast, and no condition depends on it; then fusing it costs no division. None when no axis
+    qualifies or all have extent 1.
+    """
+    accesses = [facts.write, *facts.reads]
+    start, inner, outer = len(order), None, None
+    for position in reversed(range(len(order))):
+        i = order[position]
+        if facts.axes[i].extent > 1:
+            if facts.conditional[i] or any(a.strides[i] is None for a in accesses):
+                break
+            if outer is None:
+                inner = i
+            elif not all(_nests(a, i, outer, facts.axes[outer].extent) for a in accesses):
+                break
+            outer = i
+        start = position
+    if inner is None:
+        return None
+    axes = tuple(order[start:])
+    return Tail(axes, inner, math.prod(facts.axes[i].extent for i in axes))
+
+
+def _nests(access: Access, outer: int, inner: int, extent: int) -> bool:
+    step = access.strides[inner]
+    return step is not None and access.strides[outer] == step * extent
+
+
+def vectorizes_well(facts: BlockFacts, axis: int) -> bool:
+    """Whether vectorising ``axis`` gives vector loads and stores rather than gathers."""
+    if facts.divides or facts.conditional[axis] or facts.write.strides[axis] != 1:
+        return False
+    return all(a.strides[axis] in (0, 1) for a in facts.reads)
+
+
+def collapse_map(facts: BlockFacts, axes: Sequence[int], arity: int) -> tirx.IndexMap:
+    """The index map of ``arity`` indices that makes the adjacent ``axes`` one, row-major."""
+    first, last = axes[0], axes[-1]
+    extents = [axis.extent for axis in facts.axes]
+
+    def collapse(*indices: tirx.Var) -> list[Any]:
+        flat = indices[first]
+        for i in range(first + 1, last + 1):
+            flat = flat * extents[i] + indices[i]
+        return [*indices[:first], flat, *indices[last + 1 :]]
+
+    return tirx.IndexMap.from_func(collapse, ndim=arity)
+
+
+def collapse_axes(sch: s_tir.Schedule, block: SBlockRV, axes: Sequence[int]) -> None:
+    """Make adjacent axes of ``block`` one axis; the buffers stay as they are.
+
+    Before -> after::
+
+        for c, y, x: B[c, y, x] = A[c, y, x]
+        for c, yx: B[c, yx // X, yx % X] = A[c, yx // X, yx % X]
+    """
+    if len(axes) > 1:
+        facts = block_facts(sch, block)
+        sch.transform_block_layout(block, collapse_map(facts, axes, len(facts.axes)))
+
+
+def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: Hint, work: int) -> None:
+    """Make the head of ``loops`` parallel when there is enough work and the hint allows it.
+
+    Before -> after, for 2 cores and loops of 3, 32 and 7::
+
+        for a, b, c: ...   ->   for ab in T.parallel(96): for c: ...
+
+    Only as many loops are fused as tasks are needed: each further one adds divisions.
+    """
+    if work < PARALLEL_WORK or hint.arch.cores < 2 or hint.tasks == 0:
+        return
+    wanted = hint.arch.cores * hint.tasks
+    head: list[LoopRV] = []
+    tasks = 1
+    for loop in loops:
+        extent = int(sch.get(loop).extent)
+        if tasks * extent > wanted and extent > 1:
+            # The smallest divisor that gives enough tasks; the rest stays a serial loop.
+            part = min(d for d in range(1, extent + 1) if extent % d == 0 and tasks * d >= wanted)
+            if part < extent:
+                loop, _ = sch.split(loop, [part, extent // part])
+            head.append(loop)
+            tasks *= part
+            break
+        head.append(loop)
+        tasks *= extent
+        if tasks >= wanted:
+            break
+    if tasks > 1:
+        sch.parallel(sch.fuse(*head) if len(head) > 1 else head[0])
+
+
+def vectorize_tail(
+    sch: s_tir.Schedule, facts: BlockFacts, loops: Sequence[LoopRV], hint: Hint
+) -> list[LoopRV]:
+    """Vectorise the contiguous tail of ``loops``, the loops of the last ``len(loops)`` axes.
+
+    Returns:
+        The loops around the vector, outermost first.
+    """
+    first = len(facts.axes) - len(loops)
+    tail = contiguous_tail(facts, range(first, len(facts.axes)))
+    if tail is None or not vectorizes_well(facts, tail.inner):
+        return list(loops)
+    members = [loops[i - first] for i in tail.axes]
+    outer = list(loops[: len(loops) - len(members)])
+    inner = sch.fuse(*members) if len(members) > 1 else members[0]
+    return [*outer, split_vector(sch, inner, hint.arch.lanes(facts.dtype), hint.vectors)]
+
+
+def inline_copies(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Inline into ``block`` those producers that only copy (a pad by nothing, a reshape)."""
+    for producer in sch.get_producers(block):
+        facts = block_facts(sch, producer)
+        if (
+            len(facts.reads) == 1
+            and facts.reads[0].strides == facts.write.strides
+            and facts.reads[0].buffer.dtype == facts.write.buffer.dtype
+            and not any(facts.conditional)
+            and not facts.calls
+            and not facts.reduction
+        ):
+            try:
+                sch.compute_inline(producer)
+            except ScheduleError:
+                continue  # then it is a stage of its own
+
+
+def inline_read_once(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Inline into the reduction ``block`` what makes elements that it reads once each (a cast)."""
+    for producer in sch.get_producers(block):
+        facts = block_facts(sch, producer)
+        if (
+            not facts.reduction
+            and not any(facts.conditional)
+            and all(read.strides == facts.write.strides for read in facts.reads)
+            and len(sch.get_consumers(producer)) == 1
+            and block_facts(sch, block).work <= facts.work
+        ):
+            try:
+                sch.compute_inline(producer)
+            except ScheduleError:
+                continue  # then it is a stage of its own
+
+
+def inline_injective(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
+    """Inline every block without reduction into its consumers, where that repeats little work.
+
+    Blocks named in ``kept`` stay.
+
+    A block stays when it writes an output, when its consumer is a reduction, when it is costly and
+    read much more often than it is computed, or when the expression would grow too large (a chain
+    of blocks that each read their predecessor twice doubles it every time) or nest too many of the
+    functions that :mod:`.vector_math` rewrites.
+    """
+    outputs = {sch.get(b).name_hint for b in sch.get_output_blocks("root")}
+    for block in leaf_blocks(sch):
+        name = sch.get(block).name_hint
+        if name in outputs or name in kept:
+            continue
+        facts = block_facts(sch, block)
+        consumers = [block_facts(sch, c) for c in sch.get_consumers(block)]
+        if facts.reduction or not consumers or any(c.reduction for c in consumers):
+            continue
+        repeated = sum(c.work for c in consumers) >= 4 * facts.work
+        if repeated and facts.calls & _COSTLY:
+            continue
+        uses = sum(r.buffer.same_as(facts.write.buffer) for c in consumers for r in c.reads)
+        if uses > 1 and max(c.size for c in consumers) + uses * facts.size > MAX_INLINED_SIZE:
+            continue
+        depth = facts.math_depth
+        if depth and depth + max(c.math_depth for c in consumers) > MAX_MATH_DEPTH:
+            continue
+        try:
+            sch.compute_inline(block)
+        except ScheduleError:
+            continue  # then it is a stage of its own
+
+
+def inlined_reductions(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[str]] | None:
+    """A schedule of ``func`` with all inlined that can be, and the names of its reductions.
+
+    None when there is no reduction, or more than one result.
+    """
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    reductions = [facts.name for facts in all_facts(sch) if facts.reduction]
+    if not reductions or len(sch.get_output_blocks("root")) != 1:
+        return None
+    inline_injective(sch)
+    for name in reductions:
+        inline_copies(sch, sch.get_sblock(name))
+        inline_read_once(sch, sch.get_sblock(name))
+    return sch, reductions
+
+
+def split_vector(
+    sch: s_tir.Schedule, loop: LoopRV, lanes: int, registers: int = MAX_VECTOR_REGISTERS
+) -> LoopRV:
+    """Vectorise the inner part of ``loop``, as long as :func:`vector_length` says.
+
+    Returns:
+        The loop around the vector; ``loop`` itself where there is none.
+    """
+    extent = int(sch.get(loop).extent)
+    length = vector_length(extent, lanes, registers)
+    if length == 1:
+        return loop
+    rest, vector = sch.split(loop, [extent // length, length])
+    sch.vectorize(vector)
+    return rest

@@ -1,0 +1,1 @@
+"""One reduction with many independent outputs, without a register tile."""

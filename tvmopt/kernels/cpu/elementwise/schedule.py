@@ -1,0 +1,32 @@
+"""Functions without reduction: elementwise chains and data movement.
+
+Transpose, concat, pad, resize, slice, gather, cast and chains of arithmetic become one pass over
+the output: everything is inlined into the last block, whose contiguous inner axes are vectorised
+and whose outer axes are shared out over the cores.
+"""
+
+from __future__ import annotations
+
+from tvm import IRModule, s_tir, tirx
+
+from tvmopt.kernels.analysis import block_facts, leaf_blocks
+from tvmopt.kernels.cpu.common.injective import schedule_injective
+from tvmopt.kernels.cpu.common.stage import inline_injective
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.template import Template
+
+
+class Elementwise(Template):
+    """Inline all, then parallelise and vectorise what is left."""
+
+    name = "elementwise"
+
+    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+        """Schedule ``func``, or None when it holds a reduction."""
+        sch = s_tir.Schedule(IRModule({"main": func}))
+        if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
+            return None
+        inline_injective(sch)
+        for block in leaf_blocks(sch):
+            schedule_injective(sch, block, hint, cut=True)
+        return sch

@@ -1,0 +1,34 @@
+"""Tensor intrinsics: instructions that multiply and add several narrow numbers at once.
+
+One family a file. An intrinsic is registered with TVM when a schedule first uses it.
+"""
+
+from tvmopt.kernels.cpu.intrinsics.amx_configuration import with_tile_configuration
+from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic
+from tvmopt.kernels.cpu.intrinsics.choose import (
+    DOTS,
+    TILES,
+    dot_named,
+    find_dot,
+    find_tile,
+    multipliable,
+)
+from tvmopt.kernels.cpu.intrinsics.mmla import MMLA, MatrixIntrinsic
+from tvmopt.kernels.cpu.intrinsics.tile import TileIntrinsic, largest_step
+from tvmopt.kernels.cpu.intrinsics.used import instructions_used
+
+__all__ = [
+    "DOTS",
+    "MMLA",
+    "TILES",
+    "DotIntrinsic",
+    "MatrixIntrinsic",
+    "TileIntrinsic",
+    "dot_named",
+    "find_dot",
+    "find_tile",
+    "instructions_used",
+    "largest_step",
+    "multipliable",
+    "with_tile_configuration",
+]

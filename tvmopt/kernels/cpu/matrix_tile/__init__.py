@@ -1,0 +1,1 @@
+"""GEMM and convolution on matrix units (AMX)."""

@@ -1,0 +1,93 @@
+"""Configurations of the matrix tile, with what each is expected to cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.stage import divisors
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
+from tvmopt.kernels.cpu.matrix_tile.schedule import MatrixTile, shaped
+from tvmopt.kernels.cpu.register_tile.configs import loop_orders
+from tvmopt.kernels.cpu.register_tile.cost import RegisterTileModel
+from tvmopt.kernels.cpu.register_tile.form import Form
+from tvmopt.kernels.ranked import Ranked
+
+_MOST_ROWS, _COLUMNS = 16, 16
+# Lines of 64 bytes that are loaded into tiles in one cycle, and cycles a step costs besides.
+_LINES, _STEP = 2.0, 4.0
+
+
+def matrix_tile_hints(form: Form, arch: CpuArch) -> list[Ranked]:
+    """Every sensible configuration of ``form``, unordered; none where ``arch`` has no tiles."""
+    tile = form.tile(arch)
+    if tile is None:
+        return []
+
+    def steps(hint: Hint) -> tuple[int, float]:
+        block = shaped(form, hint)
+        assert block is not None, "only hints that fit are ranked"
+        return form.facts.reduced // block.block_k, step_cycles(block)
+
+    model = RegisterTileModel(form, arch, steps)
+    hints = (hint for hint in _hints(form, tile, arch) if shaped(form, hint) is not None)
+    return [model.rank(hint) for hint in hints]
+
+
+def step_cycles(tile: TileIntrinsic) -> float:
+    """Cycles of one step of a block of tiles: a product takes one a row, whatever its depth."""
+    multiply = tile.row_blocks * tile.column_blocks * tile.rows
+    load = (tile.row_blocks * tile.rows + tile.column_blocks * tile.kbytes / 4) / _LINES
+    return max(multiply, load) + _STEP
+
+
+def _hints(form: Form, tile: TileIntrinsic, arch: CpuArch) -> Iterator[Hint]:
+    facts = form.facts
+    extents = form.extents
+    rows = [facts.spatial.index(i) for i in form.rows]
+    columns = [facts.spatial.index(i) for i in form.columns]
+    for width in (2 * _COLUMNS, _COLUMNS):
+        if width > extents[-1]:
+            continue
+        for sizes in _row_sizes(form, rows):
+            block = [sizes.get(p, 1) for p in range(len(extents) - 1)] + [width]
+            orders = loop_orders(extents, block, rows, columns, bool(form.producers), arch)
+            for order, parallel, stage in orders:
+                yield Hint(
+                    MatrixTile.name,
+                    arch,
+                    block=tuple(block),
+                    order=order,
+                    parallel=parallel,
+                    stage=stage,
+                    pack="constant" if form.constant else "call",
+                    intrin=tile.name,
+                )
+
+
+def _row_sizes(form: Form, rows: list[int]) -> Iterator[dict[int, int]]:
+    """Rows of which axes share a block: of one line, or of two."""
+    size = {p: form.facts.axes[form.facts.spatial[p]].extent for p in rows}
+    wide = [p for p in rows if size[p] > 1][-2:]
+    if not wide:
+        yield {}
+        return
+    inner = wide[-1]
+    counts = divisors(size[inner], _MOST_ROWS)[-3:]
+    filled = _can_be_filled(form, inner)
+    if counts[-1] < min(_MOST_ROWS // 2, size[inner]) and filled:
+        counts.append(min(_MOST_ROWS, size[inner]))  # the last block is filled up with zeros
+    for count in counts:
+        yield {inner: count}
+        if 2 * count <= size[inner] and (filled or size[inner] % (2 * count) == 0):
+            yield {inner: 2 * count}
+        if len(wide) == 2 and size[wide[0]] % 2 == 0:
+            yield {wide[0]: 2, inner: count}
+
+
+def _can_be_filled(form: Form, position: int) -> bool:
+    """Whether there can be a copy of the data with more rows: they follow one another, unshared."""
+    axes, channels = form.facts.axes, form.facts.axes[form.contiguous].extent
+    shared = sum(axes[i].extent > 1 for i in form.facts.reduction) > 1
+    return not shared and form.data.strides[form.facts.spatial[position]] == channels

@@ -1,0 +1,1 @@
+"""TensorIR passes on scheduled CPU functions."""

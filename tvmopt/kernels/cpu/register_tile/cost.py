@@ -1,0 +1,189 @@
+"""What a configuration of the register tile is expected to cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.cost import (
+    COPY,
+    LAUNCH,
+    REMOTE,
+    Tile,
+    bandwidth,
+    imbalance,
+    tile_cost,
+)
+from tvmopt.kernels.cpu.common.region import Region
+from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.register_tile.form import Form
+from tvmopt.kernels.ranked import Ranked
+
+# Bytes that writing one byte drives out of a cache: its line is read first.
+_WRITTEN = 1.0
+
+
+class RegisterTileModel:
+    """Costs of one function's configurations.
+
+    Args:
+        form: The function, made ready.
+        arch: The CPU.
+        steps: Steps that the reduction takes for a hint, and the cycles of one, where a matrix
+            unit multiplies; None for vectors.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        arch: CpuArch,
+        steps: Callable[[Hint], tuple[int, float]] | None = None,
+    ) -> None:
+        facts = form.facts
+        self._form, self._arch = form, arch
+        self._extents = form.extents
+        self._data = Region(form.data, facts)
+        self._itemsize = form.weight.buffer.dtype.itemsize
+        self._weight_fixed = [form.weight.strides[i] == 0 for i in facts.spatial]
+        self._data_fixed = [form.data.strides[i] == 0 for i in facts.spatial]
+        self._steps = steps
+        self._depth = form.depth(arch)
+        self._inner = form.steps(arch)
+
+    def rank(self, hint: Hint) -> Ranked:
+        """Modelled cycles of ``hint``, with what they are made of."""
+        arch, block, extents = self._arch, hint.block, self._extents
+        tiles, axes = self._loops(hint)
+        vectors = math.ceil(block[-1] / arch.lanes(self._form.facts.dtype))
+        rows = math.prod(block[:-1])
+        steps, cycles = self._form.facts.reduced // self._depth, 0.0
+        weight_block = steps * vectors * arch.simd_bytes
+        if self._steps is not None:
+            steps, cycles = self._steps(hint)
+        weight_fixed = [self._weight_fixed[axis] for axis in axes]
+        data_fixed = [self._data_fixed[axis] for axis in axes]
+        inside = self._inside(hint, tiles, axes, weight_block)
+        weight_reuse = 1.0 if hint.accumulate else _reuse(hint, tiles, inside, weight_fixed)
+        data_reuse = _reuse(hint, tiles, inside, data_fixed)
+        tasks = math.prod(tiles[p] for p in hint.order[: hint.parallel])
+        cores = arch.cores if hint.parallel else 1
+        uses = math.prod(t for t, fixed in zip(tiles, weight_fixed, strict=True) if fixed)
+        rounds, far = self._rounds(hint, tiles, inside)
+        run = tiles[len(block) - 1] if self._ends_in_columns(hint) else 1
+        tile = Tile(
+            rows=rows,
+            vectors=vectors,
+            depth=steps,
+            tiles=math.prod(tiles),
+            weight_block=weight_block,
+            weight_reuse=weight_reuse,
+            weight_uses=max(1.0, uses / cores),
+            spills=self._inner // hint.rstep if hint.accumulate else 0,
+            data_block=self._data.bytes(block),
+            data_reuse=data_reuse,
+            out_bytes=rows * block[-1] * self._itemsize * 2,
+            out_run=block[-1] * self._itemsize * run,
+            out_total=math.prod(extents) * self._itemsize,
+            imbalance=imbalance(tasks, arch.cores) if hint.parallel else 1.0,
+            parallel=hint.parallel > 0,
+            inner=self._inner,
+            guarded=hint.parallel > 1
+            and any(p < len(block) and extents[p] % block[p] for p in hint.order[: hint.parallel]),
+            weight_rounds=rounds,
+            weight_far=far,
+            step=cycles,
+        )
+        cost = tile_cost(tile, arch)
+        stage = self._stage_cycles(hint, tiles, axes) + self._pack_cycles(hint)
+        remote = self._remote_cycles(hint, tiles, axes)
+        facts = (
+            cost.compute,
+            cost.traffic,
+            cost.overhead,
+            stage,
+            weight_reuse,
+            data_reuse,
+            tasks / arch.cores,
+            float(tile.guarded),
+        )
+        return Ranked(hint, cost.total + stage + remote, facts)
+
+    def _ends_in_columns(self, hint: Hint) -> bool:
+        return hint.order[-1] == len(self._extents) - 1
+
+    def _loops(self, hint: Hint) -> tuple[list[int], list[int]]:
+        """Trips of the loops that ``hint.order`` counts, and the axis that each walks."""
+        tiles = [math.ceil(e / b) for e, b in zip(self._extents, hint.block, strict=True)]
+        axes = list(range(len(tiles)))
+        for axis, size in enumerate(hint.task):
+            if size:
+                tiles[axis] = size // hint.block[axis]
+                tiles.append(math.ceil(self._extents[axis] / size))
+                axes.append(axis)
+        return tiles, axes
+
+    def _rounds(self, hint: Hint, tiles: list[int], inside: list[float]) -> tuple[float, float]:
+        """How often one core goes through all weights, and the bytes it touches each time."""
+        if len(hint.order) == len(self._extents):
+            return 1.0, 1.0
+        parts = len(self._extents)
+        place = hint.order.index(parts)
+        cores = self._arch.cores if place < hint.parallel else 1
+        within = len(hint.order) - 1 - place
+        return max(1.0, tiles[parts] / cores), inside[within]
+
+    def _inside(
+        self, hint: Hint, tiles: list[int], axes: list[int], weight_block: float
+    ) -> list[float]:
+        """Bytes touched by the tile, by one run of the innermost loop, of the one around it, ...
+
+        Weight, data, and what is written.
+        """
+        found = []
+        span, columns = list(hint.block), 1
+        for p in (*reversed(hint.order), None):
+            written = _WRITTEN * math.prod(span) * self._itemsize
+            found.append(weight_block * columns + self._data.bytes(span) + written)
+            if p is None:
+                break
+            axis = axes[p]
+            span[axis] = min(self._extents[axis], span[axis] * tiles[p])
+            if not self._weight_fixed[axis]:
+                columns *= tiles[p]
+        return found
+
+    def _stage_cycles(self, hint: Hint, tiles: list[int], axes: list[int]) -> float:
+        """Cycles of the producers: a pass of their own, or a copy for each run of some loops."""
+        if not self._form.producers:
+            return 0.0
+        arch = self._arch
+        size = self._data.bytes(self._extents)
+        if not hint.stage:
+            return 2 * size / bandwidth(size, arch) / arch.cores + LAUNCH
+        span = list(hint.block)
+        for p in hint.order[hint.stage :]:
+            span[axes[p]] = min(self._extents[axes[p]], span[axes[p]] * tiles[p])
+        runs = math.prod(tiles[p] for p in hint.order[: hint.stage])
+        return runs * self._data.bytes(span) / COPY / (arch.cores if hint.parallel else 1)
+
+    def _remote_cycles(self, hint: Hint, tiles: list[int], axes: list[int]) -> float:
+        """Cycles of one core to get the data that others have written."""
+        shares = [(axes[p], tiles[p]) for p in hint.order[: hint.parallel]]
+        return self._data.remote_bytes(self._extents, shares, self._arch) / REMOTE
+
+    def _pack_cycles(self, hint: Hint) -> float:
+        """Cycles of packing the weight at every call."""
+        if hint.pack != "call":
+            return 0.0
+        shape = [int(e) for e in self._form.weight.buffer.shape]
+        size = math.prod(shape) * self._itemsize
+        return 2 * size / COPY / self._arch.cores + LAUNCH
+
+
+def _reuse(hint: Hint, tiles: list[int], inside: list[float], fixed: Sequence[bool]) -> float:
+    """Bytes touched between two uses: those inside the innermost loop that does not move it."""
+    for k, p in enumerate(reversed(hint.order)):
+        if tiles[p] > 1 and fixed[p]:
+            return inside[k]
+    return inside[-1]

@@ -1,0 +1,1 @@
+"""Pooling whose vector axis is strided."""

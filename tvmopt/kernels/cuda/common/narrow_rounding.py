@@ -1,0 +1,36 @@
+"""Rounding of narrow floats by way of float32, because CUDA has no function of TVM's name for it.
+
+before -> after, for a value or a vector of any length::
+
+    nearbyint(x)     float16(nearbyint(float32(x)))
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmopt.kernels.cpu.intrinsics.calls import called
+
+_NARROW = ("float16", "bfloat16")
+
+
+def round_widely(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite every TensorIR function of a module before its intrinsics are lowered."""
+    updates = {}
+    for var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            body = tvm_ffi.structural_map(func.body, (ir.Call, _wide), order="post")
+            updates[var] = func.with_body(body)
+    out = mod.clone()
+    out.update(tvm.IRModule(updates))
+    return out
+
+
+def _wide(call: ir.Call) -> ir.Expr:
+    dtype, _, lanes = str(getattr(call.ty, "dtype", "")).partition("x")
+    if called(call) != "nearbyint" or dtype not in _NARROW:
+        return call
+    wide = f"float32x{lanes}" if lanes else "float32"
+    return tirx.Cast(str(call.ty.dtype), tirx.nearbyint(tirx.Cast(wide, call.args[0])))

@@ -1,0 +1,361 @@
+"""A sum of products made ready for a GPU: C[s, i, j] += A[s, i, k] * B[s, j, k].
+
+Matmul in any order of its operands' axes, batched or not, and convolution (as implicit GEMM) become
+one form. What surrounds the product stays where it is; templates draw it into their copies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+from tvm.ir import IRModule
+from tvm.s_tir import ScheduleError
+from tvm.s_tir.schedule import SBlockRV
+
+from tvmopt.kernels.analysis import Axis, BlockFacts, block_facts, leaf_blocks, variables
+from tvmopt.kernels.cuda.common.inlining import inline_producers
+from tvmopt.kernels.cuda.common.runs import aligned_run, contiguous_run
+
+#: Elements of the longest vector that a thread moves at once, by their bytes: 16 bytes.
+VECTOR_BYTES = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """One factor of the product.
+
+    Attributes:
+        index: Which of the anchor's reads it is.
+        dtype: Type of its elements as they are multiplied.
+        size: Bytes of the widest element in memory that it is made of.
+        contiguous: The axis along which its elements lie side by side: ``"k"``, or ``"x"``, its
+            data-parallel one; ``""`` when there is none.
+        run: Elements along it of which each aligned group lies aligned in memory: a power of two.
+        plain: Whether it is read as it is, or zero where it is padded: no arithmetic.
+        padded: Whether a condition says where it is zero.
+    """
+
+    index: int
+    dtype: str
+    size: float
+    contiguous: str
+    run: int
+    plain: bool
+    padded: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A function whose product has the normal form.
+
+    Attributes:
+        sch: Its schedule; the operands go through copies of the normal form.
+        anchor: The product; its loops are those of ``s, i, j, k``.
+        extents: Of ``s, i, j, k``.
+        a: The factor that has the axis ``i``.
+        b: The factor that has the axis ``j``, along which results lie side by side.
+        sums: Type of the sums.
+        out: Type of the result.
+        out_run: Elements of the result along ``j`` of which each aligned group lies aligned in
+            memory: a power of two.
+        read: Bytes of everything that the epilogue reads besides the sums.
+        unique: Bytes of each factor in memory; a convolution reads its image many times.
+    """
+
+    sch: s_tir.Schedule
+    anchor: SBlockRV
+    extents: tuple[int, int, int, int]
+    a: Operand
+    b: Operand
+    sums: str
+    out: str
+    out_run: int
+    read: int
+    unique: tuple[int, int]
+
+    def ragged(self, operand: Operand, tile: int, step: int) -> bool:
+        """Whether tiles of ``operand`` reach beyond it.
+
+        Args:
+            operand: One of both.
+            tile: Rows, or columns, of a tile.
+            step: Elements of the reduction that every tile's part is a multiple of.
+        """
+        edge = self.extents[1] if operand is self.a else self.extents[2]
+        return bool(edge % tile or self.extents[3] % step)
+
+    @property
+    def copies(self) -> tuple[Operand, Operand]:
+        """Both factors."""
+        return self.a, self.b
+
+
+def normalise(func: tirx.PrimFunc) -> Product | None:
+    """``func`` in the normal form, or None when it has not exactly one product of that kind.
+
+    Before -> after::
+
+        for y, x, o: for r, c: Y[y, x, o] += X[y + r, x, c] * W[r, c, o]
+
+        for i, k: A[0, i, k] = X[i // W + k // C, i % W, k % C]
+        for j, k: B[0, j, k] = W[k // C, k % C, j]
+        for i, j: for k: S[0, i, j] += A[0, i, k] * B[0, j, k]
+        for y, x, o: Y[y, x, o] = S[0, y * W + x, o]
+
+    A product without rows, columns or reduction, of one step that no index names, is none.
+    """
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    outputs = sch.get_output_blocks("root")
+    blocks = leaf_blocks(sch)
+    reductions = [block for block in blocks if _reduces(sch, block)]
+    if len(reductions) != 1 or len(outputs) != 1:
+        return None
+    (anchor,) = reductions
+    _inline_views(sch, anchor)
+    facts = _in_block_order(sch, anchor)
+    used = _used(sch, anchor)
+    kinds = _kinds(facts, used)
+    if kinds is None or not is_product(sch, anchor):
+        return None
+    if not any(kind in ("i", "j", "s") for kind in kinds):  # of two vectors: a sum
+        return None
+    innermost = [kind for axis, kind in zip(facts.axes, kinds, strict=True) if _last(facts, axis)]
+    swapped = innermost == ["i"]
+    if swapped:
+        kinds = [{"i": "j", "j": "i"}.get(kind, kind) for kind in kinds]
+    extents = [
+        math.prod(x.extent for x, kind in zip(facts.axes, kinds, strict=True) if kind == wanted)
+        for wanted in "sijk"
+    ]
+    copies = [sch.reindex(anchor, where) for where in (("read", 0), ("read", 1), ("write", 0))]
+    iters = list(sch.get(anchor).iter_vars)
+    members = _members(sch, anchor)
+    first, second = ("sjk", "sik") if swapped else ("sik", "sjk")
+    operands = []
+    for n, order in enumerate((first, second)):
+        own = [kinds[m] for m in members[n]]
+        operands.append(_operand(sch, copies[n], n, own, order[1]))
+    output = block_facts(sch, sch.get_output_blocks("root")[0])
+    extents_out = [x.extent for x in output.axes]
+    last = len(extents_out) - 1
+    run = contiguous_run(output.write, extents_out, last) if last >= 0 else 1
+    if str(output.write.buffer.dtype) == "bool" or _reads_bools(sch, copies[2]):
+        run = 1  # TVM moves no vectors of them
+    read = _epilogue_bytes(sch, copies[2])
+    for n, order in enumerate((first, second, "sij")):
+        axes = [(kinds[m], iters[m].dom.extent) for m in members[n]]
+        sch.transform_layout(copies[n], ("read" if n == 2 else "write", 0), _fuse(axes, order))
+    whole = [(kind, iv.dom.extent) for kind, iv in zip(kinds, iters, strict=True)]
+    sch.transform_block_layout(anchor, _fuse(whole, "sijk"))
+    block = sch.get(anchor)
+    regions = [*block.reads, *block.writes]
+    if not all(isinstance(r.min, tirx.Var) for x in regions for r in x.region[1:]):
+        return None  # an axis of one step that TVM has left out, which cannot be padded
+    a, b = reversed(operands) if swapped else operands
+    sizes = [_size(access.buffer) for access in facts.reads]
+    return Product(
+        sch=sch,
+        anchor=anchor,
+        extents=(extents[0], extents[1], extents[2], extents[3]),
+        a=a,
+        b=b,
+        sums=str(facts.write.buffer.dtype),
+        out=str(output.write.buffer.dtype),
+        out_run=run,
+        read=read,
+        unique=(sizes[a.index], sizes[b.index]),
+    )
+
+
+def _reduces(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+    return any(iv.iter_type == tirx.IterVar.CommReduce for iv in sch.get(block).iter_vars)
+
+
+def _inline_views(sch: s_tir.Schedule, anchor: SBlockRV) -> None:
+    """Inline what only renumbers the elements of an operand: a reshape, a transposition."""
+    changed = True
+    while changed:
+        changed = False
+        for producer in sch.get_producers(anchor):
+            stores = _stores(sch, producer)
+            if len(stores) == 1 and isinstance(stores[0].value, ir.TensorLoad):
+                try:
+                    sch.compute_inline(producer)
+                    changed = True
+                except ScheduleError:
+                    continue
+
+
+def _last(facts: BlockFacts, axis: Axis) -> bool:
+    """Whether results lie side by side along ``axis``."""
+    place = facts.axes.index(axis)
+    return not axis.reduce and axis.extent > 1 and facts.write.strides[place] == 1
+
+
+def _size(buffer: tirx.Buffer) -> int:
+    return math.prod(int(e) for e in buffer.shape) * int(buffer.dtype.itemsize)
+
+
+def _in_block_order(sch: s_tir.Schedule, block: SBlockRV) -> BlockFacts:
+    """The facts of ``block``, its reads in the order that primitives number them in."""
+    facts = block_facts(sch, block)
+    order = [region.source for region in sch.get(block).reads]
+    reads = [r for buffer in order for r in facts.reads if r.buffer.same_as(buffer)]
+    return dataclasses.replace(facts, reads=tuple(reads))
+
+
+def _used(sch: s_tir.Schedule, block: SBlockRV) -> list[set[tirx.Var]]:
+    """Variables that index the reads and the write of ``block``, those of a single step too."""
+    found = sch.get(block)
+    regions = [*found.reads, *found.writes]
+    return [set().union(*(variables(r.min) for r in region.region)) for region in regions]
+
+
+def _kinds(facts: BlockFacts, used: Sequence[set[tirx.Var]]) -> list[str] | None:
+    """For each axis which of ``s, i, j, k`` it belongs to; None when one belongs to none."""
+    if len(facts.reads) != 2 or len(used) != 3 or facts.stores != 1 or any(facts.conditional):
+        return None
+    if facts.reads[0].buffer.same_as(facts.reads[1].buffer):
+        return None
+    in_a, in_b, in_c = used
+    kinds = []
+    for axis in facts.axes:
+        member = axis.var in in_a, axis.var in in_b, axis.var in in_c
+        if axis.reduce:
+            kind = "k" if member[:2] == (True, True) else ""
+        else:
+            kind = {
+                (True, True, True): "s",
+                (True, False, True): "i",
+                (False, True, True): "j",
+            }.get(member, "")
+        if not kind and axis.extent > 1:
+            return None
+        kinds.append(kind)
+    # An axis of one step that some access leaves out belongs nowhere; what is missing has extent 1.
+    return kinds if "k" in kinds else None
+
+
+def _members(sch: s_tir.Schedule, anchor: SBlockRV) -> list[list[int]]:
+    """For each reindexed access the axes that number it: not all of a single step do."""
+    found = sch.get(anchor)
+    places = {iv.var: n for n, iv in enumerate(found.iter_vars)}
+    regions = [*found.reads, *found.writes]
+    return [[places[r.min] for r in region.region] for region in regions]
+
+
+def _stores(sch: s_tir.Schedule, block: SBlockRV) -> list[tirx.BufferStore]:
+    stores: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(sch.get(block).body, (tirx.BufferStore, stores.append), order="post")
+    return stores
+
+
+def is_product(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+    """Whether ``block`` adds the product of its two reads, cast or not, to what it writes."""
+    (store,) = _stores(sch, block)
+    value = store.value
+    if not isinstance(value, tirx.Add):
+        return False
+    for total, product in ((value.a, value.b), (value.b, value.a)):
+        if isinstance(total, ir.TensorLoad) and total.source.same_as(store.buffer):
+            product = _uncast(product)
+            if isinstance(product, tirx.Mul):
+                return all(isinstance(_uncast(x), ir.TensorLoad) for x in (product.a, product.b))
+    return False
+
+
+def _uncast(value: ir.Expr) -> ir.Expr:
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    return value
+
+
+def _operand(
+    sch: s_tir.Schedule, copy: SBlockRV, index: int, kinds: Sequence[str], own: str
+) -> Operand:
+    """What the copy of an operand reads, through everything that makes it.
+
+    Args:
+        sch: The schedule.
+        copy: The copy, as ``reindex`` leaves it.
+        index: Which of the anchor's reads it makes.
+        kinds: Kind of each of the copy's axes.
+        own: The kind of its data-parallel axis, ``"i"`` or ``"j"``.
+    """
+    trial = sch.copy()
+    block = trial.get_sblock(sch.get(copy).name_hint)
+    inline_producers(trial, block)
+    facts = block_facts(trial, block)
+    dtype = str(facts.write.buffer.dtype)
+    rank = len(facts.axes)
+    reads = [r for r in facts.reads if sum(s != 0 for s in r.strides) * 2 > rank]
+    best, run = "", 1
+    for kind in ("k", own):
+        axes = [n for n, k in enumerate(kinds) if k == kind and facts.axes[n].extent > 1]
+        if axes and reads:
+            found = min(aligned_run(r, facts, axes) for r in reads)
+            if found > run:
+                best, run = ("k" if kind == "k" else "x"), found
+    if not best and reads:
+        # No vectors, but neighbours should be read by neighbours.
+        near = [n for n, a in enumerate(facts.axes) if a.extent > 1 and reads[0].strides[n] == 1]
+        longest = max(near, key=lambda n: facts.axes[n].extent, default=-1)
+        best = {"k": "k", own: "x"}.get(kinds[longest], "") if near else ""
+    value = _stores(trial, block)[0].value
+    plain = _is_plain(value) and all(str(r.buffer.dtype) == dtype for r in facts.reads)
+    size = max([float(r.buffer.dtype.itemsize) for r in facts.reads] or [1.0])
+    padded = any(call.endswith("if_then_else") for call in facts.calls)
+    return Operand(index, dtype, size, best, run, plain, padded)
+
+
+def _is_plain(value: ir.Expr) -> bool:
+    """Whether ``value`` is a load, or one or zero as a condition says."""
+    if isinstance(value, ir.Call) and str(getattr(value.op, "name", "")).endswith("if_then_else"):
+        _, then, other = value.args
+        return (
+            _is_plain(then)
+            and isinstance(other, tirx.IntImm | tirx.FloatImm)
+            and (float(other.value) == 0.0)
+        )
+    return isinstance(value, ir.TensorLoad)
+
+
+def _reads_bools(sch: s_tir.Schedule, copy: SBlockRV) -> bool:
+    """Whether what follows ``copy`` reads conditions from memory."""
+    return any(str(buffer.dtype) == "bool" for buffer in _epilogue_reads(sch, copy))
+
+
+def _epilogue_bytes(sch: s_tir.Schedule, copy: SBlockRV) -> int:
+    """Bytes that what follows ``copy``, the product's result, reads besides it."""
+    return sum(_size(buffer) for buffer in _epilogue_reads(sch, copy))
+
+
+def _epilogue_reads(sch: s_tir.Schedule, copy: SBlockRV) -> list[tirx.Buffer]:
+    """What the blocks that follow ``copy`` read besides what they make, block by block."""
+    outside: list[tirx.Buffer] = []
+    waiting = [copy]
+    made = [sch.get(copy).writes[0].source]
+    while waiting:
+        for block in sch.get_consumers(waiting.pop()):
+            found = sch.get(block)
+            made.append(found.writes[0].source)
+            waiting.append(block)
+            for region in found.reads:
+                if not any(region.source.same_as(m) for m in made):
+                    outside.append(region.source)
+    return outside
+
+
+def _fuse(axes: Sequence[tuple[str, ir.Expr]], order: str) -> tirx.IndexMap:
+    """The map that makes one axis of all axes of a kind, row-major; ``order`` names the kinds."""
+    inputs = [tirx.Var(f"v{n}", extent.ty) for n, (_, extent) in enumerate(axes)]
+    fused: dict[str, ir.Expr] = {}
+    for (kind, extent), v in zip(axes, inputs, strict=True):
+        if kind:
+            fused[kind] = fused[kind] * extent + v if kind in fused else v
+    zero = tirx.IntImm(axes[0][1].ty, 0)
+    return tirx.IndexMap(inputs, [fused.get(kind, zero) for kind in order], None)

@@ -1,0 +1,112 @@
+"""How long a kernel takes that moves memory: traffic, what is in flight, instructions, waves."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from tvmopt.device.cuda import CudaArch
+
+#: Cycles from a launch to the first instruction, and back from the last one to the next launch.
+LAUNCH = 2500.0
+# Cycles until data arrives: from device memory under load, and from L2.
+_FAR = 900.0
+_NEAR = 300.0
+# The part of the bandwidth that a stream of reads, and of writes, gets at best.
+_REACHED = 0.92
+# Bytes a cycle that one multiprocessor takes from L2 at most.
+_PORT = 64.0
+# The part of L1 that rows stay in until they are read once more.
+_CACHE = 0.75
+# The part of the issue slots that is used at best.
+_ISSUE = 0.8
+# Cycles from one instruction of a warp to its next, whatever else there is to do.
+_ALONE = 2.5
+# The part of the shorter of memory and issue that the longer does not hide, and what is added to
+# it where threads wait once for all that they compute.
+_APART, _ONCE = 0.2, 0.6
+# Cycles between two blocks of two warps or fewer that one multiprocessor starts; larger ones were
+# not seen to wait for each other.
+_BLOCK = 170.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """One kernel, as the model sees it.
+
+    Attributes:
+        blocks: Thread blocks.
+        threads: Threads of a block.
+        moved: Bytes that are read or written for the first time.
+        again: Bytes that are read once more.
+        kept: Bytes that a block reads once more some time after; from L2 if the blocks of one
+            multiprocessor have more of them together than its L1 cache holds.
+        flight: Bytes that a thread waits for at once.
+        instructions: Instructions of one thread, all in all.
+        chain: Cycles that a block spends waiting on itself (barriers, shuffles, dependent steps).
+        rounds: How often a thread waits for memory, one after the other.
+        lines: Lines of 128 bytes that the loads and stores of a warp touch, all in all.
+        registers: 32-bit registers of a thread.
+        smem: Shared memory of a block, in bytes.
+    """
+
+    blocks: int
+    threads: int
+    moved: float
+    again: float = 0.0
+    kept: float = 0.0
+    flight: float = 16.0
+    instructions: float = 50.0
+    chain: float = 0.0
+    rounds: float = 1.0
+    lines: float = 0.0
+    registers: int = 32
+    smem: int = 0
+
+    def resident(self, arch: CudaArch) -> int:
+        """Blocks that one multiprocessor holds at once."""
+        warps = math.ceil(self.threads / arch.warp) * arch.warp
+        most = min(arch.blocks_sm, arch.threads_sm // warps)
+        most = min(most, arch.registers_sm // (warps * max(16, self.registers)))
+        if self.smem:
+            most = min(most, arch.smem_sm_bytes // (self.smem + 1024))
+        return max(most, 0)
+
+    def parts(self, arch: CudaArch) -> tuple[float, ...]:
+        """Cycles of memory, cached reads, issue and waiting, and waves; infinite if none fits."""
+        resident = self.resident(arch)
+        if not resident:
+            return (math.inf,)
+        fits = self.moved < 0.5 * arch.l2_bytes
+        latency = _NEAR if fits else _FAR
+        total = (arch.l2_bytes_cycle if fits else arch.dram_bytes_cycle) * _REACHED
+        sms = min(self.blocks, arch.sms)
+        here = min(resident, math.ceil(self.blocks / arch.sms))
+        rate = min(total / sms, here * self.threads * self.flight / latency, _PORT)
+        memory = self.moved / (rate * sms)
+        cached = self.again / (_PORT * sms)
+        cache = arch.smem_sm_bytes - resident * self.smem
+        if here * self.kept > _CACHE * cache:
+            memory += self.again / (arch.l2_bytes_cycle * _REACHED)
+            cached = 0.0
+        warps = math.ceil(self.threads / arch.warp)
+        # The busiest multiprocessor issues for whole blocks.
+        busiest = math.ceil(self.blocks / arch.sms)
+        issue = busiest * warps * self.instructions / (arch.partitions * _ISSUE)
+        issue = max(issue, busiest * _BLOCK / max(1.0, warps / 2.0), busiest * warps * self.lines)
+        waves = math.ceil(self.blocks / (resident * arch.sms))
+        issue = max(issue, waves * self.instructions * _ALONE)
+        wait = latency * self.rounds + self.chain
+        return memory, cached, issue, wait, float(waves)
+
+    def cycles(self, arch: CudaArch) -> float:
+        """Cycles from the launch of this kernel to that of the next."""
+        found = self.parts(arch)
+        if len(found) == 1:
+            return math.inf
+        memory, cached, issue, wait, waves = found
+        # The first wave's wait is seen in full; those of later waves hide behind other blocks.
+        tail = wait * (1.0 + 0.15 * (waves - 1.0))
+        # What all threads load at once, and compute after, does not overlap.
+        apart = _APART + _ONCE / (waves * max(1.0, self.rounds))
+        return LAUNCH + max(memory, issue, cached) + apart * min(memory, issue) + tail

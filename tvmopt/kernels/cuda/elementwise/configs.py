@@ -1,0 +1,188 @@
+"""Configurations of the elementwise template, and of the transpose."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from tvm import s_tir, tirx
+
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.analysis import BlockFacts, all_facts
+from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, inlined_passes, moves_by_vectors
+from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.work import float_work
+from tvmopt.kernels.cuda.elementwise.copy import VECTOR, prepare_copy
+from tvmopt.kernels.cuda.elementwise.schedule import is_flat, vectorizes
+from tvmopt.kernels.cuda.elementwise.transpose import prepare_transpose
+from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.ranked import GpuRanked
+
+# Instructions of a thread besides those of its elements: indices, and the launch of it.
+_PROLOGUE = 25.0
+# What each doubling of a thread's bytes beyond 16 adds to the time of device memory, and what
+# blocks of fewer threads than there can be add.
+_SCATTER, _FEW = 0.03, 0.004
+# Cycles that larger blocks, and fewer or more vectors than two, take longer in small copies; and
+# what a plain copy takes of another kernel's time.
+_LATER, _PLAIN = 120.0, 0.95
+# Turns that lanes of a warp take, on average, at an access to a tile in shared memory.
+_SHARED_WAYS = 1.5
+
+
+def traffic(facts: BlockFacts) -> float:
+    """Bytes that a block reads and writes, each element once."""
+    work = math.prod(a.extent for a in facts.axes)
+    seen: list[tuple[object, int]] = []
+    total = facts.stores * size_of(facts.write.buffer)
+    for read in facts.reads:
+        if any(read.buffer.same_as(buffer) for buffer, _ in seen):
+            continue
+        size = size_of(read.buffer)
+        seen.append((read.buffer, size))
+        total += min(size, work * int(read.buffer.dtype.itemsize))
+    return float(total)
+
+
+def size_of(buffer: tirx.Buffer) -> int:
+    """Bytes of a buffer."""
+    return math.prod(int(e) for e in buffer.shape) * int(buffer.dtype.itemsize)
+
+
+def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
+    """Configurations of ``gpu_elementwise`` for ``func``, best first; none with a reduction."""
+    found = inlined_passes(func)
+    if found is None:
+        return []
+    sch, _ = found
+    blocks = all_facts(sch)
+    main = max(blocks, key=lambda facts: facts.work)
+    inner = max((i for i, a in enumerate(main.axes) if a.extent > 1), default=0)
+    sizes = {int(b.dtype.itemsize) for b in (main.write.buffer, *(r.buffer for r in main.reads))}
+    vectors = {16 // max(sizes), 16 // min(sizes), 8 // max(sizes), 1}
+    cost = float_work(sch, main.name)
+    ranked = []
+    for vector in sorted(v for v in vectors if 0 < v <= WIDEST_VECTOR // max(sizes)):
+        if main.work % vector:
+            continue
+        ways = _ways(sch, main, inner, vector)
+        for unroll, threads, direct in itertools.product(
+            (1, 2, 4, 8), (128, 256, 512, 1024), sorted(ways)
+        ):
+            hint = GpuHint(
+                "gpu_elementwise", arch, thread=(threads,), vector=vector,
+                options=(("direct", direct), ("unroll", unroll)),
+            )  # fmt: skip
+            stream = _stream(blocks, hint, cost, inner, arch)
+            ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)
+
+
+def _ways(sch: s_tir.Schedule, facts: BlockFacts, inner: int, vector: int) -> set[int]:
+    """Values of the option ``direct`` that make a difference, for vectors of this length."""
+    if vector == 1 or not facts.axes:
+        return {1}
+    block = sch.get_sblock(facts.name)
+    if facts.axes[inner].extent % vector:
+        return {1} if is_flat(sch, block, vector) else set()
+    ways = {1} if vectorizes(sch, block, inner, vector) else set()
+    return ways | ({0} if moves_by_vectors(facts, facts.write, inner, vector) else set())
+
+
+def _stream(
+    blocks: list[BlockFacts], hint: GpuHint, cost: float, inner: int, arch: CudaArch
+) -> Stream:
+    main = max(blocks, key=lambda facts: facts.work)
+    unroll, vector = hint.option("unroll", 1), hint.vector
+    each = vector * unroll
+    reads = sum(int(r.buffer.dtype.itemsize) for r in main.reads if any(r.strides))
+    loads, again = 0.0, 0.0
+    for read in main.reads:
+        step = read.strides[inner] if main.axes else 0
+        whole = step == 1 and not any(main.conditional)
+        loads += 2.0 if whole or step == 0 or hint.option("direct") else 2.5 * vector
+        if step not in (0, 1):
+            # Every element is a line of its own; neighbours come later, if the cache still has it.
+            again += 32.0 * main.work
+    moved = sum(traffic(facts) for facts in blocks)
+    if moved > arch.l2_bytes:
+        # Device memory likes requests of one place at a time: many threads, of one vector each.
+        piece = max(1.0, each * int(main.write.buffer.dtype.itemsize) / 16.0)
+        moved *= 1.0 + _SCATTER * math.log2(piece) + (0.0 if hint.thread[0] == 1024 else _FEW)
+    return Stream(
+        blocks=math.ceil(main.work / (each * hint.thread[0])),
+        threads=hint.thread[0],
+        moved=moved + again / 8.0,
+        again=again,
+        flight=max(1.0, each * reads),
+        instructions=_PROLOGUE + unroll * (6.0 + loads + vector * cost),
+        rounds=1.0 + 0.1 * unroll,
+        registers=24 + each * reads // 4,
+    )
+
+
+def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
+    """Configurations of ``gpu_copy`` for ``func``, best first; none where it is no plain copy."""
+    form = prepare_copy(func)
+    if form is None:
+        return []
+    size = form.vectors * VECTOR
+    ranked = []
+    for each, threads in itertools.product((2, 1, 4), (128, 256, 512, 1024)):
+        hint = GpuHint("gpu_copy", arch, thread=(threads,), options=(("unroll", each),))
+        moved, late, like = 2.0 * size, 0.0, threads
+        if moved > arch.l2_bytes:
+            moved *= 1.0 + _SCATTER * math.log2(each)
+        else:  # as measured: small blocks of two vectors a thread are the first to be done
+            late, like = _LATER * (math.log2(threads / 128.0) + abs(each - 2)), 128
+        stream = Stream(
+            blocks=math.ceil(form.vectors / (like * each)),
+            threads=like,
+            moved=moved,
+            flight=float(VECTOR * each),
+            instructions=20.0 + 6.0 * each,
+        )
+        cycles = stream.cycles(arch) * _PLAIN + late
+        ranked.append(GpuRanked(hint, cycles, stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)
+
+
+def transpose_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
+    """Configurations of ``gpu_transpose`` for ``func``, best first; none where nothing turns."""
+    form = prepare_transpose(func)
+    if form is None:
+        return []
+    size = int(form.read.buffer.dtype.itemsize)
+    cost = float_work(form.sch, form.facts.name)
+    source, target = (form.facts.axes[i].extent for i in (form.source, form.target))
+    ranked = []
+    pad = max(1, 4 // size)
+    for block, threads, vector in itertools.product(
+        ((32, 32), (64, 64), (32, 64), (64, 32), (128, 32), (32, 128), (128, 64)),
+        (128, 256, 512),
+        sorted({max(1, 16 // size), max(1, 8 // size), max(1, 4 // size), 1}),
+    ):
+        tile = block[0] * block[1]
+        if tile // vector < threads:
+            continue
+        tiles = math.ceil(source / block[0]) * math.ceil(target / block[1])
+        grid = form.facts.work // (source * target) * tiles
+        each = tile / threads
+        line = min(1.0, min(block) * size / 64.0)
+        stream = Stream(
+            blocks=grid,
+            threads=threads,
+            moved=traffic(form.facts) / line,
+            flight=each * size,
+            instructions=40.0 + each * (2.0 * _SHARED_WAYS + cost + 10.0 / vector),
+            chain=60.0,
+            rounds=1.0 + 0.2 * each / vector,
+            smem=(block[0] + pad) * block[1] * size,
+            registers=40,
+        )
+        hint = GpuHint(
+            "gpu_transpose", arch, block=block, thread=(threads,), vector=vector,
+            options=(("pad", pad),),
+        )  # fmt: skip
+        ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)

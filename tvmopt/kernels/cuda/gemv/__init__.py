@@ -1,0 +1,1 @@
+"""Matrix times a vector or a few rows."""

@@ -1,0 +1,298 @@
+"""Pieces of a kernel that TIRx has no word for, emitted into the function being built.
+
+Everything here writes into the innermost frame of the active ``IRBuilder``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T  # noqa: N812
+from tvm.tirx.script.builder import ir as build
+
+_TMA_LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+_TMA_STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
+
+_PAIR = "__forceinline__ __device__ void {}(void* p, {} a, {} b) {{ {} }}\n"
+# How two neighbours are stored at once, by the type of the memory.
+_STORE_PAIR = {
+    "float16": ("float", "*(half2*)p = __floats2half2_rn(a, b);"),
+    "bfloat16": ("float", "*(__nv_bfloat162*)p = __floats2bfloat162_rn(a, b);"),
+    "float32": ("float", "*(float2*)p = make_float2(a, b);"),
+    "int32": ("int", "*(int2*)p = make_int2(a, b);"),
+    "int8": ("int", "*(char2*)p = make_char2(a, b);"),
+}
+# How four neighbours are stored at once, given as four of the registers' type.
+_STORE_FOUR = {
+    "float16": (
+        "float",
+        "half2 lo = __floats2half2_rn(a, b), hi = __floats2half2_rn(c, d); "
+        "*(uint2*)p = make_uint2(*(unsigned*)&lo, *(unsigned*)&hi);",
+    ),
+    "bfloat16": (
+        "float",
+        "__nv_bfloat162 lo = __floats2bfloat162_rn(a, b), hi = __floats2bfloat162_rn(c, d); "
+        "*(uint2*)p = make_uint2(*(unsigned*)&lo, *(unsigned*)&hi);",
+    ),
+    "float32": ("float", "*(float4*)p = make_float4(a, b, c, d);"),
+    "int32": ("int", "*(int4*)p = make_int4(a, b, c, d);"),
+    "int8": ("int", "*(char4*)p = make_char4(a, b, c, d);"),
+}
+_FOUR = "__forceinline__ __device__ void {0}(void* p, {1} a, {1} b, {1} c, {1} d) {{ {2} }}\n"
+_COPY = """
+__forceinline__ __device__ void copy_{1}(void* to, const void* from) {{
+  {0} value = *(const {0}*)from;
+  __builtin_memcpy(to, &value, {1});
+}}
+"""
+_VECTOR = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
+_SYNC = """
+__forceinline__ __device__ void sync_threads_of(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
+}
+"""
+
+_SYNC_CLUSTER = """
+__forceinline__ __device__ void sync_cluster_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
+}
+"""
+_ELECT = """
+__forceinline__ __device__ bool elect_one() {
+  unsigned one;
+  asm volatile("{\\n"
+               ".reg .pred p;\\n"
+               "elect.sync _|p, 0xffffffff;\\n"
+               "selp.b32 %0, 1, 0, p;\\n"
+               "}" : "=r"(one));
+  return one != 0;
+}
+"""
+
+
+def const(value: int, dtype: str = "int32") -> Any:
+    """A constant of a type."""
+    return tirx.const(value, dtype)
+
+
+def quotient(a: Any, b: Any) -> Any:
+    """``a / b`` of numbers that are not negative; TVM's own floor division minds the sign."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    return tirx.truncdiv(a, b)
+
+
+def remainder(a: Any, b: Any) -> Any:
+    """What :func:`quotient` leaves."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    return tirx.truncmod(a, b)
+
+
+class Scalar:
+    """A variable of a thread, kept in a register."""
+
+    def __init__(self, dtype: str, value: Any) -> None:
+        self._dtype = dtype
+        self._buffer = build.alloc_local([1], dtype)
+        self.value = self._buffer[0]
+        self.set(value)
+
+    def set(self, value: Any) -> None:
+        """Assign ``value``."""
+        if isinstance(value, int):
+            value = const(value, self._dtype)
+        build.buffer_store(self._buffer, value, [0])
+
+
+def held(value: Any) -> Any:
+    """``value``, computed here and kept in a register.
+
+    TVM writes what is bound to a name out again wherever it is used, reads of special registers
+    and divisions in the innermost loop, too.
+    """
+    if isinstance(value, (int, tirx.IntImm)):
+        return value
+    return Scalar(str(value.ty.dtype), value).value
+
+
+@contextmanager
+def when(condition: Any) -> Iterator[None]:
+    """What follows is done where ``condition`` holds."""
+    with build.If(condition), build.Then():
+        yield
+
+
+@contextmanager
+def one_thread_of(warp: Any) -> Iterator[None]:
+    """What follows is done by one thread of a warpgroup, always the same.
+
+    The assembler knows that an elected thread is alone. Others it tells apart first, in a loop
+    around every instruction of the copy engine.
+
+    Args:
+        warp: Number of the warp in its warpgroup, the same for all its threads.
+    """
+    elected = T.cuda.func_call("elect_one", source_code=_ELECT, return_type="bool")
+    with when(warp < 1), when(elected):
+        yield
+
+
+class Barriers:
+    """One barrier of shared memory for each slot of a ring."""
+
+    def __init__(self, pool: Any, count: int) -> None:
+        self._count = count
+        self._buffer = pool.alloc((count,), "uint64", align=8)
+
+    def init(self, arrivals: int) -> None:
+        """Make each complete after so many arrivals; for one thread."""
+        for slot in range(self._count):
+            build.evaluate(
+                T.ptx.mbarrier.init.shared.b64(self._buffer.ptr_to([slot]), T.uint32(arrivals))
+            )
+
+    def pointer(self, slot: Any) -> Any:
+        """Address of one of them."""
+        return self._buffer.ptr_to([slot])
+
+    def wait(self, slot: Any, phase: Any) -> None:
+        """Wait until the phase of that parity is complete."""
+        build.evaluate(T.cuda.mbarrier_wait(self.pointer(slot), phase))
+
+    def expect(self, slot: Any, count: Any) -> None:
+        """Arrive, and announce so many bytes."""
+        count = T.uint32(count) if isinstance(count, int) else T.cast(count, "uint32")
+        build.evaluate(T.ptx.mbarrier.arrive.expect_tx.shared.b64(self.pointer(slot), count))
+
+    def arrive(self, slot: Any, where: Any) -> None:
+        """Arrive, in the threads where ``where`` holds."""
+        build.evaluate(
+            T.ptx.mbarrier.arrive.shared.b64(self.pointer(slot), T.uint32(1), pred=where)
+        )
+
+    def arrive_remote(self, slot: Any, rank: Any, where: Any) -> None:
+        """Arrive at the barrier of another thread block of the cluster."""
+        mapped = build.alloc_local([1], "uint32")
+        build.evaluate(
+            T.ptx.mapa.shared__cluster.u32(
+                mapped[0], T.cuda.cvta_generic_to_shared(self.pointer(slot)), T.cast(rank, "uint32")
+            )
+        )
+        build.evaluate(T.ptx.mbarrier.arrive.shared__cluster.b64(mapped[0], pred=where))
+
+
+def tensor_map(
+    buffer: Any,
+    dtype: str,
+    shape: Sequence[Any],
+    strides: Sequence[int],
+    box: Sequence[int],
+    *,
+    steps: Sequence[int] = (),
+    swizzle: int = 3,
+    promotion: int = 2,
+) -> Any:
+    """Emit (on the host) the descriptor of a tensor for the copy engine.
+
+    Args:
+        buffer: The tensor, or a pointer to it.
+        dtype: Its type.
+        shape: Its extents, the contiguous one first.
+        strides: Bytes between neighbours along all but the first.
+        box: What one copy moves.
+        steps: Distance of what it moves along each axis; 1 by default.
+        swizzle: The pattern in which 16-byte pieces change places in shared memory: 1, 2, 3 for
+            rows of 32, 64 and 128 bytes.
+        promotion: How much L2 fetches: 0 none, 1 64, 2 128, 3 256 bytes.
+    """
+    result = build.handle("tensormap")
+    build.Bind(T.tvm_stack_alloca("tensormap", 1), var=result)
+    rank = len(shape)
+    build.evaluate(
+        T.call_packed(
+            "runtime.cuTensorMapEncodeTiled",
+            result,
+            dtype,
+            rank,
+            getattr(buffer, "data", buffer),
+            *shape,
+            *strides,
+            *box,
+            *(steps or (1,) * rank),
+            0,
+            swizzle,
+            promotion,
+            0,
+        )
+    )
+    return result
+
+
+def tma_load(target: Any, descriptor: Any, start: Sequence[Any], bar: Any, mask: Any = 0) -> None:
+    """Copy a box into shared memory; ``mask`` names the blocks of the cluster that get it."""
+    shared = not isinstance(mask, int) or mask != 0
+    name = _TMA_LOAD.format(len(start)) + (".multicast::cluster" if shared else "")
+    extra = [T.cast(mask, "uint16")] if shared else []
+    build.evaluate(T.ptx[name](target, T.address_of(descriptor), *start, bar, *extra))
+
+
+def tma_store(descriptor: Any, start: Sequence[Any], source: Any) -> None:
+    """Copy a box out of shared memory."""
+    build.evaluate(T.ptx[_TMA_STORE.format(len(start))](T.address_of(descriptor), *start, source))
+
+
+def set_registers(kind: str, count: int) -> None:
+    """Take (``"inc"``) or give up (``"dec"``) registers; for a whole warpgroup."""
+    build.evaluate(T.ptx[f"setmaxnreg.{kind}.sync.aligned.u32"](count))
+
+
+def sync_threads_of(barrier: int, threads: int) -> None:
+    """Wait for so many threads at a numbered barrier."""
+    build.evaluate(
+        T.cuda.func_call("sync_threads_of", const(barrier), const(threads), source_code=_SYNC)
+    )
+
+
+def sync_cluster_relaxed() -> None:
+    """Wait for all threads of the cluster, but not until the others see what this one wrote.
+
+    That would take a fence of the whole GPU. Barriers that were made before need one of their own.
+    """
+    build.evaluate(T.cuda.func_call("sync_cluster_relaxed", source_code=_SYNC_CLUSTER))
+
+
+def store_pair(pointer: Any, dtype: str, first: Any, second: Any) -> None:
+    """Store two neighbours of ``dtype``, given as float32 or int32, at once."""
+    kind, body = _STORE_PAIR[dtype]
+    name = f"store_pair_{dtype}"
+    source = _PAIR.format(name, kind, kind, body)
+    build.evaluate(T.cuda.func_call(name, pointer, first, second, source_code=source))
+
+
+def store_four(pointer: Any, dtype: str, values: Sequence[Any]) -> None:
+    """Store four neighbours of ``dtype``, given as float32 or int32, at once."""
+    kind, body = _STORE_FOUR[dtype]
+    name = f"store_four_{dtype}"
+    source = _FOUR.format(name, kind, body)
+    build.evaluate(T.cuda.func_call(name, pointer, *values, source_code=source))
+
+
+def copy(target: Any, pointer: Any, size: int) -> None:
+    """Read ``size`` bytes (2, 4, 8 or 16, aligned) at ``pointer`` into the array ``target``."""
+    source = _COPY.format(_VECTOR[size], size)
+    build.evaluate(
+        T.cuda.func_call(f"copy_{size}", target.ptr_to([0]), pointer, source_code=source)
+    )
+
+
+def as_register(value: Any, out: str) -> Any:
+    """``value`` of type ``out`` as what :func:`store_pair` takes: float32 or int32, unrounded."""
+    wide = "float32" if "float" in out else "int32"
+    if isinstance(value, tirx.Cast) and str(value.value.ty.dtype) == wide and "float" in out:
+        return value.value  # the store rounds
+    return value if str(value.ty.dtype) == wide else T.cast(value, wide)

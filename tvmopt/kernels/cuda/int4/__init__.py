@@ -1,0 +1,1 @@
+"""int4 weights times a few rows."""

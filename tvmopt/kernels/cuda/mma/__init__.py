@@ -1,0 +1,1 @@
+"""GEMM and implicit-GEMM convolution by mma.sync."""

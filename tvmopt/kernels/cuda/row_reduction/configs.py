@@ -1,0 +1,267 @@
+"""Configurations of the templates that reduce rows or columns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.analysis import BlockFacts, all_facts
+from tvmopt.kernels.cuda.column_reduction.column_walk import WalkForm
+from tvmopt.kernels.cuda.column_reduction.schedule import ColumnForm
+from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, widest
+from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.work import float_work
+from tvmopt.kernels.cuda.elementwise.configs import traffic
+from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.cuda.row_reduction.form import RowForm
+
+# Instructions of a thread besides those of its elements.
+_PROLOGUE = 30.0
+# Instructions of one step of an exchange in a warp, and cycles of it.
+_SHUFFLE = 6.0
+_SHUFFLE_WAIT = 45.0
+# What each further column of a thread adds to the time that memory takes.
+_SIDE_BY_SIDE = 0.03
+# Cycles of a reduction over several warps: two barriers and shared memory.
+_BARRIERS = 150.0
+# Cycles until what was read before is there again.
+_AGAIN = 120.0
+# Threads of a block of rows; some idle where the elements are fewer.
+_FEWEST = 32
+# Bytes of a line of the L1 cache, and how many lines a store costs that fills no sector of L2.
+_LINE, _PARTIAL = 128, 3.0
+
+
+def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
+    """Configurations of ``gpu_row_reduction`` for ``form``, best first."""
+    blocks = all_facts(form.sch)
+    passes = [f for f in blocks if f.reduction or form.wide]
+    work = sum(0.5 + float_work(form.sch, f.name) for f in passes)
+    moved = max(traffic(f) for f in passes) + (0.0 if form.wide else form.rows * 2.0)
+    alone = form.crosses and _alone(form)
+    vectors = {form.vector, max(1, form.vector // 2), 1 if form.vector < 4 else form.vector}
+    few = _most_threads(form, min(vectors)) < _FEWEST
+    ranked = []
+    for vector, share, place, unroll, stage in itertools.product(
+        sorted(vectors),
+        (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+        (1, 2, 4, 8, 16, 32, 64),
+        (1, 2, 4, 8),
+        (0, 1, 2),
+    ):
+        threads = share * place
+        pieces = form.columns // vector
+        if not _FEWEST <= threads <= 512 and not (place == 1 and threads == 1024):
+            continue
+        if place > (1 if form.rows == 1 else _FEWEST if few else 2 * form.rows):
+            continue
+        if share > (_FEWEST if few and form.rows == 1 else 2 * pieces):
+            continue
+        if (share < 32 and pieces > 64 * share) or pieces == 1 < share:
+            continue
+        steps = math.ceil(pieces / share)
+        if unroll >= 2 * steps or (steps > unroll and steps % unroll):
+            continue
+        if stage and not (form.wide and len(blocks) > 1):
+            continue
+        if stage == 2 and (
+            form.crosses
+            or (form.columns % (vector * share) and (vector > 1 or form.columns < 4 * share))
+            or form.columns // share > 128
+            or unroll > 1
+            or share < 2
+            or blocks[0].axes[-1].extent != form.columns
+        ):
+            continue
+        if form.crosses and (form.parts % place or (alone and pieces % share)):
+            continue
+        hint = GpuHint(
+            "gpu_row_reduction", arch, thread=(place,), reduce_threads=share, vector=vector,
+            options=(("stage", stage), ("unroll", unroll)),
+        )  # fmt: skip
+        stream = _rows(form, blocks, hint, work, moved)
+        ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)
+
+
+def _most_threads(form: RowForm, vector: int) -> int:
+    """Threads that rows keep busy: up to twice as many as there are rows, and vectors in each."""
+    share = 2 ** int(math.log2(2 * (form.columns // vector)))
+    return share if form.rows == 1 else share * 2 ** int(math.log2(2 * form.rows))
+
+
+def _rows(
+    form: RowForm, blocks: list[BlockFacts], hint: GpuHint, work: float, moved: float
+) -> Stream:
+    (place,), share, vector = hint.thread, hint.reduce_threads, hint.vector
+    stage, unroll = hint.option("stage"), hint.option("unroll", 1)
+    passes = [f for f in blocks if f.reduction or form.wide]
+    steps = math.ceil(form.columns / vector / share)
+    size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
+    row = form.columns * size
+    exchanges = math.log2(share) * sum(f.stores for f in blocks if f.reduction)
+    loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
+    many = max(0, len(passes) - 1)
+    most = math.ceil(form.columns / share)
+    kept = min(most, 128) if stage == 2 else vector * min(unroll, steps)
+    return Stream(
+        blocks=math.ceil(form.rows / place),
+        threads=share * place,
+        moved=moved,
+        again=float(many * form.rows * row) if stage != 2 else 0.0,
+        kept=float(place * row) if not stage else 0.0,
+        flight=float(size * kept),
+        instructions=_PROLOGUE
+        + steps * (vector * work + loads)
+        + exchanges * _SHUFFLE
+        + (steps * 8.0 if stage == 1 else 0.0),
+        chain=exchanges * _SHUFFLE_WAIT
+        + (_BARRIERS * len(form.reductions) if share > 32 else 0.0)
+        + (many * _AGAIN if stage != 2 else 0.0)
+        + (60.0 if stage == 1 else 0.0),
+        rounds=1.0 if stage == 2 else math.ceil(steps / unroll) * (0.5 + 0.5 * len(passes)),
+        lines=steps * _lines(form, blocks, hint),
+        registers=32 + kept * size // 4,
+        smem=place * row if stage == 1 else 0,
+    )
+
+
+def _lines(form: RowForm, blocks: list[BlockFacts], hint: GpuHint) -> float:
+    """Lines that a warp touches for one vector of each thread.
+
+    Threads of a warp that are in several rows touch a line in each.
+    """
+    vector, stage = hint.vector, hint.option("stage")
+    together = min(hint.reduce_threads, hint.arch.warp)
+    rows = hint.arch.warp / together
+    total = 0.0
+    for number, facts in enumerate(f for f in blocks if f.reduction or form.wide):
+        size = max((int(r.buffer.dtype.itemsize) for r in facts.reads), default=4)
+        if stage == 0 or number == 0:
+            total += rows * _touched(together * vector * size, form.columns * size, _LINE)
+        elif stage == 1:
+            total += hint.arch.warp * vector * size / _LINE
+        if not facts.reduction:
+            out = int(facts.write.buffer.dtype.itemsize)
+            piece, row = together * vector * out, form.columns * out
+            whole = piece >= (hint.arch.sector if row % hint.arch.sector == 0 else _LINE // 2)
+            total += rows * _touched(piece, row, _LINE) * (1.0 if whole else _PARTIAL)
+    return total
+
+
+def _touched(piece: int, row: int, line: int) -> float:
+    """Lines that a piece of a row touches, on average: rows may start anywhere in a line."""
+    return math.ceil(piece / line) + (piece / line % 1.0 if row % line else 0.0)
+
+
+def _alone(form: RowForm) -> bool:
+    """Whether the row is a part of the result's last axis."""
+    last = next(f for f in all_facts(form.sch) if f.name == form.last)
+    return last.axes[-1].extent > form.columns
+
+
+def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
+    """Configurations of ``gpu_column_reduction`` for ``form``, best first."""
+    facts = form.facts
+    columns = facts.axes[form.columns].extent
+    others = facts.work // columns // facts.reduced
+    most = math.gcd(columns, min(8, WIDEST_VECTOR // widest(facts)))
+    work, moved = float_work(form.sch, facts.name), traffic(facts)
+    ranked = []
+    for vector, x, y, split, unroll, tree in itertools.product(
+        sorted({most, max(1, most // 2), 1}),
+        (4, 8, 16, 32, 64, 128),
+        (1, 4, 8, 16, 32, 64),
+        (1, 2, 4, 8, 16, 32, 64, 128),
+        (1, 4, 8),
+        (0, 1),
+    ):
+        if not 64 <= x * y <= 1024 or x > 2 * max(1, columns // vector):
+            continue
+        if split * y > facts.reduced or facts.reduced % split:
+            continue
+        if tree and (y == 1 or vector > 2):
+            continue
+        grid = others * math.ceil(columns / vector / x) * split
+        if split > 1 and grid > 4 * arch.sms * (1024 // (x * y)):
+            continue
+        steps = math.ceil(facts.reduced / split / y)
+        if unroll > 1 and (unroll > steps or steps % unroll):
+            continue
+        hint = GpuHint(
+            "gpu_column_reduction", arch, thread=(x,), reduce_threads=y, vector=vector,
+            split_k=split, options=(("tree", tree), ("unroll", unroll)),
+        )  # fmt: skip
+        stream = _columns(form, hint, grid, steps, work, moved)
+        cycles = stream.cycles(arch)
+        if split > 1:
+            second = Stream(
+                blocks=math.ceil(columns * others / 128),
+                threads=128,
+                moved=4.0 * columns * others * (split + 1),
+                flight=4.0 * min(8, split),
+                instructions=30.0 + 4.0 * split,
+                rounds=split / 4.0,
+            )
+            cycles += second.cycles(arch)
+        ranked.append(GpuRanked(hint, cycles, stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)
+
+
+def _columns(
+    form: ColumnForm, hint: GpuHint, grid: int, steps: int, work: float, moved: float
+) -> Stream:
+    (x,), y, vector = hint.thread, hint.reduce_threads, hint.vector
+    size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
+    unroll = hint.option("unroll", 1)
+    # A warp's piece of a row that is shorter than a line costs; so do, as measured, many sums that
+    # a thread keeps side by side.
+    piece = x * vector * size
+    line = min(1.0, piece / 32.0) * min(1.0, piece / 128.0) ** 0.1 / (1.0 + _SIDE_BY_SIDE * vector)
+    tree = hint.option("tree")
+    return Stream(
+        blocks=grid,
+        threads=x * y,
+        moved=moved / line,
+        flight=float(vector * size * unroll),
+        instructions=_PROLOGUE
+        + steps * (vector * work + 6.0)
+        + (vector * 10.0 * math.log2(max(2, y)) if tree else vector * 2.0 + 4.0 * vector),
+        chain=0.0 if y == 1 else (vector * 40.0 * math.log2(y) if tree else 60.0 + 14.0 * y),
+        rounds=math.ceil(steps / unroll) * 0.7,
+        registers=32 + vector + vector * size // 4 * unroll,
+        smem=0 if y == 1 else 4 * x * vector * y,
+    )
+
+
+def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[GpuRanked]:
+    """Configurations of ``gpu_column_walk`` for ``form``, best first."""
+    blocks = all_facts(form.sch)
+    passes = [f for f in blocks if f.work > form.count] or blocks  # a column of one element
+    size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
+    each = sum(4.0 + 2.0 * len(f.reads) + float_work(form.sch, f.name) for f in passes)
+    line = 0.25
+    if not form.columns or any(r.strides[form.columns[-1]] == 1 for r in form.last.reads):
+        line = 1.0
+    ranked = []
+    for threads, unroll in itertools.product((32, 64, 128, 256), (1, 4, 8)):
+        if unroll > form.depth:
+            continue
+        flying = unroll if form.depth % unroll == 0 else 1
+        stream = Stream(
+            blocks=math.ceil(form.count / threads),
+            threads=threads,
+            moved=max(traffic(f) for f in passes) / line,
+            again=float((len(passes) - 1) * form.count * form.depth * size),
+            kept=float(threads * form.depth * size),
+            flight=float(size * flying),
+            instructions=_PROLOGUE + form.depth * each,
+            rounds=len(passes) * form.depth / flying * 0.7,
+        )
+        hint = GpuHint(
+            "gpu_column_walk", arch, thread=(threads,), options=(("unroll", unroll),)
+        )  # fmt: skip
+        ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)

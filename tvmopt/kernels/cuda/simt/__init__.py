@@ -1,0 +1,1 @@
+"""GEMM without tensor cores."""

@@ -1,0 +1,149 @@
+"""Configurations of the product of matrices without tensor cores, the most promising first."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from tvm import tirx
+
+from tvmopt.device.cuda import CudaArch, itemsize
+from tvmopt.kernels.cuda.common.matmul_problem import (
+    LAUNCH,
+    MatmulProblem,
+    grid,
+    matmul_problem,
+    memory_cycles,
+    resident_blocks,
+    sum_cycles,
+)
+from tvmopt.kernels.cuda.common.product import Product, normalise
+from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.cuda.simt.schedule import why_not_simt
+
+_ROWS = (16, 32, 64, 96, 128, 256)
+_TILES = ((2, 2), (2, 4), (4, 2), (4, 4), (4, 8), (8, 4), (8, 8), (8, 16), (16, 8))
+_STEPS = (8, 16, 32)
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_MOST_REGISTERS = 255
+# Multiplications in the text of a step, half of it for products of fewer than so many: nvcc takes
+# seconds over more, and gains little.
+_MOST_UNROLLED, _LONG = 2048, 2**36
+# Registers beyond sums, fragments and what is under way, and those that guards at edges take.
+_OTHER_REGISTERS, _GUARD_REGISTERS = 30, 8
+# The share of what is under way that stays in registers of its own.
+_STAGED = 0.75
+# Cycles in which shared memory returns 16 bytes to each lane of a warp.
+_RETURN = 3.0
+# What a warp waits, as a share of its work, when it is alone on its scheduler.
+_ALONE = 0.9
+# What all warps of a tile wait for each other, as a share of its work, when it runs alone.
+_BARRIER = 0.04
+# Cycles before the first product and after the last.
+_FILL = 11600.0
+# Measured time over that of a clock that never rises, which data sheets give.
+_BOOST = 0.79
+
+
+def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[GpuRanked]:
+    """Every configuration that may pay, ranked; none when the template does not fit.
+
+    Args:
+        func: A function, or its product in the normal form.
+        arch: The GPU.
+    """
+    product = func if isinstance(func, Product) else normalise(func)
+    if product is None:
+        return []
+    problem = matmul_problem(product)
+    found = [simt_matmul_cost(problem, hint) for hint in _hints(problem, arch)]
+    return sorted((one for one in found if one is not None), key=lambda one: one.cycles)
+
+
+def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[GpuHint]:
+    work = problem.batch * problem.rows * problem.columns * problem.depth
+    unrolled = _MOST_UNROLLED if work >= _LONG else _MOST_UNROLLED // 2
+    for bm, bn in itertools.product(_ROWS, _ROWS):
+        # A tile far longer than the result wastes what a shorter one does not.
+        if bm >= 2 * max(16, problem.rows) or bn >= 2 * max(16, problem.columns):
+            continue
+        tiles = problem.batch * math.ceil(problem.rows / bm) * math.ceil(problem.columns / bn)
+        for (rows, columns), step, split in itertools.product(_TILES, _STEPS, _SPLITS):
+            if bm % rows or bn % columns or rows * columns * step > unrolled:
+                continue
+            if split > 1 and (tiles > arch.sms or problem.depth < 4 * split * step):
+                continue
+            tm, tn = bm // rows, bn // columns
+            lanes = 8 if rows > columns and tm % 8 == 0 and tn % 4 == 0 else 4
+            hint = GpuHint(
+                template="simt_matmul",
+                arch=arch,
+                block=(bm, bn),
+                thread=(tm, tn),
+                rstep=step,
+                stages=2 if problem.depth > step * split else 1,
+                raster=8,
+                split_k=split,
+                options=(("lanes_m", lanes),) if lanes != 4 else (),
+            )
+            if tm * tn >= 2 * arch.warp and tm * tn <= 512 and not why_not_simt(hint):
+                yield hint
+
+
+def simt_matmul_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
+    """What ``hint`` is expected to cost; None when it does not fit the GPU."""
+    arch = hint.arch
+    (bm, bn), (tm, tn), step = hint.block, hint.thread, hint.rstep
+    threads, rows, columns = tm * tn, bm // tm, bn // tn
+    words = max(1.0, itemsize(problem.dtype) / 4)
+    ragged = problem.rows % bm or problem.columns % bn or problem.depth % (step * hint.split_k)
+    registers = int(
+        rows * columns * max(1.0, itemsize(problem.sums) / 4)
+        + (rows + columns) * words
+        + _STAGED * (bm + bn) * step / threads * words
+        + _OTHER_REGISTERS
+        + (_GUARD_REGISTERS if ragged else 0)
+    )
+    size = itemsize(problem.dtype)
+    smem = int(hint.stages * step * (bm + bn + 8) * size)
+    spilled = max(0, registers - _MOST_REGISTERS)
+    resident = resident_blocks(arch, threads, min(registers, _MOST_REGISTERS), smem)
+    if resident == 0 or spilled > 16:
+        return None
+    tiles = grid(problem, arch, hint.block, hint.split_k, resident)
+    warps = threads / arch.warp
+    steps = math.ceil(problem.depth / (step * hint.split_k))
+    # Cycles of one step of one tile that has the multiprocessor's units to itself.
+    rate = arch.fp32_fma / arch.fma(problem.dtype) if problem.dtype == "float64" else 1.0
+    lanes = arch.warp * arch.partitions / arch.fp32_fma
+    multiply = warps * rows * columns * step * rate * lanes / arch.partitions
+    moved = sum(_moves(problem, hint, n) for n in range(2))
+    fetches = (rows + columns) * step * size / 16
+    issue = warps * (rows * columns * step * rate * lanes + fetches + moved) / arch.partitions
+    shared = warps * (fetches * _RETURN + moved * 2)
+    busy = (issue**3 + shared**3) ** (1 / 3)
+    concurrent = warps / arch.partitions * tiles.together
+    one = busy * (1.0 + _ALONE / max(0.25, concurrent)) * (1.0 + _BARRIER / tiles.together)
+    finish = warps * rows * columns * 4.0 * lanes
+    compute = (tiles.turns * (steps * one + finish) + _FILL) * _BOOST
+    dram, l2 = memory_cycles(problem, arch, hint.block, hint.raster)
+    second = sum_cycles(problem, arch, hint.split_k)
+    total = max(compute, dram, l2) + LAUNCH + second
+    facts = (compute, dram, l2, multiply * steps * tiles.turns, concurrent, float(tiles.turns))
+    return GpuRanked(hint, total, facts)
+
+
+def _moves(problem: MatmulProblem, hint: GpuHint, n: int) -> float:
+    """Instructions of a thread in a step to bring operand ``n`` to shared memory."""
+    count = hint.rstep * hint.block[n] / math.prod(hint.thread)
+    inner = hint.rstep if problem.along_k[n] else hint.block[n]
+    vector = math.gcd(
+        min(problem.runs[n], int(16 / max(problem.sizes[n], itemsize(problem.dtype)))),
+        max(1, int(count)),
+        inner,
+    )
+    stores = count if problem.along_k[n] else count / vector
+    ragged = 1.0 if problem.runs[n] > 1 else 2.0
+    return ragged * count / vector + stores

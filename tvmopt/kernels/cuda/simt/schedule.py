@@ -1,0 +1,197 @@
+"""Products of matrices without tensor cores: a register tile a thread, operands in shared memory.
+
+A thread block computes a tile of the result. The next step of the reduction is loaded into
+registers while the present one is multiplied from shared memory, and stored to its other half
+afterwards. Each thread keeps ``groups x 4`` rows by ``groups x 4`` columns of sums in registers,
+the groups far apart, so that the threads of a warp read 16 bytes each side by side.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmopt.device.cuda import itemsize
+from tvmopt.kernels.cuda.common.inlining import inline_consumers, inline_producers
+from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline
+from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, Operand, Product, normalise
+from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
+from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.template import GpuTemplate
+
+# Elements on their way through a thread's registers up to which shared memory has two halves: with
+# more, the registers that it takes cost a thread block of two on a multiprocessor.
+_FEW_STAGED = 8
+
+
+class SimtMatmul(GpuTemplate):
+    """Rows and columns of sums in registers, operands in shared memory, no tensor cores.
+
+    ``hint.block`` is the rows and columns of a thread block, ``hint.thread`` the threads along
+    them, ``hint.rstep`` the depth of a step, ``hint.stages`` the steps in flight (with
+    ``async_copy`` by cp.async, else at most 2, through registers), ``hint.raster`` rows of blocks
+    side by side, ``hint.split_k`` parts of the reduction, which a second kernel sums.
+
+    Options: ``lanes_m``: rows of threads in a warp, 4 unless given.
+    """
+
+    name = "simt_matmul"
+
+    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+        """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+
+        Before -> after::
+
+            for i, j: for k: C[i, j] += A[i, k] * B[k, j]
+
+            for block: for group: for thread:
+                for ko in pipelined:
+                    As[k, i] = A[i, ko * 8 + k]; Bs[k, j] = B[ko * 8 + k, j]
+                    for k in T.unroll(8):
+                        a[0:4] = As[k, i:i + 4]; b[0:4] = Bs[k, j:j + 4]
+                        for i in T.unroll(4): for j in T.unroll(4): acc[i, j] += a[i] * b[j]
+                C[i, j] = acc[i, j]
+        """
+        if why_not_simt(hint):
+            return None
+        product = normalise(func)
+        if product is None or product.extents[3] < hint.split_k:
+            return None
+        sch, anchor = product.sch, product.anchor
+        (bm, bn), (tm, tn), bk = hint.block, hint.thread, hint.rstep
+        sch.pad_einsum(anchor, [1, bm, bn, bk * hint.split_k])
+        total = None
+        if hint.split_k > 1:
+            anchor, total = split_reduction(sch, anchor, hint.split_k)
+        store = sch.cache_write(anchor, 0, "local")
+        *batch, i, j, k = sch.get_loops(anchor)
+        lanes_m, lanes_n = _lanes(hint)
+        vm, vn = math.gcd(bm // tm, _group(product)), math.gcd(bn // tn, _group(product))
+        io, ig, iw, il, iv = sch.split(i, [None, bm // tm // vm, tm // lanes_m, lanes_m, vm])
+        jo, jg, jw, jl, jv = sch.split(j, [None, bn // tn // vn, tn // lanes_n, lanes_n, vn])
+        ko, ki = sch.split(k, [None, bk])
+        sch.reorder(*batch, io, jo, ig, jg, iw, jw, il, jl, ko, ki, iv, jv)
+        bind_blocks(sch, batch, io, jo, hint.raster)
+        # Virtual threads share everything but their sums; what depends on one alone is done once.
+        sch.bind(ig, "vthread.y")
+        sch.bind(jg, "vthread.x")
+        thread = sch.fuse(iw, jw, il, jl)
+        sch.bind(thread, "threadIdx.x")
+        sch.reverse_compute_at(store, thread, preserve_unit_loops=True)
+        run = 16
+        if total is None:
+            inline_consumers(sch, store)
+            run = product.out_run
+        _store(sch, store, math.gcd(run, _most(product)))
+        copies = [_copy(sch, anchor, n, x, ko, hint) for n, x in enumerate(product.copies)]
+        for operand in product.copies:
+            _fragment(sch, anchor, operand, ki)
+        sch.decompose_reduction(anchor, ko)
+        for loop in (ki, iv, jv):
+            sch.unroll(loop)
+        # By nvcc: text of so many products costs it seconds.
+        sch.annotate(ki, "pragma_unroll_explicit", 0)
+        stages = min(hint.stages, int(sch.get(ko).extent))
+        if stages > 1:
+            staged = sum(hint.block) * bk / math.prod(hint.thread)
+            pipeline(sch, ko, copies, stages, hint.async_copy, halves=staged <= _FEW_STAGED)
+        if total is not None:
+            finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
+        return sch
+
+
+def why_not_simt(hint: GpuHint) -> str:
+    """What is wrong with ``hint``; empty when nothing is."""
+    if len(hint.block) != 2 or len(hint.thread) != 2 or hint.rstep < 1:
+        return "block and thread must be of two axes and rstep positive"
+    threads = math.prod(hint.thread)
+    if any(b % t for b, t in zip(hint.block, hint.thread, strict=True)):
+        return "threads must divide the block"
+    if threads % hint.arch.warp or threads > hint.arch.threads_block:
+        return "threads must be whole warps, at most a block of them"
+    if any(b * hint.rstep % threads for b in hint.block):
+        return "each thread must copy the same number of elements"
+    if hint.stages < 1 or hint.split_k < 1:
+        return "stages and split_k must be at least 1"
+    if hint.stages > 2 and not hint.async_copy:
+        return "more than two stages need async_copy"
+    return ""
+
+
+def _lanes(hint: GpuHint) -> tuple[int, int]:
+    """Rows and columns of threads in a warp."""
+    (tm, tn), rows = hint.thread, hint.option("lanes_m", 4)
+    while tm % rows or tn % (hint.arch.warp // rows):
+        rows = rows * 2 if rows < hint.arch.warp else 1
+        if rows == 1:
+            return 1, 1
+    return rows, hint.arch.warp // rows
+
+
+def _group(product: Product) -> int:
+    """Elements that a thread reads from shared memory at once."""
+    widest = max(itemsize(x.dtype) for x in product.copies)
+    return max(1, int(VECTOR_BYTES / widest))
+
+
+def _most(product: Product) -> int:
+    """Elements of the result that a thread stores at once."""
+    return max(1, int(VECTOR_BYTES / max(itemsize(product.out), itemsize(product.sums))))
+
+
+def _store(sch: s_tir.Schedule, store: SBlockRV, vector: int) -> None:
+    """Write what a thread has: rows unrolled, columns as vectors."""
+    *_, rows, columns = sch.get_loops(store)
+    width = int(sch.get(columns).extent)
+    sch.unroll(rows)
+    outer, inner = sch.split(columns, [None, math.gcd(width, vector)])
+    sch.unroll(outer)
+    if math.gcd(width, vector) > 1:
+        sch.vectorize(inner)
+
+
+def _copy(
+    sch: s_tir.Schedule, anchor: SBlockRV, place: int, operand: Operand, at: LoopRV, hint: GpuHint
+) -> SBlockRV:
+    """Copy an operand to shared memory, k first, its rows padded where it is transposed."""
+    size, threads = itemsize(operand.dtype), math.prod(hint.thread)
+    copy = sch.cache_read(anchor, operand.index, "shared.dyn")
+    sch.transform_layout(copy, ("write", 0), lambda s, x, k: (s, k, x))
+    sch.compute_at(copy, at, preserve_unit_loops=True)
+    inline_producers(sch, copy)
+    width = int(VECTOR_BYTES / size)
+    s, x, k = sch.get_loops(copy)[-3:]
+    along_k = operand.contiguous == "k"
+    order = (x, k) if along_k else (k, x)
+    if along_k:
+        # Threads that hold neighbours along k write rows apart: not all to the same bank.
+        sch.storage_align(copy, 0, axis=1, factor=int(128 / size), offset=width)
+    else:
+        sch.reorder(k, x)
+    inner = hint.rstep if along_k else hint.block[place]
+    count = hint.rstep * hint.block[place]
+    vector = min(operand.run, max(1, int(VECTOR_BYTES / max(size, operand.size))))
+    if along_k and hint.async_copy:
+        vector = 1  # what is transposed on the way is copied element by element
+    elif along_k or size == 1:
+        vector = min(vector, 4)  # TVM writes longer vectors of places, or of bytes, wrongly
+    while vector > 1 and (count % (threads * vector) or inner % vector):
+        vector //= 2
+    fused = sch.fuse(s, *order)
+    _, thread, element = sch.split(fused, [None, threads, vector])
+    sch.bind(thread, "threadIdx.x")
+    if vector > 1:
+        sch.vectorize(element)
+    return copy
+
+
+def _fragment(sch: s_tir.Schedule, anchor: SBlockRV, operand: Operand, at: LoopRV) -> None:
+    """Read what a thread multiplies next into registers, as vectors."""
+    fragment = sch.cache_read(anchor, operand.index, "local")
+    sch.compute_at(fragment, at, preserve_unit_loops=True)
+    # In the order of the shared buffer's axes: k, then rows or columns.
+    inner = sch.get_loops(fragment)[-1]
+    if int(sch.get(inner).extent) > 1:
+        sch.vectorize(inner)

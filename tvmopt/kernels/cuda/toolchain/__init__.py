@@ -1,0 +1,1 @@
+"""CUDA toolchain: nvcc or NVRTC, fatbinaries, CUDA graphs."""

@@ -1,0 +1,125 @@
+"""Configurations of Winograd's transforms, the most promising first."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+from tvm import tirx
+
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.analysis import block_facts
+from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.work import float_work
+from tvmopt.kernels.cuda.elementwise.configs import size_of
+from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.cuda.winograd.schedule import (
+    GpuWinogradData,
+    GpuWinogradOut,
+    TransformForm,
+    prepare_data,
+    prepare_out,
+)
+from tvmopt.kernels.winograd_matrices import MATRICES
+
+_VECTORS, _TILES, _THREADS = (4, 2, 1), (1, 2, 3, 4), (128, 64, 256)
+# Registers of a thread, for each that it loads into and besides, about what ptxas reports at ragged
+# edges; and the most of these with which it leaves nothing in local memory.
+_LOADED, _OTHER_REGISTERS, _MOST_REGISTERS = 1.15, 14, 240
+# Instructions of a thread besides those of its elements, and of a load or store with its address
+# and its condition.
+_PROLOGUE, _ACCESS = 60.0, 4.0
+_FLOAT = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class _Transform:
+    """What every configuration of a transform shares.
+
+    Attributes:
+        form: The function, made ready.
+        name: Of its template.
+        moved: Bytes that it reads and writes, each once.
+        ending: Instructions of what follows the transform, of an element.
+        others: Arrays besides the products that are read for every element.
+    """
+
+    form: TransformForm
+    name: str
+    moved: float
+    ending: float = 0.0
+    others: int = 0
+
+    def ranked(self, vector: int, tiles: int, threads: int, arch: CudaArch) -> GpuRanked | None:
+        """One configuration with its cost; None where it does not fit."""
+        form, m, side = self.form, self.form.m, self.form.m + 2
+        options = (("tiles", tiles),)
+        hint = GpuHint(self.name, arch, thread=(threads,), vector=vector, options=options)
+        there = form.padded is not None
+        loads = side * (tiles * m + 2) if there else tiles * side * side
+        registers = int(_LOADED * loads * vector) + _OTHER_REGISTERS
+        if not form.takes(hint) or registers > _MOST_REGISTERS:
+            return None
+        count = math.prod(form.grid) // tiles * (form.channels // vector)
+        if there:
+            accesses = loads + tiles * side * side
+            work = tiles * transform_work(MATRICES[m].bt)
+            # Of what neighbouring tiles share, each reads its own.
+            again = max(0.0, count * loads * vector * _FLOAT - _data_bytes(form))
+        else:
+            accesses = loads + tiles * m * m * (1 + self.others)
+            work = tiles * (transform_work(MATRICES[m].at) + m * m * self.ending)
+            again = 0.0
+        stream = Stream(
+            blocks=math.ceil(count / threads),
+            threads=threads,
+            moved=self.moved,
+            again=again,
+            flight=float(loads * vector * _FLOAT),
+            instructions=_PROLOGUE + accesses * _ACCESS + vector * work,
+            registers=registers,
+        )
+        return GpuRanked(hint, stream.cycles(arch), stream.parts(arch))
+
+
+def winograd_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
+    """Configurations of the transform that ``func`` is, best first; none when it is none."""
+    transform = _transform(func)
+    if transform is None:
+        return []
+    choices = itertools.product(_VECTORS, _TILES, _THREADS)
+    found = (transform.ranked(*choice, arch) for choice in choices)
+    return sorted((r for r in found if r is not None), key=lambda r: r.cycles)
+
+
+def transform_work(matrix: Sequence[Sequence[float]]) -> float:
+    """Additions of ``matrix @ tile @ matrix.T`` for a square tile; their factors come with them."""
+    of_column = sum(sum(c != 0 for c in row) - 1 for row in matrix)
+    return float(of_column * (len(matrix[0]) + len(matrix)))
+
+
+def _transform(func: tirx.PrimFunc) -> _Transform | None:
+    if (form := prepare_data(func)) is not None:
+        written = math.prod(form.grid) * (form.m + 2) ** 2 * form.channels * _FLOAT
+        return _Transform(form, GpuWinogradData.name, _data_bytes(form) + written)
+    if (form := prepare_out(func)) is None:
+        return None
+    sch = form.sch
+    last = block_facts(sch, form.last)
+    between = sch.get(form.whole).writes[0].source
+    arrays = [r.buffer for r in last.reads if not r.buffer.same_as(between)]
+    others = [b for n, b in enumerate(arrays) if not any(b.same_as(a) for a in arrays[:n])]
+    products = math.prod(form.grid) * (form.m + 2) ** 2 * form.channels * _FLOAT
+    moved = products + sum(size_of(buffer) for buffer in (last.write.buffer, *others))
+    ending = float_work(sch, last.name)
+    return _Transform(form, GpuWinogradOut.name, float(moved), ending, len(others))
+
+
+def _data_bytes(form: TransformForm) -> float:
+    """Bytes of the data before its transform."""
+    assert form.padded is not None
+    [data] = form.sch.get(form.padded).reads
+    return float(size_of(data.source))

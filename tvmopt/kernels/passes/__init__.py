@@ -1,0 +1,1 @@
+"""TensorIR passes that kernels of every device need."""

@@ -1,0 +1,53 @@
+"""Transform matrices of Winograd's minimal filtering, F(2 x 2, 3 x 3) and F(4 x 4, 3 x 3).
+
+Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016),
+arXiv:1509.09308.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrices:
+    """Of one tile size m: ``Y = at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T``.
+
+    Attributes:
+        bt: (m + 2, m + 2), transforms the data.
+        g: (m + 2, 3), transforms the weight.
+        at: (m, m + 2), transforms the products back.
+    """
+
+    bt: tuple[tuple[float, ...], ...]
+    g: tuple[tuple[float, ...], ...]
+    at: tuple[tuple[float, ...], ...]
+
+
+#: By tile size. The points are 0, 1, -1 and infinity; 2 and -2 as well for m = 4.
+MATRICES = {
+    2: Matrices(
+        bt=((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
+        g=((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
+        at=((1, 1, 1, 0), (0, 1, -1, -1)),
+    ),
+    4: Matrices(
+        bt=(
+            (4, 0, -5, 0, 1, 0),
+            (0, -4, -4, 1, 1, 0),
+            (0, 4, -4, -1, 1, 0),
+            (0, -2, -1, 2, 1, 0),
+            (0, 2, -1, -2, 1, 0),
+            (0, 4, 0, -5, 0, 1),
+        ),
+        g=(
+            (1 / 4, 0, 0),
+            (-1 / 6, -1 / 6, -1 / 6),
+            (-1 / 6, 1 / 6, -1 / 6),
+            (1 / 24, 1 / 12, 1 / 6),
+            (1 / 24, -1 / 12, 1 / 6),
+            (0, 0, 1),
+        ),
+        at=((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
+    ),
+}
