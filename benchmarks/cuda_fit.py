@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 
 from benchmarks.cuda_rows import row as row_of
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper import cost as model
 from tvmopt.kernels.cuda.hopper.config import Config
 from tvmopt.kernels.cuda.hopper.hints import GEMM, config_of
@@ -78,7 +78,7 @@ def points_of(lines: Iterable[str]) -> list[Points]:
         right = [p for p in data["points"] if p["us"] and p["hint"]["template"] == GEMM]
         if isinstance(matched, str) or not isinstance(matched.problem, GemmProblem) or not right:
             continue
-        hints = [GpuHint.from_dict(p["hint"]) for p in right]
+        hints = [CudaHint.from_dict(p["hint"]) for p in right]
         us = np.array([p["us"] for p in right])
         configs = [config_of(hint) for hint in hints]
         found.append(Points(data["row"], matched.problem, configs, us, hints[0].arch))

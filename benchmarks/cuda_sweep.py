@@ -21,8 +21,7 @@ from benchmarks.cuda_rows import row as row_of
 from tvmopt.device.cuda import probe
 from tvmopt.errors import TvmoptError
 from tvmopt.kernels.cuda.policy import CudaPolicy
-from tvmopt.kernels.cuda.ranked import GpuRanked
-from tvmopt.kernels.ranked import spread
+from tvmopt.kernels.ranked import Ranked, spread
 from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.hints import Candidates, Measured
 
@@ -32,7 +31,7 @@ _BEST, _DIVIDED = 0.6, 0.2
 _NEAR = 1.8
 
 
-def drawn(ranked: Sequence[GpuRanked], count: int, seed: int) -> list[GpuRanked]:
+def drawn(ranked: Sequence[Ranked], count: int, seed: int) -> list[Ranked]:
     """``count`` configurations to measure, the one modelled best first.
 
     Args:
@@ -49,7 +48,7 @@ def drawn(ranked: Sequence[GpuRanked], count: int, seed: int) -> list[GpuRanked]
     return chosen + rng.sample(others, min(len(others), count - len(chosen)))
 
 
-def line_of(name: str, chosen: Sequence[GpuRanked], measured: Sequence[Measured]) -> str:
+def line_of(name: str, chosen: Sequence[Ranked], measured: Sequence[Measured]) -> str:
     """One row of a sweep, as JSON."""
     points = [
         {"hint": m.hint.to_dict(), "cycles": r.cycles, "us": m.latency_us, "error": m.error}

@@ -13,7 +13,7 @@ from tvmopt.device.cuda import CudaArch, itemsize, probe
 from tvmopt.device.gpus import GPUS, named_gpu
 from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 
 has_gpu = bool(tvm.runtime.cuda(0).exist)
 
@@ -115,10 +115,10 @@ _sizes = st.lists(st.integers(1, 512), max_size=3).map(tuple)
 @given(block=_sizes, thread=_sizes, stages=st.integers(1, 8), split=st.integers(1, 64),
        swap=st.booleans(), unroll=st.integers(0, 9))  # fmt: skip
 def test_a_hint_is_its_json(block, thread, stages, split, swap, unroll) -> None:
-    hint = GpuHint(
+    hint = CudaHint(
         "any", GPUS["nvidia-a100"], block, thread, stages=stages, split_k=split, swap=swap,
         options=(("unroll", unroll),),
     )  # fmt: skip
-    again = GpuHint.from_dict(json.loads(json.dumps(hint.to_dict())))
+    again = CudaHint.from_dict(json.loads(json.dumps(hint.to_dict())))
     assert again == hint and again.config_id == hint.config_id
     assert again.option("unroll") == unroll and again.option("other", 7) == 7

@@ -14,7 +14,7 @@ from tvm import relax, s_tir, te, tirx
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.apply import apply_hint, finish
 from tvmopt.kernels.cpu.common.nest import PREPROC
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure import batch
 from tvmopt.measure.batch import build_batch, quartile, run_batch, time_in_turns
@@ -26,7 +26,7 @@ from tvmopt.transform.lower import lower
 
 SPEC = resolve_target("host", 2)
 TARGET, ARCH = SPEC.to_tvm(), SPEC.arch()
-UNFIT = Hint("elementwise", ARCH)
+UNFIT = CpuHint("elementwise", ARCH)
 ARGUMENTS = [[[40, 24], "float32"], [[24, 40], "float32"], [[40, 40], "float32"]]
 
 
@@ -52,12 +52,12 @@ def func() -> tirx.PrimFunc:
 
 
 # Tiles of 20 columns, packed as whole vectors, once and at every call.
-CONSTANT = Hint("register_tile", ARCH, block=(8, 20), order=(0, 1), pack="constant")
+CONSTANT = CpuHint("register_tile", ARCH, block=(8, 20), order=(0, 1), pack="constant")
 CALL = dataclasses.replace(CONSTANT, pack="call")
-PLAIN = Hint("contraction", ARCH)
+PLAIN = CpuHint("contraction", ARCH)
 
 
-def _build(func: tirx.PrimFunc, hints: list[Hint], path: Path) -> dict:
+def _build(func: tirx.PrimFunc, hints: list[CpuHint], path: Path) -> dict:
     built = build_batch(
         tvm.ir.save_json(func), [h.to_dict() for h in hints], str(TARGET), str(path)
     )
@@ -88,7 +88,7 @@ def test_what_is_packed_once_is_taken_out(func) -> None:
 
 
 @pytest.mark.parametrize("hint", [CALL, PLAIN])
-def test_what_packs_at_every_call_is_left_whole(func, hint: Hint) -> None:
+def test_what_packs_at_every_call_is_left_whole(func, hint: CpuHint) -> None:
     whole = finish(apply_hint(func, hint).mod["main"], func)
     parts = split_packing(whole)
     assert parts.compute.same_as(whole)

@@ -14,7 +14,7 @@ from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.apply import apply_hint, finish
 from tvmopt.kernels.cpu.common.nest import PREPROC
 from tvmopt.kernels.cpu.first_choice import schedule_module
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.transform.lower import lower
 from tvmopt.transform.prepack import prepack
 
@@ -26,7 +26,7 @@ V = RNG.standard_normal((40, 40), np.float32)
 
 
 # Tiles of 20 columns, which are packed as whole vectors.
-HINT = Hint("register_tile", SPEC.arch(), block=(8, 20), order=(0, 1), pack="constant")
+HINT = CpuHint("register_tile", SPEC.arch(), block=(8, 20), order=(0, 1), pack="constant")
 
 
 def network(weights: list[np.ndarray | None]) -> tvm.IRModule:

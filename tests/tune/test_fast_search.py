@@ -8,7 +8,7 @@ import zlib
 import pytest
 from tvm import relax, tirx
 
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.reranker import Reranker
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure.batch import ROUNDS
@@ -28,10 +28,10 @@ class FakeMeasurer:
 
     def __init__(self, slower: float = 1.0) -> None:
         self._slower = slower
-        self.batches: list[list[Hint]] = []
+        self.batches: list[list[CpuHint]] = []
         self.rounds: list[int] = []
 
-    def latency(self, hint: Hint) -> float:
+    def latency(self, hint: CpuHint) -> float:
         # Steps of 2 %: what is nearer is a tie, and there the first choice stands.
         return 100.0 * 1.02 ** (zlib.crc32(hint.config_id.encode()) % 1000)
 
@@ -106,9 +106,9 @@ def test_the_first_choice_stands_unless_another_is_clearly_faster(workload) -> N
 def test_one_that_was_fast_only_in_the_first_round_is_not_taken(workload) -> None:
     """The first of all is timed at half of what it takes, as any may be by luck."""
     measurer = FakeMeasurer()
-    lucky: list[Hint] = []
+    lucky: list[CpuHint] = []
 
-    def latency(hint: Hint) -> float:
+    def latency(hint: CpuHint) -> float:
         if not lucky:
             lucky.append(hint)
             return 50.0

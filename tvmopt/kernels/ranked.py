@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
-from tvmopt.kernels.cpu.hint import INLINED, Hint
+from tvmopt.kernels.hint import Hint
 
+_Hint = TypeVar("_Hint", bound=Hint)
 #: Length of every feature vector.
 FEATURES = 20
 # What a family's best may be modelled to cost more than the best of all, to be tried early.
@@ -15,7 +17,7 @@ _NEAR = 1.3
 
 
 @dataclasses.dataclass(frozen=True)
-class Ranked:
+class Ranked(Generic[_Hint]):
     """A hint, and what the model expects of it.
 
     Attributes:
@@ -24,41 +26,15 @@ class Ranked:
         facts: What the model knew; the re-ranker learns from it where the model errs.
     """
 
-    hint: Hint
+    hint: _Hint
     cycles: float
     facts: tuple[float, ...] = ()
 
     @property
-    def family(self) -> tuple[object, ...]:
-        """What configurations share that the model errs on alike: vectors, loop order, parts."""
-        hint = self.hint
-        width = hint.block[-1:], hint.task[-1:]
-        inlined = hint.stage == INLINED
-        return hint.template, *width, hint.order, hint.rstep > 0, hint.accumulate, inlined
-
-    @property
     def features(self) -> list[float]:
-        """``FEATURES`` numbers: of the hint, of the model's parts, and which template it is."""
-        hint = self.hint
-        order = list(hint.order)
-        last = len(order) - 1
-        column = order.index(last) / max(1, last) if last in order else 0.0
+        """``FEATURES`` numbers: of the configuration, and the parts of its modelled cost."""
         facts = [math.log2(max(f, 1e-6)) for f in self.facts]
-        common = [
-            float(hint.parallel),
-            float(hint.stage),
-            float(hint.rstep),
-            column,
-            float(hint.tasks),
-            float(hint.vectors),
-            float(len(hint.template)),
-            float(hint.block[-1] if hint.block else 0),
-            float(math.prod(hint.block[:-1])),
-            float(hint.pack == "call"),
-            float(hint.accumulate),
-            math.log2(1 + sum(hint.task)),
-        ]
-        return (common + facts + [0.0] * FEATURES)[:FEATURES]
+        return (self.hint.features + facts + [0.0] * FEATURES)[:FEATURES]
 
 
 def spread(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
@@ -75,7 +51,7 @@ def spread(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
     first: list[Ranked] = []
     others: list[Ranked] = []
     for one in ranked:
-        is_new = one.family not in seen and one.cycles <= _NEAR * ranked[0].cycles
-        seen.add(one.family)
+        is_new = one.hint.group not in seen and one.cycles <= _NEAR * ranked[0].cycles
+        seen.add(one.hint.group)
         (first if is_new else others).append(one)
     return [*first, *others][:count]

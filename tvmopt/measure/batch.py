@@ -22,7 +22,7 @@ from tvm.target import Target
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.llvm import pass_config
 from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint, finish
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.jobs import (
     WrongResultError,
@@ -60,7 +60,7 @@ def build_batch(
 
     Args:
         func: The function, as :func:`tvm.ir.save_json` writes it.
-        hints: Configurations, as :meth:`Hint.to_dict` gives them.
+        hints: Configurations, as :meth:`CpuHint.to_dict` gives them.
         target: JSON of the target.
         path: Library to write.
         base: Whether to build what all candidates are checked and timed with, too: a reference and
@@ -77,7 +77,7 @@ def build_batch(
     packed: list[list[Any]] = []
     for index, data in enumerate(hints):
         try:
-            scheduled = apply_hint(original, Hint.from_dict(data))
+            scheduled = apply_hint(original, CpuHint.from_dict(data))
             parts = split_packing(finish(scheduled.mod["main"], original))
         except Exception as error:  # whatever goes wrong is the candidate's own
             errors.append(f"schedule: {one_line(error)}")
@@ -88,7 +88,7 @@ def build_batch(
             functions[index][f"pack{index}"] = parts.packer
         errors.append(None)
         packed.append([parts.packed, parts.outputs])
-    arch = Hint.from_dict(hints[0]).arch
+    arch = CpuHint.from_dict(hints[0]).arch
     common: dict[str, tirx.PrimFunc] = {}
     if base:
         common["reference"] = _reference(original, arch)
@@ -132,7 +132,7 @@ def _reference(func: tirx.PrimFunc, arch: CpuArch) -> tirx.PrimFunc:
     """``func`` by the plainest template that is not hopelessly slow."""
     for template in ("contraction", "elementwise", "fallback"):
         try:
-            return apply_hint(func, Hint(template, arch)).mod["main"]
+            return apply_hint(func, CpuHint(template, arch)).mod["main"]
         except NotApplicable:
             continue
     return func

@@ -16,7 +16,7 @@ from tvm import IRModule, tirx
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.apply import build_kernels, gpu_kernel
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
 from tvmopt.kernels.cuda.tensor_core_policy import product_of
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
@@ -50,7 +50,7 @@ def build_batch(
 
     Args:
         func: The function, as :func:`tvm.ir.save_json` writes it.
-        hints: Configurations, as :meth:`GpuHint.to_dict` gives them.
+        hints: Configurations, as :meth:`CudaHint.to_dict` gives them.
         arch: ``CudaArch.to_dict()`` of the GPU.
         path: Library to write.
         base: Whether to build what candidates are checked with, too; the first library of a
@@ -64,7 +64,7 @@ def build_batch(
     errors: list[str | None] = []
     for index, data in enumerate(hints):
         try:
-            functions[index] = {f"candidate{index}": gpu_kernel(original, GpuHint.from_dict(data))}
+            functions[index] = {f"candidate{index}": gpu_kernel(original, CudaHint.from_dict(data))}
         except Exception as error:  # whatever goes wrong is the candidate's own
             errors.append(f"schedule: {one_line(error)}")
         else:
@@ -96,7 +96,7 @@ def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
     if (tiles := _tiled(func, arch)) is not None:
         return tiles
     if prepare_data(func) is not None or prepare_out(func) is not None:
-        return gpu_kernel(func, GpuHint("gpu_fallback", arch, thread=(_THREADS,)))
+        return gpu_kernel(func, CudaHint("gpu_fallback", arch, thread=(_THREADS,)))
 
     with arch.to_tvm():
         module = dlight.ApplyDefaultSchedule(
@@ -116,7 +116,7 @@ def _tiled(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc | None:
     return gpu_kernel(func, min(plain, key=lambda r: (_unrolled(r.hint), r.cycles)).hint)
 
 
-def _unrolled(hint: GpuHint) -> float:
+def _unrolled(hint: CudaHint) -> float:
     """Multiplications in the text of a kernel of plain threads."""
     return hint.rstep * math.prod(hint.block) / math.prod(hint.thread)
 

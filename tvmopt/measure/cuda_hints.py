@@ -17,8 +17,8 @@ from tvm import tirx
 
 from tvmopt import host
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cpu.hint import Hint
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.measure.hints import (
     Built,
     Candidates,
@@ -146,7 +146,7 @@ class CudaMeasurer(HintMeasurer):
         ]
 
 
-def _chunks(hints: Sequence[Hint], parts: int, before: float = 0.0) -> list[list[int]]:
+def _chunks(hints: Sequence[CpuHint], parts: int, before: float = 0.0) -> list[list[int]]:
     """The places of ``hints``, dealt to at most ``parts`` lists that take about as long to build.
 
     The longest first, each to the list that has least so far.
@@ -168,9 +168,9 @@ def _chunks(hints: Sequence[Hint], parts: int, before: float = 0.0) -> list[list
     return [chunk for chunk in chunks if chunk]
 
 
-def _effort(hint: Hint) -> float:
+def _effort(hint: CpuHint) -> float:
     """How long a hint takes to build, roughly."""
-    if isinstance(hint, GpuHint) and hint.template == "simt_matmul":
+    if isinstance(hint, CudaHint) and hint.template == "simt_matmul":
         text = hint.rstep * math.prod(hint.block) / math.prod(hint.thread)
         return 1.0 + text * _UNROLLED_EFFORT
     return _EFFORTS.get(hint.template, 1.0)

@@ -25,8 +25,8 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.cpu.apply import apply_hint
-from tvmopt.kernels.cpu.hint import Hint
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.measure.device import measurer_of
 from tvmopt.measure.hints import Candidates, Measured, best_of
 from tvmopt.tune.apply import apply_database
@@ -47,14 +47,14 @@ class CompileResult:
     """
 
     func: tirx.PrimFunc
-    config: Hint | GpuHint
+    config: CpuHint | CudaHint
     latency: float | None
     error: str | None
 
     @property
     def sch(self) -> s_tir.Schedule | None:
         """The function under this configuration, with its trace; None of a generated kernel."""
-        if isinstance(self.config, Hint):
+        if isinstance(self.config, CpuHint):
             return apply_hint(self.func, self.config)
         from tvmopt.kernels.cuda.apply import apply_gpu_hint
 
@@ -64,7 +64,7 @@ class CompileResult:
 
 def apply_and_build(
     func: tirx.PrimFunc,
-    configs: Sequence[Hint] | Sequence[GpuHint],
+    configs: Sequence[CpuHint] | Sequence[CudaHint],
     arch: CpuArch | CudaArch,
     parallel_build: bool = True,
 ) -> tuple[list[CompileResult], CompileResult | None]:
@@ -94,7 +94,7 @@ def apply_and_build(
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
         measurer_of(arch, Path(scratch), builders=0 if parallel_build else 1) as measurer,
     ):
-        [measured] = measurer.measure([Candidates(func, cast(Sequence[Hint], configs))])
+        [measured] = measurer.measure([Candidates(func, cast(Sequence[CpuHint], configs))])
     results = [_result(func, m) for m in measured]
     best = best_of(measured)
     return results, None if best is None else _result(func, best)

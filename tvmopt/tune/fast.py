@@ -22,9 +22,9 @@ from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.cpu.apply import apply_hint
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.reranker import Reranker
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.measure.device import measurer_of
 from tvmopt.measure.hints import HintMeasurer
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
@@ -290,9 +290,9 @@ def _check(target: Target, options: TuneOptions, strategy: str) -> None:
         )
 
 
-def _schedule(func: tirx.PrimFunc, hint: Hint | GpuHint) -> s_tir.Schedule | None:
+def _schedule(func: tirx.PrimFunc, hint: CpuHint | CudaHint) -> s_tir.Schedule | None:
     """``func`` under ``hint``; None of a generated kernel, which has no trace to keep."""
-    if isinstance(hint, Hint):
+    if isinstance(hint, CpuHint):
         return apply_hint(func, hint)
     from tvmopt.kernels.cuda.apply import apply_gpu_hint
 

@@ -19,7 +19,7 @@ from tvm import tirx
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.reranker import Reranker
 from tvmopt.kernels.cpu.winograd.schedule import Winograd
 from tvmopt.kernels.policies import policy_of
@@ -81,7 +81,7 @@ class Tuned:
     signature: str = ""
     measured: list[Measured] = dataclasses.field(default_factory=list)
     at: list[float] = dataclasses.field(default_factory=list)
-    final: set[Hint] = dataclasses.field(default_factory=set)
+    final: set[CpuHint] = dataclasses.field(default_factory=set)
 
     @property
     def best(self) -> Measured | None:

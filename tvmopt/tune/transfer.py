@@ -25,7 +25,7 @@ from tvmopt.errors import last_line
 from tvmopt.kernels.analysis import block_facts, leaf_blocks
 from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint, finish
 from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.tune.operator import anchor_block, operator_blocks, operator_function
 
 _POSTPROC = "EnterPostproc"
@@ -33,7 +33,7 @@ _POSTPROC = "EnterPostproc"
 _WORD = 32
 
 
-def transfer_hints(func: tirx.PrimFunc, hints: Sequence[Hint]) -> tirx.PrimFunc:
+def transfer_hints(func: tirx.PrimFunc, hints: Sequence[CpuHint]) -> tirx.PrimFunc:
     """``func`` under the first of ``hints``, the fastest of its operator first, that it takes.
 
     Raises:

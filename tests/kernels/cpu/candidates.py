@@ -21,7 +21,7 @@ from tvmopt import host
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.apply import TEMPLATES, finish
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure.split import split_packing
 from tvmopt.transform.lower import lower
@@ -140,15 +140,15 @@ def _values(shape: tuple[int, ...], dtype: str, seed: int, coarse: bool) -> np.n
     return values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
 
 
-def chosen_hints(func: tirx.PrimFunc, arch: CpuArch) -> list[Hint]:
+def chosen_hints(func: tirx.PrimFunc, arch: CpuArch) -> list[CpuHint]:
     """For every template the policy's first, middle and last hint, and one without a tile."""
     ranked = [r.hint for r in DefaultPolicy(func, arch).ranked]
-    hints: dict[Hint, None] = {}
+    hints: dict[CpuHint, None] = {}
     for name in TEMPLATES:
         own = [hint for hint in ranked if hint.template == name]
         for place in (0, len(own) // 2, -1) if own else ():
             hints[own[place]] = None
-        hints[Hint(name, arch)] = None
+        hints[CpuHint(name, arch)] = None
     return list(hints)
 
 

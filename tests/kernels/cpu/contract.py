@@ -17,7 +17,7 @@ from tests.kernels.cpu.candidates import Cpu, cases, check_numbers, chosen_hints
 from tests.kernels.cpu.drawn import Drawn
 from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint
 from tvmopt.kernels.cpu.first_choice import schedule_function
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 
 
 def assert_replays(schedule: s_tir.Schedule, func: tirx.PrimFunc) -> None:
@@ -27,8 +27,8 @@ def assert_replays(schedule: s_tir.Schedule, func: tirx.PrimFunc) -> None:
     tvm.ir.assert_structural_equal(again.mod, schedule.mod)
 
 
-def assert_survives_json(hint: Hint) -> None:
-    again = Hint.from_dict(json.loads(json.dumps(hint.to_dict())))
+def assert_survives_json(hint: CpuHint) -> None:
+    again = CpuHint.from_dict(json.loads(json.dumps(hint.to_dict())))
     assert again == hint
     assert again.config_id == hint.config_id
 

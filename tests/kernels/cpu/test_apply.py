@@ -23,7 +23,7 @@ from tests.kernels.cpu.harness import (
 )
 from tvmopt.kernels.cpu.apply import SCHEDULED_ATTR, TEMPLATES, NotApplicable, apply_hint
 from tvmopt.kernels.cpu.first_choice import schedule_function, schedule_module
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.policy import Scheduled
 from tvmopt.kernels.cpu.template import Template
 
@@ -217,13 +217,13 @@ def test_the_hint_of_a_scheduled_function_gives_the_same_function_again() -> Non
 
 def test_not_applicable_says_which_template_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotApplicable, match=r"^elementwise does not fit$"):
-        apply_hint(_softmax_func(), Hint("elementwise", ARCH))
+        apply_hint(_softmax_func(), CpuHint("elementwise", ARCH))
     monkeypatch.setitem(TEMPLATES, "refuses", _Refuses("refuses"))
     with pytest.raises(NotApplicable, match=r"^refuses refused: .+"):
-        apply_hint(_softmax_func(), Hint("refuses", ARCH))
+        apply_hint(_softmax_func(), CpuHint("refuses", ARCH))
     monkeypatch.setitem(TEMPLATES, "unfit", _Unfit())
     with pytest.raises(NotApplicable, match=r"^unfit does not fit$"):
-        apply_hint(_softmax_func(), Hint("unfit", ARCH))
+        apply_hint(_softmax_func(), CpuHint("unfit", ARCH))
 
 
 def test_templates_are_listed_under_their_names() -> None:

@@ -20,7 +20,7 @@ from tests.kernels.cpu.harness import (
     run,
 )
 from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 
 op, nn = relax.op, relax.op.nn
 
@@ -31,7 +31,7 @@ def _lowered(build, *shape: int) -> tvm.IRModule:
 
 def _apply(build, *shape: int):
     [func] = prim_funcs(_lowered(build, *shape)).values()
-    return apply_hint(func, Hint("column_reduction", ARCH))
+    return apply_hint(func, CpuHint("column_reduction", ARCH))
 
 
 def _check(build, x: np.ndarray, arch=ARCH) -> None:

@@ -32,7 +32,7 @@ from tvmopt.device.features import required_cpu_flags
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint, finish
 from tvmopt.kernels.cpu.first_choice import schedule_function
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.policies import DefaultPolicy
 
 __all__ = ["two_threads"]
@@ -243,7 +243,7 @@ def whole(make: _Make, types: Types, cpu: Cpu) -> Case:
     return product
 
 
-def count(case: Case, hint: Hint, cpu: Cpu, instruction: str) -> int:
+def count(case: Case, hint: CpuHint, cpu: Cpu, instruction: str) -> int:
     """How often ``instruction`` stands in the machine code."""
     func = finish(apply_hint(case.func, hint).mod["main"], case.func)
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
@@ -380,7 +380,7 @@ print(sorted(applied.served))
 """
 
 
-def _in_a_database(case: Case, hint: Hint, cpu: Cpu, folder: Path) -> tvm.IRModule:
+def _in_a_database(case: Case, hint: CpuHint, cpu: Cpu, folder: Path) -> tvm.IRModule:
     """Commit a record of ``hint``, have another process apply it, and give what that made."""
     from tvm.s_tir import meta_schedule as ms
 

@@ -15,7 +15,7 @@ from tvm import ir, s_tir, tirx
 from tests.kernels.cpu import harness
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.apply import apply_hint, finish
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.policies import DefaultPolicy
 
 # From names: what is tested here must not depend on the machine.
@@ -27,13 +27,13 @@ def matmul(rows: int, depth: int, columns: int, spec=AVX512) -> tirx.PrimFunc:
     return harness.matmul(rows, depth, columns, spec.to_tvm())
 
 
-def tile(rows: int, columns: int, spec=AVX512, **fields: object) -> Hint:
+def tile(rows: int, columns: int, spec=AVX512, **fields: object) -> CpuHint:
     """A register tile that fetches 1024 bytes ahead."""
     values = {"order": (1, 0), "parallel": 1, "pack": "constant", "prefetch": 1024, **fields}
-    return Hint("register_tile", spec.arch(), block=(rows, columns), **values)
+    return CpuHint("register_tile", spec.arch(), block=(rows, columns), **values)
 
 
-def scheduled(func: tirx.PrimFunc, hint: Hint) -> tirx.PrimFunc:
+def scheduled(func: tirx.PrimFunc, hint: CpuHint) -> tirx.PrimFunc:
     """``func`` under ``hint``, finished."""
     return finish(apply_hint(func, hint).mod["main"], func)
 

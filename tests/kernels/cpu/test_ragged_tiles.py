@@ -11,7 +11,7 @@ from tvm import s_tir, tirx
 from tests.kernels.cpu import harness
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.apply import apply_hint, finish
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.register_tile.configs import _row_counts
 from tvmopt.kernels.policies import DefaultPolicy
 
@@ -47,9 +47,9 @@ def _branches(func: tirx.PrimFunc) -> int:
     return len(found)
 
 
-def _tile(rows: int, width: int, **how) -> Hint:
+def _tile(rows: int, width: int, **how) -> CpuHint:
     known = {"order": (1, 0), "parallel": 1, "pack": "constant"} | how
-    return Hint("register_tile", ARCH, block=(rows, width), **known)
+    return CpuHint("register_tile", ARCH, block=(rows, width), **known)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def _tile(rows: int, width: int, **how) -> Hint:
     [_tile(6, 64), _tile(14, 32), _tile(6, 64, rstep=16, accumulate=1), _tile(6, 64, order=(0, 1))],
     ids=str,
 )
-def test_no_row_has_a_branch(hint: Hint) -> None:
+def test_no_row_has_a_branch(hint: CpuHint) -> None:
     func = matmul(100, 64, 128)
     assert 100 % hint.block[0]
     assert _branches(finish(apply_hint(func, hint).mod["main"], func)) == 0
@@ -72,7 +72,7 @@ def test_rows_have_branches_where_a_ragged_loop_is_one_with_others() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 7, 13, 100, 101])
 @pytest.mark.parametrize("tile", [_tile(6, 64), _tile(6, 64, rstep=16, accumulate=1)], ids=str)
-def test_numbers_stay(rows: int, tile: Hint) -> None:
+def test_numbers_stay(rows: int, tile: CpuHint) -> None:
     if rows < tile.block[0]:
         tile = _tile(rows, 64)
     func = matmul(rows, 64, 128)

@@ -16,7 +16,7 @@ from tvm import relax, te, tirx
 from tests.kernels.cpu.harness import ARCH, TARGET, lower, prim_funcs
 from tvmopt.kernels.cpu.apply import apply_hint, finish
 from tvmopt.kernels.cpu.first_choice import schedule_function
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.passes.requantise import rewrite_requantise
 
 op = relax.op
@@ -65,7 +65,7 @@ class Requantise:
 
 def run(func: tirx.PrimFunc, x: np.ndarray) -> np.ndarray:
     """``func`` in vectors, as a template leaves it."""
-    scheduled = apply_hint(func, Hint("elementwise", ARCH)).mod["main"]
+    scheduled = apply_hint(func, CpuHint("elementwise", ARCH)).mod["main"]
     done = finish(scheduled, func).with_attr("global_symbol", "main")
     assert "T.vectorized" in done.script()
     lib = tvm.tirx.build(tvm.IRModule({"main": done}), target=TARGET)

@@ -18,7 +18,7 @@ from tests.kernels.cpu.contract import assert_replays, keep_contract
 from tests.kernels.cpu.drawn import Drawn, Operand
 from tests.kernels.cpu.kinds import KINDS
 from tvmopt.kernels.cpu.apply import TEMPLATES, NotApplicable, apply_hint
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.template import Template
 from tvmopt.kernels.policies import DefaultPolicy
 
@@ -71,7 +71,7 @@ def test_every_template_keeps_the_contract_on_many_functions(kind: str, two_thre
 
 
 @st.composite
-def changed(draw, hint: Hint) -> Hint:
+def changed(draw, hint: CpuHint) -> CpuHint:
     """A hint that no policy would give: tiles that do not divide, loops in any order."""
     rank = len(hint.block)
     accumulate = draw(st.integers(0, min(2, rank - 1)))
@@ -101,7 +101,7 @@ def changed(draw, hint: Hint) -> Hint:
 def test_any_hint_keeps_the_numbers_or_is_refused(kinds, cpu, data, two_threads) -> None:
     drawn = data.draw(st.one_of(*(KINDS[kind] for kind in kinds)))
 
-    def check(case: Case, hints: list[Hint]) -> None:
+    def check(case: Case, hints: list[CpuHint]) -> None:
         schedules = []
         for hint in hints:
             try:
@@ -122,7 +122,7 @@ def test_a_hint_with_loops_that_do_not_exist_is_refused() -> None:
         "matmul", (Operand((7, 64)), Operand((64, 32))), relax.op.matmul, lambda a, b: a @ b
     )
     [case] = cases(drawn, CPUS[0].target)
-    hint = Hint(
+    hint = CpuHint(
         "register_tile", CPUS[0].arch,
         block=(1, 32), order=(0, 1), rstep=32, accumulate=2, pack="call",
     )  # fmt: skip
@@ -213,7 +213,7 @@ class _Forgets(Template):
 
     name = "elementwise"
 
-    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         return s_tir.Schedule(tvm.IRModule({"main": func.with_attr("changed", True)}))
 
 

@@ -13,7 +13,7 @@ from tests.kernels.cpu.harness import ARCH, assert_close, lower, prim_funcs, run
 from tests.kernels.cpu.test_templates import assert_replays
 from tvmopt.kernels.analysis import all_facts
 from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint, finish
-from tvmopt.kernels.cpu.hint import INLINED, Hint
+from tvmopt.kernels.cpu.hint import INLINED, CpuHint
 from tvmopt.kernels.policies import DefaultPolicy
 
 nn, op = relax.op.nn, relax.op
@@ -41,7 +41,7 @@ CASES = {
 }
 
 
-def _inlined(func) -> list[Hint]:
+def _inlined(func) -> list[CpuHint]:
     ranked = [r.hint for r in DefaultPolicy(func, ARCH).ranked]
     return [h for h in ranked if h.template == "window" and h.stage == INLINED]
 

@@ -14,18 +14,18 @@ from tvm import tirx
 from tvmopt.device.gpus import GPUS
 from tvmopt.emulate import cuda as emulate
 from tvmopt.kernels.cuda.apply import apply_gpu_hint, gpu_kernel
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 
 H200 = GPUS["nvidia-h200"]
 _THREAD_BINDING, _SERIAL = 4, 0
 _CPU = tvm.target.Target({"kind": "llvm", **dict(tvm.target.Target.from_device("cpu").attrs)})
 
 
-def hint(template: str, **values: object) -> GpuHint:
+def hint(template: str, **values: object) -> CudaHint:
     """A hint for an H200; what is no field of it is an option."""
-    fields = {k: v for k, v in values.items() if k in GpuHint.__dataclass_fields__}
+    fields = {k: v for k, v in values.items() if k in CudaHint.__dataclass_fields__}
     options = tuple(sorted((k, int(v)) for k, v in values.items() if k not in fields))  # type: ignore[call-overload]
-    return GpuHint(template, H200, options=options, **fields)  # type: ignore[arg-type]
+    return CudaHint(template, H200, options=options, **fields)  # type: ignore[arg-type]
 
 
 def serial(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -71,7 +71,7 @@ def inputs_of(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
     return made
 
 
-def assert_same(func: tirx.PrimFunc, *hints: GpuHint) -> None:
+def assert_same(func: tirx.PrimFunc, *hints: CudaHint) -> None:
     """Every hint applies to ``func`` and leaves what it computes as it was, but for rounding.
 
     The kernel that shares a sum among the most threads and parts is emulated, too: barriers and
@@ -82,7 +82,7 @@ def assert_same(func: tirx.PrimFunc, *hints: GpuHint) -> None:
     scale = max(float(np.abs(wanted).max()), 1e-3)
     narrow = any(str(p.dtype) == "float16" for p in func.params)
 
-    def check(got: np.ndarray, one: GpuHint) -> None:
+    def check(got: np.ndarray, one: CudaHint) -> None:
         close = (2e-2 if narrow else 2e-5) * scale
         np.testing.assert_allclose(got, wanted, rtol=0, atol=close, err_msg=str(one))
 
@@ -92,7 +92,7 @@ def assert_same(func: tirx.PrimFunc, *hints: GpuHint) -> None:
     check(emulated(func, most, inputs), most)
 
 
-def emulated(func: tirx.PrimFunc, one: GpuHint, inputs: list[np.ndarray]) -> np.ndarray:
+def emulated(func: tirx.PrimFunc, one: CudaHint, inputs: list[np.ndarray]) -> np.ndarray:
     """What the kernel of a hint computes, emulated; marked as by :func:`run`."""
     return emulate.run(gpu_kernel(func, one), inputs, [empty_of(func)], one.arch)[0]
 

@@ -16,12 +16,12 @@ from tvmopt.device.gpus import GPUS
 from tvmopt.emulate.cuda import ORDERS, run
 from tvmopt.kernels.cpu.apply import NotApplicable
 from tvmopt.kernels.cuda.apply import apply_gpu_hint, gpu_kernel
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.int4.form import prepare_int4
 from tvmopt.kernels.cuda.simt_policy import SimtPolicy
 
 
-def _hint(block: int, warp: int, share: int, stages: int) -> GpuHint:
+def _hint(block: int, warp: int, share: int, stages: int) -> CudaHint:
     return hint("gpu_int4", block=(block,), warp=(warp,), reduce_threads=share, stages=stages)
 
 
@@ -70,7 +70,7 @@ def test_other_orders_of_a_words_values_are_refused() -> None:
         _hint(128, 16, 4, 8),  # more shared memory
     ],
 )
-def test_hints_that_do_not_fit_are_refused(one: GpuHint) -> None:
+def test_hints_that_do_not_fit_are_refused(one: CudaHint) -> None:
     with pytest.raises(NotApplicable, match="gpu_int4 does not fit"):
         apply_gpu_hint(int4_product(1, 1024, 16384, 128), one)
 
@@ -120,7 +120,7 @@ def test_what_follows_the_sum_is_kept() -> None:
         ((1, 17, 576, 96), _hint(16, 16, 2, 3)),
     ],
 )
-def test_what_is_computed_stays(sizes: tuple[int, int, int, int], one: GpuHint) -> None:
+def test_what_is_computed_stays(sizes: tuple[int, int, int, int], one: CudaHint) -> None:
     batch, rows, depth, group = sizes
     func = int4_product(*sizes)
     rng = np.random.default_rng(0)

@@ -16,11 +16,11 @@ from tests.kernels.cuda import on_cpu
 from tests.kernels.cuda.products import Case, Conv, error, inputs, module
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.apply import build_kernels
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.mma.schedule import MmaMatmul
 
 ARCH = GPUS["nvidia-h200"]
-PLAIN = GpuHint(
+PLAIN = CudaHint(
     "mma_matmul", ARCH, block=(32, 32), warp=(16, 32), rstep=32, stages=3, async_copy=True
 )
 HINTS = {
@@ -50,7 +50,7 @@ CASES = (
 TOLERANCE = {"float16": 1e-3, "bfloat16": 4e-3, "float32": 1e-6}
 
 
-def schedule(case: Case | Conv, hint: GpuHint):
+def schedule(case: Case | Conv, hint: CudaHint):
     return MmaMatmul().apply(case.func(), hint)
 
 

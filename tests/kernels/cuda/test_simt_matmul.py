@@ -14,12 +14,12 @@ from tests.kernels.cuda import on_cpu
 from tests.kernels.cuda.products import Case, Conv, error, inputs, module
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.apply import build_kernels
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.simt.schedule import SimtMatmul, why_not_simt
 
 ARCH = GPUS["nvidia-h200"]
-SMALL = GpuHint("simt_matmul", ARCH, block=(32, 32), thread=(8, 8), rstep=8, stages=2, raster=4)
-LARGE = GpuHint("simt_matmul", ARCH, block=(128, 128), thread=(16, 16), rstep=8, stages=2)
+SMALL = CudaHint("simt_matmul", ARCH, block=(32, 32), thread=(8, 8), rstep=8, stages=2, raster=4)
+LARGE = CudaHint("simt_matmul", ARCH, block=(128, 128), thread=(16, 16), rstep=8, stages=2)
 CASES = (
     Case("nn", 37, 41, 29),
     Case("nt", 32, 64, 48, bias=True),
@@ -37,7 +37,7 @@ CASES = (
 TOLERANCE = {"float16": 1e-3, "float32": 1e-6, "float64": 1e-14}
 
 
-def schedule(case: Case | Conv, hint: GpuHint):
+def schedule(case: Case | Conv, hint: CudaHint):
     return SimtMatmul().apply(case.func(), hint)
 
 

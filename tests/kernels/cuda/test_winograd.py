@@ -19,7 +19,7 @@ from tests.kernels.cuda.serial import H200, hint, inputs_of, run, serial
 from tests.kernels.cuda.winograd import Problem
 from tvmopt.kernels.cuda.apply import GPU_TEMPLATES, apply_gpu_hint, build_kernels, finish_gpu
 from tvmopt.kernels.cuda.first_choice import first_kernel
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.winograd.schedule import prepare_data, prepare_out
 from tvmopt.transform.winograd_gpu import winograd_out
 
@@ -34,7 +34,7 @@ def transforms(problem: Problem) -> dict[str, tirx.PrimFunc]:
     return dict(zip(TEMPLATES, (data, out), strict=True))
 
 
-def scheduled(func: tirx.PrimFunc, one: GpuHint) -> tirx.PrimFunc:
+def scheduled(func: tirx.PrimFunc, one: CudaHint) -> tirx.PrimFunc:
     """``func`` as the template leaves it: every loop of a known number of steps."""
     made = apply_gpu_hint(func, one).mod["main"]
     loops: list[tirx.For] = []

@@ -14,7 +14,7 @@ from tvmopt import host
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.apply import TEMPLATES, NotApplicable, apply_hint
 from tvmopt.kernels.cpu.first_choice import schedule_function
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.policies import DefaultPolicy
 
 op, nn = relax.op, relax.op.nn
@@ -63,7 +63,7 @@ def test_hints_name_a_template_their_arch_and_survive_json(func) -> None:
     for hint in DefaultPolicy(func, ARCH).emit_config(30):
         assert hint.template in TEMPLATES
         assert hint.arch == ARCH
-        assert Hint.from_dict(json.loads(json.dumps(hint.to_dict()))) == hint
+        assert CpuHint.from_dict(json.loads(json.dumps(hint.to_dict()))) == hint
         assert str(hint).startswith(hint.template)
 
 

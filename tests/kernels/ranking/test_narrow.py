@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import find_tile
 from tvmopt.kernels.cpu.matrix_tile.configs import step_cycles
 from tvmopt.kernels.cpu.register_tile.schedule import prepare
@@ -172,7 +172,7 @@ def test_hints_survive_json(cpu) -> None:
     names = set()
     for ranked in DefaultPolicy(convolution(cpu), ARCHS[cpu]).ranked[::7]:
         text = json.dumps(ranked.hint.to_dict())
-        again = Hint.from_dict(json.loads(text))
+        again = CpuHint.from_dict(json.loads(text))
         assert again == ranked.hint
         assert again.config_id == ranked.hint.config_id
         assert json.loads(text)["intrin"] == ranked.hint.intrin

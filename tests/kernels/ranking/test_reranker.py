@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.ranking.functions import ARCH, convolution, matmul
 from tvmopt.errors import TuneError
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.reranker import FILE, Reranker
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.kernels.ranked import FEATURES, Ranked, spread
@@ -146,8 +146,8 @@ def test_features_hold_no_more_than_they_should(tasks) -> None:
     assert len(dataclasses.replace(one, facts=()).features) == FEATURES
 
 
-def _hint(width: int, order: tuple[int, ...], parallel: int = 1) -> Hint:
-    return Hint("register_tile", ARCH, block=(4, width), order=order, parallel=parallel)
+def _hint(width: int, order: tuple[int, ...], parallel: int = 1) -> CpuHint:
+    return CpuHint("register_tile", ARCH, block=(4, width), order=order, parallel=parallel)
 
 
 def test_the_best_of_each_family_comes_before_its_likes() -> None:

@@ -11,7 +11,7 @@ from tvmopt.kernels.cpu.column_reduction.schedule import ColumnReduction
 from tvmopt.kernels.cpu.contraction.schedule import Contraction
 from tvmopt.kernels.cpu.elementwise.schedule import Elementwise
 from tvmopt.kernels.cpu.fallback.schedule import Fallback
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import with_tile_configuration
 from tvmopt.kernels.cpu.intrinsics.choose import with_intrinsic_functions
 from tvmopt.kernels.cpu.matrix_tile.schedule import MatrixTile
@@ -52,7 +52,7 @@ class NotApplicable(Exception):  # noqa: N818  # an answer, not an error
     """A hint does not fit a function; the message says why."""
 
 
-def apply_hint(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule:
+def apply_hint(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule:
     """Schedule ``func`` as ``hint`` says.
 
     Raises:

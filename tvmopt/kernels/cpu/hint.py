@@ -1,13 +1,13 @@
-"""A Hint: one configuration of a template, complete enough to schedule a function from it alone."""
+"""CpuHint: one configuration of a CPU kernel family."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-from typing import Any
+import math
+from typing import ClassVar
 
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.hint import Hint
 
 # Longest vectorised loop, in registers. LLVM cuts it into registers; longer ones only spill.
 MAX_VECTOR_REGISTERS = 4
@@ -19,7 +19,7 @@ TASKS_PER_CORE = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Hint:
+class CpuHint(Hint):
     """What a template is told. A field that a template has no use for keeps its default.
 
     Attributes:
@@ -46,7 +46,8 @@ class Hint:
         vectors: Longest vector of these stages, in registers.
     """
 
-    template: str
+    arch_type: ClassVar[type] = CpuArch
+
     arch: CpuArch
     block: tuple[int, ...] = ()
     task: tuple[int, ...] = ()
@@ -62,29 +63,29 @@ class Hint:
     vectors: int = MAX_VECTOR_REGISTERS
 
     @property
-    def config_id(self) -> str:
-        """Twelve hexadecimal digits that name this configuration."""
-        text = json.dumps(self.to_dict(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+    def group(self) -> tuple[object, ...]:
+        """Vector width, loop order and K blocking."""
+        width = self.block[-1:], self.task[-1:]
+        inlined = self.stage == INLINED
+        return self.template, *width, self.order, self.rstep > 0, self.accumulate, inlined
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able form; :meth:`from_dict` reverses it."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Hint:
-        """Rebuild a hint from :meth:`to_dict`, or from its JSON."""
-        values = _with_tuples(data)
-        return cls(**(values | {"arch": CpuArch(**_with_tuples(values["arch"]))}))
-
-    def __str__(self) -> str:
-        shown = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name not in ("template", "arch") and getattr(self, field.name) != field.default
-        }
-        return f"{self.template}({', '.join(f'{k}={v}' for k, v in shown.items())})"
-
-
-def _with_tuples(data: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    @property
+    def features(self) -> list[float]:
+        """The configuration in numbers, for the learned ranker."""
+        order = list(self.order)
+        last = len(order) - 1
+        column = order.index(last) / max(1, last) if last in order else 0.0
+        return [
+            float(self.parallel),
+            float(self.stage),
+            float(self.rstep),
+            column,
+            float(self.tasks),
+            float(self.vectors),
+            float(len(self.template)),
+            float(self.block[-1] if self.block else 0),
+            float(math.prod(self.block[:-1])),
+            float(self.pack == "call"),
+            float(self.accumulate),
+            math.log2(1 + sum(self.task)),
+        ]

@@ -20,7 +20,7 @@ from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.analysis import block_facts, leaf_blocks, why_not_schedulable
 from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint
 from tvmopt.kernels.cpu.common.cost import LAUNCH, bandwidth
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.matrix_tile.configs import matrix_tile_hints
 from tvmopt.kernels.cpu.matrix_tile.schedule import prepare_matrix
 from tvmopt.kernels.cpu.register_tile.configs import register_tile_hints
@@ -50,7 +50,7 @@ class CpuPolicy:
         self.arch = arch
         self.reason = why_not_schedulable(func)
 
-    def emit_config(self, topk: int) -> list[Hint]:
+    def emit_config(self, topk: int) -> list[CpuHint]:
         """``topk`` configurations to measure; none when no template takes the function.
 
         The first is the most promising, which a build without measuring uses. Then come the best of
@@ -112,7 +112,7 @@ class CpuPolicy:
         """The configurations of a template without a tile, the usual one first."""
         return [
             Ranked(
-                Hint(template, self.arch, tasks=tasks, vectors=vectors),
+                CpuHint(template, self.arch, tasks=tasks, vectors=vectors),
                 self._stream_cycles * (1.0 + 0.01 * place) + 1.0,
             )
             for place, (tasks, vectors) in enumerate(_VARIATIONS)
@@ -167,7 +167,7 @@ class CpuPolicy:
 
 def _fits(template: str, func: tirx.PrimFunc, arch: CpuArch) -> bool:
     try:
-        apply_hint(func, Hint(template, arch))
+        apply_hint(func, CpuHint(template, arch))
     except NotApplicable:
         return False
     return True
@@ -199,4 +199,4 @@ class Scheduled:
     func: tirx.PrimFunc
     rule: str
     schedule: s_tir.Schedule | None = None
-    hint: Hint | None = None
+    hint: CpuHint | None = None

@@ -6,7 +6,7 @@ import abc
 
 from tvm import s_tir, tirx
 
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 
 
 class Template(abc.ABC):
@@ -23,7 +23,7 @@ class Template(abc.ABC):
     name: str
 
     @abc.abstractmethod
-    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         """Schedule ``func`` as ``hint`` says.
 
         Args:

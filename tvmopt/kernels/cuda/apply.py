@@ -22,7 +22,7 @@ from tvmopt.kernels.cuda.elementwise.copy import GpuCopy
 from tvmopt.kernels.cuda.elementwise.schedule import GpuElementwise
 from tvmopt.kernels.cuda.elementwise.transpose import GpuTranspose
 from tvmopt.kernels.cuda.gemv.schedule import GpuGemv
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.template import HOPPER_CONV, HOPPER_GEMM
 from tvmopt.kernels.cuda.int4.schedule import GpuInt4
 from tvmopt.kernels.cuda.int4.unpack import rewrite_int4
@@ -73,7 +73,7 @@ def finish_gpu(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
     return result.with_attr(SCHEDULED_ATTR, True)
 
 
-def apply_gpu_hint(func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | tirx.PrimFunc:
+def apply_gpu_hint(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | tirx.PrimFunc:
     """Make the kernel of ``func`` that ``hint`` says.
 
     Raises:
@@ -88,7 +88,7 @@ def apply_gpu_hint(func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | tirx.
     return result
 
 
-def gpu_kernel(func: tirx.PrimFunc, hint: GpuHint) -> tirx.PrimFunc:
+def gpu_kernel(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc:
     """The kernel of ``func`` that ``hint`` says, ready for :func:`build_kernels`.
 
     Raises:

@@ -12,12 +12,12 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import last_line
 from tvmopt.kernels.cpu.apply import SCHEDULED_ATTR, NotApplicable
 from tvmopt.kernels.cuda.apply import gpu_kernel
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.policy import CudaPolicy
-from tvmopt.kernels.cuda.ranked import GpuRanked
 from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
 from tvmopt.kernels.cuda.simt_policy import SimtPolicy
 from tvmopt.kernels.cuda.tensor_core_policy import product_of
+from tvmopt.kernels.ranked import Ranked
 
 # Configurations of one template that are tried before it is given up.
 _MOST_REFUSALS = 8
@@ -25,7 +25,7 @@ _MOST_REFUSALS = 8
 _MOST_TRIES = 8
 
 
-def first_kernel(func: tirx.PrimFunc, arch: CudaArch) -> tuple[tirx.PrimFunc, GpuHint] | str:
+def first_kernel(func: tirx.PrimFunc, arch: CudaArch) -> tuple[tirx.PrimFunc, CudaHint] | str:
     """The kernel of ``func`` by the most promising configuration that its template takes.
 
     Args:
@@ -44,7 +44,7 @@ def first_kernel(func: tirx.PrimFunc, arch: CudaArch) -> tuple[tirx.PrimFunc, Gp
 
 def _kernels(
     func: tirx.PrimFunc, policy: CudaPolicy, reasons: dict[str, None]
-) -> Iterator[tuple[tirx.PrimFunc, GpuHint]]:
+) -> Iterator[tuple[tirx.PrimFunc, CudaHint]]:
     """Kernels of ``func``, the most promising first; why templates refuse goes to ``reasons``."""
     refusals: collections.Counter[str] = collections.Counter()
     for ranked in policy.ranked:
@@ -155,7 +155,7 @@ def _other_kernel(
     """
     product = product_of(func)
     simple = [] if product is None else simt_matmul_hints(product, arch)
-    families: dict[tuple[object, ...], GpuRanked] = {}
+    families: dict[tuple[object, ...], Ranked] = {}
     for ranked in (*CudaPolicy(func, arch).ranked, *simple, *SimtPolicy(func, arch).ranked):
         families.setdefault(ranked.family, ranked)
     templates: collections.Counter[str] = collections.Counter()

@@ -1,17 +1,17 @@
-"""A GpuHint: one configuration of a GPU template, complete enough to make its kernel from it."""
+"""CudaHint: one configuration of a CUDA kernel family."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-from typing import Any
+import math
+from typing import Any, ClassVar
 
 from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.hint import Hint
 
 
 @dataclasses.dataclass(frozen=True)
-class GpuHint:
+class CudaHint(Hint):
     """What a GPU template is told. A field that a template has no use for keeps its default.
 
     Attributes:
@@ -34,7 +34,8 @@ class GpuHint:
         options: What only one template knows, by name.
     """
 
-    template: str
+    arch_type: ClassVar[type] = CudaArch
+
     arch: CudaArch
     block: tuple[int, ...] = ()
     thread: tuple[int, ...] = ()
@@ -55,30 +56,30 @@ class GpuHint:
         return dict(self.options).get(name, default)
 
     @property
-    def config_id(self) -> str:
-        """Twelve hexadecimal digits that name this configuration."""
-        text = json.dumps(self.to_dict(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+    def group(self) -> tuple[object, ...]:
+        """Vector length, and how threads share a reduction."""
+        share = self.reduce_threads > self.arch.warp, self.reduce_threads > 1
+        return self.template, self.vector, share, self.split_k > 1, self.options
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able form; :meth:`from_dict` reverses it."""
-        return dataclasses.asdict(self)
+    @property
+    def features(self) -> list[float]:
+        """The configuration in numbers, for the learned ranker."""
+        numbers = [
+            float(len(self.template)),
+            math.log2(max(1, math.prod(self.block))),
+            math.log2(max(1, math.prod(self.thread))),
+            math.log2(max(1, math.prod(self.warp))),
+            math.log2(max(1, self.reduce_threads)),
+            math.log2(max(1, self.vector)),
+            math.log2(max(1, self.split_k)),
+            float(self.rstep),
+            float(self.stages),
+            *(float(value) for _, value in self.options[:4]),
+        ]
+        return numbers + [0.0] * (13 - len(numbers))
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> GpuHint:
-        """Rebuild a hint from :meth:`to_dict`, or from its JSON."""
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
-        }
-        values["options"] = tuple((str(k), int(v)) for k, v in values.get("options", ()))
-        return cls(**(values | {"arch": CudaArch(**values["arch"])}))
-
-    def __str__(self) -> str:
-        shown = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name not in ("template", "arch", "options")
-            and getattr(self, field.name) != field.default
-        }
-        shown |= dict(self.options)
-        return f"{self.template}({', '.join(f'{k}={v}' for k, v in shown.items())})"
+    def shown(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, options by name."""
+        shown = super().shown()
+        shown.pop("options", None)
+        return shown | dict(self.options)

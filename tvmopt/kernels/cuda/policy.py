@@ -14,17 +14,16 @@ from tvm import tirx
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import why_not_schedulable
 from tvmopt.kernels.cuda.common.product import Product
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.configs import conv_hints, gemm_hints
 from tvmopt.kernels.cuda.hopper.hints import CONV
 from tvmopt.kernels.cuda.hopper.match import match
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 from tvmopt.kernels.cuda.mma.configs import mma_hints
-from tvmopt.kernels.cuda.ranked import GpuRanked
 from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
 from tvmopt.kernels.cuda.simt_policy import SimtPolicy
 from tvmopt.kernels.cuda.tensor_core_policy import product_of
-from tvmopt.kernels.ranked import spread
+from tvmopt.kernels.ranked import Ranked, spread
 
 # Times its model's cycles that a template takes where another's model is to be compared: warps
 # reach two thirds of warpgroups' rate; a product with one vector is what gpu_gemv and
@@ -60,7 +59,7 @@ class CudaPolicy:
         if not self.ranked:
             self.reason = why_not_schedulable(func, scalars=True) or "no template fits"
 
-    def emit_config(self, topk: int) -> list[GpuHint]:
+    def emit_config(self, topk: int) -> list[CudaHint]:
         """``topk`` configurations to measure; none when no template takes the function.
 
         The first is the most promising, which a build without measuring uses.
@@ -76,7 +75,7 @@ class CudaPolicy:
         chosen += left[: topk - len(chosen)]
         return [ranked.hint for ranked in chosen]  # type: ignore[misc]
 
-    def _near(self, ranked: GpuRanked) -> float:
+    def _near(self, ranked: Ranked) -> float:
         """How many times as long as the best a configuration may be modelled to be tried."""
         if self._product is None or ranked.hint.template != "mma_matmul":
             return _NEAR
@@ -98,12 +97,12 @@ class CudaPolicy:
         return ""
 
     @functools.cached_property
-    def ranked(self) -> list[GpuRanked]:
+    def ranked(self) -> list[Ranked]:
         """Every configuration that can run with its modelled cycles, the cheapest first."""
         found = [_weighed(r) for r in self._all() if math.isfinite(r.cycles)]
         return sorted(found, key=lambda r: r.cycles)
 
-    def _all(self) -> list[GpuRanked]:
+    def _all(self) -> list[Ranked]:
         found = self._hopper()
         of_images = bool(found) and found[0].hint.template == CONV
         if why_not_schedulable(self.func, scalars=True) is not None:
@@ -120,7 +119,7 @@ class CudaPolicy:
             found += SimtPolicy(self.func, self.arch).ranked
         return found
 
-    def _hopper(self) -> list[GpuRanked]:
+    def _hopper(self) -> list[Ranked]:
         if not self.arch.has_wgmma:
             return []
         found = match(self.func)
@@ -130,11 +129,11 @@ class CudaPolicy:
         return list(hints(found.problem, self.arch))  # type: ignore[arg-type]
 
 
-def _longer(ranked: GpuRanked, factor: float) -> GpuRanked:
+def _longer(ranked: Ranked, factor: float) -> Ranked:
     return dataclasses.replace(ranked, cycles=ranked.cycles * factor)
 
 
-def _weighed(ranked: GpuRanked) -> GpuRanked:
+def _weighed(ranked: Ranked) -> Ranked:
     hint = ranked.hint
     if not hint.arch.has_wgmma or hint.template not in _WEIGHTS:
         return ranked

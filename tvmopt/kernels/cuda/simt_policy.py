@@ -17,10 +17,9 @@ from tvmopt.kernels.cuda.common.steps import inline_all, output_block, spatial_e
 from tvmopt.kernels.cuda.elementwise.configs import copy_hints, elementwise_hints, transpose_hints
 from tvmopt.kernels.cuda.gemv.configs import gemv_hints
 from tvmopt.kernels.cuda.gemv.schedule import prepare_gemv
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.int4.configs import int4_hints
 from tvmopt.kernels.cuda.int4.form import prepare_int4
-from tvmopt.kernels.cuda.ranked import GpuRanked
 from tvmopt.kernels.cuda.row_reduction.configs import (
     column_reduction_hints,
     column_walk_hints,
@@ -29,7 +28,7 @@ from tvmopt.kernels.cuda.row_reduction.configs import (
 from tvmopt.kernels.cuda.row_reduction.form import prepare_rows
 from tvmopt.kernels.cuda.window.configs import fallback_hints, window_hints
 from tvmopt.kernels.cuda.winograd.configs import winograd_hints
-from tvmopt.kernels.ranked import spread
+from tvmopt.kernels.ranked import Ranked, spread
 
 
 class SimtPolicy:
@@ -48,7 +47,7 @@ class SimtPolicy:
         self.arch = arch
         self.reason = why_not_schedulable(func, scalars=True)
 
-    def emit_config(self, topk: int) -> list[GpuHint]:
+    def emit_config(self, topk: int) -> list[CudaHint]:
         """``topk`` configurations to measure; none when no template takes the function.
 
         The first is the most promising, which a build without measuring uses.
@@ -56,7 +55,7 @@ class SimtPolicy:
         return [ranked.hint for ranked in spread(self.ranked, topk)]  # type: ignore[misc]
 
     @functools.cached_property
-    def ranked(self) -> list[GpuRanked]:
+    def ranked(self) -> list[Ranked]:
         """Every configuration with its modelled cycles, the cheapest first."""
         if self.reason is not None:
             return []
@@ -69,9 +68,9 @@ class SimtPolicy:
             found = self._reductions()
         return sorted(found, key=lambda r: r.cycles)
 
-    def _reductions(self) -> list[GpuRanked]:
+    def _reductions(self) -> list[Ranked]:
         func, arch = self.func, self.arch
-        found: list[GpuRanked] = []
+        found: list[Ranked] = []
         gemv = None
         try:
             if (gemv := prepare_gemv(func)) is not None:

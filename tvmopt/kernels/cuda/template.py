@@ -6,7 +6,7 @@ import abc
 
 from tvm import s_tir, tirx
 
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 
 
 class GpuTemplate(abc.ABC):
@@ -23,7 +23,7 @@ class GpuTemplate(abc.ABC):
     name: str
 
     @abc.abstractmethod
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | tirx.PrimFunc | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | tirx.PrimFunc | None:
         """Make the kernel of ``func`` that ``hint`` says.
 
         Args:

@@ -23,10 +23,9 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.analysis import why_not_schedulable
 from tvmopt.kernels.cuda.common.product import Product, normalise
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.mma.configs import mma_hints
-from tvmopt.kernels.cuda.ranked import GpuRanked
-from tvmopt.kernels.ranked import spread
+from tvmopt.kernels.ranked import Ranked, spread
 
 _TAGS = ("tensorcore_config", "pipeline_stage", "use_async_copy")
 # Types that tensor cores multiply, and those in which they sum.
@@ -73,7 +72,7 @@ class TensorCorePolicy:
         if self.reason is None and not self.ranked:
             self.reason = "not a product that this GPU's tensor cores take"
 
-    def emit_config(self, topk: int) -> list[GpuHint]:
+    def emit_config(self, topk: int) -> list[CudaHint]:
         """``topk`` configurations to measure; none when the tensor cores do not take the function.
 
         The first is the most promising, which a build without measuring uses.
@@ -81,7 +80,7 @@ class TensorCorePolicy:
         return [ranked.hint for ranked in spread(self.ranked, topk)]  # type: ignore[misc]
 
     @functools.cached_property
-    def ranked(self) -> list[GpuRanked]:
+    def ranked(self) -> list[Ranked]:
         """Every configuration with its modelled cycles, the cheapest first."""
         product = product_of(self.func)
         if product is None:

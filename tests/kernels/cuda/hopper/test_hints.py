@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.kernels.cuda.hopper.sources import H200
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.config import Config
 from tvmopt.kernels.cuda.hopper.hints import CONV, GEMM, box_of, config_of, hint_of
 
@@ -24,7 +24,7 @@ from tvmopt.kernels.cuda.hopper.hints import CONV, GEMM, box_of, config_of, hint
 )
 def test_round_trip(config):
     hint = hint_of(GEMM, config, "float16", H200)
-    again = GpuHint.from_dict(json.loads(json.dumps(hint.to_dict())))
+    again = CudaHint.from_dict(json.loads(json.dumps(hint.to_dict())))
     assert again == hint and again.config_id == hint.config_id
     assert config_of(again) == config
     assert box_of(again) is None

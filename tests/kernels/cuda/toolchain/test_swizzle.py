@@ -14,18 +14,18 @@ from tests.kernels.cuda.products import Case
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.apply import build_kernels
 from tvmopt.kernels.cuda.common.passes import PASS_CONFIG
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.mma.schedule import MmaMatmul
 from tvmopt.kernels.cuda.toolchain.swizzle import swizzle
 
 ARCH = GPUS["nvidia-h200"]
-HINT = GpuHint(
+HINT = CudaHint(
     "mma_matmul", ARCH, block=(64, 128), warp=(32, 64), rstep=64, stages=3, async_copy=True,
     options=(("ahead", 1), ("swizzle", 1)),
 )  # fmt: skip
 
 
-def lowered(case: Case, hint: GpuHint) -> tirx.PrimFunc:
+def lowered(case: Case, hint: CudaHint) -> tirx.PrimFunc:
     """The device function before our passes."""
     func = MmaMatmul().apply(case.func(), hint).mod["main"].with_attr("global_symbol", "main")
     passes, _, _ = tvm.tirx.compilation_pipeline.get_tir_pipeline("s_tir")

@@ -11,7 +11,7 @@ from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.cuda.common.matmul_problem import matmul_problem, resident_blocks
 from tvmopt.kernels.cuda.common.product import normalise
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.mma.configs import mma_hints, shared_bytes
 from tvmopt.kernels.cuda.mma.schedule import MmaMatmul
 from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
@@ -124,7 +124,7 @@ def test_policy_takes_the_words_of_the_proposal() -> None:
     assert [c.config_id for c in configs] == [
         c.config_id for c in TensorCorePolicy(conv, H200, tags).emit_config(20)
     ]
-    again = GpuHint.from_dict(json.loads(json.dumps(configs[0].to_dict())))
+    again = CudaHint.from_dict(json.loads(json.dumps(configs[0].to_dict())))
     assert again == configs[0]
     assert MmaMatmul().apply(func, configs[0]) is not None
 

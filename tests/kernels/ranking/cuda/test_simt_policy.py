@@ -12,10 +12,9 @@ from tests.kernels.cuda.functions import int4_product, lowered, product, sums
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.apply import apply_gpu_hint
 from tvmopt.kernels.cuda.common.stream_cost import Stream
-from tvmopt.kernels.cuda.hint import GpuHint
-from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.simt_policy import SimtPolicy
-from tvmopt.kernels.ranked import FEATURES
+from tvmopt.kernels.ranked import FEATURES, Ranked
 
 op, nn = relax.op, relax.op.nn
 H, F = "float16", "float32"
@@ -59,7 +58,7 @@ def test_hints_are_distinct_and_survive_json(case: tuple[tirx.PrimFunc, str]) ->
     assert len({hint.config_id for hint in hints}) == len(hints) > 1
     assert policy.emit_config(3) == hints[:3]
     for hint in hints[:20]:
-        assert GpuHint.from_dict(json.loads(json.dumps(hint.to_dict()))) == hint
+        assert CudaHint.from_dict(json.loads(json.dumps(hint.to_dict()))) == hint
 
 
 def test_the_template_that_fits_comes_first(case: tuple[tirx.PrimFunc, str]) -> None:
@@ -115,7 +114,7 @@ def test_more_traffic_and_fewer_blocks_cost_more() -> None:
 
 def test_families_differ_where_the_model_may_err() -> None:
     one, two = (
-        GpuRanked(GpuHint("gpu_gemv", H200, vector=8, reduce_threads=share), 1.0)
+        Ranked(CudaHint("gpu_gemv", H200, vector=8, reduce_threads=share), 1.0)
         for share in (32, 128)
     )
     assert one.family != two.family

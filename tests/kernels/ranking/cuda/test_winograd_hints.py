@@ -11,7 +11,7 @@ from tests.kernels.cuda.functions import computed
 from tests.kernels.cuda.winograd import Problem
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.apply import apply_gpu_hint
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.policy import CudaPolicy
 from tvmopt.kernels.cuda.winograd.configs import transform_work, winograd_hints
 from tvmopt.kernels.ranked import FEATURES
@@ -37,7 +37,7 @@ def test_hints_are_of_the_template_distinct_and_survive_json(arch, m) -> None:
         assert policy.reason is None and {h.template for h in hints} == {template}
         assert len({h.config_id for h in hints}) == len(hints) >= 6
         for ranked in policy.ranked:
-            assert GpuHint.from_dict(json.loads(json.dumps(ranked.hint.to_dict()))) == ranked.hint
+            assert CudaHint.from_dict(json.loads(json.dumps(ranked.hint.to_dict()))) == ranked.hint
             assert len(ranked.features) == FEATURES and ranked.cycles > 0
 
 

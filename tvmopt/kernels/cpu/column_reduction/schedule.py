@@ -23,7 +23,7 @@ from tvmopt.kernels.cpu.common.stage import (
     parallelize,
     vectorizes_well,
 )
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.template import Template
 
 # Shortest vector, in elements, that is worth it.
@@ -35,7 +35,7 @@ class ColumnReduction(Template):
 
     name = "column_reduction"
 
-    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None unless its blocks share columns that lie innermost.
 
         Before -> after, for a softmax over the channels of 19 x 64 x 64::
@@ -91,7 +91,7 @@ def _columns(facts: BlockFacts) -> int:
     return len(tail.axes)
 
 
-def _vector_length(blocks: list[BlockFacts], columns: int, hint: Hint) -> int:
+def _vector_length(blocks: list[BlockFacts], columns: int, hint: CpuHint) -> int:
     """Columns a vector: the divisor that keeps the busiest core busy for the fewest registers.
 
     Among equals the one nearest to half of the longest: several buffers have to fit.
@@ -149,7 +149,7 @@ def _collapse(sch: s_tir.Schedule, facts: BlockFacts, columns: int) -> None:
     collapse_axes(sch, block, facts.spatial[-columns:])
 
 
-def _run_by_vectors(sch: s_tir.Schedule, length: int, hint: Hint) -> None:
+def _run_by_vectors(sch: s_tir.Schedule, length: int, hint: CpuHint) -> None:
     """Split the columns of the last block into vectors and run all blocks within that loop."""
     blocks = all_facts(sch)
     rows = _shared_rows(blocks, 1)

@@ -7,13 +7,15 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import BlockFacts, block_facts
 from tvmopt.kernels.cpu.common.stage import parallelize, vectorize_tail
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.passes.index_tables import schedule_interpolation
 from tvmopt.kernels.cpu.passes.split_conditions import schedule_between_conditions
 from tvmopt.kernels.cpu.passes.transpose import schedule_transpose
 
 
-def schedule_injective(sch: s_tir.Schedule, block: SBlockRV, hint: Hint, cut: bool = False) -> None:
+def schedule_injective(
+    sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint, cut: bool = False
+) -> None:
     """Schedule a root-level block: parallel outside, vector inside.
 
     Before -> after, for ``B[c, y, x] = max(A[c, y, x], 0)`` of 64 x 28 x 28::
@@ -55,7 +57,7 @@ def _first_padded_axis(facts: BlockFacts) -> int | None:
     return first if any(axis.extent > 1 for axis in facts.axes[:first]) else None
 
 
-def _schedule_padding(sch: s_tir.Schedule, block: SBlockRV, padded: int, hint: Hint) -> None:
+def _schedule_padding(sch: s_tir.Schedule, block: SBlockRV, padded: int, hint: CpuHint) -> None:
     """Fill first, then copy the inside: neither needs a condition, so both vectorise.
 
     Before -> after::

@@ -12,7 +12,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.stage import inline_copies, inline_injective, split_vector
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import DotIntrinsic
 from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
 
@@ -55,7 +55,7 @@ def schedule_nest(
     sch: s_tir.Schedule,
     anchor: SBlockRV,
     epilogue: SBlockRV,
-    hint: Hint,
+    hint: CpuHint,
     *,
     units: Sequence[LoopRV],
     outer: Sequence[LoopRV],
@@ -124,7 +124,7 @@ def schedule_nest(
 
 
 def place_producers(
-    sch: s_tir.Schedule, anchor: SBlockRV, around: Sequence[LoopRV], units: int, hint: Hint
+    sch: s_tir.Schedule, anchor: SBlockRV, around: Sequence[LoopRV], units: int, hint: CpuHint
 ) -> None:
     """Move what makes the data (padding) into the loops ``around``, as deep as ``hint`` says.
 
@@ -147,7 +147,7 @@ def run_in_parallel(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> None:
         sch.parallel(sch.fuse(*loops) if len(loops) > 1 else loops[0])
 
 
-def fits(hint: Hint, extents: Sequence[int]) -> bool:
+def fits(hint: CpuHint, extents: Sequence[int]) -> bool:
     """Whether a tile's hint makes sense for data-parallel axes of these extents."""
     loops = len(hint.order) - hint.accumulate
     parts = sum(size > 0 for size in hint.task)
@@ -187,7 +187,7 @@ def is_constant(func: tirx.PrimFunc, sch: s_tir.Schedule, weight: Access) -> boo
     return any(params[int(i)].same_as(weight.buffer) for i in free)
 
 
-def schedule_rest(sch: s_tir.Schedule, hint: Hint) -> None:
+def schedule_rest(sch: s_tir.Schedule, hint: CpuHint) -> None:
     """Schedule the stages that are neither part of the tile nor packing: each on its own."""
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         if PREPROC in sch.get(block).annotations or _is_scheduled(sch, block):
@@ -204,7 +204,7 @@ def unit_loops(facts: BlockFacts, loops: Sequence[LoopRV]) -> list[LoopRV]:
     return [loop for i, loop in enumerate(loops) if i not in used]
 
 
-def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: Hint) -> None:
+def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: CpuHint) -> None:
     """Vectorise the innermost of the loops that ``block`` has below ``depth``."""
     loops = sch.get_loops(block)
     facts = block_facts(sch, block)

@@ -15,7 +15,7 @@ from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
-from tvmopt.kernels.cpu.hint import MAX_VECTOR_REGISTERS, Hint
+from tvmopt.kernels.cpu.hint import MAX_VECTOR_REGISTERS, CpuHint
 
 # Below this much work a parallel launch (2 to 10 us) costs more than it saves.
 PARALLEL_WORK = 16 * 1024
@@ -142,7 +142,7 @@ def collapse_axes(sch: s_tir.Schedule, block: SBlockRV, axes: Sequence[int]) -> 
         sch.transform_block_layout(block, collapse_map(facts, axes, len(facts.axes)))
 
 
-def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: Hint, work: int) -> None:
+def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: CpuHint, work: int) -> None:
     """Make the head of ``loops`` parallel when there is enough work and the hint allows it.
 
     Before -> after, for 2 cores and loops of 3, 32 and 7::
@@ -175,7 +175,7 @@ def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: Hint, work: 
 
 
 def vectorize_tail(
-    sch: s_tir.Schedule, facts: BlockFacts, loops: Sequence[LoopRV], hint: Hint
+    sch: s_tir.Schedule, facts: BlockFacts, loops: Sequence[LoopRV], hint: CpuHint
 ) -> list[LoopRV]:
     """Vectorise the contiguous tail of ``loops``, the loops of the last ``len(loops)`` axes.
 

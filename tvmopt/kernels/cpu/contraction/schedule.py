@@ -27,7 +27,7 @@ from tvmopt.kernels.cpu.common.stage import (
     parallelize,
     vector_length,
 )
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.template import Template
 
 # Instructions, roughly, to load a vector of odd length or of elements apart.
@@ -76,7 +76,7 @@ class Contraction(Template):
         self._pack = pack
         self.name = "contraction" if pack else "contraction_in_place"
 
-    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None when it is not one plain reduction of that kind."""
         found = only_reduction(func)
         if found is None:
@@ -170,7 +170,7 @@ def schedule_tile(
     epilogue: SBlockRV,
     tile: Tile,
     pack: bool,
-    hint: Hint,
+    hint: CpuHint,
 ) -> None:
     """Apply ``tile`` to ``anchor`` and move ``epilogue`` to where a tile is complete.
 
@@ -229,7 +229,7 @@ def schedule_tile(
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) :])
 
 
-def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, hint: Hint) -> bool:
+def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, hint: CpuHint) -> bool:
     """Whether what row tiles share lies far apart in memory, and a copy is used often enough."""
     facts = block_facts(sch, anchor)
     reads = [r for r in facts.reads if r.strides[tile.vector] == 1]

@@ -12,7 +12,7 @@ from tvm import IRModule, s_tir, tirx
 from tvmopt.kernels.analysis import block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.stage import inline_injective
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.template import Template
 
 
@@ -21,7 +21,7 @@ class Elementwise(Template):
 
     name = "elementwise"
 
-    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None when it holds a reduction."""
         sch = s_tir.Schedule(IRModule({"main": func}))
         if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):

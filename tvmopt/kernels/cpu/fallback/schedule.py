@@ -13,7 +13,7 @@ from tvm.s_tir.schedule import SBlockRV
 from tvmopt.kernels.analysis import block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.stage import parallelize, vector_length, vectorizes_well
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.template import Template
 
 
@@ -22,7 +22,7 @@ class Fallback(Template):
 
     name = "fallback"
 
-    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         """Schedule each block of ``func`` as far as TVM lets it."""
         sch = s_tir.Schedule(IRModule({"main": func}))
         for name in [sch.get(block).name_hint for block in leaf_blocks(sch)]:
@@ -35,7 +35,7 @@ class Fallback(Template):
         return sch
 
 
-def _schedule_block(sch: s_tir.Schedule, block: SBlockRV, hint: Hint) -> None:
+def _schedule_block(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) -> None:
     """Data-parallel loops outside, reduction inside them, the vector loop innermost.
 
     Before -> after::

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.common.stage import divisors
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
 from tvmopt.kernels.cpu.matrix_tile.schedule import MatrixTile, shaped
 from tvmopt.kernels.cpu.register_tile.configs import loop_orders
@@ -25,7 +25,7 @@ def matrix_tile_hints(form: Form, arch: CpuArch) -> list[Ranked]:
     if tile is None:
         return []
 
-    def steps(hint: Hint) -> tuple[int, float]:
+    def steps(hint: CpuHint) -> tuple[int, float]:
         block = shaped(form, hint)
         assert block is not None, "only hints that fit are ranked"
         return form.facts.reduced // block.block_k, step_cycles(block)
@@ -42,7 +42,7 @@ def step_cycles(tile: TileIntrinsic) -> float:
     return max(multiply, load) + _STEP
 
 
-def _hints(form: Form, tile: TileIntrinsic, arch: CpuArch) -> Iterator[Hint]:
+def _hints(form: Form, tile: TileIntrinsic, arch: CpuArch) -> Iterator[CpuHint]:
     facts = form.facts
     extents = form.extents
     rows = [facts.spatial.index(i) for i in form.rows]
@@ -54,7 +54,7 @@ def _hints(form: Form, tile: TileIntrinsic, arch: CpuArch) -> Iterator[Hint]:
             block = [sizes.get(p, 1) for p in range(len(extents) - 1)] + [width]
             orders = loop_orders(extents, block, rows, columns, bool(form.producers), arch)
             for order, parallel, stage in orders:
-                yield Hint(
+                yield CpuHint(
                     MatrixTile.name,
                     arch,
                     block=tuple(block),

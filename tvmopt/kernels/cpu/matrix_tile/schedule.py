@@ -25,7 +25,7 @@ from tvmopt.kernels.cpu.common.nest import (
     unroll_and_vectorize,
 )
 from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
 from tvmopt.kernels.cpu.register_tile.form import Form, prepare
 from tvmopt.kernels.cpu.template import Template
@@ -39,7 +39,7 @@ class MatrixTile(Template):
 
     name = "matrix_tile"
 
-    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         """Schedule ``func`` as ``hint`` says; None when the template does not fit.
 
         Before -> after, for a block of 2 x 2 tiles of 16 rows and 64 bytes of the reduction::
@@ -104,7 +104,7 @@ def prepare_matrix(func: tirx.PrimFunc) -> Form | None:
     return prepare(func, collapse=False)
 
 
-def shaped(form: Form, hint: Hint) -> TileIntrinsic | None:
+def shaped(form: Form, hint: CpuHint) -> TileIntrinsic | None:
     """The intrinsic of the block that ``hint`` asks for; None when there is none."""
     found = form.tile(hint.arch)
     if found is None or found.name != hint.intrin or hint.pack == "none":
@@ -148,7 +148,7 @@ def _pack(
     copy: SBlockRV,
     contiguous: int,
     tile: TileIntrinsic,
-    hint: Hint,
+    hint: CpuHint,
 ) -> TileIntrinsic:
     """Lay the copy out as tiles: ``P[n // 16, ky, kx, c // 4, n % 16, c % 4]``, batches first.
 

@@ -15,7 +15,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts
 from tvmopt.kernels.cpu.common.stage import parallelize, split_vector, vectorize_tail
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.passes.transpose import (
     choose_tile,
     most_lanes,
@@ -29,7 +29,7 @@ _MOST_EXPRESSIONS = 800
 _FEWEST_CHANNELS = 8
 
 
-def schedule_interpolation(sch: s_tir.Schedule, block: SBlockRV, hint: Hint) -> bool:
+def schedule_interpolation(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) -> bool:
     """Schedule a root-level block that interpolates; whether it does.
 
     Before -> after, for ``B[y, x, c]``, linear along x alone::
@@ -82,7 +82,7 @@ def _computes_position(read: Access) -> bool:
     return not loads and any("float" in str(cast.ty.dtype) for cast in casts)
 
 
-def _tabulate(sch: s_tir.Schedule, block: SBlockRV, hint: Hint) -> None:
+def _tabulate(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) -> None:
     """Compute what depends on one axis alone in stages of their own."""
     for table in sch.cache_index(block, "global", 0):
         loops = sch.get_loops(table)
@@ -91,7 +91,7 @@ def _tabulate(sch: s_tir.Schedule, block: SBlockRV, hint: Hint) -> None:
 
 
 def _schedule_planes(
-    sch: s_tir.Schedule, block: SBlockRV, channel: int, inner: int, hint: Hint
+    sch: s_tir.Schedule, block: SBlockRV, channel: int, inner: int, hint: CpuHint
 ) -> bool:
     """Interpolate rows with channels innermost, from a transposed input to a transposed output.
 

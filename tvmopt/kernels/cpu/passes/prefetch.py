@@ -17,7 +17,7 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV
 
 from tvmopt.kernels.analysis import substitute, variables
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics.llvm_functions import with_llvm_functions
 
 #: Annotation of a loop of a reduction: bytes that each step fetches ahead of what it reads.
@@ -30,7 +30,7 @@ _ATTRIBUTES = (
 )
 
 
-def annotate_prefetch(sch: s_tir.Schedule, loop: LoopRV, hint: Hint) -> None:
+def annotate_prefetch(sch: s_tir.Schedule, loop: LoopRV, hint: CpuHint) -> None:
     """Have each step of ``loop`` fetch the weight as far ahead as ``hint`` says, on x86 alone."""
     if hint.prefetch and hint.arch.isa == "x86_64":
         sch.annotate(loop, PREFETCH, hint.prefetch)

@@ -15,13 +15,13 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import Axis, block_facts, variables
 from tvmopt.kernels.cpu.common.stage import parallelize, vector_length
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 
 # Parts of a loop from which on the code grows more than it gains.
 _MOST_PARTS = 24
 
 
-def schedule_between_conditions(sch: s_tir.Schedule, block: SBlockRV, hint: Hint) -> bool:
+def schedule_between_conditions(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) -> bool:
     """Vectorise a root-level block between the changes of its condition; whether that was done.
 
     Before -> after, for operands of 24 and 13 channels::

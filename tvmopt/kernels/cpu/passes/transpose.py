@@ -17,7 +17,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts
 from tvmopt.kernels.cpu.common.stage import collapse_axes, divisors, parallelize
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 
 # Elements of a tile, at most: LLVM takes 0.1 s for twice as many.
 _TILE = 128
@@ -46,7 +46,7 @@ class TransposeTile:
     rows: int
 
 
-def schedule_transpose(sch: s_tir.Schedule, block: SBlockRV, hint: Hint, cut: bool) -> bool:
+def schedule_transpose(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint, cut: bool) -> bool:
     """Schedule a root-level block as tiles when it transposes; whether it does.
 
     Before -> after, for ``B[y, x, c] = A[c, y, x]`` of 64 x 56 x 56 on 16 lanes::

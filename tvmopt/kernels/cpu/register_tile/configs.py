@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
 from tvmopt.kernels.cpu.common.stage import divisors
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.register_tile.cost import RegisterTileModel
 from tvmopt.kernels.cpu.register_tile.form import Form
 from tvmopt.kernels.cpu.register_tile.schedule import RegisterTile
@@ -35,7 +35,7 @@ def register_tile_hints(form: Form, arch: CpuArch) -> list[Ranked]:
     return [model.rank(hint) for hint in _hints(form, arch)]
 
 
-def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
+def _hints(form: Form, arch: CpuArch) -> Iterator[CpuHint]:
     facts = form.facts
     extents = form.extents
     rows = [facts.spatial.index(i) for i in form.rows]
@@ -62,7 +62,7 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[Hint]:
                 sizes = [t or e for t, e in zip(task or extents, extents, strict=True)]
                 counts = [math.ceil(e / b) for e, b in zip(sizes, block, strict=True)]
                 for rstep, accumulate in _steps(form, block, counts, order, around, arch):
-                    yield Hint(
+                    yield CpuHint(
                         RegisterTile.name,
                         arch,
                         block=tuple(block),

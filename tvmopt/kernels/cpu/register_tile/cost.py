@@ -16,7 +16,7 @@ from tvmopt.kernels.cpu.common.cost import (
     tile_cost,
 )
 from tvmopt.kernels.cpu.common.region import Region
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.register_tile.form import Form
 from tvmopt.kernels.ranked import Ranked
 
@@ -38,7 +38,7 @@ class RegisterTileModel:
         self,
         form: Form,
         arch: CpuArch,
-        steps: Callable[[Hint], tuple[int, float]] | None = None,
+        steps: Callable[[CpuHint], tuple[int, float]] | None = None,
     ) -> None:
         facts = form.facts
         self._form, self._arch = form, arch
@@ -51,7 +51,7 @@ class RegisterTileModel:
         self._depth = form.depth(arch)
         self._inner = form.steps(arch)
 
-    def rank(self, hint: Hint) -> Ranked:
+    def rank(self, hint: CpuHint) -> Ranked:
         """Modelled cycles of ``hint``, with what they are made of."""
         arch, block, extents = self._arch, hint.block, self._extents
         tiles, axes = self._loops(hint)
@@ -109,10 +109,10 @@ class RegisterTileModel:
         )
         return Ranked(hint, cost.total + stage + remote, facts)
 
-    def _ends_in_columns(self, hint: Hint) -> bool:
+    def _ends_in_columns(self, hint: CpuHint) -> bool:
         return hint.order[-1] == len(self._extents) - 1
 
-    def _loops(self, hint: Hint) -> tuple[list[int], list[int]]:
+    def _loops(self, hint: CpuHint) -> tuple[list[int], list[int]]:
         """Trips of the loops that ``hint.order`` counts, and the axis that each walks."""
         tiles = [math.ceil(e / b) for e, b in zip(self._extents, hint.block, strict=True)]
         axes = list(range(len(tiles)))
@@ -123,7 +123,7 @@ class RegisterTileModel:
                 axes.append(axis)
         return tiles, axes
 
-    def _rounds(self, hint: Hint, tiles: list[int], inside: list[float]) -> tuple[float, float]:
+    def _rounds(self, hint: CpuHint, tiles: list[int], inside: list[float]) -> tuple[float, float]:
         """How often one core goes through all weights, and the bytes it touches each time."""
         if len(hint.order) == len(self._extents):
             return 1.0, 1.0
@@ -134,7 +134,7 @@ class RegisterTileModel:
         return max(1.0, tiles[parts] / cores), inside[within]
 
     def _inside(
-        self, hint: Hint, tiles: list[int], axes: list[int], weight_block: float
+        self, hint: CpuHint, tiles: list[int], axes: list[int], weight_block: float
     ) -> list[float]:
         """Bytes touched by the tile, by one run of the innermost loop, of the one around it, ...
 
@@ -153,7 +153,7 @@ class RegisterTileModel:
                 columns *= tiles[p]
         return found
 
-    def _stage_cycles(self, hint: Hint, tiles: list[int], axes: list[int]) -> float:
+    def _stage_cycles(self, hint: CpuHint, tiles: list[int], axes: list[int]) -> float:
         """Cycles of the producers: a pass of their own, or a copy for each run of some loops."""
         if not self._form.producers:
             return 0.0
@@ -167,12 +167,12 @@ class RegisterTileModel:
         runs = math.prod(tiles[p] for p in hint.order[: hint.stage])
         return runs * self._data.bytes(span) / COPY / (arch.cores if hint.parallel else 1)
 
-    def _remote_cycles(self, hint: Hint, tiles: list[int], axes: list[int]) -> float:
+    def _remote_cycles(self, hint: CpuHint, tiles: list[int], axes: list[int]) -> float:
         """Cycles of one core to get the data that others have written."""
         shares = [(axes[p], tiles[p]) for p in hint.order[: hint.parallel]]
         return self._data.remote_bytes(self._extents, shares, self._arch) / REMOTE
 
-    def _pack_cycles(self, hint: Hint) -> float:
+    def _pack_cycles(self, hint: CpuHint) -> float:
         """Cycles of packing the weight at every call."""
         if hint.pack != "call":
             return 0.0
@@ -181,7 +181,7 @@ class RegisterTileModel:
         return 2 * size / COPY / self._arch.cores + LAUNCH
 
 
-def _reuse(hint: Hint, tiles: list[int], inside: list[float], fixed: Sequence[bool]) -> float:
+def _reuse(hint: CpuHint, tiles: list[int], inside: list[float], fixed: Sequence[bool]) -> float:
     """Bytes touched between two uses: those inside the innermost loop that does not move it."""
     for k, p in enumerate(reversed(hint.order)):
         if tiles[p] > 1 and fixed[p]:

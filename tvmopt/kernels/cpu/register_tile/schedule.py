@@ -23,7 +23,7 @@ from tvmopt.kernels.cpu.common.nest import (
     unit_loops,
 )
 from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import dot_named
 from tvmopt.kernels.cpu.register_tile.form import prepare
 from tvmopt.kernels.cpu.template import Template
@@ -34,7 +34,7 @@ class RegisterTile(Template):
 
     name = "register_tile"
 
-    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         """Schedule ``func`` as ``hint`` says; None when the template does not fit.
 
         Before -> after, for a tile of 6 rows x 2 vectors of 16::
@@ -149,7 +149,7 @@ def _pack(
     anchor: SBlockRV,
     weight: Access,
     lanes: int,
-    hint: Hint,
+    hint: CpuHint,
 ) -> None:
     """Copy the weight into the order of use: tile, reduction, place in the tile, zeros at its end.
 

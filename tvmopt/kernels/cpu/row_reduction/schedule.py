@@ -25,7 +25,7 @@ from tvmopt.kernels.cpu.common.stage import (
     vectorize_tail,
     vectorizes_well,
 )
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.template import Template
 
 # From this many elements a row on, several vectors of partial results hide the adder's latency.
@@ -41,7 +41,7 @@ class RowReduction(Template):
 
     name = "row_reduction"
 
-    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None unless all its reductions run along memory."""
         prepared = inlined_reductions(func)
         if prepared is None:
@@ -158,7 +158,7 @@ def _compute_at_rows(
     rows: int,
     partials: list[str],
     work: int,
-    hint: Hint,
+    hint: CpuHint,
 ) -> None:
     """Share the rows out over the cores and run all blocks of a row together.
 

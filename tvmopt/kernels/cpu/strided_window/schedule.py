@@ -16,7 +16,7 @@ from tvm.s_tir.schedule import SBlockRV
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts
 from tvmopt.kernels.cpu.common.nest import find_epilogue, only_reduction, schedule_rest, unit_loops
 from tvmopt.kernels.cpu.common.stage import divisors, parallelize, vector_length
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.template import Template
 
 # Taps that may become straight-line code; elements between neighbours' windows.
@@ -30,7 +30,7 @@ class StridedWindow(Template):
 
     name = "strided_window"
 
-    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None unless it is one reduction over overlapping windows.
 
         Before -> after, for 3 x 3 with stride 2, padded by 1::

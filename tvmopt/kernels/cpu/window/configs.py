@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.hint import INLINED, Hint
+from tvmopt.kernels.cpu.hint import INLINED, CpuHint
 from tvmopt.kernels.cpu.window.cost import WindowModel
 from tvmopt.kernels.cpu.window.schedule import MOST_UNROLLED, Window, WindowForm
 from tvmopt.kernels.ranked import Ranked
@@ -20,7 +20,7 @@ def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked]:
     return [model.rank(hint) for hint in _hints(form, arch)]
 
 
-def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
+def _hints(form: WindowForm, arch: CpuArch) -> Iterator[CpuHint]:
     last = len(form.extents) - 1
     for around in (False, True) if form.inlines else (False,):
         for block in _blocks(form, arch, around):
@@ -29,7 +29,7 @@ def _hints(form: WindowForm, arch: CpuArch) -> Iterator[Hint]:
                 for parallel in _depths([tiles[p] for p in order], arch.cores):
                     stages = [INLINED] if around else _stages(form, order, parallel)
                     for stage in stages:
-                        yield Hint(
+                        yield CpuHint(
                             Window.name,
                             arch,
                             block=block,

@@ -7,7 +7,7 @@ import math
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.common.cost import COPY, FILL, LAUNCH, REMOTE, imbalance
 from tvmopt.kernels.cpu.common.region import Region
-from tvmopt.kernels.cpu.hint import INLINED, Hint
+from tvmopt.kernels.cpu.hint import INLINED, CpuHint
 from tvmopt.kernels.cpu.window.schedule import WindowForm
 from tvmopt.kernels.ranked import Ranked
 
@@ -38,7 +38,7 @@ class WindowModel:
         self._regions = [Region(read, facts) for read in facts.reads]
         self._whole = sum(region.bytes(self._extents) for region in self._regions)
 
-    def rank(self, hint: Hint) -> Ranked:
+    def rank(self, hint: CpuHint) -> Ranked:
         """Modelled cycles of ``hint``, with what they are made of."""
         arch, block = self._arch, hint.block
         tiles = [math.ceil(e / b) for e, b in zip(self._extents, block, strict=True)]
@@ -72,13 +72,13 @@ class WindowModel:
         facts = (multiply, loads, one, traffic, self._whole, tasks / arch.cores, patch, copied)
         return Ranked(hint, cycles, facts)
 
-    def _remote_cycles(self, hint: Hint, tiles: list[int]) -> float:
+    def _remote_cycles(self, hint: CpuHint, tiles: list[int]) -> float:
         """Cycles of one core to get the data that others have written."""
         shares = [(p, tiles[p]) for p in hint.order[: hint.parallel]]
         data = max(self._regions, key=lambda region: region.bytes(self._extents))
         return data.remote_bytes(self._extents, shares, self._arch) / REMOTE
 
-    def _loads(self, hint: Hint, accumulators: int) -> tuple[float, float]:
+    def _loads(self, hint: CpuHint, accumulators: int) -> tuple[float, float]:
         """Vector loads of one tile, each input once; and values that find no register."""
         if not self._form.unrolled_taps:
             return self._taps * accumulators * len(self._regions), 0.0
@@ -86,7 +86,7 @@ class WindowModel:
         held = accumulators + max(vectors) / _ROWS_HELD
         return sum(vectors), max(0.0, held - self._arch.vector_registers + 4)
 
-    def _traffic(self, hint: Hint, tiles: list[int]) -> float:
+    def _traffic(self, hint: CpuHint, tiles: list[int]) -> float:
         """Cycles in which all tiles get what L1, and what L2, does not hold any more.
 
         A cache holds what the loops inside of some depth read; every run of the loops outside of
@@ -106,14 +106,14 @@ class WindowModel:
                     break
         return cycles
 
-    def _span(self, hint: Hint, tiles: list[int], depth: int) -> list[int]:
+    def _span(self, hint: CpuHint, tiles: list[int], depth: int) -> list[int]:
         """Elements of each axis that the loops inside of ``depth`` compute."""
         span = list(hint.block)
         for p in hint.order[depth:]:
             span[p] = min(self._extents[p], span[p] * tiles[p])
         return span
 
-    def _copied(self, hint: Hint, tiles: list[int]) -> tuple[float, float]:
+    def _copied(self, hint: CpuHint, tiles: list[int]) -> tuple[float, float]:
         """Bytes that the producers write over all, and at a time."""
         depth = max(0, hint.stage)
         span = self._span(hint, tiles, depth)

@@ -24,7 +24,7 @@ from tvmopt.kernels.cpu.common.nest import (
     unit_loops,
 )
 from tvmopt.kernels.cpu.common.stage import inline_read_once
-from tvmopt.kernels.cpu.hint import INLINED, Hint
+from tvmopt.kernels.cpu.hint import INLINED, CpuHint
 from tvmopt.kernels.cpu.template import Template
 
 # Multiply-adds of one vector that a tile may hold as straight-line code.
@@ -116,7 +116,7 @@ class Window(Template):
 
     name = "window"
 
-    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         """Schedule ``func`` as ``hint`` says; None when the template does not fit.
 
         Before -> after, for a 3 x 3 depthwise convolution, tiles of 4 outputs of 32 channels::

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
 from tvmopt.kernels.cpu.common.stage import divisors
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.winograd.cost import WinogradModel
 from tvmopt.kernels.cpu.winograd.schedule import Winograd, WinogradForm, channel_vector
 from tvmopt.kernels.ranked import Ranked
@@ -22,7 +22,7 @@ def winograd_hints(form: WinogradForm, arch: CpuArch) -> list[Ranked]:
     return [model.rank(hint) for hint in _hints(form, arch)]
 
 
-def _hints(form: WinogradForm, arch: CpuArch) -> Iterator[Hint]:
+def _hints(form: WinogradForm, arch: CpuArch) -> Iterator[CpuHint]:
     tiles_y, tiles_x, outputs = form.extents
     vector = channel_vector(outputs, arch.lanes(form.facts.dtype))
     for vectors in divisors(outputs // vector, _MOST_VECTORS):
@@ -35,7 +35,7 @@ def _hints(form: WinogradForm, arch: CpuArch) -> Iterator[Hint]:
                 one = task[2] == outputs or count == outputs // task[2]
                 for order in ((0, 1, 2),) if one else ((0, 1, 2), (2, 0, 1)):
                     for stage in (0, 1):
-                        yield Hint(
+                        yield CpuHint(
                             Winograd.name,
                             arch,
                             block=(*rows, width),

@@ -14,7 +14,7 @@ from tvmopt.kernels.cpu.common.cost import (
     imbalance,
     tile_cost,
 )
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.winograd.schedule import WinogradForm, channel_vector
 from tvmopt.kernels.ranked import Ranked
 
@@ -39,7 +39,7 @@ class WinogradModel:
         self._itemsize = form.facts.write.buffer.dtype.itemsize
         self._points = (form.m + 2) ** 2
 
-    def rank(self, hint: Hint) -> Ranked:
+    def rank(self, hint: CpuHint) -> Ranked:
         """Modelled cycles of ``hint``, with what they are made of."""
         form, arch, points, size = self._form, self._arch, self._points, self._itemsize
         tiles_y, tiles_x, outputs = form.extents
@@ -62,7 +62,7 @@ class WinogradModel:
         return Ranked(hint, total, facts)
 
     def _products(
-        self, hint: Hint, tasks: int, data: float, products: float, busy: float
+        self, hint: CpuHint, tasks: int, data: float, products: float, busy: float
     ) -> tuple[float, float]:
         """Cycles of the busiest core for the products; bytes between two uses of a weight."""
         form, arch, size = self._form, self._arch, self._itemsize
@@ -96,7 +96,7 @@ class WinogradModel:
         first = tile.tiles * slab / arch.l3_bandwidth / passes
         return cost.total - first * busy / (arch.cores if hint.parallel else 1), between
 
-    def _weights(self, hint: Hint, tasks: float, others: float, weights: float) -> float:
+    def _weights(self, hint: CpuHint, tasks: float, others: float, weights: float) -> float:
         """Cycles of one core to read the weights of its tasks for the first time."""
         arch = self._arch
         whole = weights * (self._form.extents[2] // hint.task[2])
@@ -111,7 +111,7 @@ class WinogradModel:
             between = whole + others
         return weights * (once / arch.l3_bandwidth + again / bandwidth(between, arch))
 
-    def _data(self, hint: Hint, grid: int, tasks: int, data: float) -> tuple[float, float]:
+    def _data(self, hint: CpuHint, grid: int, tasks: int, data: float) -> tuple[float, float]:
         """Cycles of all cores to transform the data; what else a stage of its own costs."""
         form, arch = self._form, self._arch
         tiles_y, tiles_x, _ = form.extents

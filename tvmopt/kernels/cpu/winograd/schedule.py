@@ -17,7 +17,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.nest import PREPROC, is_constant, unroll_and_vectorize
 from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
-from tvmopt.kernels.cpu.hint import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
 from tvmopt.kernels.cpu.template import Template
 
@@ -122,7 +122,7 @@ class Winograd(Template):
 
     name = "winograd"
 
-    def apply(self, func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         """Schedule ``func`` as ``hint`` says; None when the template does not fit.
 
         ``hint.block`` is the register tile of the products, ``hint.task`` what one task computes,
@@ -157,7 +157,7 @@ class Winograd(Template):
         return sch
 
 
-def _fits(form: WinogradForm, hint: Hint) -> bool:
+def _fits(form: WinogradForm, hint: CpuHint) -> bool:
     tiles_y, tiles_x, outputs = form.extents
     vector = channel_vector(outputs, hint.arch.lanes(form.facts.dtype))
     return (
@@ -196,7 +196,7 @@ def _pack(sch: s_tir.Schedule, product: SBlockRV, width: int, pack: str) -> None
     sch.annotate(copy, PREPROC, True)
 
 
-def _schedule_out(form: WinogradForm, hint: Hint, vector: int) -> list[LoopRV]:
+def _schedule_out(form: WinogradForm, hint: CpuHint, vector: int) -> list[LoopRV]:
     """The transform back and the epilogue: one vector of channels of one tile at a time.
 
     Returns:
@@ -221,7 +221,9 @@ def _schedule_out(form: WinogradForm, hint: Hint, vector: int) -> list[LoopRV]:
     return tasks
 
 
-def _schedule_product(form: WinogradForm, hint: Hint, vector: int, tasks: list[LoopRV]) -> LoopRV:
+def _schedule_product(
+    form: WinogradForm, hint: CpuHint, vector: int, tasks: list[LoopRV]
+) -> LoopRV:
     """The products of one task, a tile of accumulators in registers at a time.
 
     Returns:
@@ -242,7 +244,7 @@ def _schedule_product(form: WinogradForm, hint: Hint, vector: int, tasks: list[L
     return channel
 
 
-def _schedule_data(form: WinogradForm, hint: Hint, tasks: list[LoopRV]) -> None:
+def _schedule_data(form: WinogradForm, hint: CpuHint, tasks: list[LoopRV]) -> None:
     """The data transform: one vector of channels of one tile at a time."""
     sch, data = form.sch, form.data
     lanes = hint.arch.lanes(form.facts.dtype)

@@ -14,8 +14,8 @@ from tvmopt.kernels.cuda.common.steps import spatial_extent, widest
 from tvmopt.kernels.cuda.common.stream_cost import Stream
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.elementwise.configs import traffic
-from tvmopt.kernels.cuda.hint import GpuHint
-from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.ranked import Ranked
 
 # Sums for one multiprocessor from which on there are enough for templates without exchanges;
 # elements of a sum that a thread may well add alone; and of all sums together.
@@ -30,7 +30,7 @@ _SECTOR = 32.0
 _UNSURE = 1.25
 
 
-def block_reduction_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[GpuRanked]:
+def block_reduction_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked]:
     """Configurations of ``gpu_block_reduction``, best first; none where sums are many or short.
 
     Args:
@@ -60,16 +60,16 @@ def block_reduction_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[GpuRanked
             continue
         if min(f.reduced for f in sums) < share or (parts > 1 and unroll > 1):
             continue
-        hint = GpuHint(
+        hint = CudaHint(
             "gpu_block_reduction", arch, thread=(place,), reduce_threads=share, split_k=parts,
             options=(("unroll", unroll),),
         )  # fmt: skip
         cycles = sum(_kernels(facts, hint, work[facts.name]) for facts in blocks)
-        ranked.append(GpuRanked(hint, cycles * _UNSURE))
+        ranked.append(Ranked(hint, cycles * _UNSURE))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def _kernels(facts: BlockFacts, hint: GpuHint, work: float) -> float:
+def _kernels(facts: BlockFacts, hint: CudaHint, work: float) -> float:
     """Cycles of the kernels of one block."""
     arch = hint.arch
     if facts.reduced == 1:

@@ -24,7 +24,7 @@ from tvmopt.kernels.cuda.common.steps import (
     widest,
 )
 from tvmopt.kernels.cuda.elementwise.schedule import schedule_elementwise
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.template import GpuTemplate
 
 # Elements from which on what follows the sums is moved by vectors, and bytes of one.
@@ -37,7 +37,7 @@ class GpuBlockReduction(GpuTemplate):
 
     name = "gpu_block_reduction"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None where it sums nothing up.
 
         Before -> after, with 256 threads a sum and 4 parts of it::
@@ -95,7 +95,7 @@ def _walked(facts: BlockFacts) -> Access:
     return max(reads or facts.reads, key=lambda r: math.prod(int(e) for e in r.buffer.shape))
 
 
-def _sum(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) -> set[str]:
+def _sum(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> set[str]:
     """Make a kernel of a sum, or two where it has parts; names of the blocks drawn into it."""
     if all(axis.reduce for axis in block_facts(sch, block).axes):
         # One result has an axis and loops, too: without, TVM cannot divide the sum.
@@ -176,7 +176,7 @@ def _deal(
     steps: LoopRV,
     threads: tuple[int, int],
     along: bool,
-    hint: GpuHint,
+    hint: CudaHint,
 ) -> None:
     """Deal a sum to threads: as many of each as ``threads`` says, of as many sums."""
     step, thread = sch.split(steps, [None, threads[0]])
@@ -191,7 +191,7 @@ def _bind(
     inside: tuple[LoopRV, LoopRV],
     place: int,
     along: bool,
-    hint: GpuHint,
+    hint: CudaHint,
 ) -> None:
     step, thread = inside
     grid, beside = split_threads(sch, fuse_all(sch, spatial), place)
@@ -204,7 +204,7 @@ def _bind(
     unrolled(sch, step, hint.option("unroll", 1))
 
 
-def _one_pass(sch: s_tir.Schedule, block: SBlockRV, facts: BlockFacts, hint: GpuHint) -> None:
+def _one_pass(sch: s_tir.Schedule, block: SBlockRV, facts: BlockFacts, hint: CudaHint) -> None:
     vector = _VECTOR // widest(facts) if facts.work >= _LARGE else 1
     alone = dataclasses.replace(hint, thread=(_THREADS,), vector=vector, options=())
     schedule_elementwise(sch, block, alone)

@@ -18,7 +18,7 @@ from tvmopt.kernels.cuda.common.steps import (
     split_threads,
     unrolled,
 )
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.template import GpuTemplate
 
 
@@ -79,7 +79,7 @@ class GpuColumnWalk(GpuTemplate):
 
     name = "gpu_column_walk"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None unless :func:`prepare_walk` takes it.
 
         Before -> after, for a softmax over c::

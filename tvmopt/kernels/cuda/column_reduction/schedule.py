@@ -20,7 +20,7 @@ from tvmopt.kernels.cuda.common.steps import (
     unrolled,
     with_epilogue,
 )
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.template import GpuTemplate
 
 
@@ -60,7 +60,7 @@ class GpuColumnReduction(GpuTemplate):
 
     name = "gpu_column_reduction"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None unless it has one reduction, of columns.
 
         Before -> after, with 32 x 8 threads and vectors of 8::
@@ -106,7 +106,7 @@ def _columns(
     others: list[LoopRV],
     column: LoopRV,
     reduction: LoopRV,
-    hint: GpuHint,
+    hint: CudaHint,
     vector: int,
     parts: bool,
 ) -> None:
@@ -163,7 +163,7 @@ def _alone(
     end: SBlockRV,
     outer: list[LoopRV],
     loops: tuple[LoopRV, LoopRV, LoopRV],
-    hint: GpuHint,
+    hint: CudaHint,
 ) -> None:
     """Every thread sums its columns by itself."""
     x, reduction, lane = loops

@@ -15,8 +15,8 @@ from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.elementwise.copy import VECTOR, prepare_copy
 from tvmopt.kernels.cuda.elementwise.schedule import is_flat, vectorizes
 from tvmopt.kernels.cuda.elementwise.transpose import prepare_transpose
-from tvmopt.kernels.cuda.hint import GpuHint
-from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.ranked import Ranked
 
 # Instructions of a thread besides those of its elements: indices, and the launch of it.
 _PROLOGUE = 25.0
@@ -49,7 +49,7 @@ def size_of(buffer: tirx.Buffer) -> int:
     return math.prod(int(e) for e in buffer.shape) * int(buffer.dtype.itemsize)
 
 
-def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
+def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked]:
     """Configurations of ``gpu_elementwise`` for ``func``, best first; none with a reduction."""
     found = inlined_passes(func)
     if found is None:
@@ -69,12 +69,12 @@ def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
         for unroll, threads, direct in itertools.product(
             (1, 2, 4, 8), (128, 256, 512, 1024), sorted(ways)
         ):
-            hint = GpuHint(
+            hint = CudaHint(
                 "gpu_elementwise", arch, thread=(threads,), vector=vector,
                 options=(("direct", direct), ("unroll", unroll)),
             )  # fmt: skip
             stream = _stream(blocks, hint, cost, inner, arch)
-            ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+            ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
@@ -90,7 +90,7 @@ def _ways(sch: s_tir.Schedule, facts: BlockFacts, inner: int, vector: int) -> se
 
 
 def _stream(
-    blocks: list[BlockFacts], hint: GpuHint, cost: float, inner: int, arch: CudaArch
+    blocks: list[BlockFacts], hint: CudaHint, cost: float, inner: int, arch: CudaArch
 ) -> Stream:
     main = max(blocks, key=lambda facts: facts.work)
     unroll, vector = hint.option("unroll", 1), hint.vector
@@ -121,7 +121,7 @@ def _stream(
     )
 
 
-def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
+def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked]:
     """Configurations of ``gpu_copy`` for ``func``, best first; none where it is no plain copy."""
     form = prepare_copy(func)
     if form is None:
@@ -129,7 +129,7 @@ def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
     size = form.vectors * VECTOR
     ranked = []
     for each, threads in itertools.product((2, 1, 4), (128, 256, 512, 1024)):
-        hint = GpuHint("gpu_copy", arch, thread=(threads,), options=(("unroll", each),))
+        hint = CudaHint("gpu_copy", arch, thread=(threads,), options=(("unroll", each),))
         moved, late, like = 2.0 * size, 0.0, threads
         if moved > arch.l2_bytes:
             moved *= 1.0 + _SCATTER * math.log2(each)
@@ -143,11 +143,11 @@ def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
             instructions=20.0 + 6.0 * each,
         )
         cycles = stream.cycles(arch) * _PLAIN + late
-        ranked.append(GpuRanked(hint, cycles, stream.parts(arch)))
+        ranked.append(Ranked(hint, cycles, stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def transpose_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
+def transpose_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked]:
     """Configurations of ``gpu_transpose`` for ``func``, best first; none where nothing turns."""
     form = prepare_transpose(func)
     if form is None:
@@ -180,9 +180,9 @@ def transpose_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
             smem=(block[0] + pad) * block[1] * size,
             registers=40,
         )
-        hint = GpuHint(
+        hint = CudaHint(
             "gpu_transpose", arch, block=block, thread=(threads,), vector=vector,
             options=(("pad", pad),),
         )  # fmt: skip
-        ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+        ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)

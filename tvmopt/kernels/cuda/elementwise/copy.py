@@ -11,7 +11,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cuda.common.steps import one_pass
 from tvmopt.kernels.cuda.elementwise.schedule import is_flat
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.template import GpuTemplate
 
 #: Bytes of a vector.
@@ -77,7 +77,7 @@ class GpuCopy(GpuTemplate):
 
     name = "gpu_copy"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> tirx.PrimFunc | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
         """The kernel of ``func``, or None unless :func:`prepare_copy` takes it.
 
         Before -> after, with 2 vectors a thread::

@@ -21,7 +21,7 @@ from tvmopt.kernels.cuda.common.steps import (
     starts_aligned,
     store_at,
 )
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.template import GpuTemplate
 
 # Elements from places apart that TVM can write as one vector.
@@ -33,7 +33,7 @@ class GpuElementwise(GpuTemplate):
 
     name = "gpu_elementwise"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None when it holds a reduction.
 
         Before -> after, with vectors of 8 and 4 of them a thread::
@@ -55,7 +55,7 @@ class GpuElementwise(GpuTemplate):
         return sch
 
 
-def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) -> None:
+def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> None:
     """Make a kernel of one root-level block without reduction."""
     facts = block_facts(sch, block)
     inner = max((i for i, a in enumerate(facts.axes) if a.extent > 1), default=0)

@@ -21,7 +21,7 @@ from tvmopt.kernels.cuda.common.steps import (
     one_pass,
     store_at,
 )
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.template import GpuTemplate
 
 
@@ -65,7 +65,7 @@ class GpuTranspose(GpuTemplate):
 
     name = "gpu_transpose"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None unless it is one pass that turns contiguous axes around.
 
         Before -> after, with tiles of 64 x 64::

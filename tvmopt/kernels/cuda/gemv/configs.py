@@ -9,15 +9,15 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.common.stream_cost import Stream
 from tvmopt.kernels.cuda.elementwise.configs import traffic
 from tvmopt.kernels.cuda.gemv.schedule import GemvForm
-from tvmopt.kernels.cuda.hint import GpuHint
-from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.ranked import Ranked
 
 # Instructions that make one element of a packed weight, and of any other.
 _UNPACK = 5.0
 _CONVERT = 1.0
 
 
-def gemv_hints(form: GemvForm, arch: CudaArch) -> list[GpuRanked]:
+def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked]:
     """Configurations of ``gpu_gemv`` for ``form``, best first."""
     facts = form.facts
     rows = math.prod(facts.axes[i].extent for i in form.rows)
@@ -41,7 +41,7 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[GpuRanked]:
             continue
         if vector * form.packed * each * batch * unroll > (128 if form.packed > 1 else 256):
             continue
-        hint = GpuHint(
+        hint = CudaHint(
             "gpu_gemv", arch, block=(each,), thread=(place,), reduce_threads=share,
             vector=vector, options=(("unroll", unroll),),
         )  # fmt: skip
@@ -60,5 +60,5 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[GpuRanked]:
             rounds=math.ceil(steps / unroll),
             registers=32 + (each + elements // 2) * batch + vector * size // 4 * each * unroll,
         )
-        ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+        ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)

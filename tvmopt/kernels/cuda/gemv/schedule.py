@@ -18,7 +18,7 @@ from tvmopt.kernels.cuda.common.steps import (
     unrolled,
     with_epilogue,
 )
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.template import GpuTemplate
 
 # Rows of the vector from which on the product is a matrix product.
@@ -93,7 +93,7 @@ class GpuGemv(GpuTemplate):
 
     name = "gpu_gemv"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None unless :func:`prepare_gemv` takes it.
 
         Before -> after, with 32 threads a row, 4 rows a block and vectors of 8::

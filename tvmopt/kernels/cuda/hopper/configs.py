@@ -17,7 +17,7 @@ from tvmopt.kernels.cuda.hopper.pixels import boxes
 from tvmopt.kernels.cuda.hopper.pixels import why_not as why_not_conv
 from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, ceil_div
 from tvmopt.kernels.cuda.hopper.tile_scheduler import RASTERS, ranked_rasters
-from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.ranked import Ranked
 
 # Rows of a tile: groups of 64 of each warpgroup, and warpgroups.
 _ROWS = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 3))
@@ -48,7 +48,7 @@ _NEARLY = 1.03
 _LEAST_STEPS = 4
 
 
-def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
+def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[Ranked]:
     """Every configuration of ``hopper_gemm`` that computes ``problem``, best first.
 
     Args:
@@ -82,7 +82,7 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[GpuRanked]:
 
 def _in_order(
     problem: GemmProblem, found: Sequence[tuple[Cost, Config]], arch: CudaArch
-) -> list[GpuRanked]:
+) -> list[Ranked]:
     """The configurations ``found``, best first, each with an order of its tiles; some with others.
 
     What is larger than L2 is computed in large groups, so that all multiprocessors share more.
@@ -96,11 +96,11 @@ def _in_order(
             ordered = dataclasses.replace(config, raster=raster)
             hint = hint_of(GEMM, ordered, problem.dtype, arch)
             cycles = cost.cycles * (1.0 + _OTHER_RASTER * place)
-            ranked.append(GpuRanked(hint, cycles, cost.facts))
+            ranked.append(Ranked(hint, cycles, cost.facts))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRanked]:
+def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[Ranked]:
     """Every configuration of ``hopper_conv`` that computes ``problem``, best first."""
     if not arch.has_wgmma or problem.why_not:
         return []
@@ -112,7 +112,7 @@ def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[GpuRa
             box = boxes(tiled, 64 * config.atoms)[0]
             cost = conv_cost(tiled, config, box, arch, copied)
             hint = hint_of(CONV, config, problem.dtype, arch, box)
-            found.append(GpuRanked(hint, cost.cycles, cost.facts))
+            found.append(Ranked(hint, cost.cycles, cost.facts))
     return sorted(found, key=lambda r: r.cycles)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES, Config
 from tvmopt.kernels.cuda.hopper.problem import BYTES
 
@@ -15,7 +15,7 @@ _BOX = ("box_images", "box_lines", "box_columns")
 def hint_of(
     template: str, config: Config, dtype: str, arch: CudaArch,
     box: tuple[int, int, int] | None = None,
-) -> GpuHint:  # fmt: skip
+) -> CudaHint:  # fmt: skip
     """The hint that says ``config``.
 
     Args:
@@ -37,7 +37,7 @@ def hint_of(
         options["beside"] = config.beside
     if box is not None:
         options |= dict(zip(_BOX, box, strict=True))
-    return GpuHint(
+    return CudaHint(
         template,
         arch,
         block=(config.rows, config.columns),
@@ -53,7 +53,7 @@ def hint_of(
     )
 
 
-def config_of(hint: GpuHint) -> Config:
+def config_of(hint: CudaHint) -> Config:
     """The configuration that ``hint`` says."""
     atoms = hint.warp[0] // 64
     return Config(
@@ -75,7 +75,7 @@ def config_of(hint: GpuHint) -> Config:
     )
 
 
-def box_of(hint: GpuHint) -> tuple[int, int, int] | None:
+def box_of(hint: CudaHint) -> tuple[int, int, int] | None:
     """Images, lines and columns of a warpgroup of a convolution, where ``hint`` says them."""
     a, b, c = (hint.option(name) for name in _BOX)
     return (a, b, c) if a else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 
 from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.few_channels_kernel import line_conv
@@ -17,7 +17,7 @@ from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 from tvmopt.kernels.cuda.template import GpuTemplate
 
 
-def kernel(func: tirx.PrimFunc, hint: GpuHint) -> tirx.PrimFunc:
+def kernel(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc:
     """The kernel that computes ``func`` as ``hint`` says.
 
     Args:
@@ -50,7 +50,7 @@ class HopperTemplate(GpuTemplate):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> tirx.PrimFunc | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
         """The kernel, or None where the function or the hint does not fit."""
         if hint.template != self.name or not hint.arch.has_wgmma:
             return None

@@ -7,11 +7,11 @@ import math
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.common.stream_cost import LAUNCH
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.int4.form import Int4Form
 from tvmopt.kernels.cuda.int4.schedule import int4_layout
 from tvmopt.kernels.cuda.int4.source import STAGE, TILE
-from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.ranked import Ranked
 
 # Instructions of a warp for 16 rows of one stage, what finer scales add, and for what rows share.
 _TILE_WORK, _FINE_WORK, _STAGE_WORK = 190.0, 64.0, 70.0
@@ -22,7 +22,7 @@ _REACHED, _ISSUE = 0.92, 0.7
 _REGISTERS = 64
 
 
-def int4_hints(form: Int4Form, arch: CudaArch) -> list[GpuRanked]:
+def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked]:
     """Configurations of ``gpu_int4`` for ``form``, best first; none without tensor cores."""
     if arch.sm < 80:
         return []
@@ -36,7 +36,7 @@ def int4_hints(form: Int4Form, arch: CudaArch) -> list[GpuRanked]:
             continue
         if (block > TILE and block >= 2 * form.rows) or deep > 1 + math.ceil(stages / share):
             continue
-        hint = GpuHint(
+        hint = CudaHint(
             "gpu_int4", arch, block=(block,), warp=(TILE * tiles,), reduce_threads=share,
             stages=deep, options=(("unroll", 2),),
         )  # fmt: skip
@@ -44,11 +44,11 @@ def int4_hints(form: Int4Form, arch: CudaArch) -> list[GpuRanked]:
         if size > arch.smem_bytes:
             continue
         cycles, parts = _modelled(form, hint, size)
-        ranked.append(GpuRanked(hint, cycles, parts))
+        ranked.append(Ranked(hint, cycles, parts))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def _modelled(form: Int4Form, hint: GpuHint, size: int) -> tuple[float, tuple[float, ...]]:
+def _modelled(form: Int4Form, hint: CudaHint, size: int) -> tuple[float, tuple[float, ...]]:
     """Cycles of the kernel, and what they are made of."""
     arch, block, tiles = hint.arch, hint.block[0], hint.warp[0] // TILE
     warps = block // hint.warp[0] * hint.reduce_threads

@@ -10,7 +10,7 @@ from tvm.backend.cuda.op import cuda_func_call
 
 from tvmopt.kernels.analysis import substitute
 from tvmopt.kernels.cuda.elementwise.copy import bound
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.int4.form import Int4Form, prepare_int4
 from tvmopt.kernels.cuda.int4.source import STAGE, TILE, int4_source
 from tvmopt.kernels.cuda.template import GpuTemplate
@@ -40,7 +40,7 @@ class Int4Layout:
     s_pitch: int
 
 
-def int4_layout(form: Int4Form, hint: GpuHint) -> Int4Layout:
+def int4_layout(form: Int4Form, hint: CudaHint) -> Int4Layout:
     """Shared memory of the kernel that ``hint`` says."""
     block, share = hint.block[0], hint.reduce_threads
     warps = block // hint.warp[0] * share
@@ -63,7 +63,7 @@ class GpuInt4(GpuTemplate):
 
     name = "gpu_int4"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> tirx.PrimFunc | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
         """The kernel of ``func``, or None unless :func:`prepare_int4` takes it and the hint fits.
 
         Before -> after, with 8 warps that share 16 rows::
@@ -111,7 +111,7 @@ class GpuInt4(GpuTemplate):
         return func.with_body(bound(at, "blockIdx.x", -(-form.rows // block), body))
 
 
-def _fits(form: Int4Form, hint: GpuHint) -> bool:
+def _fits(form: Int4Form, hint: CudaHint) -> bool:
     """Whether a hint's numbers make a kernel for ``form``."""
     if len(hint.block) != 1 or len(hint.warp) != 1 or not 2 <= hint.stages <= 8:
         return False

@@ -22,9 +22,9 @@ from tvmopt.kernels.cuda.common.matmul_problem import (
     sum_cycles,
 )
 from tvmopt.kernels.cuda.common.product import Product, normalise
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.mma.schedule import mma_of, why_not_mma
-from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.ranked import Ranked
 
 _EDGES = (16, 32, 64, 128, 256)
 _WARPS = ((16, 16), (16, 32), (32, 16), (32, 32), (32, 64), (64, 32), (64, 64))
@@ -51,7 +51,7 @@ _FILL = 1500.0
 
 def mma_hints(
     func: tirx.PrimFunc | Product, arch: CudaArch, stages: int = 0, async_copy: bool = True
-) -> list[GpuRanked]:
+) -> list[Ranked]:
     """Every configuration that may pay, ranked; none when the template does not fit.
 
     Args:
@@ -106,8 +106,8 @@ def copies_asynchronously(problem: MatmulProblem, rows: int, columns: int, step:
 
 def _hints(
     product: Product, problem: MatmulProblem, arch: CudaArch, most: int, async_copy: bool
-) -> Iterator[GpuHint]:
-    plain = GpuHint("mma_matmul", arch)
+) -> Iterator[CudaHint]:
+    plain = CudaHint("mma_matmul", arch)
     mma = mma_of(product, plain)
     if mma is None or problem.depth < 2:
         return
@@ -125,7 +125,7 @@ def _hints(
             for stages, ahead in _pipelines(
                 problem, arch, (bm, bn), step * split, most, async_copy
             ):
-                hint = GpuHint(
+                hint = CudaHint(
                     template="mma_matmul",
                     arch=arch,
                     block=(bm, bn),
@@ -166,7 +166,7 @@ def _pipelines(
                 yield stages, True
 
 
-def shared_bytes(problem: MatmulProblem, hint: GpuHint) -> int:
+def shared_bytes(problem: MatmulProblem, hint: CudaHint) -> int:
     """Shared memory of a thread block: steps in flight, or the sums that follow them."""
     size = itemsize(problem.dtype)
     pad = int(16 / size)
@@ -179,7 +179,7 @@ def shared_bytes(problem: MatmulProblem, hint: GpuHint) -> int:
     return int(max(hint.stages * in_flight, bm * (row + (32 - row) % 128)))
 
 
-def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
+def mma_cost(problem: MatmulProblem, hint: CudaHint) -> Ranked | None:
     """What ``hint`` is expected to cost; None when it does not fit the GPU."""
     arch = hint.arch
     (bm, bn), (wm, wn), step = hint.block, hint.warp, hint.rstep
@@ -224,10 +224,10 @@ def mma_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     second = sum_cycles(problem, arch, hint.split_k) + pack_cycles(problem, arch)
     total = max(compute, dram, l2) + LAUNCH + second
     facts = (compute, dram, l2, lines, busy, float(tiles.turns))
-    return GpuRanked(hint, total, facts)
+    return Ranked(hint, total, facts)
 
 
-def _lines(problem: MatmulProblem, hint: GpuHint, n: int) -> float:
+def _lines(problem: MatmulProblem, hint: CudaHint, n: int) -> float:
     """Lines of memory that a step of a tile reads of operand ``n``."""
     run = (hint.rstep if problem.along_k[n] else hint.block[n]) * problem.sizes[n]
     if problem.runs[n] == 1 and not problem.plain[n]:
@@ -235,7 +235,7 @@ def _lines(problem: MatmulProblem, hint: GpuHint, n: int) -> float:
     return hint.rstep * hint.block[n] * problem.sizes[n] / min(_LINE, run)
 
 
-def _copies(problem: MatmulProblem, hint: GpuHint, n: int, threads: int) -> float:
+def _copies(problem: MatmulProblem, hint: CudaHint, n: int, threads: int) -> float:
     """Copies of a thread in a step for operand ``n``."""
     size = itemsize(problem.dtype)
     vector = min(problem.runs[n], int(16 / max(size, problem.sizes[n])))

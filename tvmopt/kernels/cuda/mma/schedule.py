@@ -19,7 +19,7 @@ from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline, pipeline_fra
 from tvmopt.kernels.cuda.common.packing import pack, packed
 from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, Operand, Product, normalise
 from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.intrinsics.mma import COLUMNS, LANES, ROWS, MmaIntrinsic
 from tvmopt.kernels.cuda.template import GpuTemplate
 
@@ -40,7 +40,7 @@ class MmaMatmul(GpuTemplate):
 
     name = "mma_matmul"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule ``func`` as ``hint`` says; None when the template does not fit.
 
         Before -> after::
@@ -137,7 +137,7 @@ class MmaMatmul(GpuTemplate):
         return sch
 
 
-def mma_of(product: Product, hint: GpuHint) -> MmaIntrinsic | None:
+def mma_of(product: Product, hint: CudaHint) -> MmaIntrinsic | None:
     """The instructions that multiply the operands of ``product``; None without any."""
     a, b = product.copies
     if hint.arch.tensor_shape(a.dtype) is None or hint.arch.sm < 80:
@@ -152,7 +152,7 @@ def mma_of(product: Product, hint: GpuHint) -> MmaIntrinsic | None:
         return None
 
 
-def why_not_mma(hint: GpuHint, mma: MmaIntrinsic) -> str:
+def why_not_mma(hint: CudaHint, mma: MmaIntrinsic) -> str:
     """What is wrong with ``hint``; empty when nothing is."""
     if len(hint.block) != 2 or len(hint.warp) != 2:
         return "block and warp must be of two axes"
@@ -216,7 +216,7 @@ def _copy(
     warps: int,
     along: bool,
     vector: int,
-    hint: GpuHint,
+    hint: CudaHint,
 ) -> SBlockRV:
     """Copy an operand to shared memory, its rows an odd number of 16 bytes apart."""
     copy = sch.cache_read(outer, operand.index, "shared.dyn")

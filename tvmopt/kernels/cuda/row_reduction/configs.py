@@ -13,9 +13,9 @@ from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, widest
 from tvmopt.kernels.cuda.common.stream_cost import Stream
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.elementwise.configs import traffic
-from tvmopt.kernels.cuda.hint import GpuHint
-from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.row_reduction.form import RowForm
+from tvmopt.kernels.ranked import Ranked
 
 # Instructions of a thread besides those of its elements.
 _PROLOGUE = 30.0
@@ -34,7 +34,7 @@ _FEWEST = 32
 _LINE, _PARTIAL = 128, 3.0
 
 
-def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
+def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[Ranked]:
     """Configurations of ``gpu_row_reduction`` for ``form``, best first."""
     blocks = all_facts(form.sch)
     passes = [f for f in blocks if f.reduction or form.wide]
@@ -77,12 +77,12 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[GpuRanked]:
             continue
         if form.crosses and (form.parts % place or (alone and pieces % share)):
             continue
-        hint = GpuHint(
+        hint = CudaHint(
             "gpu_row_reduction", arch, thread=(place,), reduce_threads=share, vector=vector,
             options=(("stage", stage), ("unroll", unroll)),
         )  # fmt: skip
         stream = _rows(form, blocks, hint, work, moved)
-        ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+        ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
@@ -93,7 +93,7 @@ def _most_threads(form: RowForm, vector: int) -> int:
 
 
 def _rows(
-    form: RowForm, blocks: list[BlockFacts], hint: GpuHint, work: float, moved: float
+    form: RowForm, blocks: list[BlockFacts], hint: CudaHint, work: float, moved: float
 ) -> Stream:
     (place,), share, vector = hint.thread, hint.reduce_threads, hint.vector
     stage, unroll = hint.option("stage"), hint.option("unroll", 1)
@@ -128,7 +128,7 @@ def _rows(
     )
 
 
-def _lines(form: RowForm, blocks: list[BlockFacts], hint: GpuHint) -> float:
+def _lines(form: RowForm, blocks: list[BlockFacts], hint: CudaHint) -> float:
     """Lines that a warp touches for one vector of each thread.
 
     Threads of a warp that are in several rows touch a line in each.
@@ -162,7 +162,7 @@ def _alone(form: RowForm) -> bool:
     return last.axes[-1].extent > form.columns
 
 
-def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
+def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked]:
     """Configurations of ``gpu_column_reduction`` for ``form``, best first."""
     facts = form.facts
     columns = facts.axes[form.columns].extent
@@ -190,7 +190,7 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
         steps = math.ceil(facts.reduced / split / y)
         if unroll > 1 and (unroll > steps or steps % unroll):
             continue
-        hint = GpuHint(
+        hint = CudaHint(
             "gpu_column_reduction", arch, thread=(x,), reduce_threads=y, vector=vector,
             split_k=split, options=(("tree", tree), ("unroll", unroll)),
         )  # fmt: skip
@@ -206,12 +206,12 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[GpuRanked]:
                 rounds=split / 4.0,
             )
             cycles += second.cycles(arch)
-        ranked.append(GpuRanked(hint, cycles, stream.parts(arch)))
+        ranked.append(Ranked(hint, cycles, stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
 def _columns(
-    form: ColumnForm, hint: GpuHint, grid: int, steps: int, work: float, moved: float
+    form: ColumnForm, hint: CudaHint, grid: int, steps: int, work: float, moved: float
 ) -> Stream:
     (x,), y, vector = hint.thread, hint.reduce_threads, hint.vector
     size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
@@ -236,7 +236,7 @@ def _columns(
     )
 
 
-def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[GpuRanked]:
+def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[Ranked]:
     """Configurations of ``gpu_column_walk`` for ``form``, best first."""
     blocks = all_facts(form.sch)
     passes = [f for f in blocks if f.work > form.count] or blocks  # a column of one element
@@ -260,8 +260,8 @@ def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[GpuRanked]:
             instructions=_PROLOGUE + form.depth * each,
             rounds=len(passes) * form.depth / flying * 0.7,
         )
-        hint = GpuHint(
+        hint = CudaHint(
             "gpu_column_walk", arch, thread=(threads,), options=(("unroll", unroll),)
         )  # fmt: skip
-        ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+        ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)

@@ -11,7 +11,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cuda.common.own_parts import mark_own
 from tvmopt.kernels.cuda.common.steps import extent, index_map, split_vector, unrolled
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.row_reduction.form import RowForm
 
 #: Values of the option ``stage``: where a row is kept after it was first read.
@@ -35,7 +35,7 @@ def bind_parts(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
     return thread if single else step
 
 
-def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: GpuHint) -> SBlockRV | None:
+def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint) -> SBlockRV | None:
     """Have all blocks read from shared memory what the first of them reads along the rows.
 
     Returns:
@@ -58,7 +58,7 @@ def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: GpuHint) -> SBlockRV | 
 
 
 def place_staged(
-    sch: s_tir.Schedule, copy: SBlockRV, grid: LoopRV, hint: GpuHint, vector: int
+    sch: s_tir.Schedule, copy: SBlockRV, grid: LoopRV, hint: CudaHint, vector: int
 ) -> None:
     """Copy a block's rows into shared memory before they are used, by all its threads."""
     sch.compute_at(copy, grid, preserve_unit_loops=True)
@@ -72,7 +72,7 @@ def place_staged(
     unrolled(sch, step, hint.option("unroll", 1))
 
 
-def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: GpuHint, vector: int) -> SBlockRV | None:
+def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint, vector: int) -> SBlockRV | None:
     """Have every thread keep its part of what the blocks read along the rows in registers.
 
     The columns of all blocks are numbered by step, thread and place in a vector, so that TVM sees
@@ -119,7 +119,7 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: GpuHint, vector: int) ->
     return copy
 
 
-def is_ragged(form: RowForm, hint: GpuHint, vector: int) -> bool:
+def is_ragged(form: RowForm, hint: CudaHint, vector: int) -> bool:
     """Whether the last of the single columns that threads take in turns are fewer than threads."""
     return vector == 1 and form.columns % hint.reduce_threads != 0
 

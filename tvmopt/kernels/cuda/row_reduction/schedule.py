@@ -19,7 +19,7 @@ from tvmopt.kernels.cuda.common.steps import (
     store_at,
     unrolled,
 )
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.row_reduction.form import prepare_rows
 from tvmopt.kernels.cuda.row_reduction.row_stage import (
     REGISTERS,
@@ -39,7 +39,7 @@ class GpuRowReduction(GpuTemplate):
 
     name = "gpu_row_reduction"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None unless :func:`prepare_rows` takes it.
 
         Before -> after, for a softmax with 32 threads a row, 4 rows a block, vectors of 8::
@@ -117,7 +117,7 @@ def _deal_columns(
     sch: s_tir.Schedule,
     block: SBlockRV,
     loops: list[LoopRV],
-    hint: GpuHint,
+    hint: CudaHint,
     vector: int,
     crosses: bool,
 ) -> LoopRV | None:

@@ -19,9 +19,9 @@ from tvmopt.kernels.cuda.common.matmul_problem import (
     sum_cycles,
 )
 from tvmopt.kernels.cuda.common.product import Product, normalise
-from tvmopt.kernels.cuda.hint import GpuHint
-from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.simt.schedule import why_not_simt
+from tvmopt.kernels.ranked import Ranked
 
 _ROWS = (16, 32, 64, 96, 128, 256)
 _TILES = ((2, 2), (2, 4), (4, 2), (4, 4), (4, 8), (8, 4), (8, 8), (8, 16), (16, 8))
@@ -47,7 +47,7 @@ _FILL = 11600.0
 _BOOST = 0.79
 
 
-def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[GpuRanked]:
+def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[Ranked]:
     """Every configuration that may pay, ranked; none when the template does not fit.
 
     Args:
@@ -62,7 +62,7 @@ def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[Gpu
     return sorted((one for one in found if one is not None), key=lambda one: one.cycles)
 
 
-def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[GpuHint]:
+def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[CudaHint]:
     work = problem.batch * problem.rows * problem.columns * problem.depth
     unrolled = _MOST_UNROLLED if work >= _LONG else _MOST_UNROLLED // 2
     for bm, bn in itertools.product(_ROWS, _ROWS):
@@ -77,7 +77,7 @@ def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[GpuHint]:
                 continue
             tm, tn = bm // rows, bn // columns
             lanes = 8 if rows > columns and tm % 8 == 0 and tn % 4 == 0 else 4
-            hint = GpuHint(
+            hint = CudaHint(
                 template="simt_matmul",
                 arch=arch,
                 block=(bm, bn),
@@ -92,7 +92,7 @@ def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[GpuHint]:
                 yield hint
 
 
-def simt_matmul_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
+def simt_matmul_cost(problem: MatmulProblem, hint: CudaHint) -> Ranked | None:
     """What ``hint`` is expected to cost; None when it does not fit the GPU."""
     arch = hint.arch
     (bm, bn), (tm, tn), step = hint.block, hint.thread, hint.rstep
@@ -132,10 +132,10 @@ def simt_matmul_cost(problem: MatmulProblem, hint: GpuHint) -> GpuRanked | None:
     second = sum_cycles(problem, arch, hint.split_k)
     total = max(compute, dram, l2) + LAUNCH + second
     facts = (compute, dram, l2, multiply * steps * tiles.turns, concurrent, float(tiles.turns))
-    return GpuRanked(hint, total, facts)
+    return Ranked(hint, total, facts)
 
 
-def _moves(problem: MatmulProblem, hint: GpuHint, n: int) -> float:
+def _moves(problem: MatmulProblem, hint: CudaHint, n: int) -> float:
     """Instructions of a thread in a step to bring operand ``n`` to shared memory."""
     count = hint.rstep * hint.block[n] / math.prod(hint.thread)
     inner = hint.rstep if problem.along_k[n] else hint.block[n]

@@ -18,7 +18,7 @@ from tvmopt.kernels.cuda.common.inlining import inline_consumers, inline_produce
 from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline
 from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, Operand, Product, normalise
 from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.template import GpuTemplate
 
 # Elements on their way through a thread's registers up to which shared memory has two halves: with
@@ -39,7 +39,7 @@ class SimtMatmul(GpuTemplate):
 
     name = "simt_matmul"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule ``func`` as ``hint`` says; None when the template does not fit.
 
         Before -> after::
@@ -102,7 +102,7 @@ class SimtMatmul(GpuTemplate):
         return sch
 
 
-def why_not_simt(hint: GpuHint) -> str:
+def why_not_simt(hint: CudaHint) -> str:
     """What is wrong with ``hint``; empty when nothing is."""
     if len(hint.block) != 2 or len(hint.thread) != 2 or hint.rstep < 1:
         return "block and thread must be of two axes and rstep positive"
@@ -120,7 +120,7 @@ def why_not_simt(hint: GpuHint) -> str:
     return ""
 
 
-def _lanes(hint: GpuHint) -> tuple[int, int]:
+def _lanes(hint: CudaHint) -> tuple[int, int]:
     """Rows and columns of threads in a warp."""
     (tm, tn), rows = hint.thread, hint.option("lanes_m", 4)
     while tm % rows or tn % (hint.arch.warp // rows):
@@ -153,7 +153,7 @@ def _store(sch: s_tir.Schedule, store: SBlockRV, vector: int) -> None:
 
 
 def _copy(
-    sch: s_tir.Schedule, anchor: SBlockRV, place: int, operand: Operand, at: LoopRV, hint: GpuHint
+    sch: s_tir.Schedule, anchor: SBlockRV, place: int, operand: Operand, at: LoopRV, hint: CudaHint
 ) -> SBlockRV:
     """Copy an operand to shared memory, k first, its rows padded where it is transposed."""
     size, threads = itemsize(operand.dtype), math.prod(hint.thread)

@@ -13,9 +13,9 @@ from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, widest
 from tvmopt.kernels.cuda.common.stream_cost import Stream
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.elementwise.configs import traffic
-from tvmopt.kernels.cuda.hint import GpuHint
-from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.window.schedule import WIDEST
+from tvmopt.kernels.ranked import Ranked
 
 # Instructions of a load besides its address.
 _LOAD = 2.0
@@ -23,7 +23,7 @@ _LOAD = 2.0
 _UNTUNED = 3.0
 
 
-def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list[GpuRanked]:
+def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list[Ranked]:
     """Configurations of ``gpu_window`` for a function of one reduction, best first.
 
     Args:
@@ -44,16 +44,16 @@ def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list
             continue
         if vector * widest(facts) > WIDEST_VECTOR or (direct and vector * size > WIDEST):
             continue
-        hint = GpuHint(
+        hint = CudaHint(
             "gpu_window", arch, thread=(threads,), vector=vector,
             options=(("direct", direct), ("tile", tile), ("unroll", 64)),
         )  # fmt: skip
         stream = _window(facts, hint, cost)
-        ranked.append(GpuRanked(hint, stream.cycles(arch), stream.parts(arch)))
+        ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def _window(facts: BlockFacts, hint: GpuHint, cost: float) -> Stream:
+def _window(facts: BlockFacts, hint: CudaHint, cost: float) -> Stream:
     (threads,), vector, tile = hint.thread, hint.vector, hint.option("tile", 1)
     direct = hint.option("direct") or vector == 1
     inner = facts.spatial[-1] if facts.spatial else None
@@ -83,15 +83,15 @@ def _window(facts: BlockFacts, hint: GpuHint, cost: float) -> Stream:
     )
 
 
-def fallback_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[GpuRanked]:
+def fallback_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked]:
     """Configurations of ``gpu_fallback``, which takes all, best first."""
     ranked = []
     facts = all_facts(sch)
     for threads in (128, 64, 256):
         cycles = 0.0
         for one in facts:
-            stream = _window(one, GpuHint("", arch, thread=(threads,)), float_work(sch, one.name))
+            stream = _window(one, CudaHint("", arch, thread=(threads,)), float_work(sch, one.name))
             cycles += stream.cycles(arch) * _UNTUNED
-        hint = GpuHint("gpu_fallback", arch, thread=(threads,), options=(("direct", 1),))
-        ranked.append(GpuRanked(hint, cycles))
+        hint = CudaHint("gpu_fallback", arch, thread=(threads,), options=(("direct", 1),))
+        ranked.append(Ranked(hint, cycles))
     return sorted(ranked, key=lambda r: r.cycles)

@@ -22,7 +22,7 @@ from tvmopt.kernels.cuda.common.steps import (
     with_epilogue,
 )
 from tvmopt.kernels.cuda.elementwise.schedule import schedule_elementwise
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.template import GpuTemplate
 
 #: Bytes of the widest vector of sums that TVM can write in CUDA.
@@ -34,7 +34,7 @@ class GpuWindow(GpuTemplate):
 
     name = "gpu_window"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None unless it holds one reduction.
 
         Before -> after, for a pooling of 3 x 3 with vectors of 8 channels::
@@ -123,7 +123,7 @@ class GpuFallback(GpuTemplate):
 
     name = "gpu_fallback"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule any function of leaf blocks."""
         sch = s_tir.Schedule(IRModule({"main": func}))
         inline_all(sch)
@@ -135,7 +135,7 @@ class GpuFallback(GpuTemplate):
         return sch
 
 
-def _serial(sch: s_tir.Schedule, block: SBlockRV, hint: GpuHint) -> None:
+def _serial(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> None:
     facts = block_facts(sch, block)
     copy = sch.cache_write(block, 0, "local") if facts.stores == 1 else None
     loops = sch.get_loops(block)

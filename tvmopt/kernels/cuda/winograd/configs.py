@@ -14,8 +14,7 @@ from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cuda.common.stream_cost import Stream
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.elementwise.configs import size_of
-from tvmopt.kernels.cuda.hint import GpuHint
-from tvmopt.kernels.cuda.ranked import GpuRanked
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.winograd.schedule import (
     GpuWinogradData,
     GpuWinogradOut,
@@ -23,6 +22,7 @@ from tvmopt.kernels.cuda.winograd.schedule import (
     prepare_data,
     prepare_out,
 )
+from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.winograd_matrices import MATRICES
 
 _VECTORS, _TILES, _THREADS = (4, 2, 1), (1, 2, 3, 4), (128, 64, 256)
@@ -53,11 +53,11 @@ class _Transform:
     ending: float = 0.0
     others: int = 0
 
-    def ranked(self, vector: int, tiles: int, threads: int, arch: CudaArch) -> GpuRanked | None:
+    def ranked(self, vector: int, tiles: int, threads: int, arch: CudaArch) -> Ranked | None:
         """One configuration with its cost; None where it does not fit."""
         form, m, side = self.form, self.form.m, self.form.m + 2
         options = (("tiles", tiles),)
-        hint = GpuHint(self.name, arch, thread=(threads,), vector=vector, options=options)
+        hint = CudaHint(self.name, arch, thread=(threads,), vector=vector, options=options)
         there = form.padded is not None
         loads = side * (tiles * m + 2) if there else tiles * side * side
         registers = int(_LOADED * loads * vector) + _OTHER_REGISTERS
@@ -82,10 +82,10 @@ class _Transform:
             instructions=_PROLOGUE + accesses * _ACCESS + vector * work,
             registers=registers,
         )
-        return GpuRanked(hint, stream.cycles(arch), stream.parts(arch))
+        return Ranked(hint, stream.cycles(arch), stream.parts(arch))
 
 
-def winograd_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[GpuRanked]:
+def winograd_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked]:
     """Configurations of the transform that ``func`` is, best first; none when it is none."""
     transform = _transform(func)
     if transform is None:

@@ -27,7 +27,7 @@ from tvmopt.kernels.cuda.common.steps import (
     split_threads,
     store_at,
 )
-from tvmopt.kernels.cuda.hint import GpuHint
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.template import GpuTemplate
 
 #: Annotations of the blocks that make the transformed data, and the outputs of the tiles; their
@@ -60,7 +60,7 @@ class TransformForm:
     grid: tuple[int, int, int]
     channels: int
 
-    def takes(self, hint: GpuHint) -> bool:
+    def takes(self, hint: CudaHint) -> bool:
         """Whether the vectors and tiles of ``hint`` divide channels and tiles."""
         sizes = hint.vector, hint.option("tiles", 1), *hint.thread
         return (
@@ -118,7 +118,7 @@ class GpuWinogradData(GpuTemplate):
 
     name = "gpu_winograd_data"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None when it does not transform data.
 
         Before -> after, for one tile of 2 x 2 a thread and vectors of 4 channels::
@@ -164,7 +164,7 @@ class GpuWinogradOut(GpuTemplate):
 
     name = "gpu_winograd_out"
 
-    def apply(self, func: tirx.PrimFunc, hint: GpuHint) -> s_tir.Schedule | None:
+    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         """Schedule ``func``, or None when it does not transform back.
 
         Before -> after, for tiles of 2 x 2 and a bias::
@@ -229,7 +229,7 @@ def _shape(sch: s_tir.Schedule, block: SBlockRV) -> list[int]:
     return [int(extent) for extent in sch.get(block).writes[0].source.shape]
 
 
-def _bind(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: GpuHint) -> LoopRV:
+def _bind(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: CudaHint) -> LoopRV:
     """Deal what ``loops`` run over to threads."""
     grid, thread = split_threads(sch, fuse_all(sch, loops), hint.thread[0])
     sch.bind(grid, "blockIdx.x")
