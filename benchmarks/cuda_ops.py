@@ -27,7 +27,7 @@ from benchmarks.report import markdown
 from tvmopt import host
 from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.errors import TvmoptError
-from tvmopt.kernels.cuda.policy import CudaPolicy
+from tvmopt.kernels.policies import policy_of
 from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.hints import Candidates, argument_types, best_of
 from tvmopt.measure.workers import Job, WorkerPool
@@ -137,7 +137,7 @@ class Bench:
         """Tune one row and time its contenders; what goes wrong is told in the row."""
         row = row_of(name)
         start = time.perf_counter()
-        policy = CudaPolicy(row.func, self._arch)
+        policy = policy_of(row.func, self._arch)
         configs: Any = policy.emit_config(self._topk)
         if not configs:
             return OpRow(name, row.group, problem=f"no configuration: {policy.reason}")

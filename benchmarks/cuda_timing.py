@@ -120,8 +120,8 @@ def build_default(row: str, arch: dict[str, Any], path: str) -> None:
 
     from benchmarks.cuda_rows import row as row_of
     from tvmopt.device.cuda import CudaArch
-    from tvmopt.kernels.cuda.apply import build_kernels
-    from tvmopt.kernels.cuda.first_choice import default_kernels
+    from tvmopt.kernels.cuda.build import build_kernels
+    from tvmopt.kernels.cuda.default_kernels import default_kernels
     from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
     from tvmopt.link import link_options
 

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.interleave import geometric_mean
 from benchmarks.tuning_tasks import TuningTask
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.hint import Hint
 from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of
 from tvmopt.tune.budget import Deadline
 
@@ -118,8 +118,8 @@ def measure(task: TuningTask, arch: Any, measurer: HintMeasurer, settings: Setti
 def _measure(
     row: RegretRow, task: TuningTask, arch: Any, measurer: HintMeasurer, settings: Settings
 ) -> RegretRow:
-    from tvmopt.kernels.cpu.first_choice import schedule_function
     from tvmopt.kernels.cpu.reranker import Reranker
+    from tvmopt.kernels.first_choice import schedule_function
     from tvmopt.kernels.policies import DefaultPolicy
     from tvmopt.tune.fast_search import Workload, search
 
@@ -162,7 +162,7 @@ def _measure(
     )
 
 
-def sample(ranked: Sequence[CpuHint], configs: int, seed: int) -> list[CpuHint]:
+def sample(ranked: Sequence[Hint], configs: int, seed: int) -> list[Hint]:
     """The first of a ranking and some of the rest, ``configs`` in all.
 
     The first batch are the model's favourites, so that losers are known early; the others come in
@@ -180,7 +180,7 @@ def sample(ranked: Sequence[CpuHint], configs: int, seed: int) -> list[CpuHint]:
 
 
 def sweep(
-    task: TuningTask, hints: Sequence[CpuHint], measurer: HintMeasurer, stop: Callable[[], bool]
+    task: TuningTask, hints: Sequence[Hint], measurer: HintMeasurer, stop: Callable[[], bool]
 ) -> list[Measured]:
     """Measure ``hints`` in batches, two at a time so that two processes build."""
     found: list[Measured] = []
@@ -195,14 +195,14 @@ def sweep(
 
 
 def _candidates(
-    task: TuningTask, hints: Sequence[CpuHint], again: Sequence[Measured] = ()
+    task: TuningTask, hints: Sequence[Hint], again: Sequence[Measured] = ()
 ) -> Candidates:
     return Candidates(task.ours.func, hints, again, weight_bytes=task.network_bytes)
 
 
 def side_by_side(
-    task: TuningTask, hints: Sequence[CpuHint], measurer: HintMeasurer
-) -> dict[CpuHint, float]:
+    task: TuningTask, hints: Sequence[Hint], measurer: HintMeasurer
+) -> dict[Hint, float]:
     """Latency of each of a few configurations, in microseconds, over several turns.
 
     Each turn has buffers of its own, since where they lie matters.
@@ -213,7 +213,7 @@ def side_by_side(
     turns = measurer.measure([_candidates(task, hints)])
     for _ in range(_REPEATS - 1):
         turns += measurer.measure([_candidates(task, (), turns[0])])
-    latency: dict[CpuHint, list[float]] = {hint: [] for hint in hints}
+    latency: dict[Hint, list[float]] = {hint: [] for hint in hints}
     for m in (m for turn in turns for m in turn):
         if m.latency_us is None:
             raise ValueError(f"{m.hint} must work, but gave: {m.error}")

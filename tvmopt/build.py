@@ -14,12 +14,13 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.device.llvm import pass_config
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import BuildError, EnvironmentSetupError, last_line
-from tvmopt.kernels.cpu.first_choice import schedule_module
-from tvmopt.kernels.cuda.apply import build_kernels
+from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.common.passes import PASS_CONFIG
-from tvmopt.kernels.cuda.first_choice import default_kernels, replace_kernels, schedule_kernels
+from tvmopt.kernels.cuda.default_kernels import default_kernels
 from tvmopt.kernels.cuda.pipeline import PIPELINE
+from tvmopt.kernels.cuda.replace_kernels import replace_kernels
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
+from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.link import link_options
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.fallback import add_fallback
@@ -168,7 +169,7 @@ def _why_not_built(kernels: dict[str, tvm.tirx.PrimFunc], arch: CudaArch) -> str
 def _schedule(mod: tvm.IRModule, target: TargetSpec) -> tuple[tvm.IRModule, dict[str, str]]:
     """The policy's first choice for every function that nothing has scheduled, and its rule."""
     if target.gpu is not None:
-        return schedule_kernels(mod, target.gpu)
+        return schedule_module(mod, target.gpu)
     return schedule_module(mod, target.arch())
 
 

@@ -25,8 +25,7 @@ from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.emulate import amx, find_tools
 from tvmopt.emulate import run as run_emulated
 from tvmopt.errors import ArtifactError
-from tvmopt.kernels.cpu.first_choice import schedule_function
-from tvmopt.kernels.cpu.policy import Scheduled
+from tvmopt.kernels.first_choice import Scheduled, schedule_function
 from tvmopt.runtime import load
 from tvmopt.transform.lower import lower
 

@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from tvmopt.device.llvm import pass_config
 from tvmopt.device.target import resolve_target
 from tvmopt.emulate import find_tools, run
-from tvmopt.kernels.cpu.first_choice import schedule_module
+from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.lower import lower
 
 

@@ -12,9 +12,10 @@ import tvm
 from tvm import relax, s_tir, te, tirx
 
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.apply import apply_hint, finish
 from tvmopt.kernels.cpu.common.nest import PREPROC
+from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure import batch
 from tvmopt.measure.batch import build_batch, quartile, run_batch, time_in_turns
@@ -77,7 +78,7 @@ def _candidates(built: dict) -> list[list]:
 
 
 def test_what_is_packed_once_is_taken_out(func) -> None:
-    whole = finish(apply_hint(func, CONSTANT).mod["main"], func)
+    whole = finish(emit(func, CONSTANT).mod["main"], func)
     parts = split_packing(whole)
     assert parts.packer is not None
     assert parts.packed == (1,)
@@ -89,7 +90,7 @@ def test_what_is_packed_once_is_taken_out(func) -> None:
 
 @pytest.mark.parametrize("hint", [CALL, PLAIN])
 def test_what_packs_at_every_call_is_left_whole(func, hint: CpuHint) -> None:
-    whole = finish(apply_hint(func, hint).mod["main"], func)
+    whole = finish(emit(func, hint).mod["main"], func)
     parts = split_packing(whole)
     assert parts.compute.same_as(whole)
     assert parts.packer is None
@@ -146,8 +147,8 @@ def test_a_wrong_result_is_an_error_and_is_not_timed(func, tmp_path: Path) -> No
     wrong = product(relax.op.negative)
     functions = {
         "reference": func,
-        "candidate0": apply_hint(func, PLAIN).mod["main"],
-        "candidate1": apply_hint(wrong, PLAIN).mod["main"],
+        "candidate0": emit(func, PLAIN).mod["main"],
+        "candidate1": emit(wrong, PLAIN).mod["main"],
         "produce0": batch._producer(func.params[0], 2),
     }
     path = tmp_path / "batch.so"
@@ -164,9 +165,9 @@ def test_a_wrong_result_is_an_error_and_is_not_timed(func, tmp_path: Path) -> No
 
 
 def test_a_weight_packed_by_the_wrong_function_is_an_error(func, tmp_path: Path) -> None:
-    part = split_packing(finish(apply_hint(func, CONSTANT).mod["main"], func))
+    part = split_packing(finish(emit(func, CONSTANT).mod["main"], func))
     other = dataclasses.replace(CONSTANT, block=(8, 40))
-    wide = split_packing(finish(apply_hint(func, other).mod["main"], func))
+    wide = split_packing(finish(emit(func, other).mod["main"], func))
     assert part.packer is not None
     assert wide.packer is not None
     functions = {

@@ -18,7 +18,7 @@ from tvmopt.device.target import resolve_target
 from tvmopt.emulate.cuda import run as emulate
 from tvmopt.frontend import import_onnx, layer_table, prepare
 from tvmopt.frontend.reference import Reference
-from tvmopt.kernels.cuda.apply import gpu_kernel
+from tvmopt.kernels.emit import emit_kernel
 from tvmopt.kernels.passes.keep_nan import keep_nan_in, keep_nan_in_source
 from tvmopt.kernels.policies import policy_of
 from tvmopt.stages.check import compile_for_check
@@ -173,7 +173,7 @@ def test_gpu_kernels_keep_nan(dtype, bound) -> None:
     wanted = np.clip(x, 0, 6) if clip else np.maximum(x, y)
     hint = list(policy_of(func, arch).ranked)[1].hint
     zeros = np.zeros((64, 96), dtype)
-    [got] = emulate(gpu_kernel(func, hint), [x] if clip else [x, y], [zeros], arch)
+    [got] = emulate(emit_kernel(func, hint), [x] if clip else [x, y], [zeros], arch)
     np.testing.assert_array_equal(got, wanted)
 
 

@@ -11,10 +11,11 @@ from tvm.script import tirx as T  # noqa: N812
 
 from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.apply import apply_hint, finish
 from tvmopt.kernels.cpu.common.nest import PREPROC
-from tvmopt.kernels.cpu.first_choice import schedule_module
+from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.lower import lower
 from tvmopt.transform.prepack import prepack
 
@@ -51,7 +52,7 @@ def network(weights: list[np.ndarray | None]) -> tvm.IRModule:
     mod = lower(builder.get(), SPEC.to_tvm())
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
-            schedule = apply_hint(func, HINT)
+            schedule = emit(func, HINT)
             mod[var] = finish(schedule.mod["main"], func)
     return mod
 

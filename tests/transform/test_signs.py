@@ -12,8 +12,8 @@ from tvm import relax
 from tvmopt.device.target import resolve_target
 from tvmopt.emulate import find_tools
 from tvmopt.emulate import run as run_emulated
-from tvmopt.kernels.cpu.first_choice import schedule_module
 from tvmopt.kernels.cpu.intrinsics import multipliable
+from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.lower import lower
 from tvmopt.transform.signs import MatchSigns, moved_operands
 

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cuda.first_choice import first_kernel
+from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.transform.lower import lower
 from tvmopt.transform.wide_sums import wide_sums
 
@@ -61,7 +61,8 @@ def test_shorter_means_are_one_function(relax_main) -> None:
     mod = relax_main(lambda emit, x: emit(op.mean(x, [1, 2])), x=((2, 200, 200), "float16"))
     lowered = lower(mod, GPU.to_tvm())
     [func] = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
-    kernel, hint = first_kernel(func, GPU.gpu)
+    made = schedule_function(func, GPU.gpu)
+    kernel, hint = made.func, made.hint
     assert hint.template != "gpu_fallback"
     assert {str(p.dtype) for p in kernel.params} == {"float16"}
 

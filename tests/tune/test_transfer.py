@@ -16,8 +16,8 @@ from tvm.tirx import IntImm
 from tests.kernels.cpu.candidates import Case, cases, check_numbers
 from tests.kernels.cpu.drawn import Drawn
 from tests.kernels.cpu.kinds import KINDS, NARROW
-from tvmopt.kernels.cpu.apply import NotApplicable
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import NotApplicable
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.tune.operator import anchor_block, operator_blocks, operator_function
 from tvmopt.tune.transfer import transfer_hints, transfer_trace

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.policy import CpuPolicy
+from tvmopt.kernels.policies import policy_of
 
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 
@@ -32,5 +32,5 @@ def modelled_cycles(lowered: tvm.IRModule, arch: CpuArch) -> float:
     total = 0.0
     for var, func in lowered.functions_items():
         if isinstance(func, tirx.PrimFunc) and calls[var.name_hint]:
-            total += calls[var.name_hint] * CpuPolicy(func, arch).cycles
+            total += calls[var.name_hint] * policy_of(func, arch).cycles
     return total

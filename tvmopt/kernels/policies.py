@@ -1,63 +1,135 @@
-"""Which configurations are worth trying: facts about a function and a device -> ranked hints."""
+"""Policies: a function and a device -> the configurations that are worth measuring.
+
+The names ``DefaultPolicy``, ``TensorCorePolicy`` and ``emit_config`` are those of the fast dlight
+proposal for CUDA (TVM community forum, 2024).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cpu.first_choice import schedule_function, schedule_module
-from tvmopt.kernels.cpu.policy import CpuPolicy, Scheduled
-
-if TYPE_CHECKING:
-    from tvmopt.kernels.cuda.policy import CudaPolicy
-    from tvmopt.kernels.cuda.simt_policy import SimtPolicy
-
-__all__ = ["DefaultPolicy", "Scheduled", "policy_of", "schedule_function", "schedule_module"]
-
-
-@overload
-def DefaultPolicy(func: Any, arch: CpuArch) -> CpuPolicy: ...
+from tvmopt.kernels.cpu.common.unmodelled import stream_cycles
+from tvmopt.kernels.families import by_name, families_of, memory_bound
+from tvmopt.kernels.family import Family
+from tvmopt.kernels.hint import Hint
+from tvmopt.kernels.rank import Ranking, rank
+from tvmopt.kernels.ranked import Ranked, spread
+from tvmopt.kernels.workload import Workload
 
 
-@overload
-def DefaultPolicy(func: Any, arch: CudaArch) -> SimtPolicy: ...
+class Policy:
+    """Ranks the configurations of one function.
+
+    Args:
+        func: A TensorIR function, as FuseTIR leaves it.
+        arch: The device to schedule for.
+        families: The families to ask; all of the device by default.
+
+    Attributes:
+        reason: Why no family takes the function; None when one does.
+    """
+
+    def __init__(
+        self,
+        func: tirx.PrimFunc,
+        arch: CpuArch | CudaArch,
+        families: Sequence[Family[Any, Any]] = (),
+    ) -> None:
+        self.func = func
+        self.arch = arch
+        self._workload = Workload(func)
+        self._families = families or families_of(arch)
+        self._compares = not families
+
+    @functools.cached_property
+    def ranking(self) -> Ranking:
+        """The candidates, and what each family makes of the function."""
+        return rank(self._workload, self.arch, self._families, weighted=self._compares)
+
+    @property
+    def ranked(self) -> list[Ranked[Any]]:
+        """Every configuration with its predicted cycles, the most promising first."""
+        return list(self.ranking.candidates)
+
+    @property
+    def reason(self) -> str | None:
+        """Why no family takes the function; None when one does."""
+        if self.ranking.candidates:
+            return None
+        workload, on_cpu = self._workload, isinstance(self.arch, CpuArch)
+        refusal = workload.refusal if on_cpu else workload.refusal_of_kernel
+        if refusal is not None:
+            return refusal.reason
+        reasons = [r.reason for r in self.ranking.refusals.values()]
+        return "; ".join(reasons) if on_cpu and reasons else "no template fits"
+
+    @property
+    def cycles(self) -> float:
+        """Predicted cycles of the first choice; without one, those of reading all arguments."""
+        if self.ranking.candidates:
+            return self.ranking.candidates[0].cycles
+        return stream_cycles(self._workload, self.arch) if isinstance(self.arch, CpuArch) else 0.0
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for functions that differ in their epilogue alone; may be empty."""
+        found = self.ranking.found
+        return next((text for f in found if (text := f.family.signature(f.form))), "")
+
+    def emit_config(self, topk: int) -> list[Any]:
+        """Return ``topk`` configurations to measure; none when no family takes the function.
+
+        The first is the most promising, which a build without measuring uses. Then come the best of
+        groups near it (:func:`tvmopt.kernels.ranked.spread`). A share goes to the families whose
+        first candidates are predicted near the best: cost models of different families err
+        differently.
+        """
+        ranked = self.ranked
+        shares = self._shares(topk) if self._compares else {}
+        chosen = spread(ranked, topk - sum(shares.values()))
+        for name, share in shares.items():
+            of = [r for r in self._near() if r.hint.template == name and r not in chosen]
+            chosen += spread(of, share)
+        if len(chosen) < topk:
+            chosen += [r for r in ranked if r not in chosen][: topk - len(chosen)]
+        return [r.hint for r in chosen]
+
+    def _near(self) -> list[Ranked[Any]]:
+        near = {f.family.name: f.family.near(f.form) for f in self.ranking.found}
+        ranked = self.ranked
+        return [r for r in ranked if r.cycles <= near[r.hint.template] * ranked[0].cycles]
+
+    def _shares(self, topk: int) -> dict[str, int]:
+        """By family near the best's, how many of its candidates are tried."""
+        most = {f.family.name: f.family.share for f in self.ranking.found}
+        if not any(most.values()):
+            return {}
+        names = list(dict.fromkeys(r.hint.template for r in self._near()))
+        share = max(1, topk // max(1, len(names)))
+        return {name: min(most[name], share) for name in names[1:]}
 
 
-def DefaultPolicy(func: Any, arch: CpuArch | CudaArch) -> CpuPolicy | SimtPolicy:  # noqa: N802
-    """Ranks the configurations of one function; on a GPU those of plain threads.
+def policy_of(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Policy:
+    """Return the policy over every family of the device."""
+    return Policy(func, arch)
 
-    The name is the fast dlight proposal's (TVM community forum, 2024), where
-    :class:`~tvmopt.kernels.cuda.tensor_core_policy.TensorCorePolicy` stands beside it.
+
+def DefaultPolicy(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Policy:  # noqa: N802
+    """Return the policy without tensor cores; on a CPU that over every family.
 
     Args:
         func: A TensorIR function, as FuseTIR leaves it.
         arch: What to schedule for.
     """
-    if isinstance(arch, CpuArch):
-        return CpuPolicy(func, arch)
-    from tvmopt.kernels.cuda.simt_policy import SimtPolicy
-
-    return SimtPolicy(func, arch)
+    return Policy(func, arch, () if isinstance(arch, CpuArch) else memory_bound())
 
 
-@overload
-def policy_of(func: Any, arch: CpuArch) -> CpuPolicy: ...
-
-
-@overload
-def policy_of(func: Any, arch: CudaArch) -> CudaPolicy: ...
-
-
-def policy_of(func: Any, arch: CpuArch | CudaArch) -> CpuPolicy | CudaPolicy:
-    """Ranks the configurations of one function over every template that the device has.
-
-    Args:
-        func: A TensorIR function, as FuseTIR leaves it.
-        arch: What to schedule for.
-    """
-    if isinstance(arch, CpuArch):
-        return CpuPolicy(func, arch)
-    from tvmopt.kernels.cuda.policy import CudaPolicy
-
-    return CudaPolicy(func, arch)
+def family_of(hint: Hint) -> Family[Any, Any]:
+    """Return the family that ``hint`` configures."""
+    return by_name()[hint.template]

@@ -37,7 +37,7 @@ class Ranked(Generic[_Hint]):
         return (self.hint.features + facts + [0.0] * FEATURES)[:FEATURES]
 
 
-def spread(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
+def spread(ranked: Sequence[Ranked[_Hint]], count: int) -> list[Ranked[_Hint]]:
     """``count`` configurations to measure first: the best, and the best of families near it.
 
     A model's ties are among neighbours, and where it errs it errs on all of a family. One of each
@@ -48,8 +48,8 @@ def spread(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
         count: How many.
     """
     seen: set[tuple[object, ...]] = set()
-    first: list[Ranked] = []
-    others: list[Ranked] = []
+    first: list[Ranked[_Hint]] = []
+    others: list[Ranked[_Hint]] = []
     for one in ranked:
         is_new = one.hint.group not in seen and one.cycles <= _NEAR * ranked[0].cycles
         seen.add(one.hint.group)

@@ -21,8 +21,9 @@ from tvm.target import Target
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.llvm import pass_config
-from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint, finish
+from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import NotApplicable, emit
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.jobs import (
     WrongResultError,
@@ -77,7 +78,7 @@ def build_batch(
     packed: list[list[Any]] = []
     for index, data in enumerate(hints):
         try:
-            scheduled = apply_hint(original, CpuHint.from_dict(data))
+            scheduled = emit(original, CpuHint.from_dict(data))
             parts = split_packing(finish(scheduled.mod["main"], original))
         except Exception as error:  # whatever goes wrong is the candidate's own
             errors.append(f"schedule: {one_line(error)}")
@@ -132,7 +133,7 @@ def _reference(func: tirx.PrimFunc, arch: CpuArch) -> tirx.PrimFunc:
     """``func`` by the plainest template that is not hopelessly slow."""
     for template in ("contraction", "elementwise", "fallback"):
         try:
-            return apply_hint(func, CpuHint(template, arch)).mod["main"]
+            return emit(func, CpuHint(template, arch)).mod["main"]
         except NotApplicable:
             continue
     return func

@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmopt import host
-from tvmopt.kernels.cpu.winograd.schedule import Winograd
+from tvmopt.kernels.policies import family_of
 from tvmopt.measure.hints import (
     Built,
     Candidates,
@@ -28,8 +28,6 @@ from tvmopt.remote import Board
 from tvmopt.remote.session import WAIT_S
 
 _MOST_BUILDERS = 4
-# How many times longer than others a hint of the Winograd template takes to build.
-_LONG = 3
 # A board may be slow, and so may the way to it.
 _BOARD_S, _BOARD_S_A_HINT = 120.0, 10.0
 
@@ -145,4 +143,4 @@ class CpuMeasurer(HintMeasurer):
 
 def _effort(group: Candidates) -> int:
     """How long the builds of a group take, roughly: transforms are much straight-line code."""
-    return sum(_LONG if hint.template == Winograd.name else 1 for hint in group.hints)
+    return round(sum(family_of(hint).build_effort(hint) for hint in group.hints))

@@ -15,12 +15,13 @@ import tvm
 from tvm import IRModule, tirx
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.apply import build_kernels, gpu_kernel
+from tvmopt.kernels.cuda.build import build_kernels
+from tvmopt.kernels.cuda.common.product import product_of
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
-from tvmopt.kernels.cuda.tensor_core_policy import product_of
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
 from tvmopt.kernels.cuda.winograd.schedule import prepare_data, prepare_out
+from tvmopt.kernels.emit import emit_kernel
 from tvmopt.link import link_options
 from tvmopt.measure.batch import ROUNDS, build_right, time_candidates
 from tvmopt.measure.cuda_check import (
@@ -64,7 +65,9 @@ def build_batch(
     errors: list[str | None] = []
     for index, data in enumerate(hints):
         try:
-            functions[index] = {f"candidate{index}": gpu_kernel(original, CudaHint.from_dict(data))}
+            functions[index] = {
+                f"candidate{index}": emit_kernel(original, CudaHint.from_dict(data))
+            }
         except Exception as error:  # whatever goes wrong is the candidate's own
             errors.append(f"schedule: {one_line(error)}")
         else:
@@ -96,7 +99,7 @@ def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
     if (tiles := _tiled(func, arch)) is not None:
         return tiles
     if prepare_data(func) is not None or prepare_out(func) is not None:
-        return gpu_kernel(func, CudaHint("gpu_fallback", arch, thread=(_THREADS,)))
+        return emit_kernel(func, CudaHint("gpu_fallback", arch, thread=(_THREADS,)))
 
     with arch.to_tvm():
         module = dlight.ApplyDefaultSchedule(
@@ -113,7 +116,7 @@ def _tiled(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc | None:
     plain = [r for r in simt_matmul_hints(product, arch) if r.hint.split_k == 1]
     if not plain:
         return None
-    return gpu_kernel(func, min(plain, key=lambda r: (_unrolled(r.hint), r.cycles)).hint)
+    return emit_kernel(func, min(plain, key=lambda r: (_unrolled(r.hint), r.cycles)).hint)
 
 
 def _unrolled(hint: CudaHint) -> float:

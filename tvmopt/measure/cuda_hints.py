@@ -6,7 +6,6 @@ One function's candidates are dealt to all builders, since CUDA's compilers take
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,8 +16,8 @@ from tvm import tirx
 
 from tvmopt import host
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.hint import Hint
+from tvmopt.kernels.policies import family_of
 from tvmopt.measure.hints import (
     Built,
     Candidates,
@@ -33,10 +32,8 @@ from tvmopt.measure.workers import Job, Outcome
 _MOST_BUILDERS = 16
 # Rounds that tell candidates apart: a GPU's speed varies less than a CPU's.
 _ROUNDS = 20
-# How long a template's kernels take to make and compile, by those bound by memory.
-_EFFORTS = {"hopper_gemm": 2.0, "hopper_conv": 2.0, "mma_matmul": 4.0, "gpu_int4": 1.5}
-# The same of what candidates are checked with, and of multiplications in a kernel's text.
-_BASE_EFFORT, _UNROLLED_EFFORT = 1.0, 1 / 400
+# Time to build the kernel that candidates are checked with, relative to that of small kernels.
+_BASE_EFFORT = 1.0
 
 
 class CudaMeasurer(HintMeasurer):
@@ -146,7 +143,7 @@ class CudaMeasurer(HintMeasurer):
         ]
 
 
-def _chunks(hints: Sequence[CpuHint], parts: int, before: float = 0.0) -> list[list[int]]:
+def _chunks(hints: Sequence[Hint], parts: int, before: float = 0.0) -> list[list[int]]:
     """The places of ``hints``, dealt to at most ``parts`` lists that take about as long to build.
 
     The longest first, each to the list that has least so far.
@@ -156,7 +153,7 @@ def _chunks(hints: Sequence[CpuHint], parts: int, before: float = 0.0) -> list[l
         parts: Most lists.
         before: What the builder of the last list does before.
     """
-    efforts = [_effort(hint) for hint in hints]
+    efforts = [family_of(hint).build_effort(hint) for hint in hints]
     chunks: list[list[int]] = [[] for _ in range(min(len(hints), parts))]
     have = [0.0] * len(chunks)
     if len(chunks) == parts:
@@ -166,11 +163,3 @@ def _chunks(hints: Sequence[CpuHint], parts: int, before: float = 0.0) -> list[l
         chunks[least].append(place)
         have[least] += efforts[place]
     return [chunk for chunk in chunks if chunk]
-
-
-def _effort(hint: CpuHint) -> float:
-    """How long a hint takes to build, roughly."""
-    if isinstance(hint, CudaHint) and hint.template == "simt_matmul":
-        text = hint.rstep * math.prod(hint.block) / math.prod(hint.thread)
-        return 1.0 + text * _UNROLLED_EFFORT
-    return _EFFORTS.get(hint.template, 1.0)

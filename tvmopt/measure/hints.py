@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from tvm import tirx
 
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.hint import Hint
 from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.jobs import numpy_dtype
 from tvmopt.measure.planted import planting
@@ -52,7 +52,7 @@ class Measured:
         built: Where it is, to be timed again; None when it could not be built.
     """
 
-    hint: CpuHint
+    hint: Hint
     latency_us: float | None
     error: str | None
     rounds: int = 0
@@ -73,7 +73,7 @@ class Candidates:
     """
 
     func: tirx.PrimFunc
-    hints: Sequence[CpuHint]
+    hints: Sequence[Hint]
     again: Sequence[Measured] = ()
     rounds: int = ROUNDS
     weight_bytes: int = 0

@@ -12,8 +12,8 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.errors import DatabaseMismatchError, TuneError, TvmoptError, last_line
-from tvmopt.kernels.cpu.apply import SCHEDULED_ATTR, NotApplicable, finish
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.finish import finish
+from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, emit_kernel, hint_from_dict
 from tvmopt.tune.database import (
     Comparison,
     DatabaseKey,
@@ -146,7 +146,7 @@ def _apply_operators(
             continue
         try:
             if known is not None and known.config is not None:
-                hints = [CpuHint.from_dict(config) for config in (known.config, *known.others)]
+                hints = [hint_from_dict(config) for config in (known.config, *known.others)]
                 scheduled = transfer_hints(alone, hints)
             elif known is not None and not known.record_wins and not losers:
                 missing[name] = _LOST
@@ -164,9 +164,6 @@ def _apply_operators(
 
 def _apply_configs(mod: IRModule, compared: dict[str, Comparison], losers: bool) -> Applied:
     """Make the kernel of each configuration anew: generated ones have no trace to replay."""
-    from tvmopt.kernels.cuda.apply import gpu_kernel
-    from tvmopt.kernels.cuda.hint import CudaHint
-
     updates, missing = {}, {}
     variables = {var.name_hint: var for var, _ in mod.functions_items()}
     for name, func in _open_functions(mod):
@@ -177,7 +174,7 @@ def _apply_configs(mod: IRModule, compared: dict[str, Comparison], losers: bool)
             missing[name] = _LOST
         else:
             try:
-                kernel = gpu_kernel(func, CudaHint.from_dict(known.config))
+                kernel = emit_kernel(func, hint_from_dict(known.config))
             except NotApplicable as error:
                 missing[name] = f"its record does not fit: {error}"
                 continue

@@ -15,7 +15,6 @@ import dataclasses
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import tvm
 from tvm import s_tir, tirx
@@ -24,9 +23,8 @@ from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
-from tvmopt.kernels.cpu.apply import apply_hint
-from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.hint import Hint
 from tvmopt.measure.device import measurer_of
 from tvmopt.measure.hints import Candidates, Measured, best_of
 from tvmopt.tune.apply import apply_database
@@ -47,24 +45,20 @@ class CompileResult:
     """
 
     func: tirx.PrimFunc
-    config: CpuHint | CudaHint
+    config: Hint
     latency: float | None
     error: str | None
 
     @property
     def sch(self) -> s_tir.Schedule | None:
         """The function under this configuration, with its trace; None of a generated kernel."""
-        if isinstance(self.config, CpuHint):
-            return apply_hint(self.func, self.config)
-        from tvmopt.kernels.cuda.apply import apply_gpu_hint
-
-        made = apply_gpu_hint(self.func, self.config)
+        made = emit(self.func, self.config)
         return made if isinstance(made, s_tir.Schedule) else None
 
 
 def apply_and_build(
     func: tirx.PrimFunc,
-    configs: Sequence[CpuHint] | Sequence[CudaHint],
+    configs: Sequence[Hint],
     arch: CpuArch | CudaArch,
     parallel_build: bool = True,
 ) -> tuple[list[CompileResult], CompileResult | None]:
@@ -94,7 +88,7 @@ def apply_and_build(
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
         measurer_of(arch, Path(scratch), builders=0 if parallel_build else 1) as measurer,
     ):
-        [measured] = measurer.measure([Candidates(func, cast(Sequence[CpuHint], configs))])
+        [measured] = measurer.measure([Candidates(func, configs)])
     results = [_result(func, m) for m in measured]
     best = best_of(measured)
     return results, None if best is None else _result(func, best)

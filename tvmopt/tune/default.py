@@ -45,9 +45,9 @@ class DefaultStrategy(TuneStrategy):
         )
 
 
-def schedule_task(task: Task, arch: CpuArch) -> tuple[IRModule, str]:
+def schedule_task(task: Task, arch: CpuArch | CudaArch) -> tuple[IRModule, str]:
     """A task's module under its default schedule, and the name of the rule that gave it."""
-    from tvmopt.kernels.cpu.first_choice import schedule_function
+    from tvmopt.kernels.first_choice import schedule_function
 
     scheduled = schedule_function(task.mod["main"], arch)
     return IRModule({"main": scheduled.func}), str(scheduled.rule)
@@ -55,12 +55,7 @@ def schedule_task(task: Task, arch: CpuArch) -> tuple[IRModule, str]:
 
 def default_rule(task: Task, arch: CpuArch | CudaArch) -> str:
     """Name of the rule that schedules a task which nothing was measured of."""
-    if isinstance(arch, CpuArch):
-        return schedule_task(task, arch)[1]
-    from tvmopt.kernels.cuda.first_choice import first_kernel
-
-    made = first_kernel(task.mod["main"], arch)
-    return f"unscheduled: {made}" if isinstance(made, str) else made[1].template
+    return schedule_task(task, arch)[1]
 
 
 def default_source(rule: str) -> str:

@@ -21,10 +21,9 @@ from tvm.target import Target
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.errors import ConfigError
-from tvmopt.kernels.cpu.apply import apply_hint
-from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.reranker import Reranker
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.hint import Hint
 from tvmopt.measure.device import measurer_of
 from tvmopt.measure.hints import HintMeasurer
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
@@ -290,11 +289,7 @@ def _check(target: Target, options: TuneOptions, strategy: str) -> None:
         )
 
 
-def _schedule(func: tirx.PrimFunc, hint: CpuHint | CudaHint) -> s_tir.Schedule | None:
-    """``func`` under ``hint``; None of a generated kernel, which has no trace to keep."""
-    if isinstance(hint, CpuHint):
-        return apply_hint(func, hint)
-    from tvmopt.kernels.cuda.apply import apply_gpu_hint
-
-    made = apply_gpu_hint(func, hint)
+def _schedule(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    """The schedule of ``func`` under ``hint``; None where its kernel is generated."""
+    made = emit(func, hint)
     return made if isinstance(made, s_tir.Schedule) else None

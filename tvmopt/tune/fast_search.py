@@ -14,6 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from tvm import tirx
 
@@ -21,8 +22,8 @@ from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.reranker import Reranker
-from tvmopt.kernels.cpu.winograd.schedule import Winograd
-from tvmopt.kernels.policies import policy_of
+from tvmopt.kernels.hint import Hint
+from tvmopt.kernels.policies import family_of, policy_of
 from tvmopt.kernels.ranked import Ranked, spread
 from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of, weight_bytes
@@ -41,9 +42,6 @@ _TIE = 0.015
 _HEAVY, _LIGHT = 0.01, 0.002
 # Results that are kept behind the best.
 _RUNNERS_UP = 4
-# Share of its candidates that a function gets whose candidates take several times longer to build;
-# the best of them came among the first three in most that were measured, within 1 % in all.
-_SLOW_TO_BUILD = 0.6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +75,11 @@ class Tuned:
     """
 
     workload: Workload
-    ranked: list[Ranked]
+    ranked: list[Ranked[Any]]
     signature: str = ""
     measured: list[Measured] = dataclasses.field(default_factory=list)
     at: list[float] = dataclasses.field(default_factory=list)
-    final: set[CpuHint] = dataclasses.field(default_factory=set)
+    final: set[Hint] = dataclasses.field(default_factory=set)
 
     @property
     def best(self) -> Measured | None:
@@ -109,7 +107,7 @@ class Tuned:
         right = [m for m in self.measured if m.latency_us is not None and m is not best]
         return sorted(right, key=lambda m: m.latency_us or math.inf)[:_RUNNERS_UP]
 
-    def left(self) -> list[Ranked]:
+    def left(self) -> list[Ranked[Any]]:
         """Configurations not measured yet, in the model's order."""
         seen = {m.hint for m in self.measured}
         return [r for r in self.ranked if r.hint not in seen]
@@ -188,10 +186,10 @@ def search(
     return states
 
 
-def _twin(state: Tuned) -> list[Ranked]:
+def _twin(state: Tuned) -> list[Ranked[Any]]:
     """The best so far without its prefetches: they cost a little where the weight is at hand."""
     best = best_of(state.measured)
-    if best is None or not getattr(best.hint, "prefetch", 0):  # hints of a GPU have none
+    if best is None or not isinstance(best.hint, CpuHint) or not best.hint.prefetch:
         return []
     like = next(r for r in state.ranked if r.hint == best.hint)
     twin = dataclasses.replace(like, hint=dataclasses.replace(best.hint, prefetch=0))
@@ -206,7 +204,7 @@ def _followers(budget: int) -> int:
     return max(3, budget // 5)
 
 
-def _proven(state: Tuned, leader: Tuned) -> list[Ranked]:
+def _proven(state: Tuned, leader: Tuned) -> list[Ranked[Any]]:
     """Configurations of ``state``: its first choice, then by what they came to elsewhere."""
     latency = {m.hint: m.latency_us for m in leader.measured if m.latency_us is not None}
     first, *others = state.ranked
@@ -218,7 +216,7 @@ class _Try:
     """Configurations of a function to measure next, and the rounds to time them in."""
 
     state: Tuned
-    chosen: list[Ranked]
+    chosen: list[Ranked[Any]]
     rounds: int = ROUNDS
 
 
@@ -297,8 +295,8 @@ def _budgets(states: Sequence[Tuned], topk: int) -> list[int]:
     for state in states:
         share = _modelled(state) / total
         part = topk if share >= _HEAVY else topk // 2 if share >= _LIGHT else topk // 4
-        if state.ranked and state.ranked[0].hint.template == Winograd.name:
-            part = round(part * _SLOW_TO_BUILD)
+        if state.ranked:
+            part = round(part * family_of(state.ranked[0].hint).budget)
         part = round(part * state.workload.effort)
         budgets.append(min(topk, max(part, 3)))
     return budgets

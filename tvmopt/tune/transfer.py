@@ -23,9 +23,10 @@ from tvm.target.codegen import llvm_get_vector_width
 
 from tvmopt.errors import last_line
 from tvmopt.kernels.analysis import block_facts, leaf_blocks
-from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint, finish
 from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.finish import finish
+from tvmopt.kernels.emit import NotApplicable, emit_kernel
+from tvmopt.kernels.hint import Hint
 from tvmopt.tune.operator import anchor_block, operator_blocks, operator_function
 
 _POSTPROC = "EnterPostproc"
@@ -33,7 +34,7 @@ _POSTPROC = "EnterPostproc"
 _WORD = 32
 
 
-def transfer_hints(func: tirx.PrimFunc, hints: Sequence[CpuHint]) -> tirx.PrimFunc:
+def transfer_hints(func: tirx.PrimFunc, hints: Sequence[Hint]) -> tirx.PrimFunc:
     """``func`` under the first of ``hints``, the fastest of its operator first, that it takes.
 
     Raises:
@@ -42,7 +43,7 @@ def transfer_hints(func: tirx.PrimFunc, hints: Sequence[CpuHint]) -> tirx.PrimFu
     refused = ""
     for hint in hints:
         try:
-            return finish(apply_hint(func, hint).mod["main"], func)
+            return emit_kernel(func, hint)
         except NotApplicable as error:
             refused = refused or str(error)
     raise NotApplicable(refused or "no schedule of its operator was measured")

@@ -11,7 +11,7 @@ from tvmopt.device.gpus import GPUS
 from tvmopt.emulate.cuda import run
 from tvmopt.emulate.cuda.tensor_map import encode_tiled
 from tvmopt.errors import ArtifactError, BuildError, ConfigError, LimitError
-from tvmopt.kernels.cuda.first_choice import first_kernel
+from tvmopt.kernels.first_choice import schedule_function
 
 H200 = GPUS["nvidia-h200"]
 _DIES = """
@@ -28,7 +28,7 @@ __forceinline__ __device__ float tvmopt_test(float x) { return unknown(x); }
 def _cast(of: str, to: str, count: int = 65536) -> tirx.PrimFunc:
     x = te.placeholder((count,), of, "x")
     made = te.create_prim_func([x, te.compute((count,), lambda i: x[i].astype(to), "y")])
-    kernel, _ = first_kernel(made, H200)
+    kernel = schedule_function(made, H200).func
     return kernel
 
 
@@ -39,7 +39,7 @@ def _calling(text: str) -> tirx.PrimFunc:
         return tirx.call_intrin("float32", "tirx.cuda.func_call", "tvmopt_test", x[i], text)
 
     made = te.create_prim_func([x, te.compute((64,), element, "y")])
-    kernel, _ = first_kernel(made, H200)
+    kernel = schedule_function(made, H200).func
     return kernel
 
 
@@ -87,7 +87,7 @@ def test_what_goes_wrong_is_told_and_the_next_call_works(text, error, said) -> N
 
 def test_a_call_may_take_no_longer_than_told() -> None:
     func = row("matmul_nt-2048-2048-2048-float16").func
-    kernel, _ = first_kernel(func, H200)
+    kernel = schedule_function(func, H200).func
     matrix = np.zeros((2048, 2048), np.float16)
     with pytest.raises(LimitError, match=r"must end within 0.5 s, but did not"):
         run(kernel, [matrix, matrix], [matrix], H200, timeout_s=0.5)

@@ -11,8 +11,7 @@ from benchmarks.cuda_rows import row
 from tests.kernels.cuda import serial
 from tvmopt.device.gpus import GPUS
 from tvmopt.emulate.cuda import ORDERS, run
-from tvmopt.kernels.cpu.apply import NotApplicable
-from tvmopt.kernels.cuda.apply import gpu_kernel
+from tvmopt.kernels.emit import NotApplicable, emit_kernel
 from tvmopt.kernels.policies import policy_of
 
 _TOLERANCES = {"float32": 1e-4, "float16": 6e-3, "bfloat16": 2e-2, "int32": 0.0}
@@ -60,7 +59,7 @@ def test_ranked_kernels_compute_what_their_functions_do(name, gpu, place, order,
     hints = [ranked.hint for ranked in list(policy_of(func, arch).ranked)[:_MOST]]
     hint = hints[place % len(hints)]
     try:
-        kernel = gpu_kernel(func, hint)
+        kernel = emit_kernel(func, hint)
     except NotApplicable:
         return  # said for one candidate of several; the policy's own tests count those
     inputs = _inputs(func, np.random.default_rng(seed))

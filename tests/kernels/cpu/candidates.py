@@ -20,8 +20,9 @@ from tests.kernels.cpu.harness import assert_close
 from tvmopt import host
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.apply import TEMPLATES, finish
+from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.families import families_of
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure.split import split_packing
 from tvmopt.transform.lower import lower
@@ -144,7 +145,7 @@ def chosen_hints(func: tirx.PrimFunc, arch: CpuArch) -> list[CpuHint]:
     """For every template the policy's first, middle and last hint, and one without a tile."""
     ranked = [r.hint for r in DefaultPolicy(func, arch).ranked]
     hints: dict[CpuHint, None] = {}
-    for name in TEMPLATES:
+    for name in (family.name for family in families_of(arch)):
         own = [hint for hint in ranked if hint.template == name]
         for place in (0, len(own) // 2, -1) if own else ():
             hints[own[place]] = None

@@ -15,9 +15,9 @@ from tvm import s_tir, tirx
 
 from tests.kernels.cpu.candidates import Cpu, cases, check_numbers, chosen_hints
 from tests.kernels.cpu.drawn import Drawn
-from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint
-from tvmopt.kernels.cpu.first_choice import schedule_function
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import NotApplicable, emit
+from tvmopt.kernels.first_choice import schedule_function
 
 
 def assert_replays(schedule: s_tir.Schedule, func: tirx.PrimFunc) -> None:
@@ -43,7 +43,7 @@ def keep_contract(drawn: Drawn, cpu: Cpu) -> collections.Counter[str]:
         for hint in chosen_hints(case.func, cpu.arch):
             assert_survives_json(hint)
             try:
-                schedule = apply_hint(case.func, hint)
+                schedule = emit(case.func, hint)
             except NotApplicable as error:
                 assert str(error).startswith(hint.template)
                 continue

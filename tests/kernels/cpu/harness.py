@@ -10,9 +10,10 @@ import tvm
 from tvm import relax, tirx
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.apply import apply_hint, finish
-from tvmopt.kernels.cpu.first_choice import schedule_module
+from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.lower import lower as lower_module
 
 ARCH = CpuArch("skylake-avx512", "x86_64", 2, 512, 32, 48 * 1024, 2 * 1024 * 1024)
@@ -101,7 +102,7 @@ def apply_template(mod: tvm.IRModule, template: str, arch: CpuArch = ARCH) -> tv
     """``mod`` with each TensorIR function scheduled by ``template``, which must take it."""
     out = mod.clone()
     for var, func in prim_funcs(mod).items():
-        schedule = apply_hint(func, CpuHint(template, arch))
+        schedule = emit(func, CpuHint(template, arch))
         out[mod.get_global_var(var)] = finish(schedule.mod["main"], func)
     return out
 

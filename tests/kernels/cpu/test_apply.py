@@ -21,11 +21,11 @@ from tests.kernels.cpu.harness import (
     prim_funcs,
     run,
 )
-from tvmopt.kernels.cpu.apply import SCHEDULED_ATTR, TEMPLATES, NotApplicable, apply_hint
-from tvmopt.kernels.cpu.first_choice import schedule_function, schedule_module
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledFamily
 from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.policy import Scheduled
-from tvmopt.kernels.cpu.template import Template
+from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, emit
+from tvmopt.kernels.families import by_name
+from tvmopt.kernels.first_choice import Scheduled, schedule_function, schedule_module
 
 op, nn = relax.op, relax.op.nn
 
@@ -161,22 +161,24 @@ def test_a_pad_in_bfloat16() -> None:
     np.testing.assert_array_equal(got, np.pad(x, [(0, 0), (1, 2), (3, 1)]))
 
 
-class _Refuses(Template):
+class _Refuses(UnmodelledFamily):
     """Raises what TVM's primitives raise."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def apply(self, func, hint):
+    def emit(self, func, hint):
         sch = s_tir.Schedule(tvm.IRModule({"main": func}))
         sch.compute_inline(sch.get_sblock("root"))
         return sch
 
 
-class _Unfit(Template):
+class _Unfit(UnmodelledFamily):
     """Never fits."""
 
-    def apply(self, func, hint):
+    name = "unfit"
+
+    def emit(self, func, hint):
         return None
 
 
@@ -185,7 +187,7 @@ def _softmax_func() -> tirx.PrimFunc:
 
 
 def test_a_refusal_hands_on_to_the_next_template(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TEMPLATES, "register_tile", _Refuses("register_tile"))
+    monkeypatch.setitem(by_name(), "register_tile", _Refuses("register_tile"))
     func = next(iter(prim_funcs(lower(*LARGE["register_tile"])).values()))
     result = schedule_function(func, ARCH)
     assert result.rule == "contraction"
@@ -194,13 +196,13 @@ def test_a_refusal_hands_on_to_the_next_template(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_refusal_of_all_templates_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(TEMPLATES):
-        monkeypatch.setitem(TEMPLATES, name, _Refuses(name))
+    for name in list(by_name()):
+        monkeypatch.setitem(by_name(), name, _Refuses(name))
     func = _softmax_func()
     result = schedule_function(func, ARCH)
     assert isinstance(result, Scheduled)
     assert result.rule.startswith("unscheduled: ")
-    assert "contraction refused: " in result.rule
+    assert "row_reduction refused: " in result.rule
     assert result.func.same_as(func)
     assert result.schedule is None
     assert result.hint is None
@@ -211,23 +213,23 @@ def test_the_hint_of_a_scheduled_function_gives_the_same_function_again() -> Non
     result = schedule_function(func, ARCH)
     assert result.schedule is not None
     assert result.hint is not None
-    again = apply_hint(func, result.hint)
+    again = emit(func, result.hint)
     tvm.ir.assert_structural_equal(again.mod, result.schedule.mod)
 
 
 def test_not_applicable_says_which_template_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotApplicable, match=r"^elementwise does not fit$"):
-        apply_hint(_softmax_func(), CpuHint("elementwise", ARCH))
-    monkeypatch.setitem(TEMPLATES, "refuses", _Refuses("refuses"))
+        emit(_softmax_func(), CpuHint("elementwise", ARCH))
+    monkeypatch.setitem(by_name(), "refuses", _Refuses("refuses"))
     with pytest.raises(NotApplicable, match=r"^refuses refused: .+"):
-        apply_hint(_softmax_func(), CpuHint("refuses", ARCH))
-    monkeypatch.setitem(TEMPLATES, "unfit", _Unfit())
+        emit(_softmax_func(), CpuHint("refuses", ARCH))
+    monkeypatch.setitem(by_name(), "unfit", _Unfit())
     with pytest.raises(NotApplicable, match=r"^unfit does not fit$"):
-        apply_hint(_softmax_func(), CpuHint("unfit", ARCH))
+        emit(_softmax_func(), CpuHint("unfit", ARCH))
 
 
 def test_templates_are_listed_under_their_names() -> None:
-    assert all(name == template.name for name, template in TEMPLATES.items())
+    assert all(name == family.name for name, family in by_name().items())
 
 
 def test_the_package_needs_neither_mlflow_nor_the_slow_intrinsics() -> None:

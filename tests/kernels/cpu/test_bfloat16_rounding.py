@@ -12,8 +12,8 @@ from tvm import relax, s_tir, tirx
 from tests.kernels.cpu import harness
 from tvmopt import host
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.first_choice import schedule_function
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import NATIVE, round_natively
+from tvmopt.kernels.first_choice import schedule_function
 
 WITH, WITHOUT = (resolve_target(cpu, 1) for cpu in ("cooperlake", "skylake-avx512"))
 RUNS = not WITH.missing_on_host()

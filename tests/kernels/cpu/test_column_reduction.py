@@ -19,8 +19,8 @@ from tests.kernels.cpu.harness import (
     prim_funcs,
     run,
 )
-from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import NotApplicable, emit
 
 op, nn = relax.op, relax.op.nn
 
@@ -31,7 +31,7 @@ def _lowered(build, *shape: int) -> tvm.IRModule:
 
 def _apply(build, *shape: int):
     [func] = prim_funcs(_lowered(build, *shape)).values()
-    return apply_hint(func, CpuHint("column_reduction", ARCH))
+    return emit(func, CpuHint("column_reduction", ARCH))
 
 
 def _check(build, x: np.ndarray, arch=ARCH) -> None:

@@ -30,9 +30,10 @@ from tests.kernels.cpu.kinds import NARROW
 from tvmopt import host
 from tvmopt.device.features import required_cpu_flags
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint, finish
-from tvmopt.kernels.cpu.first_choice import schedule_function
+from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import NotApplicable, emit
+from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.kernels.policies import DefaultPolicy
 
 __all__ = ["two_threads"]
@@ -245,7 +246,7 @@ def whole(make: _Make, types: Types, cpu: Cpu) -> Case:
 
 def count(case: Case, hint: CpuHint, cpu: Cpu, instruction: str) -> int:
     """How often ``instruction`` stands in the machine code."""
-    func = finish(apply_hint(case.func, hint).mod["main"], case.func)
+    func = finish(emit(case.func, hint).mod["main"], case.func)
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     assembly = tvm.tirx.build(mod, target=cpu.target, pipeline="s_tir").inspect_source("asm")
     return len(re.findall(rf"\b{instruction}\b", assembly))
@@ -291,7 +292,7 @@ def test_no_configuration_with_the_instruction_is_refused(name: str, native: Cpu
     hints = [r.hint for r in DefaultPolicy(case.func, native.arch).ranked if r.hint.intrin]
     assert hints
     for hint in hints[::3]:
-        apply_hint(case.func, hint)
+        emit(case.func, hint)
 
 
 @needs_emulator
@@ -302,7 +303,7 @@ def test_tiles_multiply(name: str, types: str, tiles: Cpu, two_threads: Any) -> 
     ranked = [r.hint for r in DefaultPolicy(case.func, tiles.arch).ranked]
     hints = [hint for hint in ranked if hint.template == "matrix_tile"]
     assert hints
-    schedule = apply_hint(case.func, hints[0])
+    schedule = emit(case.func, hints[0])
     assert_replays(schedule, case.func)
     *rows, columns = hints[0].block
     used = -(-int(np.prod(rows)) // 16) * (columns // 16)
@@ -311,7 +312,7 @@ def test_tiles_multiply(name: str, types: str, tiles: Cpu, two_threads: Any) -> 
         check = two_threads.submit(check_numbers, case, [schedule.mod["main"]], tiles.target)
         check.result()
     for hint in hints[1::29]:
-        apply_hint(case.func, hint)  # none is refused
+        emit(case.func, hint)  # none is refused
 
 
 @needs_emulator
@@ -322,7 +323,7 @@ def test_tiles_multiply(name: str, types: str, tiles: Cpu, two_threads: Any) -> 
 def test_every_block_of_tiles(name: str, types: str, tiles: Cpu, two_threads: Any) -> None:
     case = whole(PRODUCTS[name], TYPES[types], tiles)
     ranked = [r.hint for r in DefaultPolicy(case.func, tiles.arch).ranked]
-    schedules = [apply_hint(case.func, hint) for hint in ranked if hint.template == "matrix_tile"]
+    schedules = [emit(case.func, hint) for hint in ranked if hint.template == "matrix_tile"]
     for schedule in schedules:
         assert_replays(schedule, case.func)
     funcs = [schedule.mod["main"] for schedule in schedules[::3]]
@@ -346,7 +347,7 @@ def test_a_hint_of_another_cpu_is_refused() -> None:
     cpu = Cpu("znver4", spec.arch(), target)
     case = whole(PRODUCTS["matmul"], BYTES, cpu)
     hint = next(r.hint for r in DefaultPolicy(case.func, cpu.arch).ranked if r.hint.intrin)
-    apply_hint(case.func, hint)
+    emit(case.func, hint)
     wrong = [
         dataclasses.replace(hint, arch=resolve_target("haswell", THREADS).arch()),
         dataclasses.replace(hint, intrin="tvmopt.avx512_bf16"),
@@ -356,7 +357,7 @@ def test_a_hint_of_another_cpu_is_refused() -> None:
     ]
     for other in wrong:
         with pytest.raises(NotApplicable, match="does not fit"):
-            apply_hint(case.func, other)
+            emit(case.func, other)
 
 
 # ---- a database in a process that has scheduled nothing ----
@@ -391,7 +392,7 @@ def _in_a_database(case: Case, hint: CpuHint, cpu: Cpu, folder: Path) -> tvm.IRM
     mod = tvm.IRModule({"main": func})
     key = DatabaseKey(canonical_target(cpu.target), THREADS)
     database = create_database(folder / "database", key)
-    schedule = apply_hint(func, hint)
+    schedule = emit(func, hint)
     workload = database.commit_workload(mod)
     record = ms.database.TuningRecord(schedule.trace, workload, [1e-6], cpu.target)
     database.commit_tuning_record(record)
@@ -416,7 +417,7 @@ def test_a_record_replays_in_a_fresh_process(
     hint = next(hint for hint in ranked if hint.template == template and hint.intrin)
     applied = _in_a_database(case, hint, tiles, tmp_path)
     func = case.func.with_attr("global_symbol", "main")
-    expected = finish(apply_hint(func, hint).mod["main"], func)
+    expected = finish(emit(func, hint).mod["main"], func)
     # An annotation that was True comes back from JSON as 1.
     texts = [f.script().replace(": True", ": 1") for f in (applied["main"], expected)]
     assert texts[0] == texts[1]

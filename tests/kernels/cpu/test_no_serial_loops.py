@@ -11,7 +11,7 @@ from tvm import relax, s_tir, tirx
 
 from tests.kernels.cpu.harness import ARCH, lower, prim_funcs
 from tests.kernels.cpu.harness import NARROW as NARROW_FOUR
-from tvmopt.kernels.cpu.first_choice import schedule_function
+from tvmopt.kernels.first_choice import schedule_function
 
 op, nn = relax.op, relax.op.nn
 NARROW = dataclasses.replace(NARROW_FOUR, cores=2)

@@ -14,8 +14,9 @@ from tvm import ir, s_tir, tirx
 
 from tests.kernels.cpu import harness
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.apply import apply_hint, finish
+from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
 
 # From names: what is tested here must not depend on the machine.
@@ -35,7 +36,7 @@ def tile(rows: int, columns: int, spec=AVX512, **fields: object) -> CpuHint:
 
 def scheduled(func: tirx.PrimFunc, hint: CpuHint) -> tirx.PrimFunc:
     """``func`` under ``hint``, finished."""
-    return finish(apply_hint(func, hint).mod["main"], func)
+    return finish(emit(func, hint).mod["main"], func)
 
 
 def prefetches(func: tirx.PrimFunc) -> list[ir.Call]:
@@ -110,7 +111,7 @@ def test_numbers(pack: str, fields: dict[str, int]):
 
 def test_a_recorded_trace_fetches_too():
     func = matmul(64, 128, 256)
-    trace = apply_hint(func, tile(8, 32)).trace
+    trace = emit(func, tile(8, 32)).trace
     again = s_tir.Schedule(tvm.IRModule({"main": func}))
     trace.apply_to_schedule(again, remove_postproc=False)
     assert len(prefetches(finish(again.mod["main"], func))) == 1

@@ -10,9 +10,10 @@ from tvm import s_tir, tirx
 
 from tests.kernels.cpu import harness
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.apply import apply_hint, finish
+from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.register_tile.configs import _row_counts
+from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
 
 # From a name: what is tested here must not depend on the machine.
@@ -60,13 +61,13 @@ def _tile(rows: int, width: int, **how) -> CpuHint:
 def test_no_row_has_a_branch(hint: CpuHint) -> None:
     func = matmul(100, 64, 128)
     assert 100 % hint.block[0]
-    assert _branches(finish(apply_hint(func, hint).mod["main"], func)) == 0
+    assert _branches(finish(emit(func, hint).mod["main"], func)) == 0
 
 
 def test_rows_have_branches_where_a_ragged_loop_is_one_with_others() -> None:
     """What the cut saves: loops over rows and columns as one cannot be cut."""
     func = matmul(100, 64, 128)
-    fused = finish(apply_hint(func, _tile(6, 64, parallel=2)).mod["main"], func)
+    fused = finish(emit(func, _tile(6, 64, parallel=2)).mod["main"], func)
     assert _branches(fused) > 0
 
 
@@ -78,7 +79,7 @@ def test_numbers_stay(rows: int, tile: CpuHint) -> None:
     func = matmul(rows, 64, 128)
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal([int(e) for e in p.shape], np.float32) for p in func.params[:-1])
-    scheduled = finish(apply_hint(func, tile).mod["main"], func)
+    scheduled = finish(emit(func, tile).mod["main"], func)
     module = tvm.IRModule({"main": scheduled.with_attr("global_symbol", "main")})
     kernel = tvm.tirx.build(module, target=resolve_target("host", 2).to_tvm(), pipeline="s_tir")
     out = tvm.runtime.empty((rows, 128), "float32")

@@ -17,9 +17,10 @@ from tests.kernels.cpu.candidates import Case, Cpu, cases, check_numbers, cpus, 
 from tests.kernels.cpu.contract import assert_replays, keep_contract
 from tests.kernels.cpu.drawn import Drawn, Operand
 from tests.kernels.cpu.kinds import KINDS
-from tvmopt.kernels.cpu.apply import TEMPLATES, NotApplicable, apply_hint
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledFamily
 from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.template import Template
+from tvmopt.kernels.emit import NotApplicable, emit
+from tvmopt.kernels.families import by_name
 from tvmopt.kernels.policies import DefaultPolicy
 
 __all__ = ["two_threads"]
@@ -55,7 +56,7 @@ def _draw(kind: str, examples: int, executor) -> None:
 
     contract()
     assert SERVED[kind] <= set(served), f"never applied: {SERVED[kind] - set(served)}"
-    assert set(served) <= set(TEMPLATES)
+    assert set(served) <= set(by_name())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,7 +106,7 @@ def test_any_hint_keeps_the_numbers_or_is_refused(kinds, cpu, data, two_threads)
         schedules = []
         for hint in hints:
             try:
-                schedules.append(apply_hint(case.func, hint))
+                schedules.append(emit(case.func, hint))
             except NotApplicable:
                 continue
             assert_replays(schedules[-1], case.func)
@@ -127,7 +128,7 @@ def test_a_hint_with_loops_that_do_not_exist_is_refused() -> None:
         block=(1, 32), order=(0, 1), rstep=32, accumulate=2, pack="call",
     )  # fmt: skip
     with pytest.raises(NotApplicable):
-        apply_hint(case.func, hint)
+        emit(case.func, hint)
 
 
 def _convolution(activation) -> Drawn:
@@ -150,7 +151,7 @@ def relu_case() -> Case:
 def _packed(case: Case) -> s_tir.Schedule:
     """Under a hint that packs the weight when the model is built."""
     hints = [r.hint for r in DefaultPolicy(case.func, CPUS[0].arch).ranked]
-    return apply_hint(case.func, next(hint for hint in hints if hint.pack == "constant"))
+    return emit(case.func, next(hint for hint in hints if hint.pack == "constant"))
 
 
 def test_the_contract_is_kept_by_what_the_next_tests_break(relu_case: Case) -> None:
@@ -208,18 +209,18 @@ class _Hidden:
         self.mod, self.trace = mod, trace
 
 
-class _Forgets(Template):
+class _Forgets(UnmodelledFamily):
     """Takes every function, and schedules another one."""
 
     name = "elementwise"
 
-    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
         return s_tir.Schedule(tvm.IRModule({"main": func.with_attr("changed", True)}))
 
 
 def test_a_template_that_breaks_the_contract_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = Drawn("relu", (Operand((3, 17)),), relax.op.nn.relu, lambda x: np.maximum(x, 0))
     assert keep_contract(drawn, CPUS[0])["elementwise"] > 1
-    monkeypatch.setitem(TEMPLATES, "elementwise", _Forgets())
+    monkeypatch.setitem(by_name(), "elementwise", _Forgets())
     with pytest.raises(ValueError, match="StructuralEqual"):
         keep_contract(drawn, CPUS[0])

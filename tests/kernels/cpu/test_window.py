@@ -12,8 +12,9 @@ from tvm import relax
 from tests.kernels.cpu.harness import ARCH, assert_close, lower, prim_funcs, run
 from tests.kernels.cpu.test_templates import assert_replays
 from tvmopt.kernels.analysis import all_facts
-from tvmopt.kernels.cpu.apply import NotApplicable, apply_hint, finish
+from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import INLINED, CpuHint
+from tvmopt.kernels.emit import NotApplicable, emit
 from tvmopt.kernels.policies import DefaultPolicy
 
 nn, op = relax.op.nn, relax.op
@@ -57,7 +58,7 @@ def test_numbers_stay_and_nothing_is_copied(case) -> None:
     [(name, func)] = [(n, f) for n, f in names.items() if _inlined(f)]
     hints = _inlined(func)
     for hint in (hints[0], hints[len(hints) // 2], hints[-1]):
-        schedule = apply_hint(func, hint)
+        schedule = emit(func, hint)
         assert "pad" not in schedule.mod["main"].script().replace(name, "")
         assert_replays(schedule, func)
         changed = lower(build, operands)
@@ -84,7 +85,7 @@ def test_what_is_computed_before_the_padding_is_not_computed_again_for_every_tap
         assert all(hint.stage != INLINED for hint in hints)
         for hint in hints[:1]:
             with pytest.raises(NotApplicable, match="window does not fit"):
-                apply_hint(func, dataclasses.replace(hint, stage=INLINED))
+                emit(func, dataclasses.replace(hint, stage=INLINED))
 
 
 def test_a_tile_of_a_product_has_nothing_to_inline() -> None:
@@ -96,7 +97,7 @@ def test_a_tile_of_a_product_has_nothing_to_inline() -> None:
         for ranked in DefaultPolicy(func, ARCH).ranked:
             if ranked.hint.template == "register_tile":
                 with pytest.raises(NotApplicable):
-                    apply_hint(func, dataclasses.replace(ranked.hint, stage=INLINED))
+                    emit(func, dataclasses.replace(ranked.hint, stage=INLINED))
                 return
     raise AssertionError("no register tile")
 
@@ -109,7 +110,7 @@ def test_a_sum_over_an_image_reads_it_once_in_vectors_that_divide(vectors, parts
     mod = lower(lambda x: op.sum(op.astype(x, "float32"), [1, 2]), [(shape, "bfloat16")])
     [(name, func)] = prim_funcs(mod).items()
     hint = next(r.hint for r in DefaultPolicy(func, ARCH).ranked if r.hint.template == "window")
-    schedule = apply_hint(func, hint)
+    schedule = emit(func, hint)
     [total] = [f for f in all_facts(schedule) if f.reduction]
     block = schedule.get_sblock(total.name)
     assert "bfloat16" in {str(read.buffer.dtype) for read in total.reads}

@@ -13,8 +13,8 @@ from tvm import tirx
 
 from tvmopt.device.gpus import GPUS
 from tvmopt.emulate import cuda as emulate
-from tvmopt.kernels.cuda.apply import apply_gpu_hint, gpu_kernel
 from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.emit import emit, emit_kernel
 
 H200 = GPUS["nvidia-h200"]
 _THREAD_BINDING, _SERIAL = 4, 0
@@ -87,14 +87,14 @@ def assert_same(func: tirx.PrimFunc, *hints: CudaHint) -> None:
         np.testing.assert_allclose(got, wanted, rtol=0, atol=close, err_msg=str(one))
 
     for one in hints:
-        check(run(serial(apply_gpu_hint(func, one).mod["main"]), inputs), one)
+        check(run(serial(emit(func, one).mod["main"]), inputs), one)
     most = max(hints, key=lambda one: one.reduce_threads * one.split_k)
     check(emulated(func, most, inputs), most)
 
 
 def emulated(func: tirx.PrimFunc, one: CudaHint, inputs: list[np.ndarray]) -> np.ndarray:
     """What the kernel of a hint computes, emulated; marked as by :func:`run`."""
-    return emulate.run(gpu_kernel(func, one), inputs, [empty_of(func)], one.arch)[0]
+    return emulate.run(emit_kernel(func, one), inputs, [empty_of(func)], one.arch)[0]
 
 
 def cuda_source(func: tirx.PrimFunc) -> str:

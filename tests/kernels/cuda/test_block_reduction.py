@@ -9,9 +9,9 @@ from tvm import relax, tirx
 
 from tests.kernels.cuda.functions import lowered, sums
 from tests.kernels.cuda.serial import H200, assert_same, cuda_source, hint
-from tvmopt.kernels.cpu.apply import NotApplicable
-from tvmopt.kernels.cuda.apply import apply_gpu_hint, finish_gpu
-from tvmopt.kernels.cuda.policy import CudaPolicy
+from tvmopt.kernels.cuda.finish import finish
+from tvmopt.kernels.emit import NotApplicable, emit
+from tvmopt.kernels.policies import policy_of
 
 op, nn = relax.op, relax.op.nn
 F, H = "float32", "float16"
@@ -53,16 +53,16 @@ def test_several_sums(name: str) -> None:
 @pytest.mark.parametrize("name", [*CASES, *SEVERAL])
 def test_few_long_sums_are_not_left_to_a_few_threads(name: str) -> None:
     func = (CASES | SEVERAL)[name]()
-    best = CudaPolicy(func, H200).ranked[0].hint
+    best = policy_of(func, H200).ranked[0].hint
     assert best.reduce_threads >= 32
     assert_same(func, best)
 
 
 def test_parts_are_sums_of_something() -> None:
     with pytest.raises(NotApplicable, match="does not fit"):
-        apply_gpu_hint(lowered(lambda x: op.sum(x, 0), ((97, 31), F)), WAYS[3])
+        emit(lowered(lambda x: op.sum(x, 0), ((97, 31), F)), WAYS[3])
     with pytest.raises(NotApplicable, match="does not fit"):
-        apply_gpu_hint(lowered(nn.relu, ((97, 31), F)), WAYS[0])
+        emit(lowered(nn.relu, ((97, 31), F)), WAYS[0])
 
 
 def test_neighbours_read_neighbours() -> None:
@@ -71,8 +71,8 @@ def test_neighbours_read_neighbours() -> None:
     for make, shape, of_sum in ((apart, (1000, 97), "y"), (along, (4, 3, 1000), "x")):
         func = lowered(make, (shape, F))
         one = hint("gpu_block_reduction", thread=(8,), reduce_threads=64)
-        scheduled = apply_gpu_hint(func, one)
-        code = cuda_source(finish_gpu(scheduled.mod["main"], func))
+        scheduled = emit(func, one)
+        code = cuda_source(finish(scheduled.mod["main"], func))
         assert f"(((int)threadIdx.{of_sum}) == 0)" in code
 
 
@@ -83,4 +83,4 @@ def test_what_other_templates_take_stays_theirs() -> None:
         (lowered(lambda x: nn.softmax(x, 1), ((1, 21, 64, 64), F)), "gpu_column_walk"),
         (lowered(lambda x: nn.softmax(x, -1), ((1, 50257), F)), "gpu_row_reduction"),
     ):
-        assert CudaPolicy(func, H200).ranked[0].hint.template == template
+        assert policy_of(func, H200).ranked[0].hint.template == template

@@ -8,10 +8,9 @@ from tvm import relax
 from benchmarks.cuda_rows import row
 from tests.kernels.cuda.functions import lowered
 from tests.kernels.cuda.serial import H200, cuda_source, hint
-from tvmopt.kernels.cpu.apply import NotApplicable
-from tvmopt.kernels.cuda.apply import apply_gpu_hint, gpu_kernel
 from tvmopt.kernels.cuda.elementwise.copy import prepare_copy
-from tvmopt.kernels.cuda.policy import CudaPolicy
+from tvmopt.kernels.emit import NotApplicable, emit, emit_kernel
+from tvmopt.kernels.policies import policy_of
 
 op = relax.op
 
@@ -40,19 +39,19 @@ def test_others_are_refused(build, operands) -> None:
     func = lowered(build, *operands)
     assert prepare_copy(func) is None
     with pytest.raises(NotApplicable, match="gpu_copy does not fit"):
-        apply_gpu_hint(func, hint("gpu_copy", thread=(128,), unroll=2))
+        emit(func, hint("gpu_copy", thread=(128,), unroll=2))
 
 
 def test_nothing_past_the_end_is_touched() -> None:
     func = row("copy-3-1000-float16").func  # 375 vectors, not a multiple of a block's 256
-    code = cuda_source(gpu_kernel(func, hint("gpu_copy", thread=(128,), unroll=2)))
+    code = cuda_source(emit_kernel(func, hint("gpu_copy", thread=(128,), unroll=2)))
     assert code.count("< 375)") == 2 and "if (0 ||" in code
     whole = row("copy-128-8192-float16").func
-    code = cuda_source(gpu_kernel(whole, hint("gpu_copy", thread=(128,), unroll=2)))
+    code = cuda_source(emit_kernel(whole, hint("gpu_copy", thread=(128,), unroll=2)))
     assert "if (1 ||" in code
 
 
 def test_small_copies_go_by_small_blocks() -> None:
-    first = CudaPolicy(row("copy-128-8192-float16").func, H200).emit_config(20)
+    first = policy_of(row("copy-128-8192-float16").func, H200).emit_config(20)
     assert first[0] == hint("gpu_copy", thread=(128,), unroll=2)
     assert {h.template for h in first} == {"gpu_copy", "gpu_elementwise"}

@@ -7,8 +7,8 @@ from tvm import relax
 
 from tests.kernels.cuda.functions import lowered, sums
 from tests.kernels.cuda.serial import assert_same, cuda_source, hint
-from tvmopt.kernels.cpu.apply import NotApplicable
-from tvmopt.kernels.cuda.apply import apply_gpu_hint, finish_gpu
+from tvmopt.kernels.cuda.finish import finish
+from tvmopt.kernels.emit import NotApplicable, emit
 
 op = relax.op
 H, F = "float16", "float32"
@@ -42,14 +42,14 @@ def test_what_is_computed_stays(name: str) -> None:
 
 def test_a_reduction_is_refused() -> None:
     with pytest.raises(NotApplicable, match="gpu_elementwise does not fit"):
-        apply_gpu_hint(sums(1, ((8, 8), H)), HINTS[0])
+        emit(sums(1, ((8, 8), H)), HINTS[0])
 
 
 @pytest.mark.parametrize("direct", [0, 1])
 def test_sixteen_bytes_are_moved_at_once(direct: int) -> None:
     func = lowered(op.add, ((64, 512), H), ((64, 512), H))
     one = hint("gpu_elementwise", thread=(128,), vector=8, direct=direct)
-    code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
+    code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert code.count("*(uint4*)(") >= 3  # two loads, one store
 
 
@@ -57,7 +57,7 @@ def test_vectors_that_tvm_does_not_compile_are_not_made() -> None:
     """Elements that lie apart are loaded one by one; only the store is of eight."""
     func = lowered(lambda x: op.permute_dims(x, [1, 0]), ((128, 64), H))
     one = hint("gpu_elementwise", thread=(128,), vector=8, direct=1)
-    code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
+    code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert "make_uint4" not in code.partition("main_kernel(")[2]
     assert "*(uint4*)(T_transpose" in code
 
@@ -65,5 +65,5 @@ def test_vectors_that_tvm_does_not_compile_are_not_made() -> None:
 def test_a_reshape_leaves_no_registers_for_the_whole_input() -> None:
     one = hint("gpu_elementwise", thread=(32,), vector=8, unroll=2)
     func = FUNCTIONS["heads"]()
-    code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
+    code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert "x0_local_ptr[8]" in code

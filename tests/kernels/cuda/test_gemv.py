@@ -8,9 +8,9 @@ from tvm import te, tirx
 
 from tests.kernels.cuda.functions import computed, int4_product, product
 from tests.kernels.cuda.serial import assert_same, cuda_source, hint
-from tvmopt.kernels.cpu.apply import NotApplicable
-from tvmopt.kernels.cuda.apply import apply_gpu_hint, finish_gpu
+from tvmopt.kernels.cuda.finish import finish
 from tvmopt.kernels.cuda.gemv.schedule import prepare_gemv
+from tvmopt.kernels.emit import NotApplicable, emit
 
 HINTS = [
     hint(
@@ -54,8 +54,8 @@ def test_weights_of_four_bits(dtype: str, whole: bool) -> None:
 def test_four_bits_become_floats_without_conversion(dtype: str, whole: bool) -> None:
     func = int4_product(1, 64, 1024, 128, dtype, whole)
     one = hint("gpu_gemv", block=(2,), thread=(4,), reduce_threads=32, vector=4)
-    scheduled = apply_gpu_hint(func, one).mod["main"]
-    code = cuda_source(finish_gpu(scheduled, func))
+    scheduled = emit(func, one).mod["main"]
+    code = cuda_source(finish(scheduled, func))
     assert f"tvmopt_int4_f{dtype[-2:]}_8(" in code
     assert "& (uint)15" not in code
     assert f"({'half' if dtype == 'float16' else 'float'})((" in cuda_source(scheduled)
@@ -70,18 +70,18 @@ def test_other_offsets_and_scales_stay_exact() -> None:
         return tirx.const(0.1, "float32") if is_scale else cast
 
     other = func.with_body(tvm_ffi.structural_map(func.body, (tirx.Cast, widen), order="post"))
-    assert "tvmopt_int4" in finish_gpu(func, func).script()
-    assert "tvmopt_int4" not in finish_gpu(other, other).script()
+    assert "tvmopt_int4" in finish(func, func).script()
+    assert "tvmopt_int4" not in finish(other, other).script()
 
 
 def test_a_product_of_many_rows_is_refused() -> None:
     with pytest.raises(NotApplicable, match="gpu_gemv does not fit"):
-        apply_gpu_hint(product(64, 64, 64), HINTS[0])
+        emit(product(64, 64, 64), HINTS[0])
 
 
 def test_weights_are_loaded_by_sixteen_bytes() -> None:
     func = product(1, 64, 1024)
     one = hint("gpu_gemv", block=(2,), thread=(4,), reduce_threads=32, vector=8, unroll=2)
-    code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
+    code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert code.count("*(uint4*)(x1_ptr") == 2  # within a loop over the two rows
     assert "__shfl_down_sync" in code

@@ -14,11 +14,10 @@ from tests.kernels.cuda.functions import computed, int4_product, product
 from tests.kernels.cuda.serial import H200, cuda_source, hint
 from tvmopt.device.gpus import GPUS
 from tvmopt.emulate.cuda import ORDERS, run
-from tvmopt.kernels.cpu.apply import NotApplicable
-from tvmopt.kernels.cuda.apply import apply_gpu_hint, gpu_kernel
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.int4.form import prepare_int4
-from tvmopt.kernels.cuda.simt_policy import SimtPolicy
+from tvmopt.kernels.emit import NotApplicable, emit, emit_kernel
+from tvmopt.kernels.policies import DefaultPolicy
 
 
 def _hint(block: int, warp: int, share: int, stages: int) -> CudaHint:
@@ -47,7 +46,7 @@ def test_the_form_of_a_product(dtype: str, whole: bool) -> None:
 def test_others_are_refused(func: tirx.PrimFunc) -> None:
     assert prepare_int4(func) is None
     with pytest.raises(NotApplicable):
-        apply_gpu_hint(func, _hint(16, 16, 4, 2))
+        emit(func, _hint(16, 16, 4, 2))
 
 
 def test_other_orders_of_a_words_values_are_refused() -> None:
@@ -72,13 +71,15 @@ def test_other_orders_of_a_words_values_are_refused() -> None:
 )
 def test_hints_that_do_not_fit_are_refused(one: CudaHint) -> None:
     with pytest.raises(NotApplicable, match="gpu_int4 does not fit"):
-        apply_gpu_hint(int4_product(1, 1024, 16384, 128), one)
+        emit(int4_product(1, 1024, 16384, 128), one)
 
 
 def test_older_gpus_have_no_such_instruction() -> None:
     func = int4_product(1, 64, 1024, 128)
-    assert "gpu_int4" not in {r.hint.template for r in SimtPolicy(func, GPUS["nvidia-t4"]).ranked}
-    assert "gpu_int4" in {r.hint.template for r in SimtPolicy(func, H200).ranked}
+    assert "gpu_int4" not in {
+        r.hint.template for r in DefaultPolicy(func, GPUS["nvidia-t4"]).ranked
+    }
+    assert "gpu_int4" in {r.hint.template for r in DefaultPolicy(func, H200).ranked}
 
 
 def test_what_follows_the_sum_is_kept() -> None:
@@ -102,7 +103,7 @@ def test_what_follows_the_sum_is_kept() -> None:
     func = computed(make, ((2, 256), "float16"), ((48, 32), "int32"), ((48,), "float32"))
     form = prepare_int4(func)
     assert form is not None and form.scales is None and form.group == 256
-    code = cuda_source(gpu_kernel(func, _hint(16, 16, 4, 2)))
+    code = cuda_source(emit_kernel(func, _hint(16, 16, 4, 2)))
     assert re.search(r"max\(\(total_ptr\[0\] \+ \w+_ptr\[", code)
     assert "mma.sync.aligned.m16n8k16" in code and "cp.async" in code
 
@@ -131,5 +132,5 @@ def test_what_is_computed_stays(sizes: tuple[int, int, int, int], one: CudaHint)
     weight = values.reshape(rows, depth) * np.repeat(scales.astype(np.float64), group, axis=1)
     empty = np.full((batch, rows), np.nan, func.params[-1].dtype)
     for order in ORDERS:
-        [got] = run(gpu_kernel(func, one), [x, words, scales], [empty], H200, order=order)
+        [got] = run(emit_kernel(func, one), [x, words, scales], [empty], H200, order=order)
         np.testing.assert_array_equal(got, (x.astype(np.float64) @ weight.T).astype(got.dtype))

@@ -15,9 +15,9 @@ from tvm.s_tir import meta_schedule as ms
 from tests.kernels.cuda import on_cpu
 from tests.kernels.cuda.products import Case, Conv, error, inputs, module
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.apply import build_kernels
+from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.mma.schedule import MmaMatmul
+from tvmopt.kernels.cuda.mma.family import MmaMatmul
 
 ARCH = GPUS["nvidia-h200"]
 PLAIN = CudaHint(
@@ -51,7 +51,7 @@ TOLERANCE = {"float16": 1e-3, "bfloat16": 4e-3, "float32": 1e-6}
 
 
 def schedule(case: Case | Conv, hint: CudaHint):
-    return MmaMatmul().apply(case.func(), hint)
+    return MmaMatmul().emit(case.func(), hint)
 
 
 def cuda(sch, arch=ARCH) -> str:

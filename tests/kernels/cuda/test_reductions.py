@@ -7,9 +7,9 @@ from tvm import relax, tirx
 
 from tests.kernels.cuda.functions import lowered, product, sums
 from tests.kernels.cuda.serial import assert_same, cuda_source, hint
-from tvmopt.kernels.cpu.apply import NotApplicable
-from tvmopt.kernels.cuda.apply import apply_gpu_hint, finish_gpu
+from tvmopt.kernels.cuda.finish import finish
 from tvmopt.kernels.cuda.row_reduction.form import prepare_rows
+from tvmopt.kernels.emit import NotApplicable, emit
 
 op, nn = relax.op, relax.op.nn
 H, F = "float16", "float32"
@@ -79,13 +79,13 @@ def test_rows_are_kept_in_registers() -> None:
     assert_same(lowered(lambda x: nn.softmax(x, -1), ((12, 256), H)), *KEPT)
     assert_same(layer_norm(5, 7, 64), *KEPT)
     with pytest.raises(NotApplicable, match="does not fit"):
-        apply_gpu_hint(lowered(lambda x: nn.softmax(x, -1), ((12, 100), H)), KEPT[0])
+        emit(lowered(lambda x: nn.softmax(x, -1), ((12, 100), H)), KEPT[0])
 
 
 def test_a_kept_row_is_read_once_and_stays_in_registers() -> None:
     func = lowered(lambda x: nn.softmax(x, -1), ((64, 1024), F))
     one = hint("gpu_row_reduction", thread=(2,), reduce_threads=32, vector=4, stage=2)
-    code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
+    code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert code.count("(x0_ptr + ") == 8  # 1024 / 32 / 4 loads
     assert "x0_local_ptr[32]" in code
     assert "__shfl_down_sync" in code
@@ -95,7 +95,7 @@ def test_a_ragged_row_stays_in_registers_too() -> None:
     func = lowered(lambda x: nn.softmax(x, -1), ((3, 7, 197), H))
     one = hint("gpu_row_reduction", thread=(4,), reduce_threads=32, vector=1, stage=2)
     assert_same(func, one)
-    code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
+    code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert "x0_local_ptr[7]" in code  # 197 / 32, not one for each thread
     assert code.count("= x0_ptr[") == 7 and "< 5" in code
     assert_same(layer_norm(5, 7, 45), one)
@@ -104,7 +104,7 @@ def test_a_ragged_row_stays_in_registers_too() -> None:
 def test_more_shared_memory_than_there_is_is_not_asked_for() -> None:
     func = lowered(lambda x: nn.softmax(x, -1), ((16, 64000), F))
     one = hint("gpu_row_reduction", thread=(1,), reduce_threads=256, vector=4, stage=1)
-    code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
+    code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert "x0_shared" not in code
 
 
@@ -143,7 +143,7 @@ def test_pooling_over_all_pixels() -> None:
     assert_same(func, *fit)
     [other] = [one for one in COLUMNS if one not in fit]
     with pytest.raises(NotApplicable, match="gpu_column_reduction does not fit"):
-        apply_gpu_hint(func, other)
+        emit(func, other)
 
 
 WALKS = [hint("gpu_column_walk", thread=(t,), unroll=u) for t, u in ((32, 1), (128, 4), (64, 19))]
@@ -165,9 +165,9 @@ def test_columns_that_a_thread_walks(name: str) -> None:
 
 def test_rows_are_no_columns_and_columns_no_rows() -> None:
     with pytest.raises(NotApplicable, match="does not fit"):
-        apply_gpu_hint(sums(0, ((32, 64), H)), ROWS[0])
+        emit(sums(0, ((32, 64), H)), ROWS[0])
     with pytest.raises(NotApplicable, match="does not fit"):
-        apply_gpu_hint(sums(1, ((32, 64), H)), COLUMNS[0])
+        emit(sums(1, ((32, 64), H)), COLUMNS[0])
 
 
 @pytest.mark.parametrize("shape", [(20, 10), (9, 33), (4, 1)])
@@ -177,8 +177,8 @@ def test_kept_rows_without_vectors(shape: tuple[int, int]) -> None:
     for share in (1, 2, 3):
         one = hint("gpu_row_reduction", thread=(4,), reduce_threads=share, vector=1, stage=2)
         try:
-            scheduled = apply_gpu_hint(func, one).mod["main"]
+            scheduled = emit(func, one).mod["main"]
         except NotApplicable:
             continue
         assert_same(func, one)
-        cuda_source(finish_gpu(scheduled, func))
+        cuda_source(finish(scheduled, func))

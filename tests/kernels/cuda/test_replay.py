@@ -12,7 +12,8 @@ from tvm.s_tir import meta_schedule as ms
 from tests.kernels.cuda.functions import int4_product, lowered, product, sums
 from tests.kernels.cuda.serial import H200, hint
 from tests.kernels.cuda.winograd import Problem
-from tvmopt.kernels.cuda.apply import GPU_TEMPLATES, apply_gpu_hint
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.families import families_of
 
 op, nn = relax.op, relax.op.nn
 H = "float16"
@@ -58,15 +59,14 @@ CASES = {
 
 
 def test_every_template_is_here() -> None:
-    ours = {name for name, t in GPU_TEMPLATES.items() if t.__module__.startswith("tvmopt")}
-    assert set(CASES) <= ours
+    assert set(CASES) <= {family.name for family in families_of(H200)}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_trace_replays_from_a_database(name: str, tmp_path: Path) -> None:
     make, values = CASES[name]
     module = tvm.IRModule({"main": make()})
-    schedule = apply_gpu_hint(module["main"], hint(name, **values))
+    schedule = emit(module["main"], hint(name, **values))
     assert isinstance(schedule, s_tir.Schedule)
     database = ms.database.JSONDatabase(str(tmp_path / "w.json"), str(tmp_path / "t.json"))
     workload = database.commit_workload(module)

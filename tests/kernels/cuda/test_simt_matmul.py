@@ -13,9 +13,10 @@ from tvm.s_tir import meta_schedule as ms
 from tests.kernels.cuda import on_cpu
 from tests.kernels.cuda.products import Case, Conv, error, inputs, module
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.apply import build_kernels
+from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.simt.schedule import SimtMatmul, why_not_simt
+from tvmopt.kernels.cuda.simt.family import SimtMatmul
+from tvmopt.kernels.cuda.simt.schedule import why_not_simt
 
 ARCH = GPUS["nvidia-h200"]
 SMALL = CudaHint("simt_matmul", ARCH, block=(32, 32), thread=(8, 8), rstep=8, stages=2, raster=4)
@@ -38,7 +39,7 @@ TOLERANCE = {"float16": 1e-3, "float32": 1e-6, "float64": 1e-14}
 
 
 def schedule(case: Case | Conv, hint: CudaHint):
-    return SimtMatmul().apply(case.func(), hint)
+    return SimtMatmul().emit(case.func(), hint)
 
 
 def cuda(sch) -> str:
@@ -93,7 +94,7 @@ def test_draws_in_an_epilogue_that_reads_twice() -> None:
     product = case.numpy(arrays)
     expected = product * 0.5 * np.maximum(product * 0.5, 0) + product
     for split in (1, 2):
-        sch = SimtMatmul().apply(func, dataclasses.replace(SMALL, split_k=split))
+        sch = SimtMatmul().emit(func, dataclasses.replace(SMALL, split_k=split))
         assert error(on_cpu.run(sch, arrays), expected) < 1e-6
 
 
@@ -176,9 +177,9 @@ def test_refuses_what_is_no_product() -> None:
     a = te.placeholder((8, 8), "float32", "a")
     k = te.reduce_axis((0, 8), "k")
     total = te.compute((8,), lambda i: te.sum(a[i, k], axis=[k]), "total")
-    assert SimtMatmul().apply(te.create_prim_func([a, total]), SMALL) is None
+    assert SimtMatmul().emit(te.create_prim_func([a, total]), SMALL) is None
     square = te.compute((8, 8), lambda i, j: te.sum(a[i, k] * a[k, j], axis=[k]), "square")
-    assert SimtMatmul().apply(te.create_prim_func([a, square]), SMALL) is None
+    assert SimtMatmul().emit(te.create_prim_func([a, square]), SMALL) is None
 
 
 def test_refuses_an_axis_that_no_index_names() -> None:

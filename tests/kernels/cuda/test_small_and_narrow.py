@@ -11,11 +11,11 @@ from tvm import relax, tirx
 
 from tests.kernels.cuda.functions import lowered
 from tests.kernels.cuda.serial import H200, assert_same, hint
-from tvmopt.kernels.cpu.apply import NotApplicable
-from tvmopt.kernels.cuda.apply import apply_gpu_hint, build_kernels, gpu_kernel
-from tvmopt.kernels.cuda.first_choice import first_kernel
-from tvmopt.kernels.cuda.policy import CudaPolicy
+from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.toolchain import modules
+from tvmopt.kernels.emit import NotApplicable, emit, emit_kernel
+from tvmopt.kernels.first_choice import schedule_function
+from tvmopt.kernels.policies import policy_of
 
 op, nn = relax.op, relax.op.nn
 F, H, I8, BOOL = "float32", "float16", "int8", "bool"
@@ -25,10 +25,10 @@ def code(func: tirx.PrimFunc, monkeypatch: pytest.MonkeyPatch) -> str:
     """CUDA of the first choice for ``func``, not compiled."""
     found: list[str] = []
     monkeypatch.setattr(modules, "compile_cubin", lambda s, _: (found.append(s), b"\x7fELF")[1])
-    kernel = first_kernel(func, H200)
-    assert not isinstance(kernel, str), kernel
+    kernel = schedule_function(func, H200)
+    assert kernel.hint is not None, kernel.rule
     with modules.embed_cubins(H200):
-        build_kernels({"k": kernel[0]}, H200)
+        build_kernels({"k": kernel.func}, H200)
     return "".join(found)
 
 
@@ -71,7 +71,7 @@ SMALL: dict[str, Callable[[], tirx.PrimFunc]] = {
 @pytest.mark.parametrize("name", SMALL)
 def test_small_functions_get_one_kernel_that_is_right(name: str) -> None:
     func = SMALL[name]()
-    policy = CudaPolicy(func, H200)
+    policy = policy_of(func, H200)
     best = policy.ranked[0].hint
     assert best.template != "gpu_fallback"
     others = [one for one in policy.emit_config(20)[1::6] if one.template != "gpu_fallback"]
@@ -91,7 +91,7 @@ def test_further_threads_store_nothing_of_a_single_vector(template: str) -> None
 def test_a_row_that_fits_one_vector_is_not_shared() -> None:
     one = hint("gpu_row_reduction", thread=(4,), reduce_threads=2, vector=8)
     with pytest.raises(NotApplicable, match="does not fit"):
-        apply_gpu_hint(softmax(33, 8, dtype=H), one)
+        emit(softmax(33, 8, dtype=H), one)
 
 
 def test_scalars_have_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_types_without_long_vectors(name: str, monkeypatch: pytest.MonkeyPatch) 
     text = code(func, monkeypatch).partition('extern "C"')[2]
     conditions = set(re.findall(r"bool\s*\*?\s*(?:__restrict__\s*)?(\w+)", text))
     assert not {at for at in re.findall(r"\*\(\w+\*\)\((\w+)", text) if at in conditions}
-    best = CudaPolicy(func, H200).ranked[0].hint
+    best = policy_of(func, H200).ranked[0].hint
     if best.template.startswith("gpu_") and best.template != "gpu_copy":
         assert_same(func, best)
 
@@ -154,11 +154,11 @@ def test_no_long_vectors_from_places_apart(dtype: str) -> None:
     func = lowered(shuffled, ((1, 56, 56, 112), dtype))
     one = hint("gpu_elementwise", thread=(128,), vector=8, direct=1, unroll=2)
     assert_same(func, one)
-    ways = {r.hint.option("direct") for r in CudaPolicy(func, H200).ranked if r.hint.vector > 4}
+    ways = {r.hint.option("direct") for r in policy_of(func, H200).ranked if r.hint.vector > 4}
     assert 1 not in ways
     if shutil.which("nvcc") is not None:
         with modules.embed_cubins(H200):
-            build_kernels({"k": gpu_kernel(func, one)}, H200)
+            build_kernels({"k": emit_kernel(func, one)}, H200)
 
 
 @pytest.mark.parametrize("dtype", [H, "bfloat16"])
@@ -174,6 +174,6 @@ def test_last_axes_of_one_step_are_left_out() -> None:
     func = lowered(
         lambda x, g, b: nn.instance_norm(x, g, b, 1, [2, 3]), ((1, 9, 1000, 1), F), *[((9,), F)] * 2
     )
-    best = CudaPolicy(func, H200).ranked[0].hint
+    best = policy_of(func, H200).ranked[0].hint
     assert best.template == "gpu_row_reduction"
     assert_same(func, best)

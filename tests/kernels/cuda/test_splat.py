@@ -13,10 +13,10 @@ import tvm
 from tvm import te, tirx
 
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.apply import build_kernels
+from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.common.splat import _packed
-from tvmopt.kernels.cuda.first_choice import first_kernel
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
+from tvmopt.kernels.first_choice import schedule_function
 
 A100 = GPUS["nvidia-a100"]
 
@@ -92,7 +92,7 @@ def largest(dtype: str) -> tirx.PrimFunc:
     ids=["int8", "uint8", "pool-float32", "pool-int8"],
 )
 def test_kernels_with_such_vectors_compile(func: tirx.PrimFunc) -> None:
-    made = first_kernel(func, A100)
-    assert not isinstance(made, str)
+    made = schedule_function(func, A100)
+    assert made.hint is not None, made.rule
     with embed_cubins(A100):
-        assert isinstance(build_kernels({"main": made[0]}, A100), tvm.runtime.Module)
+        assert isinstance(build_kernels({"main": made.func}, A100), tvm.runtime.Module)

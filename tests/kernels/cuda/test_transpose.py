@@ -9,8 +9,8 @@ from tvm import relax
 
 from tests.kernels.cuda.functions import lowered
 from tests.kernels.cuda.serial import assert_same, cuda_source, hint
-from tvmopt.kernels.cpu.apply import NotApplicable
-from tvmopt.kernels.cuda.apply import apply_gpu_hint, finish_gpu
+from tvmopt.kernels.cuda.finish import finish
+from tvmopt.kernels.emit import NotApplicable, emit
 
 op = relax.op
 H, F = "float16", "float32"
@@ -46,20 +46,20 @@ def test_what_is_computed_stays(name: str) -> None:
 def test_what_keeps_its_last_axis_is_refused() -> None:
     func = lowered(lambda x: op.permute_dims(x, [1, 0, 2]), ((4, 6, 32), F))
     with pytest.raises(NotApplicable, match="gpu_transpose does not fit"):
-        apply_gpu_hint(func, HINTS[0])
+        emit(func, HINTS[0])
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_thread_keeps_no_more_than_it_moves(name: str) -> None:
     func = FUNCTIONS[name]()
     for one in HINTS:
-        code = cuda_source(finish_gpu(apply_gpu_hint(func, one).mod["main"], func))
+        code = cuda_source(finish(emit(func, one).mod["main"], func))
         kept = re.findall(r"\n *alignas\(\d+\) \w+ \w+\[(\d+)\]", code)
         assert all(int(count) <= one.vector for count in kept)
 
 
 def test_both_sides_move_sixteen_bytes_at_once() -> None:
     func = lowered(lambda x: op.permute_dims(x, [0, 2, 3, 1]), ((2, 64, 16, 24), H))
-    code = cuda_source(finish_gpu(apply_gpu_hint(func, HINTS[0]).mod["main"], func))
+    code = cuda_source(finish(emit(func, HINTS[0]).mod["main"], func))
     assert code.count("*(uint4*)(") >= 4
     assert "__shared__" in code and "__syncthreads" in code

@@ -7,7 +7,8 @@ from tvm import relax
 
 from tests.kernels.cuda.functions import lowered
 from tests.kernels.cuda.serial import assert_same, cuda_source, hint
-from tvmopt.kernels.cuda.apply import apply_gpu_hint, finish_gpu
+from tvmopt.kernels.cuda.finish import finish
+from tvmopt.kernels.emit import emit
 
 op, nn = relax.op, relax.op.nn
 H, F = "float16", "float32"
@@ -48,7 +49,7 @@ def test_what_is_computed_stays(name: str) -> None:
 
 def test_channels_are_one_vector() -> None:
     func = FUNCTIONS["max_nhwc"]()
-    code = cuda_source(finish_gpu(apply_gpu_hint(func, HINTS[1]).mod["main"], func))
+    code = cuda_source(finish(emit(func, HINTS[1]).mod["main"], func))
     assert code.count("*(uint4*)(x0_ptr") == 9
 
 

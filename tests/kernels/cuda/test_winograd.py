@@ -17,10 +17,13 @@ from tests.kernels.cuda.functions import computed
 from tests.kernels.cuda.hopper.sources import compile_with_nvcc
 from tests.kernels.cuda.serial import H200, hint, inputs_of, run, serial
 from tests.kernels.cuda.winograd import Problem
-from tvmopt.kernels.cuda.apply import GPU_TEMPLATES, apply_gpu_hint, build_kernels, finish_gpu
-from tvmopt.kernels.cuda.first_choice import first_kernel
+from tvmopt.kernels.cuda.build import build_kernels
+from tvmopt.kernels.cuda.finish import finish
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.winograd.schedule import prepare_data, prepare_out
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.families import by_name
+from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.transform.winograd_gpu import winograd_out
 
 op, nn = relax.op, relax.op.nn
@@ -36,7 +39,7 @@ def transforms(problem: Problem) -> dict[str, tirx.PrimFunc]:
 
 def scheduled(func: tirx.PrimFunc, one: CudaHint) -> tirx.PrimFunc:
     """``func`` as the template leaves it: every loop of a known number of steps."""
-    made = apply_gpu_hint(func, one).mod["main"]
+    made = emit(func, one).mod["main"]
     loops: list[tirx.For] = []
     tvm_ffi.structural_walk(made.body, (tirx.For, loops.append), order="post")
     assert all(isinstance(loop.extent, tirx.IntImm) for loop in loops)
@@ -124,16 +127,16 @@ def test_a_result_spread_within_the_function_has_another_template() -> None:
 
     out = computed(spread, ((36, 4, 4), "float32"), ((3, 6, 5, 4), "float32"))
     assert prepare_out(out) is None
-    made = first_kernel(out, H200)
-    assert not isinstance(made, str)
+    made = schedule_function(out, H200)
+    assert made.hint is not None, made.rule
     inputs = inputs_of(out)
-    np.testing.assert_allclose(run(serial(made[0]), inputs), run(out, inputs), 1e-6)
+    np.testing.assert_allclose(run(serial(made.func), inputs), run(out, inputs), 1e-6)
 
 
 def sources(problem: Problem, **values: object) -> dict[str, str]:
     """The CUDA source of both transforms."""
     return {
-        name: build_kernels({"main": finish_gpu(scheduled(func, hint(name, **values)), func)}, H200)
+        name: build_kernels({"main": finish(scheduled(func, hint(name, **values)), func)}, H200)
         .imports[0]
         .inspect_source("cuda")
         for name, func in transforms(problem).items()
@@ -182,7 +185,7 @@ def test_hints_that_do_not_divide_are_refused(name) -> None:
     func = transforms(Problem((1, 12, 12, 6), 6, 4))[name]
     for values in ({"vector": 4}, {"tiles": 2}, {"thread": (8, 8)}, {"vector": 0}):
         one = hint(name, **({"vector": 1, "tiles": 1, "thread": (64,)} | values))
-        assert GPU_TEMPLATES[name].apply(func, one) is None
+        assert by_name()[name].emit(func, one) is None
 
 
 def test_other_functions_are_refused() -> None:

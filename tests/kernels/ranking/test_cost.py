@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from tests.kernels.ranking.functions import ARCH, convolution, function, matmul, reads
+from tvmopt.kernels.cpu.common.contraction_form import prepare
 from tvmopt.kernels.cpu.common.cost import Tile, bandwidth, imbalance, tile_cost
 from tvmopt.kernels.cpu.common.region import Region
-from tvmopt.kernels.cpu.register_tile.form import prepare
 from tvmopt.kernels.policies import DefaultPolicy
 
 TILE = Tile(

@@ -12,9 +12,10 @@ from tvm import relax, tirx
 from tests.kernels.ranking.functions import ARCH, convolution, function, matmul
 from tvmopt import host
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.apply import TEMPLATES, NotApplicable, apply_hint
-from tvmopt.kernels.cpu.first_choice import schedule_function
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import NotApplicable, emit
+from tvmopt.kernels.families import by_name
+from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.kernels.policies import DefaultPolicy
 
 op, nn = relax.op, relax.op.nn
@@ -61,7 +62,7 @@ def test_the_order_is_the_same_every_time(func) -> None:
 
 def test_hints_name_a_template_their_arch_and_survive_json(func) -> None:
     for hint in DefaultPolicy(func, ARCH).emit_config(30):
-        assert hint.template in TEMPLATES
+        assert hint.template in by_name()
         assert hint.arch == ARCH
         assert CpuHint.from_dict(json.loads(json.dumps(hint.to_dict()))) == hint
         assert str(hint).startswith(hint.template)
@@ -72,7 +73,7 @@ def test_the_first_hints_apply(func) -> None:
     refused = []
     for hint in DefaultPolicy(func, ARCH).emit_config(8):
         try:
-            apply_hint(func, hint)
+            emit(func, hint)
         except NotApplicable as error:
             refused.append(hint)
             assert not hint.block, f"{hint} is of a template with a model: {error}"
@@ -118,7 +119,7 @@ def test_one_core_has_no_parallel_loop() -> None:
         func = make()
         hint = DefaultPolicy(func, one).emit_config(1)[0]
         assert hint.parallel == 0
-        assert "T.parallel" not in apply_hint(func, hint).mod.script()
+        assert "T.parallel" not in emit(func, hint).mod.script()
 
 
 def test_a_large_function_is_shared_out_over_the_cores() -> None:

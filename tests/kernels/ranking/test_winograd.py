@@ -8,9 +8,9 @@ import pytest
 from tvm import relax, tirx
 
 from tests.kernels.ranking.functions import ARCH, convolution, function
-from tvmopt.kernels.cpu.apply import apply_hint
 from tvmopt.kernels.cpu.winograd.configs import winograd_hints
 from tvmopt.kernels.cpu.winograd.schedule import prepare_winograd
+from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.transform.winograd import call_winograd
 
@@ -45,7 +45,7 @@ def test_every_configuration_applies(settings, cores) -> None:
     assert len(set(hints)) == len(hints) > 3
     for hint in [*hints[:4], *hints[4 :: max(1, len(hints) // 8)]]:
         assert hint.parallel == (cores > 1)
-        assert apply_hint(func, hint)
+        assert emit(func, hint)
 
 
 def test_the_policy_ranks_it_and_falls_back() -> None:

@@ -14,7 +14,7 @@ import tvm
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ArtifactError, BuildError, TvmoptError
-from tvmopt.kernels.cuda.apply import build_kernels
+from tvmopt.kernels.cuda.build import build_kernels
 
 from .arrays import read_array, write_array
 from .library import Libraries

@@ -42,7 +42,7 @@ class Reranker:
     def __len__(self) -> int:
         return len(self._residuals)
 
-    def add(self, ranked: Sequence[Ranked], latency_us: Sequence[float]) -> None:
+    def add(self, ranked: Sequence[Ranked[Any]], latency_us: Sequence[float]) -> None:
         """Add the measured configurations of one task.
 
         Args:
@@ -60,7 +60,7 @@ class Reranker:
         self._features = np.vstack([self._features, rows])[-_MOST:]
         self._trees = None
 
-    def order(self, ranked: Sequence[Ranked]) -> list[Ranked]:
+    def order(self, ranked: Sequence[Ranked[Any]]) -> list[Ranked[Any]]:
         """``ranked`` by corrected time; in the model's order while too little is known."""
         if len(self) < _LEAST or len(ranked) < 2:
             return list(ranked)

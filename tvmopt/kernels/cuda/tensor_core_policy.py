@@ -15,14 +15,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
-from tvm.error import InternalError
-from tvm.s_tir import ScheduleError
 from tvm.target import Target
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.analysis import why_not_schedulable
-from tvmopt.kernels.cuda.common.product import Product, normalise
+from tvmopt.kernels.cuda.common.product import product_of
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.mma.configs import mma_hints
 from tvmopt.kernels.ranked import Ranked, spread
@@ -77,10 +75,10 @@ class TensorCorePolicy:
 
         The first is the most promising, which a build without measuring uses.
         """
-        return [ranked.hint for ranked in spread(self.ranked, topk)]  # type: ignore[misc]
+        return [ranked.hint for ranked in spread(self.ranked, topk)]
 
     @functools.cached_property
-    def ranked(self) -> list[Ranked]:
+    def ranked(self) -> list[Ranked[CudaHint]]:
         """Every configuration with its modelled cycles, the cheapest first."""
         product = product_of(self.func)
         if product is None:
@@ -109,16 +107,6 @@ def get_tensorized_func_and_tags(
         return func, None
     tags = {"tensorcore_config": [1, 2], "pipeline_stage": 4, "use_async_copy": 1}
     return product.sch.mod["main"], tags
-
-
-def product_of(func: tirx.PrimFunc) -> Product | None:
-    """The product of ``func``; None also where TVM refuses a step."""
-    if why_not_schedulable(func) is not None:
-        return None
-    try:
-        return normalise(func)
-    except (ScheduleError, InternalError):
-        return None
 
 
 def _compute_capability(target: Target) -> int:

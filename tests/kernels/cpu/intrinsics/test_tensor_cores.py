@@ -7,7 +7,7 @@ import pytest
 from benchmarks.cuda_rows import row
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cpu.intrinsics import instructions_used
-from tvmopt.kernels.cuda.first_choice import first_kernel
+from tvmopt.kernels.first_choice import schedule_function
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,6 @@ from tvmopt.kernels.cuda.first_choice import first_kernel
     ],
 )
 def test_kernels_of_products(gpu: str, dtype: str, used: tuple[str, ...]) -> None:
-    made = first_kernel(row(f"matmul_nt-256-256-256-{dtype}").func, GPUS[gpu])
-    assert not isinstance(made, str), made
-    assert instructions_used(made[0]) == used
+    made = schedule_function(row(f"matmul_nt-256-256-256-{dtype}").func, GPUS[gpu])
+    assert made.hint is not None, made.rule
+    assert instructions_used(made.func) == used

@@ -10,9 +10,10 @@ import tvm
 from tvm import ir, te, tirx
 
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.apply import apply_hint, finish
+from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.intrinsics import DOTS, instructions_used
 from tvmopt.kernels.cpu.intrinsics.used import _instructions
+from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
 
 VNNI = resolve_target("cascadelake", 1)
@@ -37,7 +38,7 @@ def ragged():
     hints = (ranked.hint for ranked in DefaultPolicy(func, VNNI.arch()).ranked)
     hint = next(h for h in hints if h.template == "register_tile" and h.intrin)
     hint = dataclasses.replace(hint, block=(5, 32), rstep=0, accumulate=0)
-    return func, apply_hint(func, hint).mod["main"]
+    return func, emit(func, hint).mod["main"]
 
 
 def test_a_ragged_tile_uses_the_instruction():

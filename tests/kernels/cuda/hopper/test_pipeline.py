@@ -10,8 +10,9 @@ from tvm.s_tir import dlight
 from tests.kernels.cuda.hopper.sources import H200, functions, lowered
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.cuda.hopper.config import Config
+from tvmopt.kernels.cuda.hopper.family import HopperConv, HopperGemm
 from tvmopt.kernels.cuda.hopper.hints import CONV, GEMM, hint_of
-from tvmopt.kernels.cuda.hopper.template import HOPPER_CONV, HOPPER_GEMM, kernel
+from tvmopt.kernels.cuda.hopper.kernel import kernel
 from tvmopt.kernels.cuda.pipeline import PIPELINE, is_generated
 
 SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
@@ -25,8 +26,8 @@ def test_mixed_module(rows):
     )
     hint = hint_of(GEMM, SMALL, "float16", H200)
     for name, func in functions(mod).items():
-        made = HOPPER_GEMM.apply(func, hint)
-        assert HOPPER_CONV.apply(func, hint) is None
+        made = HopperGemm().emit(func, hint)
+        assert HopperConv().emit(func, hint) is None
         if made is not None:
             assert isinstance(made, tirx.PrimFunc)
             assert ("global_symbol" in made.attrs) == ("global_symbol" in func.attrs)
@@ -56,7 +57,7 @@ def test_kernel_says_why_not():
     hint = hint_of(GEMM, SMALL, "float16", H200)
     with pytest.raises(ConfigError, match="no Hopper kernel for this function: inputs must be"):
         kernel(func, hint)
-    assert HOPPER_GEMM.apply(func, hint) is None
+    assert HopperGemm().emit(func, hint) is None
 
 
 def test_kernel_of_the_wrong_template():

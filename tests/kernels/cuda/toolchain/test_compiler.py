@@ -12,7 +12,7 @@ from tvm.support import nvcc
 
 from tvmopt.device.gpus import GPUS
 from tvmopt.errors import BuildError, EnvironmentSetupError
-from tvmopt.kernels.cuda.apply import build_kernels
+from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.toolchain import compiler as module
 from tvmopt.kernels.cuda.toolchain.compiler import compile_cubin, compiler, first_complaint
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins

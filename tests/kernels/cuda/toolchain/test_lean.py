@@ -10,11 +10,12 @@ from tvm.support.nvcc import compile_cuda
 
 from benchmarks.cuda_rows import row
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.apply import build_kernels, gpu_kernel
-from tvmopt.kernels.cuda.policy import CudaPolicy
+from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.toolchain import compiler, modules
 from tvmopt.kernels.cuda.toolchain import fast_nvcc as lean
 from tvmopt.kernels.cuda.toolchain.fast_nvcc import LeanError, lean_compiler, lean_source, parts_of
+from tvmopt.kernels.emit import emit_kernel
+from tvmopt.kernels.policies import policy_of
 from tvmopt.measure.cuda_check import difference
 
 H200 = GPUS["nvidia-h200"]
@@ -81,7 +82,7 @@ def test_machine_code_is_that_of_nvcc(name: str, monkeypatch) -> None:
     monkeypatch.setattr(modules, "compile_cubin", lambda s, _: sources.append(s) or b"code")
     if "-" in name:
         func = row(name).func
-        kernel = gpu_kernel(func, CudaPolicy(func, H200).emit_config(1)[0])
+        kernel = emit_kernel(func, policy_of(func, H200).emit_config(1)[0])
     else:
         kernel = difference(1000, name)
     with modules.embed_cubins(H200):

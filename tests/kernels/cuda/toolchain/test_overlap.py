@@ -10,12 +10,12 @@ from tvm import tirx
 
 from benchmarks.cuda_rows import SEED_ROWS, row
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.apply import gpu_kernel
 from tvmopt.kernels.cuda.common.passes import PASS_CONFIG
-from tvmopt.kernels.cuda.first_choice import default_kernels
+from tvmopt.kernels.cuda.default_kernels import default_kernels
 from tvmopt.kernels.cuda.pipeline import PIPELINE
-from tvmopt.kernels.cuda.policy import CudaPolicy
 from tvmopt.kernels.cuda.toolchain.dependent_launch import launched_early, waiting
+from tvmopt.kernels.emit import emit_kernel
+from tvmopt.kernels.policies import policy_of
 
 H200, A100 = GPUS["nvidia-h200"], GPUS["nvidia-a100"]
 PARAMS, SHARED = "tirx.kernel_launch_params", "tirx.use_dyn_shared_memory"
@@ -54,10 +54,10 @@ def bodies(source):
 
 @pytest.mark.parametrize("name", [*SEED_ROWS, *MORE])
 def test_every_kernel_waits_once_and_is_launched_early(name) -> None:
-    policy = CudaPolicy(row(name).func, H200)
+    policy = policy_of(row(name).func, H200)
     one_each = {r.hint.template: r.hint for r in reversed(policy.ranked)}
     for hint in one_each.values():
-        found, source = kernels_of(gpu_kernel(row(name).func, hint), H200)
+        found, source = kernels_of(emit_kernel(row(name).func, hint), H200)
         assert found
         for func in found.values():
             tags = [str(tag) for tag in func.attrs[PARAMS]]
@@ -76,8 +76,8 @@ def test_every_kernel_waits_once_and_is_launched_early(name) -> None:
 def test_older_gpus_have_nothing_to_wait_with() -> None:
     for name in ("sum-512-1024-float32", "matmul_nt-512-512-512-float16"):
         func = row(name).func
-        [hint] = CudaPolicy(func, A100).emit_config(1)
-        found, source = kernels_of(gpu_kernel(func, hint), A100)
+        [hint] = policy_of(func, A100).emit_config(1)
+        found, source = kernels_of(emit_kernel(func, hint), A100)
         assert found and WAIT not in source
         assert all(EARLY not in map(str, f.attrs[PARAMS]) for f in found.values())
 
@@ -92,8 +92,8 @@ def test_tvms_own_schedules_are_left_alone() -> None:
 
 def test_both_changes_are_made_once() -> None:
     func = row("sum-512-1024-float32").func
-    [hint] = CudaPolicy(func, H200).emit_config(1)
-    [kernel] = kernels_of(gpu_kernel(func, hint), H200)[0].values()
+    [hint] = policy_of(func, H200).emit_config(1)
+    [kernel] = kernels_of(emit_kernel(func, hint), H200)[0].values()
     tvm.ir.assert_structural_equal(launched_early(waiting(kernel)), kernel)
 
 

@@ -12,10 +12,10 @@ from tvm import ir, tirx
 
 from tests.kernels.cuda.products import Case
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.apply import build_kernels
+from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.common.passes import PASS_CONFIG
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.mma.schedule import MmaMatmul
+from tvmopt.kernels.cuda.mma.family import MmaMatmul
 from tvmopt.kernels.cuda.toolchain.swizzle import swizzle
 
 ARCH = GPUS["nvidia-h200"]
@@ -27,7 +27,7 @@ HINT = CudaHint(
 
 def lowered(case: Case, hint: CudaHint) -> tirx.PrimFunc:
     """The device function before our passes."""
-    func = MmaMatmul().apply(case.func(), hint).mod["main"].with_attr("global_symbol", "main")
+    func = MmaMatmul().emit(case.func(), hint).mod["main"].with_attr("global_symbol", "main")
     passes, _, _ = tvm.tirx.compilation_pipeline.get_tir_pipeline("s_tir")
     target = ARCH.to_tvm()
     with tvm.transform.PassContext(config=PASS_CONFIG), target:
@@ -108,6 +108,6 @@ def test_takes_less_shared_memory() -> None:
     case = Case("nt", 256, 256, 512, "float16")
     plain = dataclasses.replace(HINT, options=(("ahead", 1),))
     for hint, word in ((HINT, True), (plain, False)):
-        func = MmaMatmul().apply(case.func(), hint).mod["main"]
+        func = MmaMatmul().emit(case.func(), hint).mod["main"]
         source = build_kernels({"main": func}, ARCH).imports[0].inspect_source("cuda")
         assert ("^" in source.partition("__global__")[2]) == word

@@ -9,9 +9,10 @@ from tvm_ffi import structural_equal
 
 from tests.kernels.cuda.functions import lowered
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cpu.apply import SCHEDULED_ATTR
-from tvmopt.kernels.cuda import first_choice
-from tvmopt.kernels.cuda.first_choice import replace_kernels, schedule_kernels
+from tvmopt.kernels import first_choice
+from tvmopt.kernels.cuda.replace_kernels import replace_kernels
+from tvmopt.kernels.emit import SCHEDULED_ATTR
+from tvmopt.kernels.first_choice import schedule_module
 
 op, nn = relax.op, relax.op.nn
 A100 = GPUS["nvidia-a100"]
@@ -28,7 +29,7 @@ def module() -> tvm.IRModule:
 
 
 def test_a_kernel_that_does_not_compile_becomes_another(module: tvm.IRModule) -> None:
-    after, served = schedule_kernels(module, A100)
+    after, served = schedule_module(module, A100)
     bad = after["softmax"]
     asked: list[int] = []
 
@@ -49,7 +50,7 @@ def test_a_kernel_that_does_not_compile_becomes_another(module: tvm.IRModule) ->
 
 
 def test_what_never_compiles_gets_the_default_rules(module: tvm.IRModule) -> None:
-    after, _ = schedule_kernels(module, A100)
+    after, _ = schedule_module(module, A100)
     out, others = replace_kernels(module, after, A100, lambda kernels: "no compiler")
     assert set(others) == {"relu", "softmax", "sums"}
     assert all(how.startswith("TVM's default rules") for how in others.values())
@@ -57,7 +58,7 @@ def test_what_never_compiles_gets_the_default_rules(module: tvm.IRModule) -> Non
 
 
 def test_modules_that_compile_stay(module: tvm.IRModule) -> None:
-    after, _ = schedule_kernels(module, A100)
+    after, _ = schedule_module(module, A100)
     out, others = replace_kernels(module, after, A100, lambda kernels: None)
     assert not others and structural_equal(out, after)
 
@@ -65,15 +66,15 @@ def test_modules_that_compile_stay(module: tvm.IRModule) -> None:
 def test_a_fault_of_ours_costs_one_function(
     module: tvm.IRModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = first_choice.first_kernel
+    first = first_choice.schedule_function
 
     def fail(func: tirx.PrimFunc, arch: object) -> object:
         if str(func.attrs["global_symbol"]) == "sums":
             raise IndexError("list index out of range")
         return first(func, arch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(first_choice, "first_kernel", fail)
-    out, served = schedule_kernels(module, A100)
+    monkeypatch.setattr(first_choice, "schedule_function", fail)
+    out, served = schedule_module(module, A100)
     assert served["sums"] == "unscheduled: IndexError: list index out of range"
     assert served["relu"] == "gpu_elementwise"
     assert "threadIdx.x" in out["sums"].script()

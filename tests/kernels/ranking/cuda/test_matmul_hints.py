@@ -13,9 +13,9 @@ from tvmopt.kernels.cuda.common.matmul_problem import matmul_problem, resident_b
 from tvmopt.kernels.cuda.common.product import normalise
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.mma.configs import mma_hints, shared_bytes
-from tvmopt.kernels.cuda.mma.schedule import MmaMatmul
+from tvmopt.kernels.cuda.mma.family import MmaMatmul
 from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
-from tvmopt.kernels.cuda.simt.schedule import SimtMatmul
+from tvmopt.kernels.cuda.simt.family import SimtMatmul
 from tvmopt.kernels.cuda.tensor_core_policy import TensorCorePolicy, get_tensorized_func_and_tags
 
 H200, T4, A100 = GPUS["nvidia-h200"], GPUS["nvidia-t4"], GPUS["nvidia-a100"]
@@ -33,7 +33,7 @@ def test_first_choices_of_simt_schedule(case, arch) -> None:
     assert ranked
     assert [r.cycles for r in ranked] == sorted(r.cycles for r in ranked)
     for one in ranked[:3]:
-        assert SimtMatmul().apply(case.func(), one.hint) is not None
+        assert SimtMatmul().emit(case.func(), one.hint) is not None
 
 
 @pytest.mark.parametrize("arch", [H200, A100], ids=lambda a: a.name)
@@ -52,7 +52,7 @@ def test_first_choices_on_tensor_cores_schedule(case, arch) -> None:
     ranked = mma_hints(case.func(), arch)
     assert ranked
     for one in ranked[:3]:
-        assert MmaMatmul().apply(case.func(), one.hint) is not None
+        assert MmaMatmul().emit(case.func(), one.hint) is not None
 
 
 def test_stages_are_given_up_before_tiles() -> None:
@@ -126,7 +126,7 @@ def test_policy_takes_the_words_of_the_proposal() -> None:
     ]
     again = CudaHint.from_dict(json.loads(json.dumps(configs[0].to_dict())))
     assert again == configs[0]
-    assert MmaMatmul().apply(func, configs[0]) is not None
+    assert MmaMatmul().emit(func, configs[0]) is not None
 
 
 def test_policy_honours_its_tags() -> None:

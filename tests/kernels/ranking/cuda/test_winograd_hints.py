@@ -9,18 +9,24 @@ from tvm import tirx
 
 from tests.kernels.cuda.functions import computed
 from tests.kernels.cuda.winograd import Problem
+from tvmopt.device.cuda import CudaArch
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.apply import apply_gpu_hint
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.policy import CudaPolicy
-from tvmopt.kernels.cuda.winograd.configs import transform_work, winograd_hints
-from tvmopt.kernels.ranked import FEATURES
+from tvmopt.kernels.cuda.winograd.configs import transform_of, transform_work
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.policies import policy_of
+from tvmopt.kernels.ranked import FEATURES, Ranked
 from tvmopt.kernels.winograd_matrices import MATRICES
 from tvmopt.transform.winograd_gpu import winograd_product
 
 H200, T4 = GPUS["nvidia-h200"], GPUS["nvidia-t4"]
 F = "float32"
 TEMPLATES = ("gpu_winograd_data", "gpu_winograd_out")
+
+
+def winograd_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint]]:
+    transform = transform_of(func)
+    return [] if transform is None else transform.configs(arch)
 
 
 def functions(problem: Problem) -> list[tuple[str, tirx.PrimFunc]]:
@@ -32,7 +38,7 @@ def functions(problem: Problem) -> list[tuple[str, tirx.PrimFunc]]:
 @pytest.mark.parametrize("arch", [H200, T4], ids=lambda gpu: gpu.name)
 def test_hints_are_of_the_template_distinct_and_survive_json(arch, m) -> None:
     for template, func in functions(Problem((2, 28, 28, 32), 48, m)):
-        policy = CudaPolicy(func, arch)
+        policy = policy_of(func, arch)
         hints = policy.emit_config(100)
         assert policy.reason is None and {h.template for h in hints} == {template}
         assert len({h.config_id for h in hints}) == len(hints) >= 6
@@ -49,7 +55,7 @@ def test_all_that_is_proposed_applies(shape, outputs) -> None:
         found = winograd_hints(func, H200)
         assert found
         for ranked in found:
-            apply_gpu_hint(func, ranked.hint)
+            emit(func, ranked.hint)
 
 
 def test_odd_channels_have_no_vectors() -> None:
@@ -79,7 +85,7 @@ def test_large_products_are_of_plain_threads(size) -> None:
     points, tiles, channels, outputs = size
     operands = ((points, tiles, channels), F), ((points, channels, outputs), F)
     func = computed(winograd_product, *operands)
-    policy = CudaPolicy(func, H200)
+    policy = policy_of(func, H200)
     best = policy.ranked[0].hint
     assert best.template == "simt_matmul" and best.split_k == 1
     rate = 2e-6 * points * tiles * channels * outputs / H200.microseconds(policy.cycles)

@@ -24,48 +24,45 @@ from tvmopt.kernels.cpu.common.stage import (
     vectorizes_well,
 )
 from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.template import Template
 
 # Shortest vector, in elements, that is worth it.
 _SHORTEST = 4
 
 
-class ColumnReduction(Template):
-    """Parallel over vectors of columns; all blocks of the function run vector by vector."""
+NAME = "column_reduction"
 
-    name = "column_reduction"
 
-    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None unless its blocks share columns that lie innermost.
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None unless its blocks share columns that lie innermost.
 
-        Before -> after, for a softmax over the channels of 19 x 64 x 64::
+    Before -> after, for a softmax over the channels of 19 x 64 x 64::
 
-            for y, x: for c: max[y, x] = max(max[y, x], X[c, y, x])
-            for c, y, x: e[c, y, x] = exp(X[c, y, x] - max[y, x])
-            for y, x: for c: sum[y, x] += e[c, y, x]
-            for c, y, x: Y[c, y, x] = e[c, y, x] / sum[y, x]
+        for y, x: for c: max[y, x] = max(max[y, x], X[c, y, x])
+        for c, y, x: e[c, y, x] = exp(X[c, y, x] - max[y, x])
+        for y, x: for c: sum[y, x] += e[c, y, x]
+        for c, y, x: Y[c, y, x] = e[c, y, x] / sum[y, x]
 
-            for yx in T.parallel(128):
-                for c: for v in T.vectorized(32): max[yx * 32 + v] = ...
-                for c: for v in T.vectorized(32): e[c, yx * 32 + v] = ...
-                for c: for v in T.vectorized(32): sum[yx * 32 + v] += ...
-                for c: for v in T.vectorized(32): Y[c, yx * 32 + v] = ...
-        """
-        prepared = inlined_reductions(func)
-        if prepared is None:
-            return None
-        sch, _ = prepared
-        blocks = all_facts(sch)
-        columns = _shared_columns(blocks)
-        if columns == 0:
-            return None
-        length = _vector_length(blocks, columns, hint)
-        if length < _SHORTEST:
-            return None
-        for facts in blocks:
-            _collapse(sch, facts, columns)
-        _run_by_vectors(sch, length, hint)
-        return sch
+        for yx in T.parallel(128):
+            for c: for v in T.vectorized(32): max[yx * 32 + v] = ...
+            for c: for v in T.vectorized(32): e[c, yx * 32 + v] = ...
+            for c: for v in T.vectorized(32): sum[yx * 32 + v] += ...
+            for c: for v in T.vectorized(32): Y[c, yx * 32 + v] = ...
+    """
+    prepared = inlined_reductions(func)
+    if prepared is None:
+        return None
+    sch, _ = prepared
+    blocks = all_facts(sch)
+    columns = _shared_columns(blocks)
+    if columns == 0:
+        return None
+    length = _vector_length(blocks, columns, hint)
+    if length < _SHORTEST:
+        return None
+    for facts in blocks:
+        _collapse(sch, facts, columns)
+    _run_by_vectors(sch, length, hint)
+    return sch
 
 
 def _shared_columns(blocks: list[BlockFacts]) -> int:

@@ -28,7 +28,6 @@ from tvmopt.kernels.cpu.common.stage import (
     vector_length,
 )
 from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.template import Template
 
 # Instructions, roughly, to load a vector of odd length or of elements apart.
 _PIECEWISE_LOAD = 6
@@ -64,40 +63,28 @@ class Tile:
     rows_inside: bool
 
 
-class Contraction(Template):
-    """Register-tile the only reduction block; fuse what follows it into the tile.
-
-    Args:
-        pack: Whether operands may be copied into a better layout first. The rule without is for
-            functions whose accesses TVM's layout primitives refuse.
-    """
-
-    def __init__(self, pack: bool = True) -> None:
-        self._pack = pack
-        self.name = "contraction" if pack else "contraction_in_place"
-
-    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None when it is not one plain reduction of that kind."""
-        found = only_reduction(func)
-        if found is None:
-            return None
-        sch, anchor = found
-        if self._pack:
-            pack_operands(sch, anchor, hint.arch)
-        if choose_tile(block_facts(sch, anchor), hint.arch) is None:
-            return None
-        epilogue = find_epilogue(sch, anchor)
-        fused = {sch.get(anchor).name_hint, sch.get(epilogue).name_hint}
-        stages = [sch.get(b).name_hint for b in leaf_blocks(sch)]
-        _collapse_vector_axes(sch, anchor, epilogue)
-        tile = choose_tile(block_facts(sch, anchor), hint.arch)
-        if tile is None:
-            return None
-        schedule_tile(sch, anchor, epilogue, tile, self._pack, hint)
-        for name in stages:
-            if name not in fused:
-                schedule_injective(sch, sch.get_sblock(name), hint)
-        return sch
+def emit(func: tirx.PrimFunc, hint: CpuHint, pack: bool = True) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None when it is not one plain reduction of that kind."""
+    found = only_reduction(func)
+    if found is None:
+        return None
+    sch, anchor = found
+    if pack:
+        pack_operands(sch, anchor, hint.arch)
+    if choose_tile(block_facts(sch, anchor), hint.arch) is None:
+        return None
+    epilogue = find_epilogue(sch, anchor)
+    fused = {sch.get(anchor).name_hint, sch.get(epilogue).name_hint}
+    stages = [sch.get(b).name_hint for b in leaf_blocks(sch)]
+    _collapse_vector_axes(sch, anchor, epilogue)
+    tile = choose_tile(block_facts(sch, anchor), hint.arch)
+    if tile is None:
+        return None
+    schedule_tile(sch, anchor, epilogue, tile, pack, hint)
+    for name in stages:
+        if name not in fused:
+            schedule_injective(sch, sch.get_sblock(name), hint)
+    return sch
 
 
 def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:

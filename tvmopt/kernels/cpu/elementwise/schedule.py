@@ -13,20 +13,16 @@ from tvmopt.kernels.analysis import block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.stage import inline_injective
 from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.template import Template
+
+NAME = "elementwise"
 
 
-class Elementwise(Template):
-    """Inline all, then parallelise and vectorise what is left."""
-
-    name = "elementwise"
-
-    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None when it holds a reduction."""
-        sch = s_tir.Schedule(IRModule({"main": func}))
-        if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
-            return None
-        inline_injective(sch)
-        for block in leaf_blocks(sch):
-            schedule_injective(sch, block, hint, cut=True)
-        return sch
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None when it holds a reduction."""
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
+        return None
+    inline_injective(sch)
+    for block in leaf_blocks(sch):
+        schedule_injective(sch, block, hint, cut=True)
+    return sch

@@ -14,25 +14,21 @@ from tvmopt.kernels.analysis import block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.stage import parallelize, vector_length, vectorizes_well
 from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.template import Template
+
+NAME = "fallback"
 
 
-class Fallback(Template):
-    """Parallel outer loops and a vectorised inner loop, block by block."""
-
-    name = "fallback"
-
-    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule each block of ``func`` as far as TVM lets it."""
-        sch = s_tir.Schedule(IRModule({"main": func}))
-        for name in [sch.get(block).name_hint for block in leaf_blocks(sch)]:
-            attempt = sch.copy()
-            try:
-                _schedule_block(attempt, attempt.get_sblock(name), hint)
-            except ScheduleError:
-                continue
-            sch = attempt
-        return sch
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    """Schedule each block of ``func`` as far as TVM lets it."""
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    for name in [sch.get(block).name_hint for block in leaf_blocks(sch)]:
+        attempt = sch.copy()
+        try:
+            _schedule_block(attempt, attempt.get_sblock(name), hint)
+        except ScheduleError:
+            continue
+        sch = attempt
+    return sch
 
 
 def _schedule_block(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.contraction_form import Form
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
-from tvmopt.kernels.cpu.matrix_tile.schedule import MatrixTile, shaped
+from tvmopt.kernels.cpu.matrix_tile.schedule import NAME, shaped
 from tvmopt.kernels.cpu.register_tile.configs import loop_orders
 from tvmopt.kernels.cpu.register_tile.cost import RegisterTileModel
-from tvmopt.kernels.cpu.register_tile.form import Form
 from tvmopt.kernels.ranked import Ranked
 
 _MOST_ROWS, _COLUMNS = 16, 16
@@ -19,7 +19,7 @@ _MOST_ROWS, _COLUMNS = 16, 16
 _LINES, _STEP = 2.0, 4.0
 
 
-def matrix_tile_hints(form: Form, arch: CpuArch) -> list[Ranked]:
+def matrix_tile_hints(form: Form, arch: CpuArch) -> list[Ranked[CpuHint]]:
     """Every sensible configuration of ``form``, unordered; none where ``arch`` has no tiles."""
     tile = form.tile(arch)
     if tile is None:
@@ -55,7 +55,7 @@ def _hints(form: Form, tile: TileIntrinsic, arch: CpuArch) -> Iterator[CpuHint]:
             orders = loop_orders(extents, block, rows, columns, bool(form.producers), arch)
             for order, parallel, stage in orders:
                 yield CpuHint(
-                    MatrixTile.name,
+                    NAME,
                     arch,
                     block=tuple(block),
                     order=order,

@@ -14,6 +14,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import block_facts
+from tvmopt.kernels.cpu.common.contraction_form import Form, prepare
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.nest import (
     PREPROC,
@@ -27,76 +28,72 @@ from tvmopt.kernels.cpu.common.nest import (
 from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
-from tvmopt.kernels.cpu.register_tile.form import Form, prepare
-from tvmopt.kernels.cpu.template import Template
 
 _COLUMNS = 16
 _MOST_ROWS = 16
 
 
-class MatrixTile(Template):
-    """A block of tiles in tile registers, its weight packed."""
+NAME = "matrix_tile"
 
-    name = "matrix_tile"
 
-    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    """Schedule ``func`` as ``hint`` says; None when the template does not fit.
 
-        Before -> after, for a block of 2 x 2 tiles of 16 rows and 64 bytes of the reduction::
+    Before -> after, for a block of 2 x 2 tiles of 16 rows and 64 bytes of the reduction::
 
-            for m, n: for k: acc[m, n] += A[m, k] * B[k, n]
-            for m, n: Y[m, n] = requantise(acc[m, n])
+        for m, n: for k: acc[m, n] += A[m, k] * B[k, n]
+        for m, n: Y[m, n] = requantise(acc[m, n])
 
-            for no, mo in T.parallel(...):
-                zero(tiles)
-                for k: multiply(tiles, A[mo * 32, k * 64], P[no * 2, k * 16, 0, 0])
-                store(tiles, S)
-                for mi in T.unroll(32): for v in T.vectorized(32): Y[...] = requantise(S[mi, v])
-        """
-        form = prepare_matrix(func)
-        if form is None or not fits(hint, form.extents) or any(hint.task):
-            return None
-        tile = shaped(form, hint)
-        if tile is None:
-            return None
-        sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
-        facts = form.facts
-        multiples = [1] * len(facts.axes)
-        for i, size in zip(facts.spatial, hint.block, strict=True):
-            multiples[i] = size
-        copy = copy_weight(sch, anchor, form.weight, multiples)
-        tile = _pack(sch, anchor, copy, form.contiguous, tile, hint)
-        sch.set_scope(anchor, 0, "global")
-        stored = sch.cache_write(anchor, 0, "local")
-        facts = block_facts(sch, anchor)
-        loops = sch.get_loops(anchor)
-        outer, inner = [], []
-        for i, size in zip(facts.spatial, hint.block, strict=True):
-            around, within = sch.split(loops[i], [None, size])
-            outer.append(around)
-            inner.append(within)
-        reduction = [loops[i] for i in facts.reduction]
-        last = facts.reduction.index(form.contiguous)
-        reduction[last], products = sch.split(reduction[last], [None, tile.block_k])
-        units = unit_loops(facts, loops)
-        around = [*units, *(outer[position] for position in hint.order)]
-        single = [loop for loop, size in zip(inner, hint.block, strict=True) if size == 1]
-        tiled = [loop for loop, size in zip(inner, hint.block, strict=True) if size > 1]
-        sch.reorder(*around, *single, *reduction, *tiled, products)
-        depth = len(around)
-        sch.reverse_compute_at(stored, around[-1], preserve_unit_loops=True)
-        sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
-        finish = sch.get_loops(epilogue)[depth:]
-        unroll_and_vectorize(sch, finish[-1:])
-        place_producers(sch, anchor, around, len(units), hint)
-        run_in_parallel(sch, around[: len(units) + hint.parallel] if hint.parallel else [])
-        block = sch.blockize(tiled[0])
-        init = sch.decompose_reduction(block, reduction[0])
-        sch.tensorize(init, tile.zero)
-        sch.tensorize(block, tile.multiply)
-        sch.tensorize(sch.get_loops(stored)[-len(tiled)], tile.store)
-        schedule_rest(sch, hint)
-        return sch
+        for no, mo in T.parallel(...):
+            zero(tiles)
+            for k: multiply(tiles, A[mo * 32, k * 64], P[no * 2, k * 16, 0, 0])
+            store(tiles, S)
+            for mi in T.unroll(32): for v in T.vectorized(32): Y[...] = requantise(S[mi, v])
+    """
+    form = prepare_matrix(func)
+    if form is None or not fits(hint, form.extents) or any(hint.task):
+        return None
+    tile = shaped(form, hint)
+    if tile is None:
+        return None
+    sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
+    facts = form.facts
+    multiples = [1] * len(facts.axes)
+    for i, size in zip(facts.spatial, hint.block, strict=True):
+        multiples[i] = size
+    copy = copy_weight(sch, anchor, form.weight, multiples)
+    tile = _pack(sch, anchor, copy, form.contiguous, tile, hint)
+    sch.set_scope(anchor, 0, "global")
+    stored = sch.cache_write(anchor, 0, "local")
+    facts = block_facts(sch, anchor)
+    loops = sch.get_loops(anchor)
+    outer, inner = [], []
+    for i, size in zip(facts.spatial, hint.block, strict=True):
+        around, within = sch.split(loops[i], [None, size])
+        outer.append(around)
+        inner.append(within)
+    reduction = [loops[i] for i in facts.reduction]
+    last = facts.reduction.index(form.contiguous)
+    reduction[last], products = sch.split(reduction[last], [None, tile.block_k])
+    units = unit_loops(facts, loops)
+    around = [*units, *(outer[position] for position in hint.order)]
+    single = [loop for loop, size in zip(inner, hint.block, strict=True) if size == 1]
+    tiled = [loop for loop, size in zip(inner, hint.block, strict=True) if size > 1]
+    sch.reorder(*around, *single, *reduction, *tiled, products)
+    depth = len(around)
+    sch.reverse_compute_at(stored, around[-1], preserve_unit_loops=True)
+    sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
+    finish = sch.get_loops(epilogue)[depth:]
+    unroll_and_vectorize(sch, finish[-1:])
+    place_producers(sch, anchor, around, len(units), hint)
+    run_in_parallel(sch, around[: len(units) + hint.parallel] if hint.parallel else [])
+    block = sch.blockize(tiled[0])
+    init = sch.decompose_reduction(block, reduction[0])
+    sch.tensorize(init, tile.zero)
+    sch.tensorize(block, tile.multiply)
+    sch.tensorize(sch.get_loops(stored)[-len(tiled)], tile.store)
+    schedule_rest(sch, hint)
+    return sch
 
 
 def prepare_matrix(func: tirx.PrimFunc) -> Form | None:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.contraction_form import Form
 from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.register_tile.cost import RegisterTileModel
-from tvmopt.kernels.cpu.register_tile.form import Form
-from tvmopt.kernels.cpu.register_tile.schedule import RegisterTile
+from tvmopt.kernels.cpu.register_tile.schedule import NAME
 from tvmopt.kernels.ranked import Ranked
 
 # Share of the lanes that must be in use, unless no width does better.
@@ -29,7 +29,7 @@ _MOST_REPEATS = 64
 _RESIDENT, _PARTS = 0.7, (0.125, 0.25, 0.5)
 
 
-def register_tile_hints(form: Form, arch: CpuArch) -> list[Ranked]:
+def register_tile_hints(form: Form, arch: CpuArch) -> list[Ranked[CpuHint]]:
     """Every sensible configuration of ``form``, unordered."""
     model = RegisterTileModel(form, arch)
     return [model.rank(hint) for hint in _hints(form, arch)]
@@ -63,7 +63,7 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[CpuHint]:
                 counts = [math.ceil(e / b) for e, b in zip(sizes, block, strict=True)]
                 for rstep, accumulate in _steps(form, block, counts, order, around, arch):
                     yield CpuHint(
-                        RegisterTile.name,
+                        NAME,
                         arch,
                         block=tuple(block),
                         task=task,

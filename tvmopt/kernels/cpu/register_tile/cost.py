@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.contraction_form import Form
 from tvmopt.kernels.cpu.common.cost import (
     COPY,
     LAUNCH,
@@ -17,7 +18,6 @@ from tvmopt.kernels.cpu.common.cost import (
 )
 from tvmopt.kernels.cpu.common.region import Region
 from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.register_tile.form import Form
 from tvmopt.kernels.ranked import Ranked
 
 # Bytes that writing one byte drives out of a cache: its line is read first.
@@ -51,7 +51,7 @@ class RegisterTileModel:
         self._depth = form.depth(arch)
         self._inner = form.steps(arch)
 
-    def rank(self, hint: CpuHint) -> Ranked:
+    def rank(self, hint: CpuHint) -> Ranked[CpuHint]:
         """Modelled cycles of ``hint``, with what they are made of."""
         arch, block, extents = self._arch, hint.block, self._extents
         tiles, axes = self._loops(hint)

@@ -13,6 +13,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import Access, block_facts
+from tvmopt.kernels.cpu.common.contraction_form import prepare
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.nest import (
     PREPROC,
@@ -25,82 +26,77 @@ from tvmopt.kernels.cpu.common.nest import (
 from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import dot_named
-from tvmopt.kernels.cpu.register_tile.form import prepare
-from tvmopt.kernels.cpu.template import Template
+
+NAME = "register_tile"
 
 
-class RegisterTile(Template):
-    """A tile of accumulators in registers, its weight packed."""
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    """Schedule ``func`` as ``hint`` says; None when the template does not fit.
 
-    name = "register_tile"
+    Before -> after, for a tile of 6 rows x 2 vectors of 16::
 
-    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+        for m, n: for k: acc[m, n] += A[m, k] * B[k, n]
+        for m, n: Y[m, n] = relu(acc[m, n])
 
-        Before -> after, for a tile of 6 rows x 2 vectors of 16::
-
-            for m, n: for k: acc[m, n] += A[m, k] * B[k, n]
-            for m, n: Y[m, n] = relu(acc[m, n])
-
-            for no, mo in T.parallel(...):
-                for mi in T.unroll(6): for c in T.unroll(2): for v in T.vectorized(16): acc[...] = 0
-                for k:
-                    for mi in T.unroll(6): for c in T.unroll(2): for v in T.vectorized(16):
-                        acc[...] += A[m, k] * P[no, k, c * 16 + v]
-                for mi in T.unroll(6): for v in T.vectorized(32): Y[...] = ...
-        """
-        form = prepare(func)
-        if form is None or not fits(hint, form.extents) or any(hint.task[-1:]):
+        for no, mo in T.parallel(...):
+            for mi in T.unroll(6): for c in T.unroll(2): for v in T.vectorized(16): acc[...] = 0
+            for k:
+                for mi in T.unroll(6): for c in T.unroll(2): for v in T.vectorized(16):
+                    acc[...] += A[m, k] * P[no, k, c * 16 + v]
+            for mi in T.unroll(6): for v in T.vectorized(32): Y[...] = ...
+    """
+    form = prepare(func)
+    if form is None or not fits(hint, form.extents) or any(hint.task[-1:]):
+        return None
+    intrinsic = dot_named(hint.intrin) if hint.intrin else None
+    if intrinsic is not None and (intrinsic != form.dot(hint.arch) or hint.pack == "none"):
+        return None
+    sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
+    lanes = intrinsic.lanes if intrinsic else hint.arch.lanes(form.facts.dtype)
+    width = hint.block[-1]
+    if intrinsic:
+        split_reduction(sch, anchor, form.contiguous, intrinsic.depth)
+    _split_vector_axis(sch, anchor, epilogue, width)
+    facts = block_facts(sch, anchor)
+    operands = [r for r in facts.reads if r.strides[facts.spatial[-1]] != 0]
+    if len(operands) != 1:
+        return None  # a group boundary inside the tile
+    if hint.pack == "none":
+        if width % lanes or operands[0].strides[facts.spatial[-1]] != 1:
             return None
-        intrinsic = dot_named(hint.intrin) if hint.intrin else None
-        if intrinsic is not None and (intrinsic != form.dot(hint.arch) or hint.pack == "none"):
-            return None
-        sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
-        lanes = intrinsic.lanes if intrinsic else hint.arch.lanes(form.facts.dtype)
-        width = hint.block[-1]
-        if intrinsic:
-            split_reduction(sch, anchor, form.contiguous, intrinsic.depth)
-        _split_vector_axis(sch, anchor, epilogue, width)
+    else:
+        _pack(sch, anchor, operands[0], lanes, hint)
         facts = block_facts(sch, anchor)
-        operands = [r for r in facts.reads if r.strides[facts.spatial[-1]] != 0]
-        if len(operands) != 1:
-            return None  # a group boundary inside the tile
-        if hint.pack == "none":
-            if width % lanes or operands[0].strides[facts.spatial[-1]] != 1:
-                return None
-        else:
-            _pack(sch, anchor, operands[0], lanes, hint)
-            facts = block_facts(sch, anchor)
-        loops = sch.get_loops(anchor)
-        *others, tiles, place = facts.spatial
-        rows, outer, parts, ragged = [], [], [], []
-        for n, i in enumerate(others):
-            size = hint.task[n] if hint.task else 0
-            around, row = sch.split(loops[i], [None, hint.block[n]])
-            if size:
-                part, around = sch.split(around, [None, size // hint.block[n]])
-                parts.append(part)
-            elif facts.axes[i].extent % hint.block[n]:
-                ragged.append(around)
-            rows.append(row)
-            outer.append(around)
-        reduction = [loops[i] for i in facts.reduction]
-        dot = Dot(intrinsic, reduction.pop()) if intrinsic else None
-        schedule_nest(
-            sch,
-            anchor,
-            epilogue,
-            hint,
-            units=unit_loops(facts, loops),
-            outer=[*outer, loops[tiles], *parts],
-            reduction=reduction,
-            rows=rows,
-            vectors=sch.split(loops[place], [None, lanes]),
-            ragged=ragged,
-            dot=dot,
-        )
-        schedule_rest(sch, hint)
-        return sch
+    loops = sch.get_loops(anchor)
+    *others, tiles, place = facts.spatial
+    rows, outer, parts, ragged = [], [], [], []
+    for n, i in enumerate(others):
+        size = hint.task[n] if hint.task else 0
+        around, row = sch.split(loops[i], [None, hint.block[n]])
+        if size:
+            part, around = sch.split(around, [None, size // hint.block[n]])
+            parts.append(part)
+        elif facts.axes[i].extent % hint.block[n]:
+            ragged.append(around)
+        rows.append(row)
+        outer.append(around)
+    reduction = [loops[i] for i in facts.reduction]
+    dot = Dot(intrinsic, reduction.pop()) if intrinsic else None
+    schedule_nest(
+        sch,
+        anchor,
+        epilogue,
+        hint,
+        units=unit_loops(facts, loops),
+        outer=[*outer, loops[tiles], *parts],
+        reduction=reduction,
+        rows=rows,
+        vectors=sch.split(loops[place], [None, lanes]),
+        ragged=ragged,
+        dot=dot,
+    )
+    schedule_rest(sch, hint)
+    return sch
 
 
 def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, axis: int, depth: int) -> None:

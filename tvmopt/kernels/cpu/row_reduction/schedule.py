@@ -26,7 +26,6 @@ from tvmopt.kernels.cpu.common.stage import (
     vectorizes_well,
 )
 from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.template import Template
 
 # From this many elements a row on, several vectors of partial results hide the adder's latency.
 _LONG_ROW = 1024
@@ -36,30 +35,28 @@ _FOLD = 16
 _MATMUL_USES = 8
 
 
-class RowReduction(Template):
-    """Parallel over rows; within a row vectorised partial results and vectorised stages."""
+NAME = "row_reduction"
 
-    name = "row_reduction"
 
-    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None unless all its reductions run along memory."""
-        prepared = inlined_reductions(func)
-        if prepared is None:
-            return None
-        sch, reductions = prepared
-        found = [block_facts(sch, sch.get_sblock(name)) for name in reductions]
-        if not all(reduces_rows(facts, hint.arch) for facts in found):
-            return None
-        stages, rows = _rows(sch, reductions)
-        work = sum(f.work for f in all_facts(sch))
-        for block in leaf_blocks(sch):
-            if not sch.get_loops(block):
-                sch.add_unit_loop(block)  # rfactor refuses to work next to a block without loops
-        partials = [_split_into_lanes(sch, sch.get_sblock(name), hint.arch) for name in reductions]
-        for name in stages:
-            schedule_injective(sch, sch.get_sblock(name), hint)
-        _compute_at_rows(sch, stages, rows, [p for p in partials if p], work, hint)
-        return sch
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None unless all its reductions run along memory."""
+    prepared = inlined_reductions(func)
+    if prepared is None:
+        return None
+    sch, reductions = prepared
+    found = [block_facts(sch, sch.get_sblock(name)) for name in reductions]
+    if not all(reduces_rows(facts, hint.arch) for facts in found):
+        return None
+    stages, rows = _rows(sch, reductions)
+    work = sum(f.work for f in all_facts(sch))
+    for block in leaf_blocks(sch):
+        if not sch.get_loops(block):
+            sch.add_unit_loop(block)  # rfactor refuses to work next to a block without loops
+    partials = [_split_into_lanes(sch, sch.get_sblock(name), hint.arch) for name in reductions]
+    for name in stages:
+        schedule_injective(sch, sch.get_sblock(name), hint)
+    _compute_at_rows(sch, stages, rows, [p for p in partials if p], work, hint)
+    return sch
 
 
 def reduces_rows(facts: BlockFacts, arch: CpuArch) -> bool:

@@ -17,7 +17,6 @@ from tvmopt.kernels.analysis import Access, BlockFacts, block_facts
 from tvmopt.kernels.cpu.common.nest import find_epilogue, only_reduction, schedule_rest, unit_loops
 from tvmopt.kernels.cpu.common.stage import divisors, parallelize, vector_length
 from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.template import Template
 
 # Taps that may become straight-line code; elements between neighbours' windows.
 _MOST_TAPS, _MOST_STEP = 64, 4
@@ -25,66 +24,64 @@ _MOST_TAPS, _MOST_STEP = 64, 4
 _TILE_BYTES = 16 * 1024
 
 
-class StridedWindow(Template):
-    """A tile of rows: the input with its columns sorted by phase, then the window over it."""
+NAME = "strided_window"
 
-    name = "strided_window"
 
-    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None unless it is one reduction over overlapping windows.
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None unless it is one reduction over overlapping windows.
 
-        Before -> after, for 3 x 3 with stride 2, padded by 1::
+    Before -> after, for 3 x 3 with stride 2, padded by 1::
 
-            for c, y, x: P[c, y, x] = if_then_else(inside(y, x), X[c, y - 1, x - 1], -inf)
-            for c, y, x: for ky, kx: Y[c, y, x] = max(Y[c, y, x], P[c, 2 * y + ky, 2 * x + kx])
+        for c, y, x: P[c, y, x] = if_then_else(inside(y, x), X[c, y - 1, x - 1], -inf)
+        for c, y, x: for ky, kx: Y[c, y, x] = max(Y[c, y, x], P[c, 2 * y + ky, 2 * x + kx])
 
-            for c, yo in T.parallel(...):
-                for y: for ph: for x in T.vectorized(57): P[c, y, ph, x] = -inf
-                for y: for xo:
-                    for v in T.vectorized(32): row[v] = X[c, y - 1, xo * 32 + v]
-                    for ph in T.unroll(2): for v in T.vectorized(16):
-                        P[c, y, 1 - ph, xo * 16 + v + ph] = row[2 * v + ph]
-                for y, xo: for ky, kx in T.unroll(9): for v in T.vectorized(56):
-                    Y[...] = max(Y[...], P[c, 2 * y + ky, kx % 2, xo * 56 + v + kx // 2])
-        """
-        found = only_reduction(func)
-        if found is None:
-            return None
-        sch, anchor = found
-        facts = block_facts(sch, anchor)
-        step, lanes = _step(facts), hint.arch.lanes(facts.dtype)
-        if step == 0:
-            return None
-        rows, columns = facts.spatial[-2:]
-        width = vector_length(facts.axes[columns].extent, lanes, hint.vectors)
-        if width < 4:
-            return None
-        epilogue = find_epilogue(sch, anchor)
-        data = _data(sch, anchor)
-        if data is None:
-            return None
-        loops = sch.get_loops(anchor)
-        row, in_tile = sch.split(loops[rows], [None, _row_tile(facts)])
-        column, vector = sch.split(loops[columns], [None, width])
-        head = [*unit_loops(facts, loops), *(loops[i] for i in facts.spatial[:-2]), row]
-        taps = [loops[i] for i in facts.reduction]
-        sch.reorder(*head, in_tile, column, *taps, vector)
-        sch.reverse_compute_at(epilogue, column, preserve_unit_loops=True)
-        sch.compute_at(data, row, preserve_unit_loops=True)
-        if not _sort_columns(sch, data, step, lanes):
-            return None
-        if block_facts(sch, anchor).reads[0].strides[columns] != 1:
-            return None  # the columns are part of another dimension
-        sch.vectorize(sch.get_loops(epilogue)[-1])
-        sch.vectorize(vector)
-        for tap in taps:
-            sch.unroll(tap)
-        parallelize(sch, head, hint, facts.work)
-        # Last, because TVM proves no loop around a reduction parallel once its init is apart.
-        init = sch.decompose_reduction(anchor, taps[0])
-        sch.vectorize(sch.get_loops(init)[-1])
-        schedule_rest(sch, hint)
-        return sch
+        for c, yo in T.parallel(...):
+            for y: for ph: for x in T.vectorized(57): P[c, y, ph, x] = -inf
+            for y: for xo:
+                for v in T.vectorized(32): row[v] = X[c, y - 1, xo * 32 + v]
+                for ph in T.unroll(2): for v in T.vectorized(16):
+                    P[c, y, 1 - ph, xo * 16 + v + ph] = row[2 * v + ph]
+            for y, xo: for ky, kx in T.unroll(9): for v in T.vectorized(56):
+                Y[...] = max(Y[...], P[c, 2 * y + ky, kx % 2, xo * 56 + v + kx // 2])
+    """
+    found = only_reduction(func)
+    if found is None:
+        return None
+    sch, anchor = found
+    facts = block_facts(sch, anchor)
+    step, lanes = _step(facts), hint.arch.lanes(facts.dtype)
+    if step == 0:
+        return None
+    rows, columns = facts.spatial[-2:]
+    width = vector_length(facts.axes[columns].extent, lanes, hint.vectors)
+    if width < 4:
+        return None
+    epilogue = find_epilogue(sch, anchor)
+    data = _data(sch, anchor)
+    if data is None:
+        return None
+    loops = sch.get_loops(anchor)
+    row, in_tile = sch.split(loops[rows], [None, _row_tile(facts)])
+    column, vector = sch.split(loops[columns], [None, width])
+    head = [*unit_loops(facts, loops), *(loops[i] for i in facts.spatial[:-2]), row]
+    taps = [loops[i] for i in facts.reduction]
+    sch.reorder(*head, in_tile, column, *taps, vector)
+    sch.reverse_compute_at(epilogue, column, preserve_unit_loops=True)
+    sch.compute_at(data, row, preserve_unit_loops=True)
+    if not _sort_columns(sch, data, step, lanes):
+        return None
+    if block_facts(sch, anchor).reads[0].strides[columns] != 1:
+        return None  # the columns are part of another dimension
+    sch.vectorize(sch.get_loops(epilogue)[-1])
+    sch.vectorize(vector)
+    for tap in taps:
+        sch.unroll(tap)
+    parallelize(sch, head, hint, facts.work)
+    # Last, because TVM proves no loop around a reduction parallel once its init is apart.
+    init = sch.decompose_reduction(anchor, taps[0])
+    sch.vectorize(sch.get_loops(init)[-1])
+    schedule_rest(sch, hint)
+    return sch
 
 
 def _step(facts: BlockFacts) -> int:

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.hint import INLINED, CpuHint
 from tvmopt.kernels.cpu.window.cost import WindowModel
-from tvmopt.kernels.cpu.window.schedule import MOST_UNROLLED, Window, WindowForm
+from tvmopt.kernels.cpu.window.schedule import MOST_UNROLLED, NAME, WindowForm
 from tvmopt.kernels.ranked import Ranked
 
 _GOOD_USE = 0.7
 
 
-def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked]:
+def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked[CpuHint]]:
     """Every sensible configuration of ``form``, unordered."""
     model = WindowModel(form, arch)
     return [model.rank(hint) for hint in _hints(form, arch)]
@@ -30,7 +30,7 @@ def _hints(form: WindowForm, arch: CpuArch) -> Iterator[CpuHint]:
                     stages = [INLINED] if around else _stages(form, order, parallel)
                     for stage in stages:
                         yield CpuHint(
-                            Window.name,
+                            NAME,
                             arch,
                             block=block,
                             order=order,

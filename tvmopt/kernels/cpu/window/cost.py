@@ -38,7 +38,7 @@ class WindowModel:
         self._regions = [Region(read, facts) for read in facts.reads]
         self._whole = sum(region.bytes(self._extents) for region in self._regions)
 
-    def rank(self, hint: CpuHint) -> Ranked:
+    def rank(self, hint: CpuHint) -> Ranked[CpuHint]:
         """Modelled cycles of ``hint``, with what they are made of."""
         arch, block = self._arch, hint.block
         tiles = [math.ceil(e / b) for e, b in zip(self._extents, block, strict=True)]

@@ -25,7 +25,6 @@ from tvmopt.kernels.cpu.common.nest import (
 )
 from tvmopt.kernels.cpu.common.stage import inline_read_once
 from tvmopt.kernels.cpu.hint import INLINED, CpuHint
-from tvmopt.kernels.cpu.template import Template
 
 # Multiply-adds of one vector that a tile may hold as straight-line code.
 MOST_UNROLLED = 256
@@ -111,54 +110,51 @@ def _only_pads(block: s_tir.SBlock) -> bool:
     return all(isinstance(branch, plain) for branch in value.args[1:])
 
 
-class Window(Template):
-    """A tile of neighbouring outputs, several channels a vector."""
+NAME = "window"
 
-    name = "window"
 
-    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    """Schedule ``func`` as ``hint`` says; None when the template does not fit.
 
-        Before -> after, for a 3 x 3 depthwise convolution, tiles of 4 outputs of 32 channels::
+    Before -> after, for a 3 x 3 depthwise convolution, tiles of 4 outputs of 32 channels::
 
-            for y, x, c: for ky, kx: acc[y, x, c] += X[y + ky, x + kx, c] * W[ky, kx, c]
-            for y, x, c: Y[y, x, c] = relu(acc[y, x, c])
+        for y, x, c: for ky, kx: acc[y, x, c] += X[y + ky, x + kx, c] * W[ky, kx, c]
+        for y, x, c: Y[y, x, c] = relu(acc[y, x, c])
 
-            for y, xo in T.parallel(...): for co:
-                for ky in T.unroll(3): for kx in T.unroll(3):
-                    for xi in T.unroll(4): for c in T.unroll(2): for v in T.vectorized(16): ...
-                for xi in T.unroll(4): for v in T.vectorized(32): Y[...] = ...
-        """
-        form = prepare_window(func)
-        inlined = hint.stage == INLINED
-        placed = dataclasses.replace(hint, stage=0) if inlined else hint
-        if form is None or hint.task or not fits(placed, form.extents):
-            return None
-        if inlined and not form.inlines:
-            return None
-        sch, anchor, facts = form.sch, form.anchor, form.facts
-        for name in form.producers if inlined else ():
-            sch.compute_inline(sch.get_sblock(name))
-        lanes = form.vector(hint.block[-1], hint.arch, around=inlined)
-        loops = sch.get_loops(anchor)
-        split = [
-            sch.split(loops[i], [None, size])
-            for i, size in zip(facts.spatial, hint.block, strict=True)
-        ]
-        vectors = [split[-1][1]]
-        if hint.block[-1] % lanes == 0:
-            vectors = list(sch.split(vectors[0], [None, lanes]))
-        schedule_nest(
-            sch,
-            anchor,
-            form.epilogue,
-            placed,
-            units=unit_loops(facts, loops),
-            outer=[outer for outer, _ in split],
-            reduction=[loops[i] for i in facts.reduction],
-            rows=[inner for _, inner in split[:-1]],
-            vectors=vectors,
-            unroll_reduction=form.unrolled_taps > 0,
-        )
-        schedule_rest(sch, hint)
-        return sch
+        for y, xo in T.parallel(...): for co:
+            for ky in T.unroll(3): for kx in T.unroll(3):
+                for xi in T.unroll(4): for c in T.unroll(2): for v in T.vectorized(16): ...
+            for xi in T.unroll(4): for v in T.vectorized(32): Y[...] = ...
+    """
+    form = prepare_window(func)
+    inlined = hint.stage == INLINED
+    placed = dataclasses.replace(hint, stage=0) if inlined else hint
+    if form is None or hint.task or not fits(placed, form.extents):
+        return None
+    if inlined and not form.inlines:
+        return None
+    sch, anchor, facts = form.sch, form.anchor, form.facts
+    for name in form.producers if inlined else ():
+        sch.compute_inline(sch.get_sblock(name))
+    lanes = form.vector(hint.block[-1], hint.arch, around=inlined)
+    loops = sch.get_loops(anchor)
+    split = [
+        sch.split(loops[i], [None, size]) for i, size in zip(facts.spatial, hint.block, strict=True)
+    ]
+    vectors = [split[-1][1]]
+    if hint.block[-1] % lanes == 0:
+        vectors = list(sch.split(vectors[0], [None, lanes]))
+    schedule_nest(
+        sch,
+        anchor,
+        form.epilogue,
+        placed,
+        units=unit_loops(facts, loops),
+        outer=[outer for outer, _ in split],
+        reduction=[loops[i] for i in facts.reduction],
+        rows=[inner for _, inner in split[:-1]],
+        vectors=vectors,
+        unroll_reduction=form.unrolled_taps > 0,
+    )
+    schedule_rest(sch, hint)
+    return sch

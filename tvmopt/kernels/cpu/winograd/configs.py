@@ -10,13 +10,13 @@ from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.winograd.cost import WinogradModel
-from tvmopt.kernels.cpu.winograd.schedule import Winograd, WinogradForm, channel_vector
+from tvmopt.kernels.cpu.winograd.schedule import NAME, WinogradForm, channel_vector
 from tvmopt.kernels.ranked import Ranked
 
 _MOST_VECTORS = 4
 
 
-def winograd_hints(form: WinogradForm, arch: CpuArch) -> list[Ranked]:
+def winograd_hints(form: WinogradForm, arch: CpuArch) -> list[Ranked[CpuHint]]:
     """Every sensible configuration of ``form``, unordered."""
     model = WinogradModel(form, arch)
     return [model.rank(hint) for hint in _hints(form, arch)]
@@ -36,7 +36,7 @@ def _hints(form: WinogradForm, arch: CpuArch) -> Iterator[CpuHint]:
                 for order in ((0, 1, 2),) if one else ((0, 1, 2), (2, 0, 1)):
                     for stage in (0, 1):
                         yield CpuHint(
-                            Winograd.name,
+                            NAME,
                             arch,
                             block=(*rows, width),
                             task=task,

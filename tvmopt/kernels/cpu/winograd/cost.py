@@ -39,7 +39,7 @@ class WinogradModel:
         self._itemsize = form.facts.write.buffer.dtype.itemsize
         self._points = (form.m + 2) ** 2
 
-    def rank(self, hint: CpuHint) -> Ranked:
+    def rank(self, hint: CpuHint) -> Ranked[CpuHint]:
         """Modelled cycles of ``hint``, with what they are made of."""
         form, arch, points, size = self._form, self._arch, self._points, self._itemsize
         tiles_y, tiles_x, outputs = form.extents

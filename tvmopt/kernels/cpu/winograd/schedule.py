@@ -19,7 +19,6 @@ from tvmopt.kernels.cpu.common.nest import PREPROC, is_constant, unroll_and_vect
 from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
-from tvmopt.kernels.cpu.template import Template
 
 #: Annotation of the products' block; its value is the tile size (see ``transform/winograd.py``).
 WINOGRAD_ATTR = "tvmopt.winograd"
@@ -117,44 +116,42 @@ def prepare_winograd(func: tirx.PrimFunc) -> WinogradForm | None:
     )
 
 
-class Winograd(Template):
-    """Tasks of tiles and channels, each with its transforms."""
+NAME = "winograd"
 
-    name = "winograd"
 
-    def apply(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    """Schedule ``func`` as ``hint`` says; None when the template does not fit.
 
-        ``hint.block`` is the register tile of the products, ``hint.task`` what one task computes,
-        both in tiles along y, tiles along x, output channels. ``hint.order`` gives the order of the
-        tasks, ``hint.stage`` where the data is transformed: 0 before all tasks, 1 in each.
+    ``hint.block`` is the register tile of the products, ``hint.task`` what one task computes,
+    both in tiles along y, tiles along x, output channels. ``hint.order`` gives the order of the
+    tasks, ``hint.stage`` where the data is transformed: 0 before all tasks, 1 in each.
 
-        Before -> after::
+    Before -> after::
 
-            for i, j, y, x, c: V[i, j, y, x, c] = (bt d bt.T)[i, j]
-            for i, j, y, x, o: for c: M[i, j, y, x, o] += V[i, j, y, x, c] * U[i, j, c, o]
-            for y, x, o: Y[y, x, o] = relu((at M at.T)[y % m, x % m])
+        for i, j, y, x, c: V[i, j, y, x, c] = (bt d bt.T)[i, j]
+        for i, j, y, x, o: for c: M[i, j, y, x, o] += V[i, j, y, x, c] * U[i, j, c, o]
+        for y, x, o: Y[y, x, o] = relu((at M at.T)[y % m, x % m])
 
-            for yt, xt, ot in T.parallel(...):
-                for y, x, c: for i, j in T.unroll(...): for v in T.vectorized(16): V[...] = ...
-                for i, j, y, x, o: acc = 0; for c: acc += V[...] * P[...]; M[...] = acc
-                for y, x, o: for i, j in T.unroll(...): for v in T.vectorized(16): Y[...] = ...
-        """
-        form = prepare_winograd(func)
-        if form is None or not _fits(form, hint):
-            return None
-        sch = form.sch
-        vector = channel_vector(form.extents[2], hint.arch.lanes(form.facts.dtype))
-        _pack(sch, form.product, hint.block[-1], hint.pack)
-        tasks = _schedule_out(form, hint, vector)
-        products = _schedule_product(form, hint, vector, tasks)
-        _schedule_data(form, hint, tasks)
-        if hint.parallel:
-            sch.parallel(sch.fuse(*tasks))
-        # Last, because TVM proves no loop around a reduction parallel once its init is apart.
-        init = sch.decompose_reduction(form.product, products)
-        unroll_and_vectorize(sch, sch.get_loops(init)[-4:])
-        return sch
+        for yt, xt, ot in T.parallel(...):
+            for y, x, c: for i, j in T.unroll(...): for v in T.vectorized(16): V[...] = ...
+            for i, j, y, x, o: acc = 0; for c: acc += V[...] * P[...]; M[...] = acc
+            for y, x, o: for i, j in T.unroll(...): for v in T.vectorized(16): Y[...] = ...
+    """
+    form = prepare_winograd(func)
+    if form is None or not _fits(form, hint):
+        return None
+    sch = form.sch
+    vector = channel_vector(form.extents[2], hint.arch.lanes(form.facts.dtype))
+    _pack(sch, form.product, hint.block[-1], hint.pack)
+    tasks = _schedule_out(form, hint, vector)
+    products = _schedule_product(form, hint, vector, tasks)
+    _schedule_data(form, hint, tasks)
+    if hint.parallel:
+        sch.parallel(sch.fuse(*tasks))
+    # Last, because TVM proves no loop around a reduction parallel once its init is apart.
+    init = sch.decompose_reduction(form.product, products)
+    unroll_and_vectorize(sch, sch.get_loops(init)[-4:])
+    return sch
 
 
 def _fits(form: WinogradForm, hint: CpuHint) -> bool:

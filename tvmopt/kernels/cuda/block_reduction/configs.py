@@ -9,11 +9,11 @@ from tvm import s_tir
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
-from tvmopt.kernels.cuda.block_reduction.schedule import along_reduction, side_by_side
+from tvmopt.kernels.cuda.block_reduction.schedule import NAME, along_reduction, side_by_side
 from tvmopt.kernels.cuda.common.steps import spatial_extent, widest
 from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
-from tvmopt.kernels.cuda.elementwise.configs import traffic
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.ranked import Ranked
 
@@ -30,7 +30,7 @@ _SECTOR = 32.0
 _UNSURE = 1.25
 
 
-def block_reduction_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked]:
+def block_reduction_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """Configurations of ``gpu_block_reduction``, best first; none where sums are many or short.
 
     Args:
@@ -61,7 +61,7 @@ def block_reduction_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked]:
         if min(f.reduced for f in sums) < share or (parts > 1 and unroll > 1):
             continue
         hint = CudaHint(
-            "gpu_block_reduction", arch, thread=(place,), reduce_threads=share, split_k=parts,
+            NAME, arch, thread=(place,), reduce_threads=share, split_k=parts,
             options=(("unroll", unroll),),
         )  # fmt: skip
         cycles = sum(_kernels(facts, hint, work[facts.name]) for facts in blocks)

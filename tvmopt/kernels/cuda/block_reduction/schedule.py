@@ -25,48 +25,45 @@ from tvmopt.kernels.cuda.common.steps import (
 )
 from tvmopt.kernels.cuda.elementwise.schedule import schedule_elementwise
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.template import GpuTemplate
 
 # Elements from which on what follows the sums is moved by vectors, and bytes of one.
 _LARGE, _VECTOR = 2**16, 16
 _THREADS = 256
 
 
-class GpuBlockReduction(GpuTemplate):
-    """Threads of a block share a sum, and so do blocks; all else is a kernel of one pass."""
+NAME = "gpu_block_reduction"
 
-    name = "gpu_block_reduction"
 
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None where it sums nothing up.
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None where it sums nothing up.
 
-        Before -> after, with 256 threads a sum and 4 parts of it::
+    Before -> after, with 256 threads a sum and 4 parts of it::
 
-            for c: for n, h, w: s[c] += X[n, c, h, w]
+        for c: for n, h, w: s[c] += X[n, c, h, w]
 
-            for b in blockIdx.x, t in threadIdx.x:
-                for step: part[b % 4, b // 4] += X[...(step * 4 + b % 4) * 256 + t...]
-                allreduce over t
-            for c in blockIdx.x, t in threadIdx.x: s[c] += part[t, c];  allreduce over t
-        """
-        sch = s_tir.Schedule(IRModule({"main": func}))
-        inline_all(sch)
-        blocks = all_facts(sch)
-        sums = [f.reduced for f in blocks if f.reduced > 1]
-        if not sums or (hint.split_k > 1 and min(sums) < hint.split_k * hint.reduce_threads):
-            return None
-        drawn: set[str] = set()
-        for facts in blocks:
-            if facts.name in drawn:
-                continue
-            block = sch.get_sblock(facts.name)
-            if facts.reduced > 1:
-                drawn |= _sum(sch, block, hint)
-            elif facts.reduction:
-                return None  # a sum of one element each: other templates take it
-            else:
-                _one_pass(sch, block, facts, hint)
-        return sch
+        for b in blockIdx.x, t in threadIdx.x:
+            for step: part[b % 4, b // 4] += X[...(step * 4 + b % 4) * 256 + t...]
+            allreduce over t
+        for c in blockIdx.x, t in threadIdx.x: s[c] += part[t, c];  allreduce over t
+    """
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    inline_all(sch)
+    blocks = all_facts(sch)
+    sums = [f.reduced for f in blocks if f.reduced > 1]
+    if not sums or (hint.split_k > 1 and min(sums) < hint.split_k * hint.reduce_threads):
+        return None
+    drawn: set[str] = set()
+    for facts in blocks:
+        if facts.name in drawn:
+            continue
+        block = sch.get_sblock(facts.name)
+        if facts.reduced > 1:
+            drawn |= _sum(sch, block, hint)
+        elif facts.reduction:
+            return None  # a sum of one element each: other templates take it
+        else:
+            _one_pass(sch, block, facts, hint)
+    return sch
 
 
 def along_reduction(facts: BlockFacts) -> bool:

@@ -19,7 +19,6 @@ from tvmopt.kernels.cuda.common.steps import (
     unrolled,
 )
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.template import GpuTemplate
 
 
 @dataclasses.dataclass
@@ -74,55 +73,51 @@ def prepare_walk(func: tirx.PrimFunc) -> WalkForm | None:
     return WalkForm(sch, [f.name for f in found], last, columns, count, depth)
 
 
-class GpuColumnWalk(GpuTemplate):
-    """Every thread does all that is done with one column, step by step."""
+NAME = "gpu_column_walk"
 
-    name = "gpu_column_walk"
 
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None unless :func:`prepare_walk` takes it.
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None unless :func:`prepare_walk` takes it.
 
-        Before -> after, for a softmax over c::
+    Before -> after, for a softmax over c::
 
-            for y: for c: m[y] = max(m[y], X[c, y]);  for c: s[y] += ...;  for c, y: Y[c, y] = ...
+        for y: for c: m[y] = max(m[y], X[c, y]);  for c: s[y] += ...;  for c, y: Y[c, y] = ...
 
-            for b in blockIdx.x, t in threadIdx.x:
-                for c: m = max(m, X[c, b * 128 + t])
-                for c: s += ...
-                for c: Y[c, b * 128 + t] = ...
-        """
-        form = prepare_walk(func)
-        if form is None:
+        for b in blockIdx.x, t in threadIdx.x:
+            for c: m = max(m, X[c, b * 128 + t])
+            for c: s += ...
+            for c: Y[c, b * 128 + t] = ...
+    """
+    form = prepare_walk(func)
+    if form is None:
+        return None
+    sch = form.sch
+    last = sch.get_sblock(form.last.name)
+    loops = sch.get_loops(last)
+    inside = [loop for i, loop in enumerate(loops) if i not in form.columns]
+    columns = [loops[i] for i in form.columns] or [sch.add_unit_loop(loops[0] if loops else last)]
+    sch.reorder(*columns, *inside)
+    grid, x = split_threads(sch, fuse_all(sch, columns), hint.thread[0] if hint.thread else 128)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(x, "threadIdx.x")
+    walks = [(last, inside)] if inside else []
+    for name in reversed([n for n in form.reductions if n != form.last.name]):
+        block = sch.get_sblock(name)
+        for n in range(len(sch.get(block).writes)):
+            sch.set_scope(block, n, "local")
+        sch.compute_at(block, x, preserve_unit_loops=True)
+        deep = len(block_facts(sch, block).reduction)
+        around = sch.get_loops(block)[2:]
+        if math.prod(extent(sch, loop) for loop in around[:-deep]) > 1:
             return None
-        sch = form.sch
-        last = sch.get_sblock(form.last.name)
-        loops = sch.get_loops(last)
-        inside = [loop for i, loop in enumerate(loops) if i not in form.columns]
-        columns = [loops[i] for i in form.columns] or [
-            sch.add_unit_loop(loops[0] if loops else last)
-        ]
-        sch.reorder(*columns, *inside)
-        grid, x = split_threads(sch, fuse_all(sch, columns), hint.thread[0] if hint.thread else 128)
-        sch.bind(grid, "blockIdx.x")
-        sch.bind(x, "threadIdx.x")
-        walks = [(last, inside)] if inside else []
-        for name in reversed([n for n in form.reductions if n != form.last.name]):
-            block = sch.get_sblock(name)
-            for n in range(len(sch.get(block).writes)):
-                sch.set_scope(block, n, "local")
-            sch.compute_at(block, x, preserve_unit_loops=True)
-            deep = len(block_facts(sch, block).reduction)
-            around = sch.get_loops(block)[2:]
-            if math.prod(extent(sch, loop) for loop in around[:-deep]) > 1:
-                return None
-            walks.append((block, around[-deep:]))
-        sums = []
-        for block, walk in walks:
-            step = fuse_all(sch, walk)
-            outer = len(sch.get_loops(block)) - 1
-            unrolled(sch, step, hint.option("unroll", 1))
-            if block_facts(sch, block).reduction:
-                sums.append((block, outer))
-        for block, place in sums:
-            init_before(sch, block, sch.get_loops(block)[place])
-        return sch
+        walks.append((block, around[-deep:]))
+    sums = []
+    for block, walk in walks:
+        step = fuse_all(sch, walk)
+        outer = len(sch.get_loops(block)) - 1
+        unrolled(sch, step, hint.option("unroll", 1))
+        if block_facts(sch, block).reduction:
+            sums.append((block, outer))
+    for block, place in sums:
+        init_before(sch, block, sch.get_loops(block)[place])
+    return sch

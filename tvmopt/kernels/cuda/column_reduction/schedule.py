@@ -21,7 +21,6 @@ from tvmopt.kernels.cuda.common.steps import (
     with_epilogue,
 )
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.template import GpuTemplate
 
 
 @dataclasses.dataclass
@@ -55,49 +54,47 @@ def prepare_columns(func: tirx.PrimFunc) -> ColumnForm | None:
     return ColumnForm(sch, facts, columns)
 
 
-class GpuColumnReduction(GpuTemplate):
-    """Columns to the x threads by vectors, the reduction to the y threads and to blocks."""
+NAME = "gpu_column_reduction"
 
-    name = "gpu_column_reduction"
 
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None unless it has one reduction, of columns.
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None unless it has one reduction, of columns.
 
-        Before -> after, with 32 x 8 threads and vectors of 8::
+    Before -> after, with 32 x 8 threads and vectors of 8::
 
-            for j: for i: s[j] += X[i, j]
+        for j: for i: s[j] += X[i, j]
 
-            for b in blockIdx.x, x in threadIdx.x, y in threadIdx.y:
-                for io: for v: part[v] += X[io * 8 + y, (b * 32 + x) * 8 + v]
-                shared[y, x * 8 + v] = part[v]
-                for y in range(8): s[...] += shared[y, ...]
-        """
-        form = prepare_columns(func)
-        if form is None:
-            return None
-        sch, facts, columns = form.sch, form.facts, form.columns
-        block = sch.get_sblock(facts.name)
-        if facts.reduced < hint.split_k * hint.reduce_threads:
-            return None  # threads without a share would write behind what is kept for the others
-        vector = math.gcd(hint.vector, facts.axes[columns].extent)
+        for b in blockIdx.x, x in threadIdx.x, y in threadIdx.y:
+            for io: for v: part[v] += X[io * 8 + y, (b * 32 + x) * 8 + v]
+            shared[y, x * 8 + v] = part[v]
+            for y in range(8): s[...] += shared[y, ...]
+    """
+    form = prepare_columns(func)
+    if form is None:
+        return None
+    sch, facts, columns = form.sch, form.facts, form.columns
+    block = sch.get_sblock(facts.name)
+    if facts.reduced < hint.split_k * hint.reduce_threads:
+        return None  # threads without a share would write behind what is kept for the others
+    vector = math.gcd(hint.vector, facts.axes[columns].extent)
+    loops = sch.get_loops(block)
+    others = [loops[i] for i in range(len(loops)) if not facts.axes[i].reduce and i != columns]
+    reduced = [loops[i] for i in facts.reduction]
+    sch.reorder(*others, loops[columns], *reduced)
+    reduction = fuse_all(sch, reduced)
+    if hint.split_k > 1:
+        part, _ = sch.split(reduction, [hint.split_k, None])
+        first = sch.rfactor(part, 0)
+        _in_thread_sum(sch, block)
+        block = first
         loops = sch.get_loops(block)
-        others = [loops[i] for i in range(len(loops)) if not facts.axes[i].reduce and i != columns]
-        reduced = [loops[i] for i in facts.reduction]
-        sch.reorder(*others, loops[columns], *reduced)
-        reduction = fuse_all(sch, reduced)
-        if hint.split_k > 1:
-            part, _ = sch.split(reduction, [hint.split_k, None])
-            first = sch.rfactor(part, 0)
-            _in_thread_sum(sch, block)
-            block = first
-            loops = sch.get_loops(block)
-            *others, column, part, reduction = loops
-            sch.reorder(part, *others, column, reduction)
-            others = [part, *others]
-        else:
-            column = loops[columns]
-        _columns(sch, block, others, column, reduction, hint, vector, hint.split_k > 1)
-        return sch
+        *others, column, part, reduction = loops
+        sch.reorder(part, *others, column, reduction)
+        others = [part, *others]
+    else:
+        column = loops[columns]
+    _columns(sch, block, others, column, reduction, hint, vector, hint.split_k > 1)
+    return sch
 
 
 def _columns(

@@ -12,11 +12,19 @@ from collections.abc import Sequence
 
 import tvm_ffi
 from tvm import ir, s_tir, tirx
+from tvm.error import InternalError
 from tvm.ir import IRModule
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.kernels.analysis import Axis, BlockFacts, block_facts, leaf_blocks, variables
+from tvmopt.kernels.analysis import (
+    Axis,
+    BlockFacts,
+    block_facts,
+    leaf_blocks,
+    variables,
+    why_not_schedulable,
+)
 from tvmopt.kernels.cuda.common.inlining import inline_producers
 from tvmopt.kernels.cuda.common.runs import aligned_run, contiguous_run
 
@@ -359,3 +367,13 @@ def _fuse(axes: Sequence[tuple[str, ir.Expr]], order: str) -> tirx.IndexMap:
             fused[kind] = fused[kind] * extent + v if kind in fused else v
     zero = tirx.IntImm(axes[0][1].ty, 0)
     return tirx.IndexMap(inputs, [fused.get(kind, zero) for kind in order], None)
+
+
+def product_of(func: tirx.PrimFunc) -> Product | None:
+    """The product of ``func``; None also where TVM refuses a step."""
+    if why_not_schedulable(func) is not None:
+        return None
+    try:
+        return normalise(func)
+    except (ScheduleError, InternalError):
+        return None

@@ -11,6 +11,7 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
 from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, inlined_passes, moves_by_vectors
 from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.elementwise.copy import VECTOR, prepare_copy
 from tvmopt.kernels.cuda.elementwise.schedule import is_flat, vectorizes
@@ -30,26 +31,7 @@ _LATER, _PLAIN = 120.0, 0.95
 _SHARED_WAYS = 1.5
 
 
-def traffic(facts: BlockFacts) -> float:
-    """Bytes that a block reads and writes, each element once."""
-    work = math.prod(a.extent for a in facts.axes)
-    seen: list[tuple[object, int]] = []
-    total = facts.stores * size_of(facts.write.buffer)
-    for read in facts.reads:
-        if any(read.buffer.same_as(buffer) for buffer, _ in seen):
-            continue
-        size = size_of(read.buffer)
-        seen.append((read.buffer, size))
-        total += min(size, work * int(read.buffer.dtype.itemsize))
-    return float(total)
-
-
-def size_of(buffer: tirx.Buffer) -> int:
-    """Bytes of a buffer."""
-    return math.prod(int(e) for e in buffer.shape) * int(buffer.dtype.itemsize)
-
-
-def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked]:
+def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """Configurations of ``gpu_elementwise`` for ``func``, best first; none with a reduction."""
     found = inlined_passes(func)
     if found is None:
@@ -121,7 +103,7 @@ def _stream(
     )
 
 
-def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked]:
+def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """Configurations of ``gpu_copy`` for ``func``, best first; none where it is no plain copy."""
     form = prepare_copy(func)
     if form is None:
@@ -147,7 +129,7 @@ def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked]:
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def transpose_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked]:
+def transpose_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """Configurations of ``gpu_transpose`` for ``func``, best first; none where nothing turns."""
     form = prepare_transpose(func)
     if form is None:

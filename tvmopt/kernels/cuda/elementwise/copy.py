@@ -12,7 +12,6 @@ from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cuda.common.steps import one_pass
 from tvmopt.kernels.cuda.elementwise.schedule import is_flat
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.template import GpuTemplate
 
 #: Bytes of a vector.
 VECTOR = 16
@@ -72,42 +71,40 @@ def prepare_copy(func: tirx.PrimFunc) -> CopyForm | None:
     return CopyForm(source, target, sizes[1] // VECTOR)
 
 
-class GpuCopy(GpuTemplate):
-    """Every thread loads its vectors, then stores them."""
+NAME = "gpu_copy"
 
-    name = "gpu_copy"
 
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
-        """The kernel of ``func``, or None unless :func:`prepare_copy` takes it.
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
+    """The kernel of ``func``, or None unless :func:`prepare_copy` takes it.
 
-        Before -> after, with 2 vectors a thread::
+    Before -> after, with 2 vectors a thread::
 
-            for i, j: Y[i, j] = X[i, j]
+        for i, j: Y[i, j] = X[i, j]
 
-            for b in blockIdx.x, t in threadIdx.x: tvmopt_copy_...(X, Y, b)    (CUDA, generated)
-        """
-        form = prepare_copy(func)
-        if form is None or len(hint.thread) != 1 or not 1 <= hint.thread[0] <= 1024:
-            return None
-        threads, each = hint.thread[0], hint.option("unroll", 1)
-        if not 1 <= each <= 16:
-            return None
-        blocks = math.ceil(form.vectors / (threads * each))
-        if blocks * threads * each >= 2**31:
-            return None
-        name = f"tvmopt_copy_{threads}_{each}_{form.vectors}"
-        source = _SOURCE.format(
-            name=name, threads=threads, each=each, count=form.vectors,
-            whole=int(form.vectors % (threads * each) == 0),
-        )  # fmt: skip
-        at, thread = (tirx.Var(n, ir.PrimType("int32")) for n in ("block", "thread"))
-        shared = tirx.decl_buffer((_UNUSED,), "uint8", "shared", scope="shared.dyn")
-        call = cuda_func_call(
-            name, form.source.data, form.target.data, shared.data, at, source_code=source
-        )
-        body: tirx.Stmt = tirx.SeqStmt([tirx.AllocBuffer(shared), tirx.Evaluate(call)])
-        body = bound(thread, "threadIdx.x", threads, body)
-        return func.with_body(bound(at, "blockIdx.x", blocks, body))
+        for b in blockIdx.x, t in threadIdx.x: tvmopt_copy_...(X, Y, b)    (CUDA, generated)
+    """
+    form = prepare_copy(func)
+    if form is None or len(hint.thread) != 1 or not 1 <= hint.thread[0] <= 1024:
+        return None
+    threads, each = hint.thread[0], hint.option("unroll", 1)
+    if not 1 <= each <= 16:
+        return None
+    blocks = math.ceil(form.vectors / (threads * each))
+    if blocks * threads * each >= 2**31:
+        return None
+    name = f"tvmopt_copy_{threads}_{each}_{form.vectors}"
+    source = _SOURCE.format(
+        name=name, threads=threads, each=each, count=form.vectors,
+        whole=int(form.vectors % (threads * each) == 0),
+    )  # fmt: skip
+    at, thread = (tirx.Var(n, ir.PrimType("int32")) for n in ("block", "thread"))
+    shared = tirx.decl_buffer((_UNUSED,), "uint8", "shared", scope="shared.dyn")
+    call = cuda_func_call(
+        name, form.source.data, form.target.data, shared.data, at, source_code=source
+    )
+    body: tirx.Stmt = tirx.SeqStmt([tirx.AllocBuffer(shared), tirx.Evaluate(call)])
+    body = bound(thread, "threadIdx.x", threads, body)
+    return func.with_body(bound(at, "blockIdx.x", blocks, body))
 
 
 def bound(var: tirx.Var, tag: str, extent: int, body: tirx.Stmt) -> tirx.Stmt:

@@ -22,37 +22,34 @@ from tvmopt.kernels.cuda.common.steps import (
     store_at,
 )
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.template import GpuTemplate
 
 # Elements from places apart that TVM can write as one vector.
 _MOST_GATHERED = 4
 
 
-class GpuElementwise(GpuTemplate):
-    """Every thread makes a few vectors of the result; all else is inlined into it."""
+NAME = "gpu_elementwise"
 
-    name = "gpu_elementwise"
 
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None when it holds a reduction.
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None when it holds a reduction.
 
-        Before -> after, with vectors of 8 and 4 of them a thread::
+    Before -> after, with vectors of 8 and 4 of them a thread::
 
-            for i, j: T[i, j] = ...
-            for i, j: Y[i, j] = f(T[i, j])
+        for i, j: T[i, j] = ...
+        for i, j: Y[i, j] = f(T[i, j])
 
-            for b in blockIdx.x, u in unroll(4), t in threadIdx.x:
-                for v in vectorized(8): X_local[v] = X[...]
-                for v in range(8): Y_local[v] = f(X_local[v])
-                for v in vectorized(8): Y[...] = Y_local[v]
-        """
-        found = inlined_passes(func)
-        if found is None:
-            return None
-        sch, blocks = found
-        for block in blocks:
-            schedule_elementwise(sch, block, hint)
-        return sch
+        for b in blockIdx.x, u in unroll(4), t in threadIdx.x:
+            for v in vectorized(8): X_local[v] = X[...]
+            for v in range(8): Y_local[v] = f(X_local[v])
+            for v in vectorized(8): Y[...] = Y_local[v]
+    """
+    found = inlined_passes(func)
+    if found is None:
+        return None
+    sch, blocks = found
+    for block in blocks:
+        schedule_elementwise(sch, block, hint)
+    return sch
 
 
 def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> None:

@@ -22,7 +22,6 @@ from tvmopt.kernels.cuda.common.steps import (
     store_at,
 )
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.template import GpuTemplate
 
 
 @dataclasses.dataclass
@@ -60,62 +59,60 @@ def prepare_transpose(func: tirx.PrimFunc) -> TransposeForm | None:
     return TransposeForm(sch, facts, read, source, target)
 
 
-class GpuTranspose(GpuTemplate):
-    """Reads lines of the input into shared memory and writes lines of the result from it."""
+NAME = "gpu_transpose"
 
-    name = "gpu_transpose"
 
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None unless it is one pass that turns contiguous axes around.
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None unless it is one pass that turns contiguous axes around.
 
-        Before -> after, with tiles of 64 x 64::
+    Before -> after, with tiles of 64 x 64::
 
-            for i, j: Y[i, j] = X[j, i]
+        for i, j: Y[i, j] = X[j, i]
 
-            for b in blockIdx.x:
-                for ... in threadIdx.x: shared[j, i] = X[...]     (rows padded by 2)
-                for ... in threadIdx.x: Y[...] = shared[j, i]
-        """
-        form = prepare_transpose(func)
-        if form is None or len(hint.block) != 2:
-            return None
-        sch, facts, read = form.sch, form.facts, form.read
-        source, target = form.source, form.target
-        block = sch.get_sblock(facts.name)
-        threads = hint.thread[0] if hint.thread else 256
-        wide = math.gcd(math.gcd(hint.vector, hint.block[0]), _run(facts, read, source))
-        vector = math.gcd(math.gcd(hint.vector, hint.block[1]), _run(facts, facts.write, target))
-        regions = sch.get(block).reads
-        index = next(n for n, r in enumerate(regions) if r.source.same_as(read.buffer))
-        used = [i for i, s in enumerate(read.strides) if s != 0 and i not in (source, target)]
+        for b in blockIdx.x:
+            for ... in threadIdx.x: shared[j, i] = X[...]     (rows padded by 2)
+            for ... in threadIdx.x: Y[...] = shared[j, i]
+    """
+    form = prepare_transpose(func)
+    if form is None or len(hint.block) != 2:
+        return None
+    sch, facts, read = form.sch, form.facts, form.read
+    source, target = form.source, form.target
+    block = sch.get_sblock(facts.name)
+    threads = hint.thread[0] if hint.thread else 256
+    wide = math.gcd(math.gcd(hint.vector, hint.block[0]), _run(facts, read, source))
+    vector = math.gcd(math.gcd(hint.vector, hint.block[1]), _run(facts, facts.write, target))
+    regions = sch.get(block).reads
+    index = next(n for n, r in enumerate(regions) if r.source.same_as(read.buffer))
+    used = [i for i, s in enumerate(read.strides) if s != 0 and i not in (source, target)]
 
-        def layout(*indices: tirx.Var) -> list[tirx.Var]:
-            return [*(indices[i] for i in used), indices[target], indices[source]]
+    def layout(*indices: tirx.Var) -> list[tirx.Var]:
+        return [*(indices[i] for i in used), indices[target], indices[source]]
 
-        tile = sch.reindex_cache_read(block, index, "shared", index_map(sch, block, layout))
-        place = sorted([*used, source, target]).index(source)
-        loads = _load_pieces(sch, tile, place, wide) if wide > 1 else None
-        result = cache_result_along(sch, block, target, vector) if vector > 1 else None
-        loops = sch.get_loops(block)
-        sources, s = sch.split(loops[source], [None, hint.block[0]])
-        targets, t = sch.split(loops[target], [None, hint.block[1]])
-        others = [loop for i, loop in enumerate(loops) if i not in (source, target)]
-        sch.reorder(*others, targets, sources, s, t)
-        grid = fuse_all(sch, [*others, targets, sources])
-        sch.bind(grid, "blockIdx.x")
-        x = _deal(sch, [s, t], vector, threads)
-        if result is not None:
-            store_at(sch, result, x)
-        sch.compute_at(tile, grid, preserve_unit_loops=True)
-        inside = sch.get_loops(tile)[1:]
-        inside = [*(loop for i, loop in enumerate(inside) if i != place), inside[place]]
-        sch.reorder(*inside)
-        x = _deal(sch, inside, wide, threads)
-        if loads is not None:
-            load_at(sch, [loads], x)
-        size = int(read.buffer.dtype.itemsize)
-        sch.storage_align(tile, 0, len(used), 32, hint.option("pad", max(1, 4 // size)))
-        return sch
+    tile = sch.reindex_cache_read(block, index, "shared", index_map(sch, block, layout))
+    place = sorted([*used, source, target]).index(source)
+    loads = _load_pieces(sch, tile, place, wide) if wide > 1 else None
+    result = cache_result_along(sch, block, target, vector) if vector > 1 else None
+    loops = sch.get_loops(block)
+    sources, s = sch.split(loops[source], [None, hint.block[0]])
+    targets, t = sch.split(loops[target], [None, hint.block[1]])
+    others = [loop for i, loop in enumerate(loops) if i not in (source, target)]
+    sch.reorder(*others, targets, sources, s, t)
+    grid = fuse_all(sch, [*others, targets, sources])
+    sch.bind(grid, "blockIdx.x")
+    x = _deal(sch, [s, t], vector, threads)
+    if result is not None:
+        store_at(sch, result, x)
+    sch.compute_at(tile, grid, preserve_unit_loops=True)
+    inside = sch.get_loops(tile)[1:]
+    inside = [*(loop for i, loop in enumerate(inside) if i != place), inside[place]]
+    sch.reorder(*inside)
+    x = _deal(sch, inside, wide, threads)
+    if loads is not None:
+        load_at(sch, [loads], x)
+    size = int(read.buffer.dtype.itemsize)
+    sch.storage_align(tile, 0, len(used), 32, hint.option("pad", max(1, 4 // size)))
+    return sch
 
 
 def _run(facts: BlockFacts, access: Access, axis: int) -> int:

@@ -7,8 +7,8 @@ import math
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.common.stream_cost import Stream
-from tvmopt.kernels.cuda.elementwise.configs import traffic
-from tvmopt.kernels.cuda.gemv.schedule import GemvForm
+from tvmopt.kernels.cuda.common.traffic import traffic
+from tvmopt.kernels.cuda.gemv.schedule import NAME, GemvForm
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.ranked import Ranked
 
@@ -17,7 +17,7 @@ _UNPACK = 5.0
 _CONVERT = 1.0
 
 
-def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked]:
+def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """Configurations of ``gpu_gemv`` for ``form``, best first."""
     facts = form.facts
     rows = math.prod(facts.axes[i].extent for i in form.rows)
@@ -42,7 +42,7 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked]:
         if vector * form.packed * each * batch * unroll > (128 if form.packed > 1 else 256):
             continue
         hint = CudaHint(
-            "gpu_gemv", arch, block=(each,), thread=(place,), reduce_threads=share,
+            NAME, arch, block=(each,), thread=(place,), reduce_threads=share,
             vector=vector, options=(("unroll", unroll),),
         )  # fmt: skip
         elements = vector * form.packed

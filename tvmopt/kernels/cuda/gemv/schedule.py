@@ -19,7 +19,6 @@ from tvmopt.kernels.cuda.common.steps import (
     with_epilogue,
 )
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.template import GpuTemplate
 
 # Rows of the vector from which on the product is a matrix product.
 MAX_ROWS = 8
@@ -88,60 +87,58 @@ def prepare_gemv(func: tirx.PrimFunc) -> GemvForm | None:
     return GemvForm(sch, facts.name, epilogue, packed, rows, batch, weight, facts)
 
 
-class GpuGemv(GpuTemplate):
-    """Threads of a warp share a row of the weight; each reads vectors of it."""
+NAME = "gpu_gemv"
 
-    name = "gpu_gemv"
 
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None unless :func:`prepare_gemv` takes it.
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None unless :func:`prepare_gemv` takes it.
 
-        Before -> after, with 32 threads a row, 4 rows a block and vectors of 8::
+    Before -> after, with 32 threads a row, 4 rows a block and vectors of 8::
 
-            for n: for k: y[n] += W[n, k] * x[k]
+        for n: for k: y[n] += W[n, k] * x[k]
 
-            for b in blockIdx.x, r in threadIdx.y, t in threadIdx.x:
-                for ko: W_local[0:8] = W[...]; x_local[0:8] = x[...]; for v: part += ...
-                y[b * 4 + r] = allreduce(part) over t
-        """
-        form = prepare_gemv(func)
-        if form is None:
-            return None
-        sch, facts = form.sch, form.facts
-        block = sch.get_sblock(form.block)
-        depth = next(i for i in facts.reduction if form.weight.strides[i] == 1)
-        vector = math.gcd(hint.vector, facts.axes[depth].extent)
-        rows = math.prod(facts.axes[i].extent for i in form.rows)
-        each = math.gcd(rows, hint.block[0]) if hint.block else 1
-        loops = sch.get_loops(block)
-        units = [loops[i] for i, a in enumerate(facts.axes) if a.extent == 1]
-        batch = [loops[i] for i in form.batch]
-        last = [loops[-1]] if form.packed > 1 else []
-        sch.reorder(*units, *(loops[i] for i in form.rows), *batch, loops[depth], *last)
-        row = fuse_all(sch, [*units, *(loops[i] for i in form.rows)])
-        grid, place, own = sch.split(row, [None, hint.thread[0] if hint.thread else 1, each])
-        pieces, lane = sch.split(loops[depth], [facts.axes[depth].extent // vector, vector])
-        step, thread = sch.split(pieces, [None, hint.reduce_threads])
-        partial = sch.rfactor(thread, 0)
-        inside = sch.get_loops(partial)
-        grid, place, own, *batch = inside[: 3 + len(batch)]
-        step, thread, lane, *last = inside[3 + len(batch) :]
-        sch.reorder(grid, place, thread, step, own, *batch, lane, *last)
-        sch.bind(grid, "blockIdx.x")
-        sch.bind(place, "threadIdx.y")
-        sch.bind(thread, "threadIdx.x")
-        sch.set_scope(partial, 0, "local")
-        copies = _loads(sch, partial, form, vector)
-        step = unrolled(sch, step, hint.option("unroll", 1))
-        load_at(sch, copies, step)
-        first = sch.get_loops(partial)[3]
-        for loop in sch.get_loops(partial)[-(2 + len(batch) + len(last)) :]:
-            sch.unroll(loop)
-        init = sch.decompose_reduction(partial, first)
-        for loop in sch.get_loops(init)[3:]:
-            sch.unroll(loop)
-        _finish(sch, block, form.epilogue)
-        return sch
+        for b in blockIdx.x, r in threadIdx.y, t in threadIdx.x:
+            for ko: W_local[0:8] = W[...]; x_local[0:8] = x[...]; for v: part += ...
+            y[b * 4 + r] = allreduce(part) over t
+    """
+    form = prepare_gemv(func)
+    if form is None:
+        return None
+    sch, facts = form.sch, form.facts
+    block = sch.get_sblock(form.block)
+    depth = next(i for i in facts.reduction if form.weight.strides[i] == 1)
+    vector = math.gcd(hint.vector, facts.axes[depth].extent)
+    rows = math.prod(facts.axes[i].extent for i in form.rows)
+    each = math.gcd(rows, hint.block[0]) if hint.block else 1
+    loops = sch.get_loops(block)
+    units = [loops[i] for i, a in enumerate(facts.axes) if a.extent == 1]
+    batch = [loops[i] for i in form.batch]
+    last = [loops[-1]] if form.packed > 1 else []
+    sch.reorder(*units, *(loops[i] for i in form.rows), *batch, loops[depth], *last)
+    row = fuse_all(sch, [*units, *(loops[i] for i in form.rows)])
+    grid, place, own = sch.split(row, [None, hint.thread[0] if hint.thread else 1, each])
+    pieces, lane = sch.split(loops[depth], [facts.axes[depth].extent // vector, vector])
+    step, thread = sch.split(pieces, [None, hint.reduce_threads])
+    partial = sch.rfactor(thread, 0)
+    inside = sch.get_loops(partial)
+    grid, place, own, *batch = inside[: 3 + len(batch)]
+    step, thread, lane, *last = inside[3 + len(batch) :]
+    sch.reorder(grid, place, thread, step, own, *batch, lane, *last)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(place, "threadIdx.y")
+    sch.bind(thread, "threadIdx.x")
+    sch.set_scope(partial, 0, "local")
+    copies = _loads(sch, partial, form, vector)
+    step = unrolled(sch, step, hint.option("unroll", 1))
+    load_at(sch, copies, step)
+    first = sch.get_loops(partial)[3]
+    for loop in sch.get_loops(partial)[-(2 + len(batch) + len(last)) :]:
+        sch.unroll(loop)
+    init = sch.decompose_reduction(partial, first)
+    for loop in sch.get_loops(init)[3:]:
+        sch.unroll(loop)
+    _finish(sch, block, form.epilogue)
+    return sch
 
 
 def _loads(sch: s_tir.Schedule, block: SBlockRV, form: GemvForm, vector: int) -> list[SBlockRV]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES, SHARED_BYTES, Config
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.cost import Cost, conv_cost, exceeds_l2, gemm_cost, moved_bytes
@@ -48,7 +49,7 @@ _NEARLY = 1.03
 _LEAST_STEPS = 4
 
 
-def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[Ranked]:
+def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """Every configuration of ``hopper_gemm`` that computes ``problem``, best first.
 
     Args:
@@ -82,7 +83,7 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[Ranked]:
 
 def _in_order(
     problem: GemmProblem, found: Sequence[tuple[Cost, Config]], arch: CudaArch
-) -> list[Ranked]:
+) -> list[Ranked[CudaHint]]:
     """The configurations ``found``, best first, each with an order of its tiles; some with others.
 
     What is larger than L2 is computed in large groups, so that all multiprocessors share more.
@@ -100,7 +101,7 @@ def _in_order(
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[Ranked]:
+def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """Every configuration of ``hopper_conv`` that computes ``problem``, best first."""
     if not arch.has_wgmma or problem.why_not:
         return []

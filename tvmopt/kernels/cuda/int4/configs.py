@@ -9,7 +9,7 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.common.stream_cost import LAUNCH
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.int4.form import Int4Form
-from tvmopt.kernels.cuda.int4.schedule import int4_layout
+from tvmopt.kernels.cuda.int4.schedule import NAME, int4_layout
 from tvmopt.kernels.cuda.int4.source import STAGE, TILE
 from tvmopt.kernels.ranked import Ranked
 
@@ -22,7 +22,7 @@ _REACHED, _ISSUE = 0.92, 0.7
 _REGISTERS = 64
 
 
-def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked]:
+def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """Configurations of ``gpu_int4`` for ``form``, best first; none without tensor cores."""
     if arch.sm < 80:
         return []
@@ -37,7 +37,7 @@ def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked]:
         if (block > TILE and block >= 2 * form.rows) or deep > 1 + math.ceil(stages / share):
             continue
         hint = CudaHint(
-            "gpu_int4", arch, block=(block,), warp=(TILE * tiles,), reduce_threads=share,
+            NAME, arch, block=(block,), warp=(TILE * tiles,), reduce_threads=share,
             stages=deep, options=(("unroll", 2),),
         )  # fmt: skip
         size = int4_layout(form, hint).size

@@ -13,7 +13,6 @@ from tvmopt.kernels.cuda.elementwise.copy import bound
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.int4.form import Int4Form, prepare_int4
 from tvmopt.kernels.cuda.int4.source import STAGE, TILE, int4_source
-from tvmopt.kernels.cuda.template import GpuTemplate
 
 # Shared memory that the activation may take, and the scales, in bytes; more is read where it lies.
 _MOST_X, _MOST_SCALES = 64 * 1024, 48 * 1024
@@ -58,57 +57,55 @@ def int4_layout(form: Int4Form, hint: CudaHint) -> Int4Layout:
     return Int4Layout(at, ring, max(size, sums), x_shared, s_shared, pitch)
 
 
-class GpuInt4(GpuTemplate):
-    """Warps multiply tiles of 16 rows by tensor cores, and share the reduction."""
+NAME = "gpu_int4"
 
-    name = "gpu_int4"
 
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
-        """The kernel of ``func``, or None unless :func:`prepare_int4` takes it and the hint fits.
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
+    """The kernel of ``func``, or None unless :func:`prepare_int4` takes it and the hint fits.
 
-        Before -> after, with 8 warps that share 16 rows::
+    Before -> after, with 8 warps that share 16 rows::
 
-            for n: for k: y[n] += X[k] * ((W[n, k // 8] >> (k % 8 * 4)) & 15 - 8) * S[n, k // 128]
+        for n: for k: y[n] += X[k] * ((W[n, k // 8] >> (k % 8 * 4)) & 15 - 8) * S[n, k // 128]
 
-            for b in blockIdx.x, t in threadIdx.x:
-                total = tvmopt_int4_...(X, W, S, shared, b)    (CUDA, generated)
-                if t < 16 and b * 16 + t < N: Y[b * 16 + t] = total
-        """
-        form = prepare_int4(func)
-        if form is None or hint.arch.sm < 80 or not _fits(form, hint):
-            return None
-        layout = int4_layout(form, hint)
-        if layout.size > hint.arch.smem_bytes:
-            return None
-        block, warps = hint.block[0], hint.block[0] // hint.warp[0] * hint.reduce_threads
-        numbers = {
-            "batch": form.batch, "rows": form.rows, "depth": form.depth, "group": form.group,
-            "tiles": hint.warp[0] // TILE, "share": hint.reduce_threads, "deep": hint.stages,
-            "block": block, "scaled": int(form.scales is not None),
-            "unroll": hint.option("unroll", 2),
-            "x_shared": int(layout.x_shared), "s_shared": int(layout.s_shared),
-            "s_pitch": layout.s_pitch, "s_at": layout.scales, "ring_at": layout.ring,
-        }  # fmt: skip
-        name, source = int4_source(numbers, form.offset)
-        at, thread = (tirx.Var(n, ir.PrimType("int32")) for n in ("block", "thread"))
-        shared = tirx.decl_buffer((layout.size,), "uint8", "shared", scope="shared.dyn")
-        total = tirx.decl_buffer((1,), "float32", "total", scope="local")
-        scales = form.words if form.scales is None else form.scales
-        pointers = [form.x.data, form.words.data, scales.data, shared.data]
-        call = cuda_func_call(name, *pointers, at, source_code=source, return_type="float32")
-        column = at * block + tirx.floormod(thread, block)
-        store = _stored(form, total, tirx.floordiv(thread, block), column)
-        inside = tirx.all(thread < block * form.batch, column < form.rows)
-        body: tirx.Stmt = tirx.SeqStmt(
-            [
-                tirx.AllocBuffer(shared),
-                tirx.AllocBuffer(total),
-                tirx.BufferStore(total, call, [tirx.const(0, "int32")]),
-                tirx.IfThenElse(inside, store, None),
-            ]
-        )
-        body = bound(thread, "threadIdx.x", 32 * warps, body)
-        return func.with_body(bound(at, "blockIdx.x", -(-form.rows // block), body))
+        for b in blockIdx.x, t in threadIdx.x:
+            total = tvmopt_int4_...(X, W, S, shared, b)    (CUDA, generated)
+            if t < 16 and b * 16 + t < N: Y[b * 16 + t] = total
+    """
+    form = prepare_int4(func)
+    if form is None or hint.arch.sm < 80 or not _fits(form, hint):
+        return None
+    layout = int4_layout(form, hint)
+    if layout.size > hint.arch.smem_bytes:
+        return None
+    block, warps = hint.block[0], hint.block[0] // hint.warp[0] * hint.reduce_threads
+    numbers = {
+        "batch": form.batch, "rows": form.rows, "depth": form.depth, "group": form.group,
+        "tiles": hint.warp[0] // TILE, "share": hint.reduce_threads, "deep": hint.stages,
+        "block": block, "scaled": int(form.scales is not None),
+        "unroll": hint.option("unroll", 2),
+        "x_shared": int(layout.x_shared), "s_shared": int(layout.s_shared),
+        "s_pitch": layout.s_pitch, "s_at": layout.scales, "ring_at": layout.ring,
+    }  # fmt: skip
+    name, source = int4_source(numbers, form.offset)
+    at, thread = (tirx.Var(n, ir.PrimType("int32")) for n in ("block", "thread"))
+    shared = tirx.decl_buffer((layout.size,), "uint8", "shared", scope="shared.dyn")
+    total = tirx.decl_buffer((1,), "float32", "total", scope="local")
+    scales = form.words if form.scales is None else form.scales
+    pointers = [form.x.data, form.words.data, scales.data, shared.data]
+    call = cuda_func_call(name, *pointers, at, source_code=source, return_type="float32")
+    column = at * block + tirx.floormod(thread, block)
+    store = _stored(form, total, tirx.floordiv(thread, block), column)
+    inside = tirx.all(thread < block * form.batch, column < form.rows)
+    body: tirx.Stmt = tirx.SeqStmt(
+        [
+            tirx.AllocBuffer(shared),
+            tirx.AllocBuffer(total),
+            tirx.BufferStore(total, call, [tirx.const(0, "int32")]),
+            tirx.IfThenElse(inside, store, None),
+        ]
+    )
+    body = bound(thread, "threadIdx.x", 32 * warps, body)
+    return func.with_body(bound(at, "blockIdx.x", -(-form.rows // block), body))
 
 
 def _fits(form: Int4Form, hint: CudaHint) -> bool:

@@ -23,7 +23,7 @@ from tvmopt.kernels.cuda.common.matmul_problem import (
 )
 from tvmopt.kernels.cuda.common.product import Product, normalise
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.mma.schedule import mma_of, why_not_mma
+from tvmopt.kernels.cuda.mma.schedule import NAME, mma_of, why_not_mma
 from tvmopt.kernels.ranked import Ranked
 
 _EDGES = (16, 32, 64, 128, 256)
@@ -51,7 +51,7 @@ _FILL = 1500.0
 
 def mma_hints(
     func: tirx.PrimFunc | Product, arch: CudaArch, stages: int = 0, async_copy: bool = True
-) -> list[Ranked]:
+) -> list[Ranked[CudaHint]]:
     """Every configuration that may pay, ranked; none when the template does not fit.
 
     Args:
@@ -107,7 +107,7 @@ def copies_asynchronously(problem: MatmulProblem, rows: int, columns: int, step:
 def _hints(
     product: Product, problem: MatmulProblem, arch: CudaArch, most: int, async_copy: bool
 ) -> Iterator[CudaHint]:
-    plain = CudaHint("mma_matmul", arch)
+    plain = CudaHint(NAME, arch)
     mma = mma_of(product, plain)
     if mma is None or problem.depth < 2:
         return
@@ -126,7 +126,7 @@ def _hints(
                 problem, arch, (bm, bn), step * split, most, async_copy
             ):
                 hint = CudaHint(
-                    template="mma_matmul",
+                    template=NAME,
                     arch=arch,
                     block=(bm, bn),
                     warp=(wm, wn),
@@ -179,7 +179,7 @@ def shared_bytes(problem: MatmulProblem, hint: CudaHint) -> int:
     return int(max(hint.stages * in_flight, bm * (row + (32 - row) % 128)))
 
 
-def mma_cost(problem: MatmulProblem, hint: CudaHint) -> Ranked | None:
+def mma_cost(problem: MatmulProblem, hint: CudaHint) -> Ranked[CudaHint] | None:
     """What ``hint`` is expected to cost; None when it does not fit the GPU."""
     arch = hint.arch
     (bm, bn), (wm, wn), step = hint.block, hint.warp, hint.rstep

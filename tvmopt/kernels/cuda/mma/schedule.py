@@ -21,120 +21,105 @@ from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, Operand, Product, n
 from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.intrinsics.mma import COLUMNS, LANES, ROWS, MmaIntrinsic
-from tvmopt.kernels.cuda.template import GpuTemplate
+
+NAME = "mma_matmul"
 
 
-class MmaMatmul(GpuTemplate):
-    """Tiles by warps on tensor cores.
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func`` as ``hint`` says; None when the template does not fit.
 
-    ``hint.block`` is the rows and columns of a thread block, ``hint.warp`` those of a warp,
-    ``hint.rstep`` the depth of a step, ``hint.stages`` the steps in flight, by cp.async with
-    ``async_copy`` and else 2 through registers, ``hint.raster`` rows of blocks side by side,
-    ``hint.split_k`` parts of the reduction, which a second kernel sums.
+    Before -> after::
 
-    Options: ``ahead``: 1 to load fragments one instruction's depth ahead of the products, with at
-    least three stages;
-    ``pack``: which factors are first copied to memory where they lie aligned and whole tiles of
-    them exist, 1 the first, 2 the second, 3 both.
+        for i, j: for k: C[i, j] += A[i, k] * B[j, k]
+
+        for block: for warp:
+            zero(sums)
+            for ko in pipelined:
+                As[i, k] = A[i, ko * 32 + k]; Bs[j, k] = B[j, ko * 32 + k]
+                for k in T.unroll(2):
+                    for i: a[i] = ldmatrix(As); for j: b[j] = ldmatrix(Bs)
+                    for i, j: sums[i, j] = mma(a[i], b[j], sums[i, j])
+            Cs[i, j] = sums
+            C[i, j] = Cs[i, j]
     """
+    product = normalise(func)
+    mma = mma_of(product, hint) if product is not None else None
+    if product is None or mma is None or why_not_mma(hint, mma):
+        return None
+    if product.extents[3] < max(2, hint.split_k):
+        return None  # one step is no reduction to TVM
+    sch, anchor = product.sch, product.anchor
+    (bm, bn), (wm, wn), bk = hint.block, hint.warp, hint.rstep
+    warps = (bm // wm) * (bn // wn)
+    sch.pad_einsum(anchor, [1, bm, bn, bk * hint.split_k])
+    total = None
+    if hint.split_k > 1:
+        anchor, total = split_reduction(sch, anchor, hint.split_k)
+    *batch, i, j, k = sch.get_loops(anchor)
+    i, i_in = sch.split(i, [None, ROWS])
+    j, j_in = sch.split(j, [None, COLUMNS])
+    k, k_in = sch.split(k, [None, mma.depth])
+    sch.reorder(*batch, i, j, k, i_in, j_in, k_in)
+    inner, outer = anchor, sch.blockize(i_in)
+    i0, i1, i2 = sch.split(i, [None, bm // wm, wm // ROWS])
+    j0, j1, j2 = sch.split(j, [None, bn // wn, wn // COLUMNS])
+    k0, k1 = sch.split(k, [None, bk // mma.depth])
+    sch.reorder(*batch, i0, j0, i1, j1, k0, k1, i2, j2)
+    bind_blocks(sch, batch, i0, j0, hint.raster)
+    warp = sch.fuse(i1, j1)
+    sch.bind(warp, "threadIdx.y")
 
-    name = "mma_matmul"
-
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None when the template does not fit.
-
-        Before -> after::
-
-            for i, j: for k: C[i, j] += A[i, k] * B[j, k]
-
-            for block: for warp:
-                zero(sums)
-                for ko in pipelined:
-                    As[i, k] = A[i, ko * 32 + k]; Bs[j, k] = B[j, ko * 32 + k]
-                    for k in T.unroll(2):
-                        for i: a[i] = ldmatrix(As); for j: b[j] = ldmatrix(Bs)
-                        for i, j: sums[i, j] = mma(a[i], b[j], sums[i, j])
-                Cs[i, j] = sums
-                C[i, j] = Cs[i, j]
-        """
-        product = normalise(func)
-        mma = mma_of(product, hint) if product is not None else None
-        if product is None or mma is None or why_not_mma(hint, mma):
-            return None
-        if product.extents[3] < max(2, hint.split_k):
-            return None  # one step is no reduction to TVM
-        sch, anchor = product.sch, product.anchor
-        (bm, bn), (wm, wn), bk = hint.block, hint.warp, hint.rstep
-        warps = (bm // wm) * (bn // wn)
-        sch.pad_einsum(anchor, [1, bm, bn, bk * hint.split_k])
-        total = None
-        if hint.split_k > 1:
-            anchor, total = split_reduction(sch, anchor, hint.split_k)
-        *batch, i, j, k = sch.get_loops(anchor)
-        i, i_in = sch.split(i, [None, ROWS])
-        j, j_in = sch.split(j, [None, COLUMNS])
-        k, k_in = sch.split(k, [None, mma.depth])
-        sch.reorder(*batch, i, j, k, i_in, j_in, k_in)
-        inner, outer = anchor, sch.blockize(i_in)
-        i0, i1, i2 = sch.split(i, [None, bm // wm, wm // ROWS])
-        j0, j1, j2 = sch.split(j, [None, bn // wn, wn // COLUMNS])
-        k0, k1 = sch.split(k, [None, bk // mma.depth])
-        sch.reorder(*batch, i0, j0, i1, j1, k0, k1, i2, j2)
-        bind_blocks(sch, batch, i0, j0, hint.raster)
-        warp = sch.fuse(i1, j1)
-        sch.bind(warp, "threadIdx.y")
-
-        alongs = (mma.a_along_k, mma.b_along_k)
-        copies = []
-        for n, (operand, along) in enumerate(zip(product.copies, alongs, strict=True)):
-            is_packed = bool(hint.option("pack") >> n & 1)
-            guarded = operand.padded or product.ragged(operand, hint.block[n], bk * hint.split_k)
-            if is_packed:
-                packing = pack(sch, outer, operand.index, along)
-                operand, guarded = packed(operand, along), False
-            vector = _vector(operand, along, guarded)
-            copies.append(_copy(sch, outer, n, operand, k0, warps, along, vector, hint))
-            if is_packed and not along:
-                # After its reader: a copy has the layout of what it is made of.
-                sch.transform_layout(packing, ("write", 0), lambda s, x, k: (s, k, x))
-        fragments = []
-        for operand in product.copies:
-            fragment = sch.cache_read(outer, operand.index, "local")
-            sch.compute_at(fragment, k1, preserve_unit_loops=True)
-            fragments.append(fragment)
-        result = sch.cache_write(outer, 0, "shared.dyn")
-        sums = sch.cache_write(outer, 0, "local")
-        sch.reverse_compute_at(sums, warp, preserve_unit_loops=True)
-        sch.reverse_compute_at(result, warp, preserve_unit_loops=True)
-        tile = _tile(sch, sums, ROWS, COLUMNS)
-        init = sch.decompose_reduction(outer, k0)
-        _tensorize_loads(sch, fragments, mma)
-        sch.transform_layout(sums, ("read", 0), _sums_map(mma, len(batch)))
-        sch.tensorize(sch.get_loops(inner)[-3], mma.multiply())
-        (init_inner,) = sch.get_child_blocks(init)
-        sch.tensorize(sch.get_loops(init_inner)[-2], mma.zero())
-        # Rows 32 bytes past a multiple of 128 apart: lanes that store together meet in no bank.
-        stored, size = sch.blockize(tile), itemsize(product.sums)
-        sch.storage_align(stored, 0, axis=-2, factor=int(128 / size), offset=int(32 / size))
-        sch.tensorize(stored, mma.store())
-        run = 16
-        if total is None:
-            inline_consumers(sch, result)
-            run = product.out_run
-        _store(sch, result, product, run)
-        for loop in (i2, j2):
-            sch.unroll(loop)
-        sch.annotate(j2, "pragma_unroll_explicit", 0)
-        stages = min(hint.stages, int(sch.get(k0).extent))
-        # Unrolled, because the registers of a fragment cannot be indexed by a loop.
-        sch.unroll(k1)
-        if stages > 2 and hint.option("ahead") and bk > mma.depth:
-            pipeline_fragments(sch, k0, k1, stages)
-        elif stages > 1:
-            pipeline(sch, k0, copies, stages, hint.async_copy)
-        if total is not None:
-            finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
-        return sch
+    alongs = (mma.a_along_k, mma.b_along_k)
+    copies = []
+    for n, (operand, along) in enumerate(zip(product.copies, alongs, strict=True)):
+        is_packed = bool(hint.option("pack") >> n & 1)
+        guarded = operand.padded or product.ragged(operand, hint.block[n], bk * hint.split_k)
+        if is_packed:
+            packing = pack(sch, outer, operand.index, along)
+            operand, guarded = packed(operand, along), False
+        vector = _vector(operand, along, guarded)
+        copies.append(_copy(sch, outer, n, operand, k0, warps, along, vector, hint))
+        if is_packed and not along:
+            # After its reader: a copy has the layout of what it is made of.
+            sch.transform_layout(packing, ("write", 0), lambda s, x, k: (s, k, x))
+    fragments = []
+    for operand in product.copies:
+        fragment = sch.cache_read(outer, operand.index, "local")
+        sch.compute_at(fragment, k1, preserve_unit_loops=True)
+        fragments.append(fragment)
+    result = sch.cache_write(outer, 0, "shared.dyn")
+    sums = sch.cache_write(outer, 0, "local")
+    sch.reverse_compute_at(sums, warp, preserve_unit_loops=True)
+    sch.reverse_compute_at(result, warp, preserve_unit_loops=True)
+    tile = _tile(sch, sums, ROWS, COLUMNS)
+    init = sch.decompose_reduction(outer, k0)
+    _tensorize_loads(sch, fragments, mma)
+    sch.transform_layout(sums, ("read", 0), _sums_map(mma, len(batch)))
+    sch.tensorize(sch.get_loops(inner)[-3], mma.multiply())
+    (init_inner,) = sch.get_child_blocks(init)
+    sch.tensorize(sch.get_loops(init_inner)[-2], mma.zero())
+    # Rows 32 bytes past a multiple of 128 apart: lanes that store together meet in no bank.
+    stored, size = sch.blockize(tile), itemsize(product.sums)
+    sch.storage_align(stored, 0, axis=-2, factor=int(128 / size), offset=int(32 / size))
+    sch.tensorize(stored, mma.store())
+    run = 16
+    if total is None:
+        inline_consumers(sch, result)
+        run = product.out_run
+    _store(sch, result, product, run)
+    for loop in (i2, j2):
+        sch.unroll(loop)
+    sch.annotate(j2, "pragma_unroll_explicit", 0)
+    stages = min(hint.stages, int(sch.get(k0).extent))
+    # Unrolled, because the registers of a fragment cannot be indexed by a loop.
+    sch.unroll(k1)
+    if stages > 2 and hint.option("ahead") and bk > mma.depth:
+        pipeline_fragments(sch, k0, k1, stages)
+    elif stages > 1:
+        pipeline(sch, k0, copies, stages, hint.async_copy)
+    if total is not None:
+        finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
+    return sch
 
 
 def mma_of(product: Product, hint: CudaHint) -> MmaIntrinsic | None:

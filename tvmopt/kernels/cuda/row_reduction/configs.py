@@ -1,4 +1,4 @@
-"""Configurations of the templates that reduce rows or columns."""
+"""Configurations of row reductions, with their predicted cycles."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import math
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
-from tvmopt.kernels.cuda.column_reduction.column_walk import WalkForm
-from tvmopt.kernels.cuda.column_reduction.schedule import ColumnForm
-from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, widest
 from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
-from tvmopt.kernels.cuda.elementwise.configs import traffic
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.row_reduction.form import RowForm
 from tvmopt.kernels.ranked import Ranked
@@ -34,7 +31,7 @@ _FEWEST = 32
 _LINE, _PARTIAL = 128, 3.0
 
 
-def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[Ranked]:
+def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """Configurations of ``gpu_row_reduction`` for ``form``, best first."""
     blocks = all_facts(form.sch)
     passes = [f for f in blocks if f.reduction or form.wide]
@@ -160,108 +157,3 @@ def _alone(form: RowForm) -> bool:
     """Whether the row is a part of the result's last axis."""
     last = next(f for f in all_facts(form.sch) if f.name == form.last)
     return last.axes[-1].extent > form.columns
-
-
-def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked]:
-    """Configurations of ``gpu_column_reduction`` for ``form``, best first."""
-    facts = form.facts
-    columns = facts.axes[form.columns].extent
-    others = facts.work // columns // facts.reduced
-    most = math.gcd(columns, min(8, WIDEST_VECTOR // widest(facts)))
-    work, moved = float_work(form.sch, facts.name), traffic(facts)
-    ranked = []
-    for vector, x, y, split, unroll, tree in itertools.product(
-        sorted({most, max(1, most // 2), 1}),
-        (4, 8, 16, 32, 64, 128),
-        (1, 4, 8, 16, 32, 64),
-        (1, 2, 4, 8, 16, 32, 64, 128),
-        (1, 4, 8),
-        (0, 1),
-    ):
-        if not 64 <= x * y <= 1024 or x > 2 * max(1, columns // vector):
-            continue
-        if split * y > facts.reduced or facts.reduced % split:
-            continue
-        if tree and (y == 1 or vector > 2):
-            continue
-        grid = others * math.ceil(columns / vector / x) * split
-        if split > 1 and grid > 4 * arch.sms * (1024 // (x * y)):
-            continue
-        steps = math.ceil(facts.reduced / split / y)
-        if unroll > 1 and (unroll > steps or steps % unroll):
-            continue
-        hint = CudaHint(
-            "gpu_column_reduction", arch, thread=(x,), reduce_threads=y, vector=vector,
-            split_k=split, options=(("tree", tree), ("unroll", unroll)),
-        )  # fmt: skip
-        stream = _columns(form, hint, grid, steps, work, moved)
-        cycles = stream.cycles(arch)
-        if split > 1:
-            second = Stream(
-                blocks=math.ceil(columns * others / 128),
-                threads=128,
-                moved=4.0 * columns * others * (split + 1),
-                flight=4.0 * min(8, split),
-                instructions=30.0 + 4.0 * split,
-                rounds=split / 4.0,
-            )
-            cycles += second.cycles(arch)
-        ranked.append(Ranked(hint, cycles, stream.parts(arch)))
-    return sorted(ranked, key=lambda r: r.cycles)
-
-
-def _columns(
-    form: ColumnForm, hint: CudaHint, grid: int, steps: int, work: float, moved: float
-) -> Stream:
-    (x,), y, vector = hint.thread, hint.reduce_threads, hint.vector
-    size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
-    unroll = hint.option("unroll", 1)
-    # A warp's piece of a row that is shorter than a line costs; so do, as measured, many sums that
-    # a thread keeps side by side.
-    piece = x * vector * size
-    line = min(1.0, piece / 32.0) * min(1.0, piece / 128.0) ** 0.1 / (1.0 + _SIDE_BY_SIDE * vector)
-    tree = hint.option("tree")
-    return Stream(
-        blocks=grid,
-        threads=x * y,
-        moved=moved / line,
-        flight=float(vector * size * unroll),
-        instructions=_PROLOGUE
-        + steps * (vector * work + 6.0)
-        + (vector * 10.0 * math.log2(max(2, y)) if tree else vector * 2.0 + 4.0 * vector),
-        chain=0.0 if y == 1 else (vector * 40.0 * math.log2(y) if tree else 60.0 + 14.0 * y),
-        rounds=math.ceil(steps / unroll) * 0.7,
-        registers=32 + vector + vector * size // 4 * unroll,
-        smem=0 if y == 1 else 4 * x * vector * y,
-    )
-
-
-def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[Ranked]:
-    """Configurations of ``gpu_column_walk`` for ``form``, best first."""
-    blocks = all_facts(form.sch)
-    passes = [f for f in blocks if f.work > form.count] or blocks  # a column of one element
-    size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
-    each = sum(4.0 + 2.0 * len(f.reads) + float_work(form.sch, f.name) for f in passes)
-    line = 0.25
-    if not form.columns or any(r.strides[form.columns[-1]] == 1 for r in form.last.reads):
-        line = 1.0
-    ranked = []
-    for threads, unroll in itertools.product((32, 64, 128, 256), (1, 4, 8)):
-        if unroll > form.depth:
-            continue
-        flying = unroll if form.depth % unroll == 0 else 1
-        stream = Stream(
-            blocks=math.ceil(form.count / threads),
-            threads=threads,
-            moved=max(traffic(f) for f in passes) / line,
-            again=float((len(passes) - 1) * form.count * form.depth * size),
-            kept=float(threads * form.depth * size),
-            flight=float(size * flying),
-            instructions=_PROLOGUE + form.depth * each,
-            rounds=len(passes) * form.depth / flying * 0.7,
-        )
-        hint = CudaHint(
-            "gpu_column_walk", arch, thread=(threads,), options=(("unroll", unroll),)
-        )  # fmt: skip
-        ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))
-    return sorted(ranked, key=lambda r: r.cycles)

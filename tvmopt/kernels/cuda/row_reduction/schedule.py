@@ -31,86 +31,82 @@ from tvmopt.kernels.cuda.row_reduction.row_stage import (
     place_staged,
     stage_rows,
 )
-from tvmopt.kernels.cuda.template import GpuTemplate
+
+NAME = "gpu_row_reduction"
 
 
-class GpuRowReduction(GpuTemplate):
-    """Rows to the y threads of a block, the elements of a row to the x threads."""
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None unless :func:`prepare_rows` takes it.
 
-    name = "gpu_row_reduction"
+    Before -> after, for a softmax with 32 threads a row, 4 rows a block, vectors of 8::
 
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None unless :func:`prepare_rows` takes it.
+        for i: for k: m[i] = max(m[i], X[i, k])
+        for i: for k: s[i] += exp(X[i, k] - m[i])
+        for i, k: Y[i, k] = exp(X[i, k] - m[i]) / s[i]
 
-        Before -> after, for a softmax with 32 threads a row, 4 rows a block, vectors of 8::
-
-            for i: for k: m[i] = max(m[i], X[i, k])
-            for i: for k: s[i] += exp(X[i, k] - m[i])
-            for i, k: Y[i, k] = exp(X[i, k] - m[i]) / s[i]
-
-            for b in blockIdx.x, y in threadIdx.y, x in threadIdx.x:
-                for ko: X_local[0:8] = X[...];  for v: m = max(m, X_local[v])
-                allreduce over x;  ...
-        """
-        form = prepare_rows(func)
-        if form is None:
+        for b in blockIdx.x, y in threadIdx.y, x in threadIdx.x:
+            for ko: X_local[0:8] = X[...];  for v: m = max(m, X_local[v])
+            allreduce over x;  ...
+    """
+    form = prepare_rows(func)
+    if form is None:
+        return None
+    sch = form.sch
+    vector = math.gcd(form.vector, hint.vector)
+    last = sch.get_sblock(form.last)
+    others = [sch.get_sblock(n) for n in form.reductions]
+    stage = hint.option("stage") if form.wide else 0
+    staged = stage_rows(sch, form, hint) if stage == SHARED else None
+    kept = keep_rows(sch, form, hint, vector) if stage == REGISTERS else None
+    if stage == REGISTERS and kept is None:
+        return None
+    loads = {
+        sch.get(b).name_hint: cache_reads(sch, b, len(sch.get(b).iter_vars) - 1, vector)
+        for b in [*others, *([last] if form.wide else [])]
+    }
+    result = cache_result(sch, last, vector) if form.wide and vector > 1 else None
+    divided = split_prefix(sch, sch.get_loops(last), form.rows)
+    if divided is None:
+        return None
+    rows, columns = divided
+    rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
+    # Threads past a single row have no index to be told by: they would store it, too.
+    together = hint.thread[0] if hint.thread and form.rows > 1 else 1
+    if together <= extent(sch, rows[-1]):
+        inner, place = sch.split(rows[-1], [None, together])
+        grid = fuse_all(sch, [*rows[:-1], inner])
+    else:
+        grid, place = sch.split(fuse_all(sch, rows), [None, together])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(place, "threadIdx.y")
+    divides = kept is not None and not is_ragged(form, hint, vector)
+    parts = 3 if vector > 1 else 2
+    work = [(last, columns[-parts:] if divides else columns)] if form.wide else []
+    for block in reversed(others):
+        for n in range(len(sch.get(block).writes)):
+            sch.set_scope(block, n, "local")
+        sch.compute_at(block, place, preserve_unit_loops=True)
+        # Of a single step of those parts TVM makes an axis that is not reduced.
+        count = parts if divides else len(block_facts(sch, block).reduction)
+        inside = sch.get_loops(block)[2:]
+        if math.prod(extent(sch, loop) for loop in inside[:-count]) > 1:
             return None
-        sch = form.sch
-        vector = math.gcd(form.vector, hint.vector)
-        last = sch.get_sblock(form.last)
-        others = [sch.get_sblock(n) for n in form.reductions]
-        stage = hint.option("stage") if form.wide else 0
-        staged = stage_rows(sch, form, hint) if stage == SHARED else None
-        kept = keep_rows(sch, form, hint, vector) if stage == REGISTERS else None
-        if stage == REGISTERS and kept is None:
+        work.append((block, inside[-count:]))
+    for block, inside in work:
+        if divides:
+            at = bind_parts(sch, inside)
+        elif (found := _deal_columns(sch, block, inside, hint, vector, form.crosses)) is None:
             return None
-        loads = {
-            sch.get(b).name_hint: cache_reads(sch, b, len(sch.get(b).iter_vars) - 1, vector)
-            for b in [*others, *([last] if form.wide else [])]
-        }
-        result = cache_result(sch, last, vector) if form.wide and vector > 1 else None
-        divided = split_prefix(sch, sch.get_loops(last), form.rows)
-        if divided is None:
-            return None
-        rows, columns = divided
-        rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
-        # Threads past a single row have no index to be told by: they would store it, too.
-        together = hint.thread[0] if hint.thread and form.rows > 1 else 1
-        if together <= extent(sch, rows[-1]):
-            inner, place = sch.split(rows[-1], [None, together])
-            grid = fuse_all(sch, [*rows[:-1], inner])
         else:
-            grid, place = sch.split(fuse_all(sch, rows), [None, together])
-        sch.bind(grid, "blockIdx.x")
-        sch.bind(place, "threadIdx.y")
-        divides = kept is not None and not is_ragged(form, hint, vector)
-        parts = 3 if vector > 1 else 2
-        work = [(last, columns[-parts:] if divides else columns)] if form.wide else []
-        for block in reversed(others):
-            for n in range(len(sch.get(block).writes)):
-                sch.set_scope(block, n, "local")
-            sch.compute_at(block, place, preserve_unit_loops=True)
-            # Of a single step of those parts TVM makes an axis that is not reduced.
-            count = parts if divides else len(block_facts(sch, block).reduction)
-            inside = sch.get_loops(block)[2:]
-            if math.prod(extent(sch, loop) for loop in inside[:-count]) > 1:
-                return None
-            work.append((block, inside[-count:]))
-        for block, inside in work:
-            if divides:
-                at = bind_parts(sch, inside)
-            elif (found := _deal_columns(sch, block, inside, hint, vector, form.crosses)) is None:
-                return None
-            else:
-                at = found
-            load_at(sch, loads[sch.get(block).name_hint], at)
-            if result is not None and sch.get(block).name_hint == form.last:
-                store_at(sch, result, at)
-        if staged is not None:
-            place_staged(sch, staged, grid, hint, vector)
-        if kept is not None:
-            place_kept(sch, kept, place)
-        return sch
+            at = found
+        load_at(sch, loads[sch.get(block).name_hint], at)
+        if result is not None and sch.get(block).name_hint == form.last:
+            store_at(sch, result, at)
+    if staged is not None:
+        place_staged(sch, staged, grid, hint, vector)
+    if kept is not None:
+        place_kept(sch, kept, place)
+    return sch
 
 
 def _deal_columns(

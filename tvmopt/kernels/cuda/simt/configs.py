@@ -20,7 +20,7 @@ from tvmopt.kernels.cuda.common.matmul_problem import (
 )
 from tvmopt.kernels.cuda.common.product import Product, normalise
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.simt.schedule import why_not_simt
+from tvmopt.kernels.cuda.simt.schedule import NAME, why_not_simt
 from tvmopt.kernels.ranked import Ranked
 
 _ROWS = (16, 32, 64, 96, 128, 256)
@@ -47,7 +47,7 @@ _FILL = 11600.0
 _BOOST = 0.79
 
 
-def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[Ranked]:
+def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """Every configuration that may pay, ranked; none when the template does not fit.
 
     Args:
@@ -78,7 +78,7 @@ def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[CudaHint]:
             tm, tn = bm // rows, bn // columns
             lanes = 8 if rows > columns and tm % 8 == 0 and tn % 4 == 0 else 4
             hint = CudaHint(
-                template="simt_matmul",
+                template=NAME,
                 arch=arch,
                 block=(bm, bn),
                 thread=(tm, tn),
@@ -92,7 +92,7 @@ def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[CudaHint]:
                 yield hint
 
 
-def simt_matmul_cost(problem: MatmulProblem, hint: CudaHint) -> Ranked | None:
+def simt_matmul_cost(problem: MatmulProblem, hint: CudaHint) -> Ranked[CudaHint] | None:
     """What ``hint`` is expected to cost; None when it does not fit the GPU."""
     arch = hint.arch
     (bm, bn), (tm, tn), step = hint.block, hint.thread, hint.rstep

@@ -19,87 +19,76 @@ from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline
 from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, Operand, Product, normalise
 from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.template import GpuTemplate
 
 # Elements on their way through a thread's registers up to which shared memory has two halves: with
 # more, the registers that it takes cost a thread block of two on a multiprocessor.
 _FEW_STAGED = 8
 
 
-class SimtMatmul(GpuTemplate):
-    """Rows and columns of sums in registers, operands in shared memory, no tensor cores.
+NAME = "simt_matmul"
 
-    ``hint.block`` is the rows and columns of a thread block, ``hint.thread`` the threads along
-    them, ``hint.rstep`` the depth of a step, ``hint.stages`` the steps in flight (with
-    ``async_copy`` by cp.async, else at most 2, through registers), ``hint.raster`` rows of blocks
-    side by side, ``hint.split_k`` parts of the reduction, which a second kernel sums.
 
-    Options: ``lanes_m``: rows of threads in a warp, 4 unless given.
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+
+    Before -> after::
+
+        for i, j: for k: C[i, j] += A[i, k] * B[k, j]
+
+        for block: for group: for thread:
+            for ko in pipelined:
+                As[k, i] = A[i, ko * 8 + k]; Bs[k, j] = B[ko * 8 + k, j]
+                for k in T.unroll(8):
+                    a[0:4] = As[k, i:i + 4]; b[0:4] = Bs[k, j:j + 4]
+                    for i in T.unroll(4): for j in T.unroll(4): acc[i, j] += a[i] * b[j]
+            C[i, j] = acc[i, j]
     """
-
-    name = "simt_matmul"
-
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None when the template does not fit.
-
-        Before -> after::
-
-            for i, j: for k: C[i, j] += A[i, k] * B[k, j]
-
-            for block: for group: for thread:
-                for ko in pipelined:
-                    As[k, i] = A[i, ko * 8 + k]; Bs[k, j] = B[ko * 8 + k, j]
-                    for k in T.unroll(8):
-                        a[0:4] = As[k, i:i + 4]; b[0:4] = Bs[k, j:j + 4]
-                        for i in T.unroll(4): for j in T.unroll(4): acc[i, j] += a[i] * b[j]
-                C[i, j] = acc[i, j]
-        """
-        if why_not_simt(hint):
-            return None
-        product = normalise(func)
-        if product is None or product.extents[3] < hint.split_k:
-            return None
-        sch, anchor = product.sch, product.anchor
-        (bm, bn), (tm, tn), bk = hint.block, hint.thread, hint.rstep
-        sch.pad_einsum(anchor, [1, bm, bn, bk * hint.split_k])
-        total = None
-        if hint.split_k > 1:
-            anchor, total = split_reduction(sch, anchor, hint.split_k)
-        store = sch.cache_write(anchor, 0, "local")
-        *batch, i, j, k = sch.get_loops(anchor)
-        lanes_m, lanes_n = _lanes(hint)
-        vm, vn = math.gcd(bm // tm, _group(product)), math.gcd(bn // tn, _group(product))
-        io, ig, iw, il, iv = sch.split(i, [None, bm // tm // vm, tm // lanes_m, lanes_m, vm])
-        jo, jg, jw, jl, jv = sch.split(j, [None, bn // tn // vn, tn // lanes_n, lanes_n, vn])
-        ko, ki = sch.split(k, [None, bk])
-        sch.reorder(*batch, io, jo, ig, jg, iw, jw, il, jl, ko, ki, iv, jv)
-        bind_blocks(sch, batch, io, jo, hint.raster)
-        # Virtual threads share everything but their sums; what depends on one alone is done once.
-        sch.bind(ig, "vthread.y")
-        sch.bind(jg, "vthread.x")
-        thread = sch.fuse(iw, jw, il, jl)
-        sch.bind(thread, "threadIdx.x")
-        sch.reverse_compute_at(store, thread, preserve_unit_loops=True)
-        run = 16
-        if total is None:
-            inline_consumers(sch, store)
-            run = product.out_run
-        _store(sch, store, math.gcd(run, _most(product)))
-        copies = [_copy(sch, anchor, n, x, ko, hint) for n, x in enumerate(product.copies)]
-        for operand in product.copies:
-            _fragment(sch, anchor, operand, ki)
-        sch.decompose_reduction(anchor, ko)
-        for loop in (ki, iv, jv):
-            sch.unroll(loop)
-        # By nvcc: text of so many products costs it seconds.
-        sch.annotate(ki, "pragma_unroll_explicit", 0)
-        stages = min(hint.stages, int(sch.get(ko).extent))
-        if stages > 1:
-            staged = sum(hint.block) * bk / math.prod(hint.thread)
-            pipeline(sch, ko, copies, stages, hint.async_copy, halves=staged <= _FEW_STAGED)
-        if total is not None:
-            finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
-        return sch
+    if why_not_simt(hint):
+        return None
+    product = normalise(func)
+    if product is None or product.extents[3] < hint.split_k:
+        return None
+    sch, anchor = product.sch, product.anchor
+    (bm, bn), (tm, tn), bk = hint.block, hint.thread, hint.rstep
+    sch.pad_einsum(anchor, [1, bm, bn, bk * hint.split_k])
+    total = None
+    if hint.split_k > 1:
+        anchor, total = split_reduction(sch, anchor, hint.split_k)
+    store = sch.cache_write(anchor, 0, "local")
+    *batch, i, j, k = sch.get_loops(anchor)
+    lanes_m, lanes_n = _lanes(hint)
+    vm, vn = math.gcd(bm // tm, _group(product)), math.gcd(bn // tn, _group(product))
+    io, ig, iw, il, iv = sch.split(i, [None, bm // tm // vm, tm // lanes_m, lanes_m, vm])
+    jo, jg, jw, jl, jv = sch.split(j, [None, bn // tn // vn, tn // lanes_n, lanes_n, vn])
+    ko, ki = sch.split(k, [None, bk])
+    sch.reorder(*batch, io, jo, ig, jg, iw, jw, il, jl, ko, ki, iv, jv)
+    bind_blocks(sch, batch, io, jo, hint.raster)
+    # Virtual threads share everything but their sums; what depends on one alone is done once.
+    sch.bind(ig, "vthread.y")
+    sch.bind(jg, "vthread.x")
+    thread = sch.fuse(iw, jw, il, jl)
+    sch.bind(thread, "threadIdx.x")
+    sch.reverse_compute_at(store, thread, preserve_unit_loops=True)
+    run = 16
+    if total is None:
+        inline_consumers(sch, store)
+        run = product.out_run
+    _store(sch, store, math.gcd(run, _most(product)))
+    copies = [_copy(sch, anchor, n, x, ko, hint) for n, x in enumerate(product.copies)]
+    for operand in product.copies:
+        _fragment(sch, anchor, operand, ki)
+    sch.decompose_reduction(anchor, ko)
+    for loop in (ki, iv, jv):
+        sch.unroll(loop)
+    # By nvcc: text of so many products costs it seconds.
+    sch.annotate(ki, "pragma_unroll_explicit", 0)
+    stages = min(hint.stages, int(sch.get(ko).extent))
+    if stages > 1:
+        staged = sum(hint.block) * bk / math.prod(hint.thread)
+        pipeline(sch, ko, copies, stages, hint.async_copy, halves=staged <= _FEW_STAGED)
+    if total is not None:
+        finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
+    return sch
 
 
 def why_not_simt(hint: CudaHint) -> str:

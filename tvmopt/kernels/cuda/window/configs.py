@@ -11,8 +11,8 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
 from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, widest
 from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
-from tvmopt.kernels.cuda.elementwise.configs import traffic
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.window.schedule import WIDEST
 from tvmopt.kernels.ranked import Ranked
@@ -23,7 +23,7 @@ _LOAD = 2.0
 _UNTUNED = 3.0
 
 
-def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list[Ranked]:
+def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """Configurations of ``gpu_window`` for a function of one reduction, best first.
 
     Args:
@@ -83,7 +83,7 @@ def _window(facts: BlockFacts, hint: CudaHint, cost: float) -> Stream:
     )
 
 
-def fallback_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked]:
+def fallback_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """Configurations of ``gpu_fallback``, which takes all, best first."""
     ranked = []
     facts = all_facts(sch)

@@ -12,12 +12,12 @@ from tvm import tirx
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.traffic import size_of
 from tvmopt.kernels.cuda.common.work import float_work
-from tvmopt.kernels.cuda.elementwise.configs import size_of
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.winograd.schedule import (
-    GpuWinogradData,
-    GpuWinogradOut,
+    DATA_NAME,
+    OUT_NAME,
     TransformForm,
     prepare_data,
     prepare_out,
@@ -36,8 +36,8 @@ _FLOAT = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class _Transform:
-    """What every configuration of a transform shares.
+class Transform:
+    """A transform: what all of its configurations share.
 
     Attributes:
         form: The function, made ready.
@@ -53,7 +53,9 @@ class _Transform:
     ending: float = 0.0
     others: int = 0
 
-    def ranked(self, vector: int, tiles: int, threads: int, arch: CudaArch) -> Ranked | None:
+    def ranked(
+        self, vector: int, tiles: int, threads: int, arch: CudaArch
+    ) -> Ranked[CudaHint] | None:
         """One configuration with its cost; None where it does not fit."""
         form, m, side = self.form, self.form.m, self.form.m + 2
         options = (("tiles", tiles),)
@@ -84,15 +86,11 @@ class _Transform:
         )
         return Ranked(hint, stream.cycles(arch), stream.parts(arch))
 
-
-def winograd_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked]:
-    """Configurations of the transform that ``func`` is, best first; none when it is none."""
-    transform = _transform(func)
-    if transform is None:
-        return []
-    choices = itertools.product(_VECTORS, _TILES, _THREADS)
-    found = (transform.ranked(*choice, arch) for choice in choices)
-    return sorted((r for r in found if r is not None), key=lambda r: r.cycles)
+    def configs(self, arch: CudaArch) -> list[Ranked[CudaHint]]:
+        """Return every configuration that fits, best first."""
+        choices = itertools.product(_VECTORS, _TILES, _THREADS)
+        found = (self.ranked(*choice, arch) for choice in choices)
+        return sorted((r for r in found if r is not None), key=lambda r: r.cycles)
 
 
 def transform_work(matrix: Sequence[Sequence[float]]) -> float:
@@ -101,10 +99,11 @@ def transform_work(matrix: Sequence[Sequence[float]]) -> float:
     return float(of_column * (len(matrix[0]) + len(matrix)))
 
 
-def _transform(func: tirx.PrimFunc) -> _Transform | None:
+def transform_of(func: tirx.PrimFunc) -> Transform | None:
+    """Return the transform that ``func`` is; None when it is none."""
     if (form := prepare_data(func)) is not None:
         written = math.prod(form.grid) * (form.m + 2) ** 2 * form.channels * _FLOAT
-        return _Transform(form, GpuWinogradData.name, _data_bytes(form) + written)
+        return Transform(form, DATA_NAME, _data_bytes(form) + written)
     if (form := prepare_out(func)) is None:
         return None
     sch = form.sch
@@ -115,7 +114,7 @@ def _transform(func: tirx.PrimFunc) -> _Transform | None:
     products = math.prod(form.grid) * (form.m + 2) ** 2 * form.channels * _FLOAT
     moved = products + sum(size_of(buffer) for buffer in (last.write.buffer, *others))
     ending = float_work(sch, last.name)
-    return _Transform(form, GpuWinogradOut.name, float(moved), ending, len(others))
+    return Transform(form, OUT_NAME, float(moved), ending, len(others))
 
 
 def _data_bytes(form: TransformForm) -> float:

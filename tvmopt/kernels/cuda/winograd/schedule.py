@@ -28,7 +28,6 @@ from tvmopt.kernels.cuda.common.steps import (
     store_at,
 )
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.template import GpuTemplate
 
 #: Annotations of the blocks that make the transformed data, and the outputs of the tiles; their
 #: value is the tile size m.
@@ -109,108 +108,97 @@ def prepare_out(func: tirx.PrimFunc) -> TransformForm | None:
     return TransformForm(sch, m, None, half, whole, ends[0], grid, channels)
 
 
-class GpuWinogradData(GpuTemplate):
-    """The transform of the data.
+DATA_NAME = "gpu_winograd_data"
 
-    ``hint.thread`` is the threads of a block, ``hint.vector`` the channels of a thread; the option
-    ``tiles`` is its tiles side by side along x, which share the inputs where they overlap.
+
+def emit_data(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None when it does not transform data.
+
+    Before -> after, for one tile of 2 x 2 a thread and vectors of 4 channels::
+
+        for b, y, x, c: P[b, y, x, c] = X[b, y - 1, x - 1, c] if inside else 0
+        for i, j, b, y, x, c: H[i, j, b, y, x, c] = (bt P)[i, j]
+        for i, j, b, y, x, c: T[i, j, b, y, x, c] = (H bt.T)[i, j]
+        for p, t, c: V[p, t, c] = T[p // 4, p % 4, t // tiles, t // wide % high, t % wide, c]
+
+        for block in blockIdx.x, t in threadIdx.x:
+            for y, x in unrolled(4, 4): P_local[y, x, 0:4] = X[...] if inside else 0
+            for i, j in unrolled(4, 4): for c in unrolled(4): H_local[i, j, c] = ...
+            for i, j in unrolled(4, 4):
+                for c in unrolled(4): V_local[c] = ...
+                V[i * 4 + j, t, 0:4] = V_local[0:4]
     """
-
-    name = "gpu_winograd_data"
-
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None when it does not transform data.
-
-        Before -> after, for one tile of 2 x 2 a thread and vectors of 4 channels::
-
-            for b, y, x, c: P[b, y, x, c] = X[b, y - 1, x - 1, c] if inside else 0
-            for i, j, b, y, x, c: H[i, j, b, y, x, c] = (bt P)[i, j]
-            for i, j, b, y, x, c: T[i, j, b, y, x, c] = (H bt.T)[i, j]
-            for p, t, c: V[p, t, c] = T[p // 4, p % 4, t // tiles, t // wide % high, t % wide, c]
-
-            for block in blockIdx.x, t in threadIdx.x:
-                for y, x in unrolled(4, 4): P_local[y, x, 0:4] = X[...] if inside else 0
-                for i, j in unrolled(4, 4): for c in unrolled(4): H_local[i, j, c] = ...
-                for i, j in unrolled(4, 4):
-                    for c in unrolled(4): V_local[c] = ...
-                    V[i * 4 + j, t, 0:4] = V_local[0:4]
-        """
-        form = prepare_data(func)
-        if form is None or form.padded is None or not form.takes(hint):
-            return None
-        sch, vector = form.sch, hint.vector
-        store = sch.cache_write(form.whole, 0, "local")
-        i, j, b, y, x, c = sch.get_loops(form.whole)
-        x, tile = sch.split(x, [None, hint.option("tiles", 1)])
-        c, lane = sch.split(c, [None, vector])
-        sch.reorder(b, y, x, c, tile, i, j, lane)
-        thread = _bind(sch, [b, y, x, c], hint)
-        for block, loop in ((form.half, tile), (form.padded, thread)):
-            sch.set_scope(block, 0, "local")
-            sch.compute_at(block, loop, preserve_unit_loops=True)
-        sch.reverse_compute_at(store, j, preserve_unit_loops=True)
-        _straight(sch, sch.get_loops(form.padded)[2:], vector)
-        _straight(sch, sch.get_loops(form.half)[3:])
-        _straight(sch, sch.get_loops(store)[5:], vector)
-        _straight(sch, [tile, i, j, lane])
-        return sch
+    form = prepare_data(func)
+    if form is None or form.padded is None or not form.takes(hint):
+        return None
+    sch, vector = form.sch, hint.vector
+    store = sch.cache_write(form.whole, 0, "local")
+    i, j, b, y, x, c = sch.get_loops(form.whole)
+    x, tile = sch.split(x, [None, hint.option("tiles", 1)])
+    c, lane = sch.split(c, [None, vector])
+    sch.reorder(b, y, x, c, tile, i, j, lane)
+    thread = _bind(sch, [b, y, x, c], hint)
+    for block, loop in ((form.half, tile), (form.padded, thread)):
+        sch.set_scope(block, 0, "local")
+        sch.compute_at(block, loop, preserve_unit_loops=True)
+    sch.reverse_compute_at(store, j, preserve_unit_loops=True)
+    _straight(sch, sch.get_loops(form.padded)[2:], vector)
+    _straight(sch, sch.get_loops(form.half)[3:])
+    _straight(sch, sch.get_loops(store)[5:], vector)
+    _straight(sch, [tile, i, j, lane])
+    return sch
 
 
-class GpuWinogradOut(GpuTemplate):
-    """The transform back, and what follows elementwise.
+OUT_NAME = "gpu_winograd_out"
 
-    ``hint`` is as for :class:`GpuWinogradData`; tiles share nothing here, but are loaded at once.
+
+def emit_out(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func``, or None when it does not transform back.
+
+    Before -> after, for tiles of 2 x 2 and a bias::
+
+        for i, j, b, y, x, o: H[i, j, b, y, x, o] = (at M[:, t, o])[i, j]
+        for i, j, b, y, x, o: T[i, j, b, y, x, o] = (H at.T)[i, j]
+        for b, y, x, o: Y[b, y, x, o] = relu(T[y % 2, x % 2, b, y // 2, x // 2, o] + B[o])
+
+        for block in blockIdx.x, t in threadIdx.x:
+            for p in unrolled(16): M_local[p, 0:4] = M[p, t, o:o + 4]
+            for i, j in unrolled(2, 4): for c in unrolled(4): H_local[i, j, c] = ...
+            for i, j in unrolled(2, 2): for c in unrolled(4): T_local[i, j, c] = ...
+            for y, x in unrolled(2, 2):
+                if inside:
+                    B_local[0:4] = B[o:o + 4]
+                    for c in unrolled(4): Y_local[c] = relu(T_local[y, x, c] + B_local[c])
+                    Y[...] = Y_local[0:4]
     """
-
-    name = "gpu_winograd_out"
-
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Schedule ``func``, or None when it does not transform back.
-
-        Before -> after, for tiles of 2 x 2 and a bias::
-
-            for i, j, b, y, x, o: H[i, j, b, y, x, o] = (at M[:, t, o])[i, j]
-            for i, j, b, y, x, o: T[i, j, b, y, x, o] = (H at.T)[i, j]
-            for b, y, x, o: Y[b, y, x, o] = relu(T[y % 2, x % 2, b, y // 2, x // 2, o] + B[o])
-
-            for block in blockIdx.x, t in threadIdx.x:
-                for p in unrolled(16): M_local[p, 0:4] = M[p, t, o:o + 4]
-                for i, j in unrolled(2, 4): for c in unrolled(4): H_local[i, j, c] = ...
-                for i, j in unrolled(2, 2): for c in unrolled(4): T_local[i, j, c] = ...
-                for y, x in unrolled(2, 2):
-                    if inside:
-                        B_local[0:4] = B[o:o + 4]
-                        for c in unrolled(4): Y_local[c] = relu(T_local[y, x, c] + B_local[c])
-                        Y[...] = Y_local[0:4]
-        """
-        form = prepare_out(func)
-        if form is None or not form.takes(hint):
-            return None
-        sch, vector = form.sch, hint.vector
-        for block in (form.half, form.whole):
-            sch.set_scope(block, 0, "local")
-        products = sch.cache_read(form.half, 0, "local")
-        facts = block_facts(sch, form.last)
-        wide = moves_by_vectors(facts, facts.write, 3, vector)
-        loads = cache_reads(sch, form.last, 3, vector) if wide else []
-        store = cache_result(sch, form.last, vector) if wide else None
-        b, y, x, c = sch.get_loops(form.last)
-        y, row = sch.split(y, [None, form.m])
-        x, tile, column = sch.split(x, [None, hint.option("tiles", 1), form.m])
-        c, lane = sch.split(c, [None, vector])
-        sch.reorder(b, y, x, c, tile, row, column, lane)
-        thread = _bind(sch, [b, y, x, c], hint)
-        sch.compute_at(form.whole, tile, preserve_unit_loops=True)
-        sch.compute_at(form.half, tile, preserve_unit_loops=True)
-        sch.compute_at(products, thread, preserve_unit_loops=True)
-        _straight(sch, sch.get_loops(form.whole)[3:])
-        _straight(sch, sch.get_loops(form.half)[3:])
-        _straight(sch, sch.get_loops(products)[2:], vector)
-        load_at(sch, loads, column)
-        if store is not None:
-            store_at(sch, store, column)
-        _straight(sch, [tile, row, column, lane])
-        return sch
+    form = prepare_out(func)
+    if form is None or not form.takes(hint):
+        return None
+    sch, vector = form.sch, hint.vector
+    for block in (form.half, form.whole):
+        sch.set_scope(block, 0, "local")
+    products = sch.cache_read(form.half, 0, "local")
+    facts = block_facts(sch, form.last)
+    wide = moves_by_vectors(facts, facts.write, 3, vector)
+    loads = cache_reads(sch, form.last, 3, vector) if wide else []
+    store = cache_result(sch, form.last, vector) if wide else None
+    b, y, x, c = sch.get_loops(form.last)
+    y, row = sch.split(y, [None, form.m])
+    x, tile, column = sch.split(x, [None, hint.option("tiles", 1), form.m])
+    c, lane = sch.split(c, [None, vector])
+    sch.reorder(b, y, x, c, tile, row, column, lane)
+    thread = _bind(sch, [b, y, x, c], hint)
+    sch.compute_at(form.whole, tile, preserve_unit_loops=True)
+    sch.compute_at(form.half, tile, preserve_unit_loops=True)
+    sch.compute_at(products, thread, preserve_unit_loops=True)
+    _straight(sch, sch.get_loops(form.whole)[3:])
+    _straight(sch, sch.get_loops(form.half)[3:])
+    _straight(sch, sch.get_loops(products)[2:], vector)
+    load_at(sch, loads, column)
+    if store is not None:
+        store_at(sch, store, column)
+    _straight(sch, [tile, row, column, lane])
+    return sch
 
 
 def _marked(func: tirx.PrimFunc, key: str) -> tuple[s_tir.Schedule, SBlockRV, int] | None:

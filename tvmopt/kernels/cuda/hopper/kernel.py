@@ -1,4 +1,4 @@
-"""The Hopper kernels as a template: a fused function and a hint give the kernel in its place."""
+"""Emit a Hopper kernel: a fused function and a hint give the TIRx function in its place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.hints import CONV, GEMM, box_of, config_of
 from tvmopt.kernels.cuda.hopper.match import match
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
-from tvmopt.kernels.cuda.template import GpuTemplate
 
 
 def kernel(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc:
@@ -42,22 +41,3 @@ def kernel(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc:
     if isinstance(found.problem, ConvProblem) and hint.template == CONV:
         return conv(found.problem, config, box_of(hint), found.name, found.signature)
     raise ConfigError(f"{hint.template} is no template of this function's problem")
-
-
-class HopperTemplate(GpuTemplate):
-    """Matrix products and convolutions by warpgroup instructions and the copy engine."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def apply(self, func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
-        """The kernel, or None where the function or the hint does not fit."""
-        if hint.template != self.name or not hint.arch.has_wgmma:
-            return None
-        try:
-            return kernel(func, hint)
-        except ConfigError:
-            return None
-
-
-HOPPER_GEMM, HOPPER_CONV = HopperTemplate(GEMM), HopperTemplate(CONV)

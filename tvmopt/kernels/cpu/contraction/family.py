@@ -1,0 +1,41 @@
+"""One reduction with many independent outputs on CPUs: a tile by rule, without a cost model."""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.contraction_form import prepare
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledFamily
+from tvmopt.kernels.cpu.contraction.schedule import emit
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.workload import Refusal, Workload
+
+
+class Contraction(UnmodelledFamily):
+    """A register tile of the only reduction, its operands packed; the epilogue fused into it."""
+
+    name = "contraction"
+    kind = "gemm"
+    beside = 1
+
+    def match(self, workload: Workload, arch: CpuArch) -> Workload | Refusal:
+        """Return the workload; where it is known to be a contraction, without trying."""
+        if workload.refusal is None and workload.analysed(prepare) is not None:
+            return workload
+        return super().match(workload, arch)
+
+    def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+        """Schedule ``func`` as ``hint`` says; None where it is not one plain reduction."""
+        return emit(func, hint, pack=True)
+
+
+class ContractionInPlace(UnmodelledFamily):
+    """The same without packing, for accesses that TVM's layout primitives refuse."""
+
+    name = "contraction_in_place"
+    kind = "gemm"
+
+    def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+        """Schedule ``func`` as ``hint`` says; None where it is not one plain reduction."""
+        return emit(func, hint, pack=False)

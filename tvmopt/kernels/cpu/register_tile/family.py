@@ -1,0 +1,42 @@
+"""GEMM and convolution on CPUs by register blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import s_tir, tirx
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.contraction_form import Form, prepare
+from tvmopt.kernels.cpu.common.tile_signature import tile_signature
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.register_tile.configs import register_tile_hints
+from tvmopt.kernels.cpu.register_tile.schedule import NAME, emit
+from tvmopt.kernels.family import Family
+from tvmopt.kernels.ranked import Ranked
+from tvmopt.kernels.workload import Refusal, Workload
+
+
+class RegisterTile(Family[Form, CpuHint]):
+    """A tile of accumulators stays in vector registers; the weight is packed."""
+
+    name = NAME
+    kind = "gemm"
+
+    def match(self, workload: Workload, arch: CpuArch) -> Form | Refusal:
+        """Return the only contraction of the workload, its operands and its epilogue."""
+        if workload.refusal is not None:
+            return workload.refusal
+        return workload.analysed(prepare) or Refusal("not one contraction of two operands")
+
+    def rank(self, form: Form, arch: CpuArch) -> Sequence[Ranked[CpuHint]]:
+        """Return every tile, loop order and packing that may pay."""
+        return register_tile_hints(form, arch)
+
+    def signature(self, form: Form) -> str:
+        """Return text that is equal for workloads that differ in their epilogue alone."""
+        return tile_signature(form)
+
+    def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+        """Schedule ``func`` as ``hint`` says; None where it does not fit."""
+        return emit(func, hint)
