@@ -10,8 +10,8 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T  # noqa: N812
 
+from tests.emulator.cuda import ORDERS, run
 from tests.hopper.sources import H200
-from tvmopt.emulate.cuda import ORDERS, run
 from tvmopt.hopper.config import Config
 from tvmopt.hopper.conv import conv
 from tvmopt.hopper.conv_problem import ConvProblem

@@ -10,7 +10,7 @@ import tvm
 from tvm import s_tir
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt import emulate
+from tests import emulator
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.errors import ArtifactError
 from tvmopt.intrin import MMLA
@@ -18,7 +18,7 @@ from tvmopt.intrin import MMLA
 ROWS, COLUMNS, DEPTH = 6, 10, 40
 each = pytest.mark.parametrize("mma", [pytest.param(mma, id=mma.name) for mma in MMLA])
 emulated = pytest.mark.skipif(
-    isinstance(emulate.find_tools("aarch64"), str), reason=str(emulate.find_tools("aarch64"))
+    isinstance(emulator.find_tools("aarch64"), str), reason=str(emulator.find_tools("aarch64"))
 )
 
 
@@ -88,11 +88,11 @@ def expected(data, weight, sums):
 def test_numbers(mma):
     data, weight, sums = operands(mma)
     lib = built(mma)
-    [got] = emulate.run(lib, [data, weight, sums], [np.zeros_like(sums)], "aarch64")
+    [got] = emulator.run(lib, [data, weight, sums], [np.zeros_like(sums)], "aarch64")
     np.testing.assert_array_equal(got, expected(data, weight, sums))
     other = weight.copy()
     other[-1, -1, -1, -1] += 1
-    [got] = emulate.run(lib, [data, other, sums], [np.zeros_like(sums)], "aarch64")
+    [got] = emulator.run(lib, [data, other, sums], [np.zeros_like(sums)], "aarch64")
     assert not np.array_equal(got, expected(data, weight, sums))
 
 
@@ -106,7 +106,7 @@ def test_every_product_is_the_instructions(mma):
 def test_a_cpu_without_it_dies_of_an_illegal_instruction():
     data, weight, sums = operands(MMLA[0])
     with pytest.raises(ArtifactError, match="cortex-a76 died of an illegal instruction"):
-        emulate.run(built(MMLA[0]), [data, weight, sums], [sums], "aarch64", cpu="cortex-a76")
+        emulator.run(built(MMLA[0]), [data, weight, sums], [sums], "aarch64", cpu="cortex-a76")
 
 
 @each

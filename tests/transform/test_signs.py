@@ -9,9 +9,9 @@ import pytest
 import tvm
 from tvm import relax
 
+from tests.emulator import find_tools
+from tests.emulator import run as run_emulated
 from tvmopt.arch.target import resolve_target
-from tvmopt.emulate import find_tools
-from tvmopt.emulate import run as run_emulated
 from tvmopt.intrin import multipliable
 from tvmopt.policy import schedule_module
 from tvmopt.transform.lower import lower

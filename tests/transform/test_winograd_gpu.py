@@ -9,11 +9,11 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from tests.emulator.cuda import run
 from tests.schedule.gpu import on_cpu, serial
 from tests.schedule.gpu.winograd import Problem
 from tvmopt.arch.cuda import CudaArch, probe
 from tvmopt.arch.gpus import GPUS, gpu_of_target
-from tvmopt.emulate.cuda import run
 from tvmopt.policy.gpu.cuda import CudaPolicy
 from tvmopt.policy.gpu.first_choice import first_kernel, schedule_kernels
 from tvmopt.schedule.gpu.apply import apply_gpu_hint, build_kernels

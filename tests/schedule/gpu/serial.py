@@ -11,8 +11,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tests.emulator import cuda as emulate
 from tvmopt.arch.gpus import GPUS
-from tvmopt.emulate import cuda as emulate
 from tvmopt.schedule.gpu.apply import apply_gpu_hint, gpu_kernel
 from tvmopt.schedule.gpu.hint import GpuHint
 

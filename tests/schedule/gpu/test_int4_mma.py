@@ -10,8 +10,8 @@ import tvm_ffi
 from tvm import te, tirx
 
 from benchmarks.cuda_rows import row
+from tests.emulator.cuda import ORDERS, run
 from tvmopt.arch.gpus import GPUS
-from tvmopt.emulate.cuda import ORDERS, run
 from tvmopt.policy.gpu.default import SimtPolicy
 from tvmopt.schedule.apply import NotApplicable
 from tvmopt.schedule.gpu.apply import apply_gpu_hint, gpu_kernel

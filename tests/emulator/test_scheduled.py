@@ -14,9 +14,9 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from tests.emulator import find_tools, run
 from tvmopt.arch.llvm import pass_config
 from tvmopt.arch.target import resolve_target
-from tvmopt.emulate import find_tools, run
 from tvmopt.policy import schedule_module
 from tvmopt.transform.lower import lower
 

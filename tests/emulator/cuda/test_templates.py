@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tvm import tirx
 
 from benchmarks.cuda_rows import row
+from tests.emulator.cuda import ORDERS, run
 from tests.schedule.gpu import serial
 from tvmopt.arch.gpus import GPUS
-from tvmopt.emulate.cuda import ORDERS, run
 from tvmopt.policy import policy_of
 from tvmopt.schedule.apply import NotApplicable
 from tvmopt.schedule.gpu.apply import gpu_kernel

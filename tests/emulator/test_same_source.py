@@ -19,11 +19,11 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from tests.emulator import amx, find_tools
+from tests.emulator import run as run_emulated
 from tvmopt import host
 from tvmopt.arch.llvm import pass_config
 from tvmopt.arch.target import TargetSpec, resolve_target
-from tvmopt.emulate import amx, find_tools
-from tvmopt.emulate import run as run_emulated
 from tvmopt.errors import ArtifactError
 from tvmopt.policy import Scheduled, schedule_function
 from tvmopt.runtime import load
