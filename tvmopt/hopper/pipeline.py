@@ -19,7 +19,6 @@ from tvm.tirx import compilation_pipeline
 from tvmopt.cuda.interleave import interleave_copies
 from tvmopt.cuda.one_barrier import meet_once
 from tvmopt.cuda.overlap import OVERLAPS, launched_early, waiting
-from tvmopt.cuda.swizzle import swizzle
 from tvmopt.cuda.zero_fill import fill_with_zeros
 from tvmopt.schedule.gpu.narrow_rounding import round_widely
 from tvmopt.schedule.gpu.splat import write_splats
@@ -83,7 +82,7 @@ def _each(
 
 def _finished(func: tirx.PrimFunc, overlaps: bool) -> tirx.PrimFunc:
     """A lowered function with its steps in a better order."""
-    for change in (swizzle, meet_once, interleave_copies, fill_with_zeros):
+    for change in (meet_once, interleave_copies, fill_with_zeros):
         func = change(func)
     return launched_early(waiting(func)) if overlaps else func
 
