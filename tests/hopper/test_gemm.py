@@ -9,10 +9,10 @@ import pytest
 from tvm import tirx
 from tvm.script import tirx as T  # noqa: N812
 
+from tests.hopper.epilogues import elementwise
 from tests.hopper.sources import compile_with_nvcc, cuda_source
 from tvmopt.errors import ConfigError
 from tvmopt.hopper.config import Config
-from tvmopt.hopper.epilogue import elementwise
 from tvmopt.hopper.gemm import gemm
 from tvmopt.hopper.problem import GemmProblem
 

@@ -11,11 +11,11 @@ from tvm import tirx
 from tvm.script import tirx as T  # noqa: N812
 
 from tests.emulator.cuda import ORDERS, run
+from tests.hopper.epilogues import elementwise
 from tests.hopper.sources import H200
 from tvmopt.hopper.config import Config
 from tvmopt.hopper.conv import conv
 from tvmopt.hopper.conv_problem import ConvProblem
-from tvmopt.hopper.epilogue import elementwise
 from tvmopt.hopper.gemm import gemm
 from tvmopt.hopper.problem import GemmProblem
 

@@ -8,9 +8,10 @@ import re
 import pytest
 from tvm import tirx
 
+from tests.hopper.epilogues import elementwise
 from tests.hopper.sources import cuda_source
 from tvmopt.hopper.config import Config
-from tvmopt.hopper.epilogue import Epilogue, elementwise
+from tvmopt.hopper.epilogue import Epilogue
 from tvmopt.hopper.gemm import gemm
 from tvmopt.hopper.problem import GemmProblem
 from tvmopt.hopper.residual import residual_of

@@ -6,16 +6,13 @@ One family a file. An intrinsic is registered with TVM when a schedule first use
 from .amx_configuration import with_tile_configuration
 from .base import DotIntrinsic
 from .choose import DOTS, TILES, dot_named, find_dot, find_tile, multipliable
-from .mmla import MMLA, MatrixIntrinsic
 from .tile import TileIntrinsic, largest_step
 from .used import instructions_used
 
 __all__ = [
     "DOTS",
-    "MMLA",
     "TILES",
     "DotIntrinsic",
-    "MatrixIntrinsic",
     "TileIntrinsic",
     "dot_named",
     "find_dot",
