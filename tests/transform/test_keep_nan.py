@@ -12,10 +12,10 @@ from onnx import TensorProto, helper
 from tvm import s_tir, te, tirx
 from tvm.script import tirx as T  # noqa: N812
 
+from tests.emulator.cuda import run as emulate
 from tvmopt.compare import same_non_finite
 from tvmopt.device.gpus import GPUS
 from tvmopt.device.target import resolve_target
-from tvmopt.emulate.cuda import run as emulate
 from tvmopt.frontend import import_onnx, layer_table, prepare
 from tvmopt.frontend.reference import Reference
 from tvmopt.kernels.emit import emit_kernel

@@ -9,9 +9,9 @@ import pytest
 import tvm
 from tvm import relax
 
+from tests.emulator import find_tools
+from tests.emulator import run as run_emulated
 from tvmopt.device.target import resolve_target
-from tvmopt.emulate import find_tools
-from tvmopt.emulate import run as run_emulated
 from tvmopt.kernels.cpu.intrinsics import multipliable
 from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.lower import lower

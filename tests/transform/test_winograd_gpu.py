@@ -9,11 +9,11 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from tests.emulator.cuda import run
 from tests.kernels.cuda import on_cpu, serial
 from tests.kernels.cuda.winograd import Problem
 from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.device.gpus import GPUS, gpu_of_target
-from tvmopt.emulate.cuda import run
 from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.first_choice import schedule_function, schedule_module

@@ -111,10 +111,6 @@ class CudaArch:
         """Bytes a cycle from L2, of all multiprocessors together."""
         return self.l2_gbs / self.clock_ghz
 
-    def microseconds(self, cycles: float) -> float:
-        """Cycles as microseconds."""
-        return cycles / self.clock_ghz / 1e3
-
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form; ``CudaArch(**data)`` reverses it."""
         return dataclasses.asdict(self)

@@ -88,10 +88,6 @@ class CompiledModel:
                 values = self._values(self._fallback())
         return Outputs(values, self._output_names)
 
-    def run_bare(self) -> object:
-        """Run on the buffers as they are: the latency without any copy."""
-        return self._run()
-
     def gpu_seconds(self, calls: int = 1) -> float:
         """Mean seconds of calls in a row by the GPU's clock, on the buffers as they are.
 

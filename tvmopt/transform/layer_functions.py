@@ -32,9 +32,7 @@ class LayerFunctions:
     layer_of: dict[str, int]
 
 
-def lower_by_layer(
-    mod: tvm.IRModule, target: tvm.target.Target, plan: Plan, *, winograd: bool = True
-) -> LayerFunctions:
+def lower_by_layer(mod: tvm.IRModule, target: tvm.target.Target, plan: Plan) -> LayerFunctions:
     """Lower ``mod`` and tell which function computes which layer.
 
     Layers whose operator is neither a convolution nor a matrix product are not told.
@@ -43,10 +41,9 @@ def lower_by_layer(
         mod: Module of Relax operators.
         target: Target that it is compiled for.
         plan: As for ``lower``.
-        winograd: As for ``lower``.
     """
     mod = in_planned_layouts(simplify(mod), plan)
-    use_winograd = PlanWinograd(plan, winograd, mark=True)
+    use_winograd = PlanWinograd(plan, mark=True)
     marks = _Marks(a for a in anchors(mod) if not use_winograd.tile(a))
     passes = lower_passes(None, target, marks.legalize_map())
     cut = next(i for i, one in enumerate(passes) if one.info.name == "FuseTIR")

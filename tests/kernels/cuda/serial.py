@@ -11,8 +11,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tests.emulator import cuda as emulate
 from tvmopt.device.gpus import GPUS
-from tvmopt.emulate import cuda as emulate
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.emit import emit, emit_kernel
 

@@ -10,10 +10,10 @@ import tvm_ffi
 from tvm import te, tirx
 
 from benchmarks.cuda_rows import row
+from tests.emulator.cuda import ORDERS, run
 from tests.kernels.cuda.functions import computed, int4_product, product
 from tests.kernels.cuda.serial import H200, cuda_source, hint
 from tvmopt.device.gpus import GPUS
-from tvmopt.emulate.cuda import ORDERS, run
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.int4.form import prepare_int4
 from tvmopt.kernels.emit import NotApplicable, emit, emit_kernel

@@ -11,7 +11,8 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt import emulate, host
+from tests import emulator
+from tvmopt import host
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.features import required_cpu_flags
 from tvmopt.kernels.cpu.intrinsics import DotIntrinsic
@@ -51,7 +52,7 @@ def cannot_run(dot: DotIntrinsic) -> str:
         return ""
     if dot.isa == "x86_64":  # QEMU has nothing of AVX-512 or VNNI
         return f"this CPU has no {', '.join(dot.features)}, and no emulator here has"
-    tools = emulate.find_tools(dot.isa)
+    tools = emulator.find_tools(dot.isa)
     return tools if isinstance(tools, str) else ""
 
 
@@ -159,7 +160,7 @@ class Dense:
             lib["main"](*tensors)
             return tensors[-1].numpy()
         cpu = "".join(LONGER.get(feature, "") for feature in self.dot.features)
-        [result] = emulate.run(lib, operands, [result], self.dot.isa, cpu=cpu)
+        [result] = emulator.run(lib, operands, [result], self.dot.isa, cpu=cpu)
         return result
 
     def operands(self, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

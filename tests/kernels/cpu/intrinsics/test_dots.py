@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tvm import s_tir
 
+from tests import emulator
 from tests.kernels.cpu.intrinsics.dense import LONGER, Dense, arch_of, cannot_run, runs_natively
-from tvmopt import emulate
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import ArtifactError
 from tvmopt.kernels.cpu.intrinsics import DOTS, DotIntrinsic, dot_named, find_dot
@@ -119,14 +119,14 @@ def test_a_cpu_without_it_dies_of_an_illegal_instruction(name, cpu):
     dense = Dense(_runnable(dot_named(name)))
     data, weight, sums = dense.operands()
     with pytest.raises(ArtifactError, match=f"-cpu {re.escape(cpu)} died of an illegal instr"):
-        emulate.run(dense.built(), [data, weight, sums], [sums], dense.dot.isa, cpu=cpu)
+        emulator.run(dense.built(), [data, weight, sums], [sums], dense.dot.isa, cpu=cpu)
 
 
 def test_shorter_registers_than_needed_give_wrong_numbers():
     """So the length must be among the features, for ``find_dot`` to go by."""
     dense = Dense(_runnable(dot_named("tvmopt.rvv_256_u8s8")))
     operands = dense.operands()
-    [got] = emulate.run(dense.built(), operands, [operands[2]], "riscv64")
+    [got] = emulator.run(dense.built(), operands, [operands[2]], "riscv64")
     with pytest.raises(AssertionError):
         assert_right(dense, got, operands)
 
@@ -134,7 +134,7 @@ def test_shorter_registers_than_needed_give_wrong_numbers():
 def test_longer_registers_than_needed_do_no_harm():
     dense = Dense(_runnable(dot_named("tvmopt.rvv_128_u8s8")))
     operands = dense.operands()
-    [got] = emulate.run(dense.built(), operands, [operands[2]], "riscv64", cpu=LONGER["zvl256b"])
+    [got] = emulator.run(dense.built(), operands, [operands[2]], "riscv64", cpu=LONGER["zvl256b"])
     assert_right(dense, got, operands)
 
 

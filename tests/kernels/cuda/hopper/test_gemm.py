@@ -9,10 +9,10 @@ import pytest
 from tvm import tirx
 from tvm.script import tirx as T  # noqa: N812
 
+from tests.kernels.cuda.hopper.epilogues import elementwise
 from tests.kernels.cuda.hopper.sources import compile_with_nvcc, cuda_source
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.cuda.hopper.config import Config
-from tvmopt.kernels.cuda.hopper.epilogue import elementwise
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 

@@ -10,12 +10,12 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T  # noqa: N812
 
+from tests.emulator.cuda import ORDERS, run
+from tests.kernels.cuda.hopper.epilogues import elementwise
 from tests.kernels.cuda.hopper.sources import H200
-from tvmopt.emulate.cuda import ORDERS, run
 from tvmopt.kernels.cuda.hopper.config import Config
 from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
-from tvmopt.kernels.cuda.hopper.epilogue import elementwise
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 

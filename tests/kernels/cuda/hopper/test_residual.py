@@ -8,9 +8,10 @@ import re
 import pytest
 from tvm import tirx
 
+from tests.kernels.cuda.hopper.epilogues import elementwise
 from tests.kernels.cuda.hopper.sources import cuda_source
 from tvmopt.kernels.cuda.hopper.config import Config
-from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, elementwise
+from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 from tvmopt.kernels.cuda.hopper.residual import residual_of

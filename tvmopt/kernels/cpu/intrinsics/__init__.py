@@ -13,16 +13,13 @@ from tvmopt.kernels.cpu.intrinsics.choose import (
     find_tile,
     multipliable,
 )
-from tvmopt.kernels.cpu.intrinsics.mmla import MMLA, MatrixIntrinsic
 from tvmopt.kernels.cpu.intrinsics.tile import TileIntrinsic, largest_step
 from tvmopt.kernels.cpu.intrinsics.used import instructions_used
 
 __all__ = [
     "DOTS",
-    "MMLA",
     "TILES",
     "DotIntrinsic",
-    "MatrixIntrinsic",
     "TileIntrinsic",
     "dot_named",
     "find_dot",

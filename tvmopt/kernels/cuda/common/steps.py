@@ -150,11 +150,6 @@ def fuse_all(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> LoopRV:
     return sch.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
-def power_of_two(number: int) -> int:
-    """The largest power of two that divides ``number``."""
-    return number & -number
-
-
 def widest(facts: BlockFacts) -> int:
     """Bytes of the widest element that the block reads or writes."""
     buffers = [facts.write.buffer, *(r.buffer for r in facts.reads)]

@@ -211,9 +211,7 @@ def _copy(
     sch.compute_at(copy, at, preserve_unit_loops=True)
     if not hint.option("pack") >> place & 1:
         inline_producers(sch, copy)
-    pitch = (hint.rstep if along else hint.block[place]) * size
-    if not hint.option("swizzle") or not hint.async_copy or pitch % 128:
-        sch.storage_align(copy, 0, axis=1, factor=int(32 / size), offset=int(16 / size))
+    sch.storage_align(copy, 0, axis=1, factor=int(32 / size), offset=int(16 / size))
     x, k = sch.get_loops(copy)[-2:]
     along_k = operand.contiguous == "k" if operand.contiguous else along
     if not along_k:

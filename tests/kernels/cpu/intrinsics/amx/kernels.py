@@ -15,8 +15,8 @@ import tvm
 from tvm import s_tir, te
 from tvm.script import tirx as T  # noqa: N812
 
+from tests.emulator import amx
 from tvmopt import host
-from tvmopt.emulate import amx
 from tvmopt.kernels.cpu.intrinsics import TILES, with_tile_configuration
 
 on_x86_64 = pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""``python -m tvmopt.emulate.cuda.worker`` runs kernels: a JSON line each, until its input ends."""
+"""``python -m tests.emulator.cuda.worker`` runs kernels: a JSON line each, until its input ends."""
 
 from __future__ import annotations
 

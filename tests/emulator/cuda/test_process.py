@@ -7,9 +7,9 @@ import pytest
 from tvm import te, tirx
 
 from benchmarks.cuda_rows import row
+from tests.emulator.cuda import run
+from tests.emulator.cuda.tensor_map import encode_tiled
 from tvmopt.device.gpus import GPUS
-from tvmopt.emulate.cuda import run
-from tvmopt.emulate.cuda.tensor_map import encode_tiled
 from tvmopt.errors import ArtifactError, BuildError, ConfigError, LimitError
 from tvmopt.kernels.first_choice import schedule_function
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tvmopt.emulate.cuda.ptx import call_of
-from tvmopt.emulate.cuda.source import emulated
+from tests.emulator.cuda.ptx import call_of
+from tests.emulator.cuda.source import emulated
 from tvmopt.errors import ConfigError
 
 

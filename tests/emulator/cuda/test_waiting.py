@@ -9,8 +9,8 @@ import pytest
 import tvm_ffi
 from tvm import ir, tirx
 
+from tests.emulator.cuda import ORDERS, run
 from tvmopt.device.gpus import GPUS
-from tvmopt.emulate.cuda import ORDERS, run
 from tvmopt.errors import ArtifactError
 from tvmopt.kernels.cuda.hopper.config import Config
 from tvmopt.kernels.cuda.hopper.gemm import gemm

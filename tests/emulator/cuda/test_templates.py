@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tvm import tirx
 
 from benchmarks.cuda_rows import row
+from tests.emulator.cuda import ORDERS, run
 from tests.kernels.cuda import serial
 from tvmopt.device.gpus import GPUS
-from tvmopt.emulate.cuda import ORDERS, run
 from tvmopt.kernels.emit import NotApplicable, emit_kernel
 from tvmopt.kernels.policies import policy_of
 

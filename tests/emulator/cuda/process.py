@@ -28,6 +28,8 @@ from .arrays import read_array, write_array
 #: When what runs beside the threads, copies and products of warpgroups, is done.
 ORDERS = ("early", "late", "chance")
 _LOCK = threading.Lock()
+# The worker is a module of the tests, which no installation holds: it is found from here.
+_ROOT = Path(__file__).parents[3]
 
 
 def run(
@@ -102,7 +104,7 @@ class _Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         command = [sys.executable, "-m", f"{__package__}.worker"]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, cwd=_ROOT
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._requests: IO[bytes] = self._process.stdin

@@ -14,9 +14,9 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from tests.emulator import find_tools, run
 from tvmopt.device.llvm import pass_config
 from tvmopt.device.target import resolve_target
-from tvmopt.emulate import find_tools, run
 from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.lower import lower
 

@@ -19,11 +19,11 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from tests.emulator import amx, find_tools
+from tests.emulator import run as run_emulated
 from tvmopt import host
 from tvmopt.device.llvm import pass_config
 from tvmopt.device.target import TargetSpec, resolve_target
-from tvmopt.emulate import amx, find_tools
-from tvmopt.emulate import run as run_emulated
 from tvmopt.errors import ArtifactError
 from tvmopt.kernels.first_choice import Scheduled, schedule_function
 from tvmopt.runtime import load

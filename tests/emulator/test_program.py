@@ -14,8 +14,8 @@ import tvm
 from tvm import s_tir
 from tvm.script import tirx as T  # noqa: N812
 
+from tests.emulator import Tools, find_tools, program, run
 from tvmopt.device.target import resolve_target
-from tvmopt.emulate import Tools, find_tools, program, run
 from tvmopt.errors import ArtifactError, BuildError, ConfigError, EnvironmentSetupError, LimitError
 
 CPUS = {"aarch64": "cortex-a76", "hexagon": "hexagon-v68", "riscv64": "riscv64-rvv"}

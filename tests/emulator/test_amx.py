@@ -6,13 +6,14 @@ import ctypes
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.emulator import amx
 from tvmopt import host
-from tvmopt.emulate import amx
 
 pytestmark = [
     pytest.mark.skipif(
@@ -23,6 +24,7 @@ pytestmark = [
     ),
 ]
 
+_ROOT = Path(__file__).parents[2]
 # One function an instruction; addresses in all the forms that ModRM and SIB can say.
 _SOURCE = r"""
 #include <stdint.h>
@@ -372,8 +374,10 @@ def test_what_the_cpu_would_refuse_is_an_error(lib, message):
 
 def _child(code, body):
     """Run Python that has the library as ``lib``; faults end in no report of pytest's."""
-    program = f"import ctypes; lib = ctypes.CDLL({code!r})\nfrom tvmopt.emulate import amx\n{body}"
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    program = f"import ctypes; lib = ctypes.CDLL({code!r})\nfrom tests.emulator import amx\n{body}"
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=_ROOT, capture_output=True, text=True
+    )
 
 
 def test_installed_for_good_it_aborts(code):

@@ -108,7 +108,7 @@ def _link(tools: Tools, lib: Any, folder: Path) -> Path:
         says = f"it calls {calls}" if missing else _one_line(done.stderr)
         raise BuildError(
             f"a kernel must be {tools.isa} code that calls nothing but what C's library has and "
-            f"{', '.join(tools.sources)} of tvmopt/emulate/ give, but {says}; "
+            f"{', '.join(tools.sources)} of tests/emulator/ give, but {says}; "
             "build it for that CPU, without such calls"
         )
     return program
