@@ -24,7 +24,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ROOMS = [
     "printable", "errors", "markdown", "spreadsheet", "host", "versions", "process", "digest",
     "compare", "random_inputs", "scratch", "link", "device", "kernels", "runtime", "transform",
-    "frontend", "remote", "measure", "config", "parameters", "tune", "build",
+    "frontend", "remote", "measure", "config", "parameters", "tune", "fast_tuning", "build",
     "evaluate", "quantize", "stages", "search", "tracking", "workflow", "doctor", "__main__",
 ]  # fmt: skip
 PLACE = {room: place for place, room in enumerate(ROOMS)}
