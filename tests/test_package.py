@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # A room may import rooms of its own level or of a lower one.
 LEVELS = [
     {
-        "errors", "host", "process", "versions", "compare", "digest", "random_inputs",
+        "errors", "device", "host", "process", "versions", "compare", "digest", "random_inputs",
         "cuda_runtime", "markdown", "printable", "scratch", "spreadsheet",
     },
     {"arch", "link", "cuda"},

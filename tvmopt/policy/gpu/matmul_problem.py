@@ -6,7 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
-from tvmopt.arch.cuda import CudaArch, itemsize
+from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.dtypes import itemsize
 from tvmopt.schedule.gpu.product import Product
 
 #: Cycles from a launch to the first instruction and from the last one to the end.

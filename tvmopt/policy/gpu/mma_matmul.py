@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from tvm import tirx
 
-from tvmopt.arch.cuda import CudaArch, itemsize
+from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.dtypes import itemsize
 from tvmopt.policy.gpu.matmul_problem import (
     LAUNCH,
     MatmulProblem,

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.arch.cuda import itemsize
+from tvmopt.device.dtypes import itemsize
 from tvmopt.intrin.mma import COLUMNS, LANES, ROWS, MmaIntrinsic
 
 from .base import GpuTemplate

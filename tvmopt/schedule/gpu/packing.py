@@ -12,7 +12,7 @@ import dataclasses
 from tvm import s_tir
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.arch.cuda import itemsize
+from tvmopt.device.dtypes import itemsize
 
 from .inlining import inline_producers
 from .product import VECTOR_BYTES, Operand

@@ -13,7 +13,7 @@ import math
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.arch.cuda import itemsize
+from tvmopt.device.dtypes import itemsize
 
 from .base import GpuTemplate
 from .hint import GpuHint
