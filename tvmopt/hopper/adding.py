@@ -10,6 +10,7 @@ from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.cuda.overlap import wait_for_kernel_before
+from tvmopt.device import dtypes
 
 from .emit import as_register, const, quotient, remainder, store_four, store_pair, when
 from .epilogue import Epilogue
@@ -51,9 +52,9 @@ def add_up(
     # Little is read by many threads, each one element, to have more of it on the way.
     few = total < 132 * _THREADS * 8
     count = 1 if few else next(v for v in (4, 2, 1) if shape[-1] % v == 0)
-    kind, name = ("float", "f32") if accumulator == "float32" else ("int", "s32")
-    function = f"sum_{parts}_of_{count}_{name}"
-    source = _SUM.format(name=function, kind=kind, count=count, parts=parts, size=4 * count)
+    row = dtypes.dtype(accumulator)
+    function = f"sum_{parts}_of_{count}_{row.ptx}"
+    source = _SUM.format(name=function, kind=row.cuda, count=count, parts=parts, size=4 * count)
     items = total // count
     with build.attr({"tirx.device_entry": True}):
         block = T.cta_id([ceil_div(items, _THREADS)])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+from tvmopt.device import dtypes
+
 from .config import DEPTH_BYTES
 from .copies import pitch_of
 from .epilogue import Epilogue, identity
@@ -50,7 +52,7 @@ class ConvProblem:
     @property
     def accumulator(self) -> str:
         """Type of the sums."""
-        return "int32" if self.dtype == "int8" else "float32"
+        return dtypes.dtype(self.dtype).accumulator
 
     @property
     def out_size(self) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from tvm.target import Target
 
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.errors import ConfigError
+from tvmopt.intrin.mma import ACCUMULATORS
 from tvmopt.policy.gpu.mma_matmul import mma_hints
 from tvmopt.policy.gpu.ranked import GpuRanked
 from tvmopt.policy.ranked import spread
@@ -30,13 +31,7 @@ from tvmopt.schedule.gpu.product import Product, normalise
 
 _TAGS = ("tensorcore_config", "pipeline_stage", "use_async_copy")
 # Types that tensor cores multiply, and those in which they sum.
-_TYPES = {
-    ("float16", "float32"),
-    ("float16", "float16"),
-    ("bfloat16", "float32"),
-    ("int8", "int32"),
-    ("uint8", "int32"),
-}
+_TYPES = {(dtype, sums) for dtype, found in ACCUMULATORS.items() for sums in found}
 
 
 class TensorCorePolicy:
