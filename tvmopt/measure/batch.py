@@ -21,12 +21,12 @@ from tvm.target import Target
 
 from tvmopt.arch.cpu import CpuArch
 from tvmopt.arch.llvm import pass_config
+from tvmopt.device import dtypes
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.jobs import (
     WrongResultError,
     check_places,
     compare,
-    numpy_dtype,
     pack,
     result_of,
     run_reference,
@@ -360,7 +360,7 @@ class _Bench:
 
 
 def _bytes(tensor: Any) -> int:
-    return math.prod(tensor.shape) * np.dtype(numpy_dtype(str(tensor.dtype))).itemsize
+    return math.prod(tensor.shape) * dtypes.dtype(str(tensor.dtype)).numpy.itemsize
 
 
 @functools.lru_cache(maxsize=1)

@@ -16,6 +16,7 @@ from tvm import IRModule, tirx
 
 from tvmopt.arch.cuda import CudaArch
 from tvmopt.cuda.modules import embed_cubins
+from tvmopt.device import dtypes
 from tvmopt.link import link_options
 from tvmopt.measure.batch import ROUNDS, build_right, time_candidates
 from tvmopt.measure.cuda_check import (
@@ -27,7 +28,6 @@ from tvmopt.measure.cuda_check import (
     some_of,
 )
 from tvmopt.measure.cuda_graph import GraphTimer
-from tvmopt.measure.jobs import numpy_dtype
 from tvmopt.measure.planted import planted_cases
 from tvmopt.measure.sustained import time_under_load
 from tvmopt.measure.worker import one_line
@@ -233,7 +233,7 @@ class _Bench:
 
         planted_cases(hosts, planted, seed, right)
         self._got = tvm.runtime.empty(self._shape, self._dtype, self._device)
-        size = self._count * np.dtype(numpy_dtype(self._dtype)).itemsize
+        size = self._count * dtypes.dtype(self._dtype).numpy.itemsize
         # Bytes that are no number in any float type, and -1 as an integer.
         blank = np.full(min(size, 1 << 20), 0xFF, np.uint8)
         self._blank = repeated(blank, (size,), "uint8", self._device)
