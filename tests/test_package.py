@@ -22,8 +22,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # Total order of the rooms: a room imports only rooms above its own line.
 ROOMS = [
-    "printable", "errors", "markdown", "spreadsheet", "host", "versions", "process", "digest",
-    "compare", "random_inputs", "scratch", "link", "device", "kernels", "runtime", "transform",
+    "printable", "errors", "markdown", "spreadsheet", "host", "versions", "process", "link",
+    "device", "digest", "compare", "random_inputs", "scratch", "kernels", "runtime", "transform",
     "frontend", "remote", "measure", "config", "parameters", "tune", "fast_tuning", "build",
     "evaluate", "quantize", "stages", "search", "tracking", "workflow", "doctor", "__main__",
 ]  # fmt: skip

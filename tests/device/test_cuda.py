@@ -9,7 +9,7 @@ import tvm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvmopt.device.cuda import CudaArch, itemsize, probe
+from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.device.gpus import GPUS, named_gpu
 from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.errors import ConfigError
@@ -73,11 +73,6 @@ def test_tensor_cores_take_what_their_generation_takes() -> None:
     assert GPUS["nvidia-t4"].tensor_shape("bfloat16") is None
     assert GPUS["nvidia-a100"].tensor_shape("float8_e4m3fn") is None
     assert GPUS["nvidia-l4"].tensor_shape("float8_e4m3fn") == (16, 8, 32)
-
-
-def test_elements_have_sizes() -> None:
-    sizes = {"float16": 2, "int4": 0.5, "uint8": 1, "bool": 1, "float8_e4m3fn": 1, "int64": 8}
-    assert {dtype: itemsize(dtype) for dtype in sizes} == sizes
 
 
 def test_a_gpu_becomes_a_target_of_tvm_and_back() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tvmopt.device import dtypes
 from tvmopt.device.llvm import llvm_features, llvm_target
-
-_LANE_BITS = {"int8": 8, "uint8": 8, "float16": 16, "bfloat16": 16, "int16": 16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +66,4 @@ class CpuArch:
 
     def lanes(self, dtype: str) -> int:
         """Elements of ``dtype`` in one vector register (at least 1)."""
-        bits = _LANE_BITS.get(dtype)
-        if bits is None:
-            bits = 64 if dtype.endswith("64") else 32
-        return max(1, self.simd_bits // bits)
+        return max(1, self.simd_bits // dtypes.dtype(dtype).lane_bits)

@@ -6,15 +6,9 @@ import dataclasses
 import re
 from typing import Any
 
-from tvmopt.device import cuda_runtime
+from tvmopt.device import cuda_runtime, dtypes
 from tvmopt.device.llvm import llvm_target
 from tvmopt.errors import ConfigError
-
-#: Bytes of one element, by type.
-_BYTES = {
-    "float64": 8, "int64": 8, "uint64": 8, "float32": 4, "int32": 4, "uint32": 4,
-    "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2,
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,20 +79,16 @@ class CudaArch:
 
         None where the tensor cores do not take that type.
         """
-        if dtype == "float16":
-            return (16, 8, 16) if self.sm >= 80 else (16, 8, 8) if self.sm >= 75 else None
-        if dtype == "bfloat16":
-            return (16, 8, 16) if self.sm >= 80 else None
-        if dtype in ("int8", "uint8"):
-            return (16, 8, 32) if self.sm >= 80 else None
-        if dtype in ("float8_e4m3fn", "float8_e5m2"):
-            return (16, 8, 32) if self.sm >= 89 else None
-        return None
+        row = dtypes.dtype(dtype)
+        if not row.tensor_core_sm or self.sm < row.tensor_core_sm:
+            return None
+        k_bytes = 32 if self.sm >= 80 else 16
+        return 16, 8, 8 * k_bytes // row.bits
 
     def fma(self, dtype: str) -> float:
         """Multiply-adds that one multiprocessor does a cycle on ``dtype`` inputs, at its best."""
         if self.tensor_fma and self.tensor_shape(dtype):
-            return self.tensor_fma * 2.0 / itemsize(dtype)
+            return self.tensor_fma * 2.0 / dtypes.itemsize(dtype)
         return self.fp32_fma * {"float64": 0.5, "int8": 4.0, "uint8": 4.0}.get(dtype, 1.0)
 
     @property
@@ -133,14 +123,6 @@ class CudaArch:
             "registers_per_block": self.registers_sm,
         }
         return Target(device, host=llvm_target(host_mcpu or "x86-64", host_mattr, 1))
-
-
-def itemsize(dtype: str) -> float:
-    """Bytes of one element; half a byte of four bits."""
-    if dtype in _BYTES:
-        return float(_BYTES[dtype])
-    bits = re.search(r"(\d+)", dtype)
-    return max(int(bits.group(1)) if bits else 8, 4) / 8.0
 
 
 def probe() -> CudaArch:

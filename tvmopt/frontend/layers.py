@@ -8,19 +8,11 @@ from collections.abc import Iterator
 
 import onnx
 
+from tvmopt.device.dtypes import DTYPES
 from tvmopt.frontend.shapes import declared_dims
 
 ANCHORS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Einsum")
-_DTYPES = {
-    onnx.TensorProto.FLOAT: "float32",
-    onnx.TensorProto.FLOAT16: "float16",
-    onnx.TensorProto.BFLOAT16: "bfloat16",
-    onnx.TensorProto.DOUBLE: "float64",
-    onnx.TensorProto.INT8: "int8",
-    onnx.TensorProto.UINT8: "uint8",
-    onnx.TensorProto.INT32: "int32",
-    onnx.TensorProto.INT64: "int64",
-}
+_DTYPES = {row.onnx: row.name for row in DTYPES.values() if row.onnx}
 
 
 @dataclasses.dataclass(frozen=True)

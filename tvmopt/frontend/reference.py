@@ -17,6 +17,7 @@ from tvmopt.compare import (
     Tolerance,
     deviation,
 )
+from tvmopt.device import dtypes
 from tvmopt.errors import AccuracyError, ModelError, in_one_line
 from tvmopt.frontend.prepare import session_options
 from tvmopt.frontend.shapes import graph_inputs
@@ -111,7 +112,7 @@ def tolerance_for(model: onnx.ModelProto) -> Tolerance:
     quantising = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger")
     if any(node.op_type in quantising for node in model.graph.node):
         return QUANTISED_TOLERANCE
-    half = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+    half = [dtypes.dtype(name).onnx for name in dtypes.HALF_FLOATS]
     typed = [t.data_type for t in model.graph.initializer]
     typed += [v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)]
     return HALF_TOLERANCE if any(t in half for t in typed) else FLOAT_TOLERANCE

@@ -19,6 +19,7 @@ import tvm
 from tvm import s_tir, te, tirx
 from tvm.target import Target
 
+from tvmopt.device import dtypes
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.llvm import pass_config
 from tvmopt.kernels.cpu.finish import finish
@@ -29,7 +30,6 @@ from tvmopt.measure.jobs import (
     WrongResultError,
     check_places,
     compare,
-    numpy_dtype,
     pack,
     result_of,
     run_reference,
@@ -362,7 +362,7 @@ class _Bench:
 
 
 def _bytes(tensor: Any) -> int:
-    return math.prod(tensor.shape) * np.dtype(numpy_dtype(str(tensor.dtype))).itemsize
+    return math.prod(tensor.shape) * dtypes.dtype(str(tensor.dtype)).numpy.itemsize
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ import numpy as np
 import tvm
 from tvm import IRModule, tirx
 
+from tvmopt.device import dtypes
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.common.product import product_of
@@ -33,7 +34,6 @@ from tvmopt.measure.cuda_check import (
     some_of,
 )
 from tvmopt.measure.cuda_graph import GraphTimer
-from tvmopt.measure.jobs import numpy_dtype
 from tvmopt.measure.planted import planted_cases
 from tvmopt.measure.sustained import time_under_load
 from tvmopt.measure.worker import one_line
@@ -236,7 +236,7 @@ class _Bench:
 
         planted_cases(hosts, planted, seed, right)
         self._got = tvm.runtime.empty(self._shape, self._dtype, self._device)
-        size = self._count * np.dtype(numpy_dtype(self._dtype)).itemsize
+        size = self._count * dtypes.dtype(self._dtype).numpy.itemsize
         # Bytes that are no number in any float type, and -1 as an integer.
         blank = np.full(min(size, 1 << 20), 0xFF, np.uint8)
         self._blank = repeated(blank, (size,), "uint8", self._device)

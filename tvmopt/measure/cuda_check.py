@@ -9,7 +9,8 @@ import numpy as np
 import tvm
 from tvm import s_tir, te, tirx
 
-from tvmopt.measure.jobs import TOLERANCE, WrongResultError, random_array
+from tvmopt.device import dtypes
+from tvmopt.measure.jobs import WrongResultError, random_array
 
 #: Partial results; each is the largest over every ``PARTS``-th element.
 PARTS = 65536
@@ -18,8 +19,6 @@ _THREADS = 256
 _PERIOD = 1_000_003
 # What the difference of a number and NaN or an infinity is at least.
 _INFINITE = float(np.finfo(np.float32).max)
-# Largest difference allowed, relative to the largest reference value.
-_TOLERANCE = TOLERANCE | {"float8_e4m3fn": 0.13, "float8_e5m2": 0.26}
 
 
 def difference(count: int, dtype: str) -> tirx.PrimFunc:
@@ -42,7 +41,8 @@ def plain_difference(count: int, dtype: str) -> tirx.PrimFunc:
     got = te.placeholder((count,), dtype, "got")
     wanted = te.placeholder((count,), dtype, "wanted")
     steps = -(-count // PARTS)
-    inner = "float64" if dtype in ("float64", "int64", "int32", "uint32", "uint64") else "float32"
+    row, wide = dtypes.dtype(dtype), dtypes.dtype("float32")
+    inner = "float64" if row.significant_bits > wide.significant_bits else wide.name
     zero, infinite = tirx.const(0, inner), tirx.max_value("float32")
     step, again = te.reduce_axis((0, steps), "step"), te.reduce_axis((0, steps), "again")
 
@@ -94,8 +94,7 @@ def check_equal(compare: object, got: object, wanted: object, dtype: str) -> Non
         dtype: Their type.
     """
     worst, largest = _worst(compare, got, wanted)
-    tolerance = _TOLERANCE.get(dtype, 0.0)
-    allowed = tolerance * max(largest, 1e-6)
+    allowed = dtypes.dtype(dtype).kernel_tolerance * max(largest, 1e-6)
     if not worst <= allowed:
         raise WrongResultError(f"wrong result: off by {worst:.3g}, allowed {allowed:.3g}")
 

@@ -16,9 +16,9 @@ from typing import Any, Self
 
 from tvm import tirx
 
+from tvmopt.device import dtypes
 from tvmopt.kernels.hint import Hint
 from tvmopt.measure.batch import ROUNDS
-from tvmopt.measure.jobs import numpy_dtype
 from tvmopt.measure.planted import planting
 from tvmopt.measure.workers import Job, Outcome, WorkerPool
 
@@ -268,7 +268,8 @@ def weight_bytes(func: tirx.PrimFunc) -> int:
     """Bytes of the weights that one call reads."""
     buffers = [func.params[i] for i in constants(func)]
     return sum(
-        math.prod(int(e) for e in b.shape) * numpy_dtype(str(b.dtype)).itemsize for b in buffers
+        math.prod(int(e) for e in b.shape) * dtypes.dtype(str(b.dtype)).numpy.itemsize
+        for b in buffers
     )
 
 

@@ -14,6 +14,7 @@ import tvm
 from tvm.target import Target
 
 from tvmopt.compare import same_non_finite
+from tvmopt.device import dtypes
 from tvmopt.device.llvm import pass_config
 from tvmopt.errors import TvmoptError
 from tvmopt.link import isa_of, link_options
@@ -21,9 +22,6 @@ from tvmopt.measure.planted import planted_cases, replaced
 from tvmopt.measure.split import split_packing
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
-#: Largest difference allowed, relative to the largest reference value: reordering a sum of n terms
-#: changes it by about sqrt(n) roundings of the accumulator, storing it by one of the output type.
-TOLERANCE = {"float64": 1e-9, "float32": 2e-4, "float16": 1e-2, "bfloat16": 4e-2}
 _REPEAT_MS = 20.0
 _REPEATS = 3
 # A candidate this much slower than the best so far is not worth a careful timing.
@@ -211,22 +209,13 @@ def random_array(
     """
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
-    if dtype in ("int8", "uint8"):
-        low, high = (0, 256) if dtype == "uint8" else (-128, 128)
-        return rng.integers(low, high, shape).astype(dtype)
-    if "int" in dtype:
-        return rng.integers(0, 2, shape).astype(dtype)
+    row = dtypes.dtype(dtype)
+    if dtype in dtypes.BYTE_INTEGERS:
+        return rng.integers(row.lowest, row.highest + 1, shape).astype(row.numpy)
+    if row.is_integer:
+        return rng.integers(0, 2, shape).astype(row.numpy)
     values = rng.uniform(0.1, 1.0, shape) if positive else rng.standard_normal(shape)
-    return values.astype(numpy_dtype(dtype))
-
-
-def numpy_dtype(dtype: str) -> Any:
-    """NumPy's type for a type name of TVM."""
-    if dtype.startswith(("bfloat", "float8", "float6_", "float4")):
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, dtype))
-    return np.dtype(dtype)
+    return values.astype(row.numpy)
 
 
 def _is_finite(array: np.ndarray) -> bool:
@@ -235,7 +224,7 @@ def _is_finite(array: np.ndarray) -> bool:
 
 def compare(index: int, got: np.ndarray, wanted: np.ndarray) -> None:
     """Raise :class:`WrongResultError` unless ``got`` is ``wanted`` but for rounding."""
-    tolerance = TOLERANCE.get(wanted.dtype.name, 0.0)
+    tolerance = dtypes.dtype(wanted.dtype.name).kernel_tolerance
     if not tolerance:
         wrong = np.count_nonzero(got != wanted)
         if wrong:
@@ -258,7 +247,7 @@ def check_places(got: np.ndarray, wanted: np.ndarray) -> None:
 
     Of narrow floats only NaN counts, because they overflow by another rounding.
     """
-    wide = wanted.dtype.name in ("float32", "float64")
+    wide = wanted.dtype.name in dtypes.WIDE_FLOATS
     if not same_non_finite(got, wanted, infinities=wide):
         raise WrongResultError(
             "wrong result: NaN and infinities of planted inputs are not where the reference has "

@@ -19,11 +19,10 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
+from tvmopt.device.dtypes import FLOATS, WIDE_FLOATS
 from tvmopt.kernels.cpu.winograd.schedule import WINOGRAD_ATTR
 from tvmopt.kernels.passes.skip_padding import is_read
 
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
-_WIDE = ("float32", "float64")
 # An argument that is this many times smaller than the largest reaches all elements of the result.
 _SMALL = 16
 # Between two planted elements there are at least this many others, where there is room.
@@ -61,11 +60,11 @@ def planting(func: tirx.PrimFunc, constants: Sequence[int] = ()) -> Planting:
         constants: Indices of the arguments that are weights.
     """
     dtypes = [str(param.dtype) for param in func.params]
-    arguments = [i for i, dtype in enumerate(dtypes[:-1]) if dtype in _FLOATS]
+    arguments = [i for i, dtype in enumerate(dtypes[:-1]) if dtype in FLOATS]
     sizes = [math.prod(int(e) for e in param.shape) for param in func.params]
     most = max((sizes[i] for i in arguments if i not in constants), default=0)
     arguments = [i for i in arguments if i not in constants and sizes[i] * _SMALL >= most]
-    if not arguments or dtypes[-1] not in _FLOATS:
+    if not arguments or dtypes[-1] not in FLOATS:
         return Planting()
     to_integers: list[tirx.Cast] = []
     extrema, reductions, winograd = 0, 0, False
@@ -93,12 +92,12 @@ def planting(func: tirx.PrimFunc, constants: Sequence[int] = ()) -> Planting:
     tvm_ffi.structural_walk(func.body, walk, order="post")
     if to_integers:
         return Planting()
-    wide = all(dtype in _WIDE for i, dtype in enumerate(dtypes) if dtype in _FLOATS)
+    wide = all(dtype in WIDE_FLOATS for i, dtype in enumerate(dtypes) if dtype in FLOATS)
     return Planting(tuple(arguments), not extrema, wide and reductions <= 1 and not winograd)
 
 
 def _is_float(expr: ir.Expr) -> bool:
-    return str(expr.ty.dtype).partition("x")[0] in _FLOATS
+    return str(expr.ty.dtype).partition("x")[0] in FLOATS
 
 
 def planted_cases(

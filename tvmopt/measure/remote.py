@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tvmopt.device import dtypes
 from tvmopt.errors import ArtifactError, last_line
 from tvmopt.measure.batch import PLACES, ROUNDS, time_candidates
 from tvmopt.measure.jobs import (
     check_places,
     compare,
-    numpy_dtype,
     pack,
     packing_file,
     result_of,
@@ -228,7 +228,7 @@ def _check_and_time(
 ) -> list[float]:
     job = json.loads(_job_file(loaded.library).read_text())
     session.get_function(_THREADS)(1, job["threads"])
-    types = [numpy_dtype(dtype) for _, dtype in job["arguments"]]
+    types = [dtypes.dtype(dtype).numpy for _, dtype in job["arguments"]]
     with np.load(job["expected"], allow_pickle=False) as data:
         # NumPy writes types that it does not know as bytes.
         def saved(side: str) -> list[np.ndarray]:

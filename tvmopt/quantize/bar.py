@@ -7,13 +7,13 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from tvmopt.device import dtypes
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy
 
 _LEAST_LOSS = 1e-9  # what float32 cannot tell from 0
 _LEAST_BATCHES = 4  # from which a spread is estimated
 _CLUMP = 0.1  # share of the rows of a sample that are expected to be wrong together
-_COSINE_LOSS = {"float16": 1e-3, "bfloat16": 1e-3, "int8": 1e-2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Bar:
 
     def cosine_loss(self, dtype: str) -> float:
         """How far a cosine may be from 1 on the samples measured."""
-        return self.margin * _COSINE_LOSS[dtype]
+        return self.margin * dtypes.dtype(dtype).cosine_loss
 
     def counts(self, rows: int, samples: int) -> bool:
         """Whether so many rows, of so many samples, can show a drop as small as is allowed."""
@@ -87,7 +87,8 @@ class Bar:
         the accuracy may drop by ``max_drop``; less the margins.
         """
         near = 1 - found.accuracy.cosine <= self.cosine_loss(dtype)
-        if near and expected_tail(found.losses) <= self.tail_margin * _COSINE_LOSS[dtype]:
+        allowed = self.tail_margin * dtypes.dtype(dtype).cosine_loss
+        if near and expected_tail(found.losses) <= allowed:
             return True
         samples = found.accuracy.samples
         if not self.counts(found.rows, samples):

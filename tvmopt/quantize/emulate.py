@@ -1,6 +1,6 @@
 """Numbers of a lower type in float32: what a conversion of some layers does to the outputs.
 
-float16 and bfloat16 layers round their two operands, a kernel so that it keeps its sum, and add up
+Layers of a 16-bit float round their two operands, a kernel so that it keeps its sum, and add up
 in float32, the bias too; that is what a converted layer computes, but for the order of its sums.
 What they give is rounded too, for most of it is stored. int8 is emulated for one layer here,
 with the scales of ONNX Runtime's quantiser; for several, quantise the model.
@@ -9,30 +9,26 @@ with the scales of ONNX Runtime's quantiser; for several, quantise the model.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
 
+from tvmopt.device import dtypes
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.normalise import at_least_opset_13
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.transform.precision.casting import largest
 from tvmopt.transform.precision.rounding import round_keeping_sums
 
-HALF = ("float16", "bfloat16")
-_NUMPY: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-_ONNX = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
 CASTABLE = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum")
 
 
 def round_to(value: np.ndarray, dtype: str) -> np.ndarray:
-    """The nearest numbers of ``dtype`` (``"float16"`` or ``"bfloat16"``), as float32."""
+    """The nearest numbers of ``dtype``, a 16-bit float, as float32."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return value.astype(_NUMPY[dtype]).astype(np.float32)
+        return value.astype(dtypes.dtype(dtype).numpy).astype(np.float32)
 
 
 def round_weight(value: np.ndarray, node: onnx.NodeProto, dtype: str) -> np.ndarray:
@@ -48,12 +44,12 @@ def quantised_activation(value: np.ndarray, low: float, high: float, scheme: Sch
     """``DQ(Q(value))`` with the scale of the range ``low`` to ``high``."""
     unsigned = scheme.types == "u8s8"
     kind = onnx.TensorProto.UINT8 if unsigned else onnx.TensorProto.INT8
+    row = dtypes.dtype("uint8" if unsigned else "int8")
     qmin, qmax = get_qmin_qmax_for_qType(kind, symmetric=scheme.symmetric)
     zero, scale = compute_scale_zp(np.float32(low), np.float32(high), qmin, qmax, scheme.symmetric)
     zero, scale = float(zero), np.float32(scale)
-    bottom, top = (0, 255) if unsigned else (-128, 127)
     steps = np.rint(value / scale)
-    np.clip(steps, bottom - zero, top - zero, out=steps)
+    np.clip(steps, row.lowest - zero, row.highest - zero, out=steps)
     return steps * scale
 
 
@@ -84,7 +80,7 @@ def cast_layers(model: onnx.ModelProto, dtype: str, layers: Collection[str]) -> 
     Raises:
         ModelError: When the operators cannot be brought to opset 13.
     """
-    out = at_least_opset_13(model)  # Cast knows bfloat16 from there on
+    out = at_least_opset_13(model)  # Cast knows all dtypes from there on
     graph = out.graph
     index = Graph(graph)
     rounded: dict[str, str] = {}
@@ -93,7 +89,7 @@ def cast_layers(model: onnx.ModelProto, dtype: str, layers: Collection[str]) -> 
     def casts(name: str, result: str) -> list[onnx.NodeProto]:
         low = f"{result}.{dtype}"
         return [
-            onnx.helper.make_node("Cast", [name], [low], low, to=_ONNX[dtype]),
+            onnx.helper.make_node("Cast", [name], [low], low, to=dtypes.dtype(dtype).onnx),
             onnx.helper.make_node(
                 "Cast", [low], [result], f"{result}.float32", to=onnx.TensorProto.FLOAT
             ),

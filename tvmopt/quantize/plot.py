@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
+from tvmopt.config import LOW_DTYPES
 from tvmopt.quantize.report import ESTIMATED, NOT_CONVERTIBLE, Sensitivity
 
-_COLOURS = {"float16": "tab:blue", "bfloat16": "tab:green", "int8": "tab:red"}
+_COLOURS = dict(
+    zip(LOW_DTYPES, itertools.cycle(("tab:blue", "tab:green", "tab:red")), strict=False)
+)
 _MOST_NAMES = 60
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.dataset import Batch
 from tvmopt.quantize.downstream import (
@@ -21,7 +22,6 @@ from tvmopt.quantize.downstream import (
 )
 from tvmopt.quantize.emulate import (
     CASTABLE,
-    HALF,
     quantised_activation,
     quantised_weight,
     round_to,
@@ -111,7 +111,7 @@ class Layer:
             self._weights[dtype] = self._setting.weights(self._node, dtype)
         activations = self._setting.activations(self._node, values, dtype)
         result: np.ndarray = self._session.run(None, {**activations, **self._weights[dtype]})[0]
-        return round_to(result, dtype) if dtype in HALF else result
+        return round_to(result, dtype) if dtype in HALF_FLOATS else result
 
     def own_errors(self, values: Arrays, dtypes: Sequence[str]) -> dict[str, float]:
         """Error power over power of its result, by type."""

@@ -11,21 +11,13 @@ import math
 from collections.abc import Collection
 
 from tvmopt import host
+from tvmopt.config import LOW_DTYPES
+from tvmopt.device import dtypes
 from tvmopt.device.target import TargetSpec
 
 _HERTZ = 2.5e9
 _BYTES_A_SECOND_PER_CORE = 10e9
 _MOST_BYTES_A_SECOND = 200e9
-_WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
-# How many times the multiplications of float32 an instruction does, by the first feature found.
-_FASTER: dict[str, tuple[tuple[str, float], ...]] = {
-    "int8": (
-        ("amx_int8", 32.0), ("avx512_vnni", 4.0), ("avx_vnni", 4.0), ("i8mm", 8.0),
-        ("asimddp", 4.0),
-    ),
-    "bfloat16": (("amx_bf16", 16.0), ("avx512_bf16", 2.0), ("bf16", 4.0)),
-    "float16": (("amx_fp16", 16.0), ("avx512_fp16", 2.0), ("asimdhp", 2.0)),
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +34,7 @@ class Work:
 
     def bytes(self, dtype: str) -> float:
         """Bytes moved when everything is of ``dtype``."""
-        return self.elements * _WIDTH[dtype]
+        return self.elements * dtypes.itemsize(dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +71,8 @@ def roofline(flags: Collection[str] | None = None, cores: int = 0) -> Roofline:
         flops=cores * _HERTZ * lanes * 2 * 2,  # two units, a multiplication and an addition each
         bandwidth=min(_MOST_BYTES_A_SECOND, cores * _BYTES_A_SECOND_PER_CORE),
         faster={
-            dtype: next((ratio for flag, ratio in found if flag in flags), 1.0)
-            for dtype, found in _FASTER.items()
+            dtype: next((r for flag, r in dtypes.dtype(dtype).cpu_rates if flag in flags), 1.0)
+            for dtype in LOW_DTYPES
         },
     )
 
@@ -94,7 +86,7 @@ def roofline_of(target: TargetSpec) -> Roofline:
     return Roofline(
         flops=2e9 * gpu.sms * gpu.clock_ghz * plain,
         bandwidth=1e9 * gpu.dram_gbs,
-        faster={dtype: gpu.fma(dtype) / plain for dtype in _FASTER},
+        faster={dtype: gpu.fma(dtype) / plain for dtype in LOW_DTYPES},
     )
 
 

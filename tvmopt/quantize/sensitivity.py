@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from tvmopt.config import LOW_DTYPES
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.dataset import Batch, Dataset
@@ -42,11 +43,11 @@ from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.skipsets import Ladder
 
 _RECORD_BYTES = 2**30
-# Batches for single layers: what 16 bits lose differs little from one to another.
-_SINGLE_BATCHES = {"float16": 3, "bfloat16": 3, "int8": 8}
+# Batches for single layers: what 16-bit floats lose differs little from one to another.
+_SINGLE_BATCHES = {dtype: 3 if dtype in HALF_FLOATS else 8 for dtype in LOW_DTYPES}
 _SHARE_OF_SINGLE_LAYERS = 0.4
 _SHARE_OF_SKIP_SETS = 0.6  # of what single layers left, when layers are timed as well
-_LADDER_WEIGHT = {"float16": 1.0, "bfloat16": 1.0, "int8": 2.0}
+_LADDER_WEIGHT = {dtype: 1.0 if dtype in HALF_FLOATS else 2.0 for dtype in LOW_DTYPES}
 
 
 def sensitivity(
@@ -68,7 +69,7 @@ def sensitivity(
     Args:
         model: A prepared float32 model.
         data: Calibration data, which evaluation must not see.
-        dtypes: Types to look at, of ``"float16"``, ``"bfloat16"``, ``"int8"``.
+        dtypes: Types to look at, of ``LOW_DTYPES``.
         scheme: How to quantise to int8; by default :class:`Scheme`'s.
         ranges: Ranges of the activations; by default they are collected from the samples.
         target: CPU whose peaks decide what is gained, and on which layers are timed; without one,

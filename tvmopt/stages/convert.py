@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import tvm
 
-from tvmopt.compare import BFLOAT16_TOLERANCE, HALF_TOLERANCE, MIN_COSINE
+from tvmopt.compare import model_tolerance
 from tvmopt.config import AUTO, ConvertConfig
+from tvmopt.device import dtypes
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import (
     AccuracyError,
@@ -75,7 +76,6 @@ from tvmopt.transform.skip import parse_skip_layers, resolve_skip_layers
 LAYERS_FILE = "layers.csv"
 CHANGES_FILE = "layout_changes.csv"
 _REAL_TRIALS = 2
-_LOW = {"float16": HALF_TOLERANCE, "bfloat16": BFLOAT16_TOLERANCE}
 
 
 def convert(
@@ -209,7 +209,7 @@ def convert(
         inputs=specs,
         outputs=outputs,
         random_inputs=kind,
-        tolerance=criteria.tolerance or _LOW[config.dtype],
+        tolerance=criteria.tolerance or model_tolerance(config.dtype),
         min_cosine=criteria.min_cosine,
         dtype=config.dtype,
     ).write(out_dir)
@@ -316,8 +316,8 @@ def _criteria(config: ConvertConfig, source: onnx.ModelProto) -> Criteria:
         name = "the import"
     else:
         name = f"the conversion to {config.dtype} in {config.layout}"
-    tolerance = None if config.dtype in _LOW else tolerance_for(source)
-    return Criteria(name, tolerance, MIN_COSINE[config.dtype])
+    tolerance = None if config.dtype in dtypes.HALF_FLOATS else tolerance_for(source)
+    return Criteria(name, tolerance, dtypes.dtype(config.dtype).min_cosine)
 
 
 def _converted_layers(

@@ -2,7 +2,7 @@
 
 Each is a padding stage and one reduction whose indices are affine and whose innermost output axis
 reads the weight (a depthwise convolution: the data too) with stride 1, so that schedules vectorise
-it. Products of float16 and bfloat16 are summed in float32, those of integers in int32.
+it. 16-bit floats accumulate in float32, integers in int32.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from typing import Any
 
 from tvm import te, topi
 
-#: Types whose products are summed in float32.
-HALF = ("float16", "bfloat16")
+from tvmopt.device import dtypes
 
 
 def sum_dtype(data: str, out: str) -> str:
     """Type that a convolution of ``data`` with a result of type ``out`` sums in."""
-    if data in HALF:
-        return "float32"
-    return "int32" if "int" in data else out
+    row = dtypes.dtype(data)
+    return row.accumulator if row.is_half or row.is_integer else out
 
 
 def conv2d_blocked(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import tvm
 
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.transform.integer import lower_quantized
 from tvmopt.transform.layout import LayoutChange, convert_layout_with_report
 from tvmopt.transform.precision import to_precision
@@ -50,7 +51,7 @@ def convert_module(
 
     Args:
         mod: An imported module.
-        dtype: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"int8"``.
+        dtype: ``"float32"``, or a dtype that is ``convertible`` in the dtype table.
         layout: Layout of the convolutions; ``"NCHW"`` leaves them alone.
         skip_layers: Numbers of layers to leave alone.
         keep_dtype: Numbers of layers that keep their number format, but not their layout.
@@ -70,7 +71,7 @@ def convert_module(
     mod = simplify(integer.mod)
     if dtype == "int8":
         keep("dtype", integer.floats)
-    if dtype in ("float16", "bfloat16"):
+    if dtype in HALF_FLOATS:
         precision = to_precision(mod, dtype, skip_layers=same_dtype)
         mod = precision.mod
         keep("dtype", precision.skipped)

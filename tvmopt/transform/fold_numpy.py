@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmopt.transform.precision.casting import numpy_dtype
+from tvmopt.device import dtypes
 
 _SMALL = 4096
 
@@ -63,7 +63,8 @@ class _Fold(PyExprMutator):
                 return call
             with np.errstate(all="ignore"):
                 out = _ELEMENTWISE[name](*values)
-            return relax.const(np.asarray(out, dtype=numpy_dtype(dtype)).reshape(shape), dtype)
+            low = np.asarray(out, dtype=dtypes.dtype(dtype).numpy)
+            return relax.const(low.reshape(shape), dtype)
         return call
 
     def _data(self, expr: relax.Expr) -> np.ndarray | None:
@@ -74,9 +75,7 @@ class _Fold(PyExprMutator):
         return None
 
 
-_DTYPES = {
-    "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool",
-}  # fmt: skip
+_DTYPES = {*dtypes.FLOATS, *dtypes.BYTE_INTEGERS, "int32", "int64", "bool"}
 
 
 def _static_type(ty: relax.Type) -> tuple[tuple[int, ...] | None, str]:

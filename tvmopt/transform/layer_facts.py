@@ -8,6 +8,7 @@ import math
 import tvm
 from tvm import relax
 
+from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS, itemsize
 from tvmopt.transform.anchors import Anchor, anchors
 
 _ELEMENTWISE = frozenset({
@@ -18,7 +19,7 @@ _ELEMENTWISE = frozenset({
 })  # fmt: skip
 
 # A value of such a type is there to be stored.
-_NARROW = ("int8", "uint8", "float16", "bfloat16")
+_NARROW = (*BYTE_INTEGERS, *HALF_FLOATS)
 
 # For each variable, the variables of the elementwise operators that read it; None for each other
 # reader: an operator that needs the value stored, or the end.
@@ -58,8 +59,8 @@ def _facts(anchor: Anchor, users: _Users) -> LayerFacts:
     data, weight = anchor.call.args[0], anchor.call.args[1]
     stored = sorted(_stored_dtypes(anchor.var, users)) or [_dtype(anchor.var)]
     layout = str(getattr(anchor.call.attrs, "data_layout", "") or "")
-    size = _elements(anchor.var) * _itemsize(stored[0])
-    size += sum(_elements(x) * _itemsize(_dtype(x)) for x in (data, weight))
+    size = _elements(anchor.var) * itemsize(stored[0])
+    size += sum(_elements(x) * itemsize(_dtype(x)) for x in (data, weight))
     return LayerFacts(_dtype(weight), _dtype(data), "/".join(stored), layout, math.ceil(size))
 
 
@@ -121,7 +122,3 @@ def _elements(expr: relax.Expr) -> int:
     if shape is None or not all(isinstance(d, tvm.tirx.IntImm) for d in shape):
         return 0
     return math.prod(int(d) for d in shape)
-
-
-def _itemsize(dtype: str) -> float:
-    return 1.0 if dtype == "bool" else tvm.DataType(dtype).bits / 8

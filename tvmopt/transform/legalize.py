@@ -3,7 +3,7 @@
 before -> after: ``conv2d(data, weight, data_layout="NCHW16c")`` -> ``call_tir(conv2d, ...)`` of a
 padding stage and one reduction whose indices are affine and whose innermost output axis reads the
 weight (a depthwise convolution: the data too) with stride 1, so that schedules vectorise it.
-Products of float16 and bfloat16 are summed in float32, those of integers in int32.
+16-bit floats accumulate in float32, integers in int32.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.transform.arg_extrema import arg_extrema
-from tvmopt.transform.conv2d import HALF, conv2d_blocked, conv2d_plain, ints
+from tvmopt.transform.conv2d import conv2d_blocked, conv2d_plain, ints
 from tvmopt.transform.conv2d_transpose import (
     conv2d_transpose_phases,
     interleave_phases,
     phase_weight,
 )
 from tvmopt.transform.powers import power_by_products
-from tvmopt.transform.products import PRODUCTS, missing_products
+from tvmopt.transform.products import DOT_DTYPES, missing_products
 from tvmopt.transform.wide_sums import wide_sums
 from tvmopt.transform.winograd import WinogradRule, takes_winograd
 
@@ -81,7 +82,7 @@ def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     data, weight = call.args
     blocked = len(layout) > 4 and layout.startswith("NCHW") and kernel.startswith("OIHW")
     # TVM would sum halves in halves.
-    narrow = str(call.ty.dtype) in HALF or str(data.ty.dtype) in PRODUCTS
+    narrow = str(call.ty.dtype) in HALF_FLOATS or str(data.ty.dtype) in DOT_DTYPES
     plain = layout == "HWNC" or (layout == "NHWC" and (int(attrs.groups) > 1 or narrow))
     if str(attrs.out_layout) != layout or not (blocked or plain) or not _static(call):
         return _default(builder, call)

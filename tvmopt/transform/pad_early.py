@@ -20,7 +20,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.conv2d import ints
 from tvmopt.transform.integer.values import static_shape
-from tvmopt.transform.products import PRODUCTS, missing_products
+from tvmopt.transform.products import DOT_DTYPES, missing_products
 
 # What cannot be fused behind a sum, so that a kernel of its own makes the data anyway.
 _MOVES = {f"relax.{name}" for name in ("permute_dims", "nn.pad", "layout_transform")}
@@ -52,7 +52,7 @@ class _Rewrite(PyExprMutator):
         shape = static_shape(data)
         if layouts != ("NHWC", "HWIO", "NHWC") or shape is None or static_shape(weight) is None:
             return call
-        if str(data.ty.dtype) not in PRODUCTS or int(attrs.groups) != 1:
+        if str(data.ty.dtype) not in DOT_DTYPES or int(attrs.groups) != 1:
             return call
         channels = missing_products(data.ty.dtype, weight, 2)
         top, left, bottom, right = ints(attrs.padding)

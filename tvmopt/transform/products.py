@@ -6,8 +6,10 @@ from typing import Any
 
 from tvm import relax
 
-#: Products in a 32-bit word, by type of the data: what every instruction that has some takes.
-PRODUCTS = {"int8": 4, "uint8": 4, "bfloat16": 2}
+from tvmopt.device import dtypes
+
+#: Dtypes of the data for which CPUs have dot-product instructions.
+DOT_DTYPES = dtypes.names(lambda row: row.dot_k > 1)
 
 
 def missing_products(dtype: Any, operand: relax.Expr, axis: int) -> int:
@@ -18,4 +20,4 @@ def missing_products(dtype: Any, operand: relax.Expr, axis: int) -> int:
         operand: An operand of static shape.
         axis: Its axis that is summed over.
     """
-    return -int(operand.ty.shape[axis]) % PRODUCTS.get(str(dtype), 1)
+    return -int(operand.ty.shape[axis]) % dtypes.dtype(str(dtype)).dot_k

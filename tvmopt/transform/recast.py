@@ -22,6 +22,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS
 from tvmopt.errors import ConfigError
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.count_layers import anchor_names
@@ -29,8 +30,8 @@ from tvmopt.transform.precision.anchor_call import TYPED_ANCHORS, constant_data,
 from tvmopt.transform.precision.casting import cast_constant
 from tvmopt.transform.skip import SkipLayers, resolve_skip_layers
 
-DTYPES = ("int4", "int8", "uint8", "float16", "bfloat16")
-OUT_DTYPES = ("int4", "int8", "uint8", "int16", "int32", "float16", "bfloat16", "float32")
+DTYPES = ("int4", *BYTE_INTEGERS, *HALF_FLOATS)
+OUT_DTYPES = ("int4", *BYTE_INTEGERS, "int16", "int32", *HALF_FLOATS, "float32")
 
 
 def recast(

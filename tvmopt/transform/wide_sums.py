@@ -1,4 +1,4 @@
-"""Sums of float16 and bfloat16 tensors, and what is made of them, in float32.
+"""Sums of tensors of 16-bit floats, and what is made of them, in float32.
 
 before -> after: ``mean(x: float16) -> cast(sum(cast(x, float32)) / count, float16)``, one function.
 TVM adds halves in halves: sums of some thousands lose most of their digits, and those beyond 65504
@@ -18,7 +18,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmopt.transform.conv2d import HALF
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.transform.integer.values import static_shape
 
 _WIDE = "float32"
@@ -65,7 +65,7 @@ def _legalize(
     [data] = call.args
     dtype, shape = str(data.ty.dtype), data.ty.shape
     axes = _axes(call)
-    if dtype not in HALF or shape is None or not axes:
+    if dtype not in HALF_FLOATS or shape is None or not axes:
         return call.op.get_attr("FLegalize")(builder, call)
     keepdims = bool(call.attrs.keepdims)
 
@@ -99,7 +99,7 @@ class _Widen(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
-        if name not in _COUNTING or str(call.args[0].ty.dtype) not in HALF:
+        if name not in _COUNTING or str(call.args[0].ty.dtype) not in HALF_FLOATS:
             return call
         shape = static_shape(call.args[0])
         if shape is None or math.prod(shape[axis] for axis in _axes(call)) <= _LARGEST:

@@ -17,24 +17,10 @@ import tvm_ffi
 from tvm.ir import IRModule
 from tvm.target import Target
 
+from tvmopt.device import dtypes
 from tvmopt.measure.hints import weight_bytes
 from tvmopt.tune.database import workload_hash
 from tvmopt.tune.operator import anchor_block, operator_function, why_no_operator
-
-_SHORT_DTYPE = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint64": "u64",
-    "uint32": "u32",
-    "uint16": "u16",
-    "uint8": "u8",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +184,7 @@ def _extents(argument: Argument) -> str:
         extents = "?"
     else:
         extents = "x".join(str(extent) for extent in argument.shape) or "scalar"
-    return f"{extents} {_SHORT_DTYPE.get(argument.dtype, argument.dtype)}"
+    return f"{extents} {dtypes.dtype(argument.dtype).short or argument.dtype}"
 
 
 def _static_shape(param: Any) -> tuple[int, ...] | None:

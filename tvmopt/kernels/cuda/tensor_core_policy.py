@@ -22,18 +22,13 @@ from tvmopt.errors import ConfigError
 from tvmopt.kernels.analysis import why_not_schedulable
 from tvmopt.kernels.cuda.common.product import product_of
 from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.intrinsics.mma import ACCUMULATORS
 from tvmopt.kernels.cuda.mma.configs import mma_hints
 from tvmopt.kernels.ranked import Ranked, spread
 
 _TAGS = ("tensorcore_config", "pipeline_stage", "use_async_copy")
 # Types that tensor cores multiply, and those in which they sum.
-_TYPES = {
-    ("float16", "float32"),
-    ("float16", "float16"),
-    ("bfloat16", "float32"),
-    ("int8", "int32"),
-    ("uint8", "int32"),
-}
+_TYPES = {(dtype, sums) for dtype, found in ACCUMULATORS.items() for sums in found}
 
 
 class TensorCorePolicy:

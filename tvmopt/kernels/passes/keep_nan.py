@@ -17,7 +17,7 @@ either. Where the elements come from a padded copy, it is done: padding after a 
 place (see :mod:`tvmopt.kernels.passes.skip_padding`). An expression that is cast to an integer
 stays as it is, because the cast of NaN is undefined.
 
-On a GPU, float16 and bfloat16 stay, too: TVM writes the functions that they call into each source,
+On a GPU, 16-bit floats stay, too: TVM writes the functions that they call into each source,
 and :func:`keep_nan_in_source` replaces them by ``__hmax_nan`` and ``__hmin_nan``. Vectors of more
 than four float32 stay as they are, because CUDA has no vectors of so many conditions.
 """
@@ -35,6 +35,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmopt import host
+from tvmopt.device import dtypes
 from tvmopt.kernels.passes.skip_padding import (
     constant_of,
     is_if_then_else,
@@ -44,18 +45,13 @@ from tvmopt.kernels.passes.skip_padding import (
 )
 
 _LLVM = {tirx.Max: "llvm.maximum", tirx.Min: "llvm.minimum"}
-# Of each float: the unsigned integer of its size, the bits of a magnitude, and of infinity.
-_BITS = {
-    "float32": ("uint32", 0x7FFFFFFF, 0x7F800000),
-    "float64": ("uint64", 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000),
-}
 _CONDITIONS = 4  # in a vector of CUDA, at most
-# How TVM defines max and min of float16 and bfloat16 in each CUDA source.
+# How TVM defines max and min of 16-bit floats in each CUDA source.
 _NARROW = re.compile(r"return __h([gl])t\((?:__half\(a\), __half\(b\)|a, b)\) \? a : b;")
 
 
 def keep_nan_in_source(source: str) -> str:
-    """CUDA source whose ``max`` and ``min`` of float16 and bfloat16 give NaN for NaN."""
+    """CUDA source whose ``max`` and ``min`` of 16-bit floats give NaN for NaN."""
 
     def on_definition(found: re.Match[str]) -> str:
         return f"return __h{'max' if found.group(1) == 'g' else 'min'}_nan(a, b);"
@@ -206,23 +202,24 @@ def _is_nan(value: ir.Expr) -> ir.Expr:
 def _is_nan_by_bits(value: ir.Expr) -> ir.Expr:
     """Whether ``value`` is NaN; kernels are simplified once more, and ``x != x`` becomes false."""
     dtype, _, lanes = str(value.ty.dtype).partition("x")
-    unsigned, magnitude, infinity = _BITS[dtype]
+    row = dtypes.dtype(dtype)
+    unsigned = row.bits_dtype
 
     def constant(bits: int) -> ir.Expr:
         alone = tirx.const(bits, unsigned)
         return tirx.Broadcast(alone, int(lanes)) if lanes else alone
 
     bits = tirx.reinterpret(f"{unsigned}x{lanes}" if lanes else unsigned, value)
-    return (bits & constant(magnitude)) > constant(infinity)
+    return (bits & constant(row.magnitude_mask)) > constant(row.infinity_bits)
 
 
 def _is_float(expr: ir.Expr) -> bool:
-    return str(expr.ty.dtype).partition("x")[0] in ("float16", "bfloat16", *_BITS)
+    return str(expr.ty.dtype).partition("x")[0] in dtypes.FLOATS
 
 
 def _is_select_in_cuda(expr: ir.Expr) -> bool:
     dtype, _, lanes = str(expr.ty.dtype).partition("x")
-    return dtype in ("float32", "float64") and int(lanes or 1) <= _CONDITIONS
+    return dtype in dtypes.WIDE_FLOATS and int(lanes or 1) <= _CONDITIONS
 
 
 def _is_constant(expr: ir.Expr) -> bool:

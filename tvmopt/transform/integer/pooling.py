@@ -13,6 +13,7 @@ import math
 import numpy as np
 from tvm import relax
 
+from tvmopt.device.dtypes import BYTE_INTEGERS
 from tvmopt.transform.integer.context import Context, RuleResult, output_shape
 from tvmopt.transform.integer.values import Linear, Term, with_rank
 
@@ -63,7 +64,7 @@ def average(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
 
 def _bytes(ctx: Context, arg: relax.Expr) -> Linear | None:
     data = ctx.quantised(arg)
-    return data if data is not None and data.terms[0].dtype in ("int8", "uint8") else None
+    return data if data is not None and data.terms[0].dtype in BYTE_INTEGERS else None
 
 
 def _total(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from tvmopt.device.dtypes import BYTE_INTEGERS
 from tvmopt.transform.integer.context import Context, output_shape
 from tvmopt.transform.integer.values import (
     Constant,
@@ -27,8 +28,6 @@ from tvmopt.transform.integer.values import (
     varies_only_along,
     with_rank,
 )
-
-_BYTES = ("int8", "uint8")
 
 
 def convolution(ctx: Context, call: relax.Call) -> Linear | str:
@@ -119,10 +118,10 @@ def _activation(ctx: Context, arg: relax.Expr) -> Linear | str:
         if not isinstance(value, Linear) or value.accumulates:
             return "input is not quantised"
         term = value.terms[0]
-        if len(value.terms) == 1 and term.dtype in _BYTES and term.scale.ndim:
+        if len(value.terms) == 1 and term.dtype in BYTE_INTEGERS and term.scale.ndim:
             return "input is quantised per channel"
         return "input is not quantised to one tensor"
-    if data.terms[0].dtype not in _BYTES:
+    if data.terms[0].dtype not in BYTE_INTEGERS:
         return f"input is {data.terms[0].dtype}"
     return data
 
@@ -133,7 +132,7 @@ def _operand(
     """Integers, scale and zero point of an operand; a constant has its zero point subtracted."""
     value = ctx.value(arg)
     if isinstance(value, Constant):
-        if str(value.data.dtype) not in _BYTES:
+        if str(value.data.dtype) not in BYTE_INTEGERS:
             return f"weights are {value.data.dtype}"
         if not all(varies_only_along(q, axis) for q in (value.scale, value.zero)):
             return "weights are quantised along another axis"
@@ -150,7 +149,7 @@ def _weight_problem(ctx: Context, call: relax.Call, transposed: bool) -> str:
     weight = ctx.value(call.args[1])
     if not isinstance(weight, Constant):
         return "weights are not quantised"
-    if str(weight.data.dtype) not in _BYTES:
+    if str(weight.data.dtype) not in BYTE_INTEGERS:
         return f"weights are {weight.data.dtype}"
     axis = 1 if transposed else 0
     if not all(varies_only_along(q, axis) for q in (weight.scale, weight.zero)):

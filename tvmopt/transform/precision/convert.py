@@ -1,4 +1,4 @@
-"""Layers in float16 or bfloat16, float32 where it matters.
+"""Layers in a 16-bit float, float32 where it matters.
 
 before -> after, for two convolutions::
 
@@ -25,6 +25,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.errors import ConfigError
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.skip import SkipLayers, resolve_skip_layers
@@ -35,8 +36,6 @@ from .fusion import dataflow
 from .plan import FLOAT, Step, plan_twins
 from .rounding import round_keeping_sums
 from .rules import Role, check_keep_float32, op_name
-
-LOW_DTYPES = ("float16", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +61,7 @@ def to_precision(
 
     Args:
         mod: A simplified module, weights bound.
-        dtype: ``"float16"`` or ``"bfloat16"``.
+        dtype: A 16-bit float, one of ``HALF_FLOATS``.
         skip_layers: Layers that stay float32.
         keep_float32: More operators to treat as sensitive, ``("sigmoid", "nn.max_pool2d")``: they
             read and write float32, and nothing is stored low for their sake.
@@ -71,9 +70,9 @@ def to_precision(
         ConfigError: When ``dtype`` is another, a skip pattern matches no layer, or an operator of
             ``keep_float32`` does not exist.
     """
-    if dtype not in LOW_DTYPES:
+    if dtype not in HALF_FLOATS:
         raise ConfigError(
-            f"dtype must be one of {', '.join(LOW_DTYPES)}, but got {dtype!r}; "
+            f"dtype must be one of {', '.join(HALF_FLOATS)}, but got {dtype!r}; "
             "for whole numbers use recast or a quantised model"
         )
     kept = check_keep_float32(keep_float32)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvmopt.transform.precision.casting import numpy_dtype
+from tvmopt.device import dtypes
 
 
 def round_keeping_sums(weight: np.ndarray, dtype: str) -> np.ndarray:
@@ -22,12 +22,12 @@ def round_keeping_sums(weight: np.ndarray, dtype: str) -> np.ndarray:
 
     Args:
         weight: float32 of shape (outputs, inputs, *taps); finite in ``dtype``.
-        dtype: ``"float16"`` or ``"bfloat16"``.
+        dtype: A 16-bit float.
 
     Returns:
         An array of ``dtype``, of the same shape.
     """
-    low = numpy_dtype(dtype)
+    low = dtypes.dtype(dtype).numpy
     kernels = weight.reshape(weight.shape[0] * weight.shape[1], -1)
     exact = kernels.astype(np.float64)
     nearest = kernels.astype(low)

@@ -11,6 +11,7 @@ had the same shape (seen with LLVM 22 and ``znver4``), and the CPU then refuses 
 
 from __future__ import annotations
 
+from tvmopt.device import dtypes
 from tvmopt.kernels.cpu.intrinsics.tile import TileIntrinsic
 
 _SUMS = (0, 1, 2, 3)
@@ -19,16 +20,16 @@ _WEIGHT = (6, 7)
 
 
 def _amx(name: str, instruction: str, data: str, weight: str) -> TileIntrinsic:
-    halves = data == "bfloat16"
+    row = dtypes.dtype(data)
     return TileIntrinsic(
         name=f"tvmopt.amx_{name}",
         isa="x86_64",
         instruction=instruction,
-        features=("amx-bf16",) if halves else ("amx-int8",),
+        features=("amx-bf16",) if row.is_float else ("amx-int8",),
         data=data,
         weight=weight,
-        sums="float32" if halves else "int32",
-        depth=2 if halves else 4,
+        sums=row.accumulator,
+        depth=row.dot_k,
     )
 
 

@@ -12,6 +12,7 @@ import re
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
+from tvmopt.device import dtypes
 from tvmopt.kernels.cpu.intrinsics.amx import configuration, llvm_functions
 from tvmopt.kernels.cpu.intrinsics.llvm_functions import import_llvm, map_stages
 
@@ -38,7 +39,7 @@ def with_tile_configuration(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Raises:
         ValueError: When intrinsics of several shapes are used, tiles are used in and beside a
-            parallel loop of one stage, or the bfloat16 of a buffer inside the function.
+            parallel loop of one stage, or a buffer inside the function whose dtype TVM widens.
     """
     found = [match for call in _calls(func.body) if (match := _match(call)) is not None]
     functions = sorted({match[1] for match in found})
@@ -51,7 +52,7 @@ def with_tile_configuration(func: tirx.PrimFunc) -> tirx.PrimFunc:
             f"a function must use tiles of one shape, since they are set up once, but got {got}; "
             "choose rows and kbytes that all its intrinsics share"
         )
-    _check_bfloat16(func)
+    _check_widened(func)
     name = "tvmopt_amx_configure_r{}_k{}".format(*shapes[0])
     sources = [llvm_functions(function) for function in functions]
     sources.append(_configure(name, configuration(*shapes[0])))
@@ -145,8 +146,8 @@ attributes #0 = {{ alwaysinline nounwind }}
 """
 
 
-def _check_bfloat16(func: tirx.PrimFunc) -> None:
-    """TVM widens such buffers inside a function to float32, behind the back of a pointer.
+def _check_widened(func: tirx.PrimFunc) -> None:
+    """Refuse a buffer inside a function that TVM would widen, behind the back of a pointer.
 
     What packs weights is taken out of the function before that, and so may keep its type.
     """
@@ -165,8 +166,10 @@ def _check_bfloat16(func: tirx.PrimFunc) -> None:
     for load in loads:
         sources = [view.source.source for view in viewed if view.buffer.same_as(load.source)]
         buffer = sources[0] if sources else load.source
-        if str(buffer.dtype) == "bfloat16" and not any(buffer.same_as(b) for b in outside):
+        row = dtypes.dtype(str(buffer.dtype))
+        if row.buffer_dtype and not any(buffer.same_as(b) for b in outside):
             raise ValueError(
-                f"bfloat16 in a buffer inside the function must be kept as uint16, since TVM "
-                f"widens it to float32, but {buffer.name} is not; give data_as='uint16'"
+                f"{row.name} in a buffer inside the function must be kept as {row.buffer_dtype}, "
+                f"since TVM widens it to float32, but {buffer.name} is not; "
+                f"give data_as='{row.buffer_dtype}'"
             )

@@ -16,10 +16,11 @@ from typing import Any
 from tvm import s_tir
 from tvm.script import from_source
 
+from tvmopt.device import dtypes
+
 MOST_ROWS = 16
 MOST_BYTES = 64
 COLUMNS = 16
-_SIZES = {"int8": 1, "uint8": 1, "bfloat16": 2, "uint16": 2}
 _BYTES = 4  # what one sum takes at once
 # The fields in the names that TVM knows intrinsics by, in their order.
 _SHAPE = (
@@ -63,8 +64,8 @@ class TileIntrinsic:
             no axis of their own: few channels times the stride along the width.
         weight_axes: Axes of the weight between the column blocks and the steps, of extent 1 in a
             block: the height and width of a convolution's kernel.
-        data_as: Type of the data's buffer where it is not ``data``: ``"uint16"`` for the bits of
-            bfloat16, as buffers inside a function must be, which TVM otherwise widens to float32.
+        data_as: Type of the data's buffer where it is not ``data``: its ``buffer_dtype`` in the
+            dtype table, which buffers inside a function must have.
         weight_as: The same for the weight.
     """
 
@@ -105,8 +106,13 @@ class TileIntrinsic:
         if self.pitch and self.step != 1:
             raise ValueError(f"pitch must come without step, but got {self.step=}")
         for stored, dtype in ((self.data_as, self.data), (self.weight_as, self.weight)):
-            if stored and (stored, dtype) != ("uint16", "bfloat16"):
-                raise ValueError(f"only bfloat16 can be kept as uint16, but got {dtype} {stored=}")
+            if stored and stored != dtypes.dtype(dtype).buffer_dtype:
+                rule = " and ".join(
+                    f"{row.name} can be kept as {row.buffer_dtype}"
+                    for row in dtypes.DTYPES.values()
+                    if row.buffer_dtype
+                )
+                raise ValueError(f"only {rule}, but got {dtype} {stored=}")
 
     @property
     def block_rows(self) -> int:
@@ -121,7 +127,7 @@ class TileIntrinsic:
     @property
     def block_k(self) -> int:
         """Elements of the reduction that a step takes."""
-        return self.kbytes // _SIZES[self.data]
+        return int(self.kbytes // dtypes.itemsize(self.data))
 
     @property
     def function(self) -> str:
@@ -150,8 +156,8 @@ class TileIntrinsic:
         pattern = rf'"{re.escape(self.name)}\.{shape}(d?)(w?)\.(zero|multiply|store)"'
         for sizes, data, weight, part in set(re.findall(pattern, text)):
             fields: dict[str, Any] = dict(zip(_SHAPE, map(int, sizes.split("_")), strict=True))
-            fields["data_as"] = "uint16" if data else ""
-            fields["weight_as"] = "uint16" if weight else ""
+            fields["data_as"] = dtypes.dtype(self.data).bits_dtype if data else ""
+            fields["weight_as"] = dtypes.dtype(self.weight).bits_dtype if weight else ""
             dataclasses.replace(self, **fields)._registered(part)
 
     def _registered(self, part: str) -> str:
@@ -272,11 +278,12 @@ def _sources(tile: TileIntrinsic, part: str) -> tuple[str, str]:
     elif part == "multiply":
         buffers, reads, writes = [data, weight, sums], [sums, data, weight], [sums]
         loops["k"] = tile.block_k
-        body = f"{sums.element} + {_value(tile, data)} * {_value(tile, weight)}"
+        factors = _value(tile, data, tile.data), _value(tile, weight, tile.weight)
+        body = f"{sums.element} + {factors[0]} * {factors[1]}"
         distance = str(tile.pitch) if tile.pitch else _distance(data, tile.step)
         arguments = [
             *(data.address(tile, block) for block in row_blocks),
-            f"T.int64({_SIZES[tile.data]}) * T.cast({distance}, 'int64')",
+            f"T.int64({int(dtypes.itemsize(tile.data))}) * T.cast({distance}, 'int64')",
             *(weight.address(tile, 0, block) for block in range(tile.column_blocks)),
         ]
     else:
@@ -311,11 +318,11 @@ def _distance(operand: _Operand, step: int) -> str:
     return f"{step} * {operand.strides[-1]}" if operand.strides else "0"
 
 
-def _value(tile: TileIntrinsic, operand: _Operand) -> str:
-    """An element of ``operand`` in the type of the sums."""
+def _value(tile: TileIntrinsic, operand: _Operand, dtype: str) -> str:
+    """An element of ``operand``, a number of ``dtype``, in the type of the sums."""
     value = operand.element
-    if operand.dtype == "uint16":
-        value = f"T.reinterpret('bfloat16', {value})"
+    if operand.dtype != dtype:
+        value = f"T.reinterpret('{dtype}', {value})"
     return f"T.cast({value}, '{tile.sums}')"
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmopt.device import dtypes
 from tvmopt.kernels.cpu.intrinsics.calls import called
 
 _MAGIC = float(3 << 22)
 _LIMIT = 1 << 22
-_BYTES = ("int8", "uint8")
 
 
 def rewrite_requantise(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -49,11 +49,11 @@ def _still_float(narrow: tirx.Cast) -> ir.Expr | None:
     """The number that is cast to a byte, when the byte holds it exactly."""
     value, low, high = _clip(narrow.value)
     value, zero = _shift(value)
-    dtype = str(narrow.ty.dtype)
-    if dtype not in _BYTES or str(value.ty.dtype) != "float32" or not _is_round(value):
+    row = dtypes.dtype(str(narrow.ty.dtype))
+    is_byte = row.name in dtypes.BYTE_INTEGERS
+    if not is_byte or str(value.ty.dtype) != "float32" or not _is_round(value):
         return None
-    least, most = (0, 255) if dtype == "uint8" else (-128, 127)
-    if low is None or high is None or low < least or high > most:
+    if low is None or high is None or low < row.lowest or high > row.highest:
         return None
     if not all(number.is_integer() for number in (low, high, zero)):
         return None  # a byte would be cut to a whole number
@@ -62,7 +62,7 @@ def _still_float(narrow: tirx.Cast) -> ir.Expr | None:
 
 def _to_byte(cast: tirx.Cast) -> ir.Expr:
     """A cast of a rounded and clipped number to a byte; the cast itself where it is none."""
-    if str(cast.ty.dtype) not in _BYTES or str(cast.value.ty.dtype) != "float32":
+    if str(cast.ty.dtype) not in dtypes.BYTE_INTEGERS or str(cast.value.ty.dtype) != "float32":
         return cast
     value, low, high = _clip(cast.value)
     value, zero = _shift(value)

@@ -6,7 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
-from tvmopt.device.cuda import CudaArch, itemsize
+from tvmopt.device.cuda import CudaArch
+from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.product import Product
 
 #: Cycles from a launch to the first instruction and from the last one to the end.

@@ -11,9 +11,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.kernels.cpu.intrinsics.calls import called
-
-_NARROW = ("float16", "bfloat16")
 
 
 def round_widely(mod: tvm.IRModule) -> tvm.IRModule:
@@ -30,7 +29,7 @@ def round_widely(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _wide(call: ir.Call) -> ir.Expr:
     dtype, _, lanes = str(getattr(call.ty, "dtype", "")).partition("x")
-    if called(call) != "nearbyint" or dtype not in _NARROW:
+    if called(call) != "nearbyint" or dtype not in HALF_FLOATS:
         return call
     wide = f"float32x{lanes}" if lanes else "float32"
     return tirx.Cast(str(call.ty.dtype), tirx.nearbyint(tirx.Cast(wide, call.args[0])))

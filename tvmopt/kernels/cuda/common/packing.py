@@ -12,7 +12,7 @@ import dataclasses
 from tvm import s_tir
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.device.cuda import itemsize
+from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.inlining import inline_producers
 from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, Operand
 

@@ -19,7 +19,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
-_BYTES = ("int8", "uint8")
+from tvmopt.device.dtypes import BYTE_INTEGERS
+
 _WORDS = ("float32", "int32", "uint32")
 
 
@@ -38,7 +39,7 @@ def write_splats(mod: tvm.IRModule) -> tvm.IRModule:
 def _packed(vector: tirx.Broadcast) -> ir.Expr:
     value, lanes = vector.value, int(vector.lanes)
     dtype = str(value.ty.dtype)
-    if dtype in _BYTES and lanes in (8, 16):  # of four, TVM writes the word itself
+    if dtype in BYTE_INTEGERS and lanes in (8, 16):  # of four, TVM writes the word itself
         packed = tirx.Broadcast(_word(value), lanes // 4)
     elif dtype in _WORDS and lanes in (6, 8):
         packed = tirx.Broadcast(_twice(value), lanes // 2)

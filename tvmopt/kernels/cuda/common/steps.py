@@ -10,7 +10,7 @@ from tvm import IRModule, ir, s_tir, sym, tirx
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.device.cuda import itemsize
+from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.analysis import (
     Access,
     BlockFacts,

@@ -6,7 +6,7 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.device.cuda import itemsize
+from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.analysis import Axis, block_facts, substitute, variables
 from tvmopt.kernels.cuda.common.steps import (
     cache_reads,

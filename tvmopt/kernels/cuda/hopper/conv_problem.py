@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem, line_problem
@@ -50,7 +51,7 @@ class ConvProblem:
     @property
     def accumulator(self) -> str:
         """Type of the sums."""
-        return "int32" if self.dtype == "int8" else "float32"
+        return dtypes.dtype(self.dtype).accumulator
 
     @property
     def out_size(self) -> tuple[int, int]:

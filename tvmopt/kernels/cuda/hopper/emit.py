@@ -13,34 +13,12 @@ from tvm import tirx
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.device import dtypes
+
 _TMA_LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _TMA_STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
 
 _PAIR = "__forceinline__ __device__ void {}(void* p, {} a, {} b) {{ {} }}\n"
-# How two neighbours are stored at once, by the type of the memory.
-_STORE_PAIR = {
-    "float16": ("float", "*(half2*)p = __floats2half2_rn(a, b);"),
-    "bfloat16": ("float", "*(__nv_bfloat162*)p = __floats2bfloat162_rn(a, b);"),
-    "float32": ("float", "*(float2*)p = make_float2(a, b);"),
-    "int32": ("int", "*(int2*)p = make_int2(a, b);"),
-    "int8": ("int", "*(char2*)p = make_char2(a, b);"),
-}
-# How four neighbours are stored at once, given as four of the registers' type.
-_STORE_FOUR = {
-    "float16": (
-        "float",
-        "half2 lo = __floats2half2_rn(a, b), hi = __floats2half2_rn(c, d); "
-        "*(uint2*)p = make_uint2(*(unsigned*)&lo, *(unsigned*)&hi);",
-    ),
-    "bfloat16": (
-        "float",
-        "__nv_bfloat162 lo = __floats2bfloat162_rn(a, b), hi = __floats2bfloat162_rn(c, d); "
-        "*(uint2*)p = make_uint2(*(unsigned*)&lo, *(unsigned*)&hi);",
-    ),
-    "float32": ("float", "*(float4*)p = make_float4(a, b, c, d);"),
-    "int32": ("int", "*(int4*)p = make_int4(a, b, c, d);"),
-    "int8": ("int", "*(char4*)p = make_char4(a, b, c, d);"),
-}
 _FOUR = "__forceinline__ __device__ void {0}(void* p, {1} a, {1} b, {1} c, {1} d) {{ {2} }}\n"
 _COPY = """
 __forceinline__ __device__ void copy_{1}(void* to, const void* from) {{
@@ -268,7 +246,9 @@ def sync_cluster_relaxed() -> None:
 
 def store_pair(pointer: Any, dtype: str, first: Any, second: Any) -> None:
     """Store two neighbours of ``dtype``, given as float32 or int32, at once."""
-    kind, body = _STORE_PAIR[dtype]
+    row = dtypes.dtype(dtype)
+    kind, vector = dtypes.dtype(row.accumulator).cuda, f"{row.cuda}2"
+    body = f"*({vector}*)p = {row.cuda_from_floats or f'make_{vector}'}(a, b);"
     name = f"store_pair_{dtype}"
     source = _PAIR.format(name, kind, kind, body)
     build.evaluate(T.cuda.func_call(name, pointer, first, second, source_code=source))
@@ -276,7 +256,15 @@ def store_pair(pointer: Any, dtype: str, first: Any, second: Any) -> None:
 
 def store_four(pointer: Any, dtype: str, values: Sequence[Any]) -> None:
     """Store four neighbours of ``dtype``, given as float32 or int32, at once."""
-    kind, body = _STORE_FOUR[dtype]
+    row = dtypes.dtype(dtype)
+    kind, rounded = dtypes.dtype(row.accumulator).cuda, row.cuda_from_floats
+    if rounded:
+        body = (
+            f"{row.cuda}2 lo = {rounded}(a, b), hi = {rounded}(c, d); "
+            "*(uint2*)p = make_uint2(*(unsigned*)&lo, *(unsigned*)&hi);"
+        )
+    else:
+        body = f"*({row.cuda}4*)p = make_{row.cuda}4(a, b, c, d);"
     name = f"store_four_{dtype}"
     source = _FOUR.format(name, kind, body)
     build.evaluate(T.cuda.func_call(name, pointer, *values, source_code=source))

@@ -10,6 +10,7 @@ from tvm.backend.cuda.tile_primitive.common import smem_desc_add_16B_offset as a
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.cluster_reduction import Exchange
 from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES, Config
 from tvmopt.kernels.cuda.hopper.emit import (
@@ -34,8 +35,6 @@ from tvmopt.kernels.cuda.hopper.shared_layout import Lines, lines_of
 from tvmopt.kernels.cuda.hopper.tile_scheduler import tile_of
 from tvmopt.kernels.cuda.toolchain.dependent_launch import wait_for_kernel_before
 
-_INSTRUCTION = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "float8_e4m3fn": "e4m3"}
-
 
 class Kernel(Storing):
     """One kernel under construction.
@@ -58,7 +57,7 @@ class Kernel(Storing):
         self, config: Config, dtype: str, out_dtype: str, steps: int, ending: Epilogue,
         parameters: Parameters,
     ) -> None:  # fmt: skip
-        accumulator = "int32" if dtype == "int8" else "float32"
+        accumulator = dtypes.dtype(dtype).accumulator
         super().__init__(config, accumulator, out_dtype, ending, parameters)
         self.dtype = dtype
         self.steps = steps
@@ -288,8 +287,8 @@ class Kernel(Storing):
         c = self.config
         size = BYTES[self.dtype]
         per = c.columns // 2
-        kind = _INSTRUCTION[self.dtype]
-        types = f"s32.{kind}.{kind}" if self.dtype == "int8" else f"f32.{kind}.{kind}"
+        row = dtypes.dtype(self.dtype)
+        types = f"{dtypes.dtype(row.accumulator).ptx}.{row.ptx}.{row.ptx}"
         name = f"wgmma.mma_async.sync.aligned.m64n{c.columns}k{32 // size}.{types}"
         group = c.atoms * 64 * DEPTH_BYTES // 16
         left = advance(self._left[0], slot * (c.rows * DEPTH_BYTES // 16) + self.group * group)
@@ -301,7 +300,7 @@ class Kernel(Storing):
                 args.append(advance(left, rows.steps[k] + m * rows.atom))
                 args.append(advance(right, columns.steps[k]))
                 args.append(T.ptx.pred(first) if k == 0 else T.ptx.pred(1))
-                if self.dtype != "int8":
+                if row.is_float:
                     args += [1, 1]
                 if size == 2:
                     args += [0 if self.left_major else 1, 0 if self.right_major else 1]

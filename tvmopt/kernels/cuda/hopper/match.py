@@ -11,6 +11,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
 from tvmopt.kernels.cuda.hopper.expressions import (
@@ -27,14 +28,8 @@ from tvmopt.kernels.cuda.hopper.match_conv import convolution, line_problem_of
 from tvmopt.kernels.cuda.hopper.match_gemm import Roles, regroup
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem, Signature
 
-# Types that hold every value of a factor's, and types that floating-point numbers are summed in.
-_WIDER = {
-    "float16": ("float16", "float32"),
-    "bfloat16": ("bfloat16", "float32"),
-    "int8": ("int8", "int16", "int32"),
-    "float8_e4m3fn": ("float8_e4m3fn", "float16", "bfloat16", "float32"),
-}
-_SUMS = ("float16", "bfloat16", "float32")
+# Types that floating-point numbers are summed in.
+_SUMS = (*dtypes.HALF_FLOATS, "float32")
 #: Rows that a dynamic dimension is taken to have when kernels are chosen.
 EXPECTED_ROWS = 1024
 
@@ -141,7 +136,7 @@ class _Matcher:
         if not isinstance(factor, ir.TensorLoad) or self._index(factor.source) is None:
             raise NotThisForm("a factor that is computed on the way")
         dtype = str(factor.source.dtype)
-        if any(cast not in _WIDER.get(dtype, (dtype,)) for cast in casts):
+        if any(cast not in (dtype, *dtypes.dtype(dtype).exact_in) for cast in casts):
             raise NotThisForm(f"a factor of {dtype} that is not read as it is")
         return factor, condition
 
@@ -175,7 +170,7 @@ class _Matcher:
             else:
                 raise NotThisForm("the output is not written in order")
         dtype = str(anchor.buffer.dtype)
-        accumulator = "int32" if "int" in dtype else "float32"
+        accumulator = dtypes.dtype(dtype).accumulator
         acc = tirx.Var("acc", accumulator)
         value = acc if dtype == accumulator else tirx.Cast(dtype, acc)
         if last is anchor:

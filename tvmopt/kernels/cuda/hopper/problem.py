@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from typing import Any
 
+from tvmopt.device import dtypes
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 
-#: Bytes of one element, by the names of TVM.
-BYTES = {
-    "float16": 2, "bfloat16": 2, "int8": 1, "float8_e4m3fn": 1, "float32": 4, "int32": 4,
-}  # fmt: skip
 #: Types that come out, by the type that is multiplied.
 OUTPUTS = {
     "float16": ("float16", "float32", "int8"),
     "bfloat16": ("bfloat16", "float32"),
     "int8": ("int32", "int8", "float16", "float32"),
     "float8_e4m3fn": ("float16", "bfloat16", "float32"),
+}
+#: Bytes of one element, of every type that is multiplied or comes out.
+BYTES = {
+    dtype: int(dtypes.itemsize(dtype))
+    for dtype in dict.fromkeys(itertools.chain(OUTPUTS, *OUTPUTS.values()))
 }
 
 
@@ -87,7 +90,7 @@ class GemmProblem:
     @property
     def accumulator(self) -> str:
         """Type of the sums."""
-        return "int32" if self.dtype == "int8" else "float32"
+        return dtypes.dtype(self.dtype).accumulator
 
     def ending(self) -> Epilogue:
         """The epilogue, or the one that stores the sum itself."""

@@ -9,6 +9,7 @@ from typing import Any
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.emit import (
     as_register,
     const,
@@ -58,9 +59,9 @@ def add_up(
     # Little is read by many threads, each one element, to have more of it on the way.
     few = total < 132 * _THREADS * 8
     count = 1 if few else next(v for v in (4, 2, 1) if shape[-1] % v == 0)
-    kind, name = ("float", "f32") if accumulator == "float32" else ("int", "s32")
-    function = f"sum_{parts}_of_{count}_{name}"
-    source = _SUM.format(name=function, kind=kind, count=count, parts=parts, size=4 * count)
+    row = dtypes.dtype(accumulator)
+    function = f"sum_{parts}_of_{count}_{row.ptx}"
+    source = _SUM.format(name=function, kind=row.cuda, count=count, parts=parts, size=4 * count)
     items = total // count
     with build.attr({"tirx.device_entry": True}):
         block = T.cta_id([ceil_div(items, _THREADS)])

@@ -9,6 +9,7 @@ from typing import Any
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.emit import (
     as_register,
     copy,
@@ -23,7 +24,7 @@ from tvmopt.kernels.cuda.hopper.epilogue_values import Finishing, Tile
 from tvmopt.kernels.cuda.hopper.problem import BYTES
 from tvmopt.kernels.cuda.hopper.residual import residual_of
 
-_PACK = {"float16": "cvt.rn.f16x2.f32", "bfloat16": "cvt.rn.bf16x2.f32"}
+_PACK = {name: f"cvt.rn.{dtypes.dtype(name).ptx}x2.f32" for name in dtypes.HALF_FLOATS}
 
 
 class Sending(Finishing):

@@ -15,22 +15,17 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.script import tirx as T  # noqa: N812
 
+from tvmopt.device import dtypes
+from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS
+
 ROWS = COLUMNS = 16
 LANES = 32
 _LOCAL = ROWS * COLUMNS // LANES  # sums that a lane holds
 _ROW_BYTES = 16  # what one lane names to ldmatrix: a row of an 8 x 8 matrix of 16 bits
-_SIZES = {"float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
-_SHORT = {
-    "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "uint8",
-    "float32": "fp32", "int32": "int32",
-}  # fmt: skip
-_SUMS = {
-    "float16": ("float32", "float16"),
-    "bfloat16": ("float32",),
-    "int8": ("int32",),
-    "uint8": ("int32",),
-}
-_BYTES = ("int8", "uint8")
+#: Dtypes of the operands, each with those of the accumulators that mma.sync has for it.
+ACCUMULATORS = {
+    name: (dtypes.dtype(name).accumulator,) for name in (*HALF_FLOATS, *BYTE_INTEGERS)
+} | {"float16": ("float32", "float16")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +33,8 @@ class MmaIntrinsic:
     """``sums[i, j] += sum over k of a[i, k] * b[j, k]`` on 16 x 16 sums, by a warp.
 
     Attributes:
-        dtype: Type of ``a``, and of ``b`` unless ``other`` says otherwise: ``"float16"``,
-            ``"bfloat16"``, ``"int8"`` or ``"uint8"``.
+        dtype: Type of ``a``, and of ``b`` unless ``other`` says otherwise: a key of
+            :data:`ACCUMULATORS`.
         sums: Type of the sums: ``"float32"``, ``"float16"`` (of float16) or ``"int32"``.
         a_along_k: Whether ``a`` lies in shared memory as ``[i][k]``, else as ``[k][i]``.
         b_along_k: Whether ``b`` lies as ``[j][k]``, else as ``[k][j]``; the latter only of 16 bits.
@@ -58,12 +53,12 @@ class MmaIntrinsic:
     scope: str = "shared.dyn"
 
     def __post_init__(self) -> None:
-        allowed = _SUMS.get(self.dtype, ())
+        allowed = ACCUMULATORS.get(self.dtype, ())
         if self.sums not in allowed:
             raise ValueError(f"sums must be one of {allowed} for {self.dtype}, but got {self.sums}")
-        if self.weight != self.dtype and not {self.dtype, self.weight} <= set(_BYTES):
+        if self.weight != self.dtype and not {self.dtype, self.weight} <= set(BYTE_INTEGERS):
             raise ValueError(f"only bytes differ in type, but got {self.dtype} and {self.weight}")
-        if self.dtype in _BYTES and not (self.a_along_k and self.b_along_k):
+        if self.dtype in BYTE_INTEGERS and not (self.a_along_k and self.b_along_k):
             raise ValueError("bytes must lie along k: ldmatrix transposes 16 bits only")
 
     @property
@@ -74,7 +69,7 @@ class MmaIntrinsic:
     @property
     def row(self) -> int:
         """Elements of the 16 bytes that one lane names to ldmatrix."""
-        return _ROW_BYTES // _SIZES[self.dtype]
+        return int(_ROW_BYTES // dtypes.itemsize(self.dtype))
 
     @property
     def depth(self) -> int:
@@ -252,8 +247,8 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     place_x, place_y = (place_b, place_a) if swapped else (place_a, place_b)
     type_x, type_y = by_role(mma.dtype, mma.weight)
-    instruction, short_sums = f"m16n8k{depth}", _SHORT[sums]
-    short_a, short_b = _SHORT[mma.dtype], _SHORT[mma.weight]
+    instruction, short_sums = f"m16n8k{depth}", dtypes.dtype(sums).tvm_mma
+    short_a, short_b = (dtypes.dtype(name).tvm_mma for name in (mma.dtype, mma.weight))
 
     def product(A: Any, B: Any, C: Any, half: int) -> Any:  # noqa: N803
         """The instruction, which multiplies 8 of the 16 columns."""
@@ -368,16 +363,17 @@ def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 _ALL = (
     *(
-        MmaIntrinsic(dtype, sums, a, b, swapped)
-        for dtype, sums in (("float16", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
+        MmaIntrinsic(half, sums, a, b, swapped)
+        for half in HALF_FLOATS
+        for sums in ACCUMULATORS[half]
         for a in (True, False)
         for b in (True, False)
         for swapped in (False, True)
     ),
     *(
         MmaIntrinsic(a, "int32", swapped=swapped, other=b)
-        for a in _BYTES
-        for b in _BYTES
+        for a in BYTE_INTEGERS
+        for b in BYTE_INTEGERS
         for swapped in (False, True)
     ),
 )

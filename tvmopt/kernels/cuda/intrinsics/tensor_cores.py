@@ -5,12 +5,13 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir
 
+from tvmopt.device.dtypes import DTYPES
 from tvmopt.kernels.cpu.intrinsics.calls import called
 
 # Of a warpgroup's instruction the operator names the type; of a warp's, an argument does.
 _WARPGROUP = {"f16": "HGMMA", "bf16": "HGMMA", "tf32": "HGMMA", "fp8": "QGMMA", "int": "IGMMA"}
 _TYPE = 3  # the argument of ``mma`` that names the type of A
-_WHOLE = ("int8", "uint8", "int4", "uint4")
+_WHOLE = {row.tvm_mma for row in DTYPES.values() if row.is_integer}
 
 
 def tensor_core_instructions(node: tvm_ffi.Object) -> set[str]:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from tvm import tirx
 
-from tvmopt.device.cuda import CudaArch, itemsize
+from tvmopt.device.cuda import CudaArch
+from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.matmul_problem import (
     LAUNCH,
     MatmulProblem,

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.device.cuda import itemsize
+from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.inlining import inline_consumers, inline_producers
 from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline, pipeline_fragments
 from tvmopt.kernels.cuda.common.packing import pack, packed

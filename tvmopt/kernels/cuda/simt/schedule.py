@@ -13,7 +13,7 @@ import math
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.device.cuda import itemsize
+from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.inlining import inline_consumers, inline_producers
 from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline
 from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, Operand, Product, normalise

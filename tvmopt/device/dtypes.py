@@ -1,0 +1,259 @@
+"""The dtype table: one row a dtype, with every fact that the rest of the package asks of it.
+
+A fact of an instruction (the shape of an mma, the CPU feature that it needs) stays with the
+instruction. Names are those of TVM: ``"float16"``, ``"bfloat16"``, ``"float8_e4m3fn"``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tvmopt.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class DType:
+    """One dtype. An empty or zero default means that the fact does not apply.
+
+    Attributes:
+        name: TVM's name.
+        bits: Bits of one element in memory.
+        kind: ``"float"``, ``"int"``, ``"uint"`` or ``"bool"``.
+        accumulator: Dtype in which a GEMM or a convolution of this dtype accumulates.
+        mantissa_bits: Stored bits of the mantissa of a float, without the implicit one.
+        short: Abbreviation in task tables; empty where the name is short enough.
+        ml_dtypes: Whether ml_dtypes has the NumPy type, because NumPy has none.
+        onnx: Element type in ``onnx.TensorProto``, of dtypes that layers compute in.
+        ptx: Type in PTX instructions, ``"bf16"``.
+        tvm_mma: Type in the arguments of TVM's ``ptx_legacy.mma``.
+        cuda: Scalar type in CUDA C; ``2`` or ``4`` behind it gives the vector type.
+        cuda_from_floats: CUDA C function that rounds two floats to a pair of this dtype.
+        cuda_sm: First compute capability, times ten, with arithmetic in this dtype.
+        tensor_core_sm: First compute capability, times ten, whose warp-level mma takes it.
+        cpu_rates: Linux CPU flags whose instructions multiply this dtype, each with the rate of
+            multiplications relative to float32. The first flag that a CPU has counts.
+        dot_k: K granularity of dot-product instructions on CPUs (4 for VNNI int8); 1 without any.
+        widened: Whether CPU vectors compute in it in lanes of 32 bits.
+        buffer_dtype: Dtype that buffers inside a CPU function have instead, to hold the bits.
+        exact_in: Other dtypes that kernels may read an operand as, because they hold every value.
+        convertible: Whether a conversion can have layers compute in it instead of float32.
+        kernel_tolerance: Largest difference of a kernel's output from the reference, relative to
+            the largest reference value; 0 for equality. Reordering a sum of n terms changes it by
+            about sqrt(n) roundings of the accumulator, storing it by one of this dtype.
+        model_tolerance: Largest deviation of a model's outputs from the reference that rounding to
+            this dtype and other orders of summation explain.
+        min_cosine: Smallest cosine with the float32 outputs that a converted model may have. A
+            dtype that breaks a model falls far below; the owner says how much may be lost.
+        cosine_loss: Loss of that cosine that a proposed set of skipped layers may leave.
+    """
+
+    name: str
+    bits: int
+    kind: str
+    accumulator: str
+    mantissa_bits: int = 0
+    short: str = ""
+    ml_dtypes: bool = False
+    onnx: int = 0
+    ptx: str = ""
+    tvm_mma: str = ""
+    cuda: str = ""
+    cuda_from_floats: str = ""
+    cuda_sm: int = 0
+    tensor_core_sm: int = 0
+    cpu_rates: tuple[tuple[str, float], ...] = ()
+    dot_k: int = 1
+    widened: bool = False
+    buffer_dtype: str = ""
+    exact_in: tuple[str, ...] = ()
+    convertible: bool = False
+    kernel_tolerance: float = 0.0
+    model_tolerance: float = 0.0
+    min_cosine: float = 0.0
+    cosine_loss: float = 0.0
+
+    @property
+    def itemsize(self) -> float:
+        """Bytes of one element; 0.5 for int4."""
+        return self.bits / 8
+
+    @property
+    def lane_bits(self) -> int:
+        """Bits of the vector lane in which a CPU computes one element."""
+        return 32 if self.widened else self.bits
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is a floating-point dtype."""
+        return self.kind == "float"
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it is a 16-bit float."""
+        return self.is_float and self.bits == 16
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is an integer dtype, signed or not; bool is none."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def significant_bits(self) -> int:
+        """Binary digits of the integers that it holds without gaps: 24 for float32, 7 for int8."""
+        return self.mantissa_bits + 1 if self.is_float else self.bits - (self.kind == "int")
+
+    @property
+    def lowest(self) -> int:
+        """Smallest value of an integer dtype."""
+        return -(1 << (self.bits - 1)) if self.kind == "int" else 0
+
+    @property
+    def highest(self) -> int:
+        """Largest value of an integer dtype."""
+        return (1 << self.significant_bits) - 1
+
+    @property
+    def bits_dtype(self) -> str:
+        """Unsigned integer dtype of the same size, for the bits of a float."""
+        return f"uint{self.bits}"
+
+    @property
+    def magnitude_mask(self) -> int:
+        """Bits of a float but for its sign."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def infinity_bits(self) -> int:
+        """Bits of infinity in an IEEE 754 float; the magnitude of NaN is larger."""
+        return self.magnitude_mask - ((1 << self.mantissa_bits) - 1)
+
+    @property
+    def numpy(self) -> np.dtype:
+        """The NumPy dtype, from ml_dtypes where NumPy has none; NumPy is imported when asked."""
+        return _numpy(self.name, self.ml_dtypes)
+
+
+@functools.cache
+def _numpy(name: str, extension: bool) -> np.dtype:
+    import numpy
+
+    if not extension:
+        return numpy.dtype(name)
+    import ml_dtypes
+
+    return numpy.dtype(getattr(ml_dtypes, name))
+
+
+_TABLE = (
+    DType(
+        "float64", 64, "float", "float64", mantissa_bits=52, short="f64", onnx=11, ptx="f64",
+        cuda="double", kernel_tolerance=1e-9,
+    ),
+    DType(
+        "float32", 32, "float", "float32", mantissa_bits=23, short="f32", onnx=1, ptx="f32",
+        tvm_mma="fp32", cuda="float", kernel_tolerance=2e-4, model_tolerance=1e-3, min_cosine=0.99,
+    ),
+    DType(
+        "float16", 16, "float", "float32", mantissa_bits=10, short="f16", onnx=10, ptx="f16",
+        tvm_mma="fp16", cuda="half", cuda_from_floats="__floats2half2_rn", tensor_core_sm=75,
+        cpu_rates=(("amx_fp16", 16.0), ("avx512_fp16", 2.0), ("asimdhp", 2.0)),
+        exact_in=("float32",), convertible=True,
+        kernel_tolerance=1e-2, model_tolerance=2e-2, min_cosine=0.999, cosine_loss=1e-3,
+    ),
+    DType(
+        "bfloat16", 16, "float", "float32", mantissa_bits=7, short="bf16", ml_dtypes=True, onnx=16,
+        ptx="bf16", tvm_mma="bf16", cuda="__nv_bfloat16",
+        cuda_from_floats="__floats2bfloat162_rn", cuda_sm=80, tensor_core_sm=80,
+        cpu_rates=(("amx_bf16", 16.0), ("avx512_bf16", 2.0), ("bf16", 4.0)), dot_k=2,
+        # TVM widens a bfloat16 buffer that a CPU function allocates to float32.
+        buffer_dtype="uint16",
+        exact_in=("float32",), convertible=True,
+        kernel_tolerance=4e-2, model_tolerance=5e-2, min_cosine=0.99, cosine_loss=1e-3,
+    ),
+    DType(
+        "float8_e4m3fn", 8, "float", "float32", mantissa_bits=3, ml_dtypes=True, ptx="e4m3",
+        cuda_sm=89, tensor_core_sm=89, widened=True,
+        exact_in=("float16", "bfloat16", "float32"), kernel_tolerance=0.13,
+    ),
+    DType(
+        "float8_e5m2", 8, "float", "float32", mantissa_bits=2, ml_dtypes=True, ptx="e5m2",
+        cuda_sm=89, tensor_core_sm=89, widened=True, kernel_tolerance=0.26,
+    ),
+    DType("int64", 64, "int", "int64", short="i64", onnx=7, ptx="s64"),
+    DType(
+        "int32", 32, "int", "int32", short="i32", onnx=6, ptx="s32", tvm_mma="int32", cuda="int"
+    ),
+    DType("int16", 16, "int", "int32", short="i16", ptx="s16", cuda="short"),
+    DType(
+        "int8", 8, "int", "int32", short="i8", onnx=3, ptx="s8", tvm_mma="int8", cuda="char",
+        tensor_core_sm=80,
+        cpu_rates=(
+            ("amx_int8", 32.0), ("avx512_vnni", 4.0), ("avx_vnni", 4.0), ("i8mm", 8.0),
+            ("asimddp", 4.0),
+        ),
+        dot_k=4, exact_in=("int16", "int32"), convertible=True, min_cosine=0.9, cosine_loss=1e-2,
+    ),
+    DType("int4", 4, "int", "int32", ml_dtypes=True, ptx="s4", tvm_mma="int4", widened=True),
+    DType("uint64", 64, "uint", "uint64", short="u64", ptx="u64"),
+    DType("uint32", 32, "uint", "uint32", short="u32", ptx="u32"),
+    DType("uint16", 16, "uint", "int32", short="u16", ptx="u16", widened=True),
+    DType(
+        "uint8", 8, "uint", "int32", short="u8", onnx=2, ptx="u8", tvm_mma="uint8",
+        tensor_core_sm=80, dot_k=4,
+    ),
+    DType("uint4", 4, "uint", "int32", ml_dtypes=True, ptx="u4", tvm_mma="uint4", widened=True),
+    DType("bool", 8, "bool", "int32", widened=True),
+    # Dtypes that tensors may have, but that no kernel computes in.
+    *(
+        DType(name, bits, "float", "float32", mantissa_bits=m, ml_dtypes=True, widened=True)
+        for name, bits, m in (
+            ("float8_e3m4", 8, 4), ("float8_e4m3", 8, 3), ("float8_e4m3b11fnuz", 8, 3),
+            ("float8_e4m3fnuz", 8, 3), ("float8_e5m2fnuz", 8, 2), ("float8_e8m0fnu", 8, 0),
+            ("float6_e2m3fn", 6, 3), ("float6_e3m2fn", 6, 2), ("float4_e2m1fn", 4, 1),
+        )
+    ),
+)  # fmt: skip
+
+#: All dtypes by name.
+DTYPES = {row.name: row for row in _TABLE}
+
+
+def dtype(name: str) -> DType:
+    """The row of a dtype.
+
+    Args:
+        name: TVM's name, without lanes: ``"float32"``, not ``"float32x4"``.
+
+    Raises:
+        ConfigError: When the table has no such dtype.
+    """
+    found = DTYPES.get(name)
+    if found is None:
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, but got {name!r}")
+    return found
+
+
+def itemsize(name: str) -> float:
+    """Bytes of one element; 0.5 for int4."""
+    return dtype(name).itemsize
+
+
+def names(where: Callable[[DType], bool]) -> tuple[str, ...]:
+    """Names of the dtypes that ``where`` holds for, in the order of the table."""
+    return tuple(row.name for row in _TABLE if where(row))
+
+
+#: 16-bit floats: ``("float16", "bfloat16")``.
+HALF_FLOATS = names(lambda row: row.is_half)
+#: Floats of 16 bits or more, which hold NaN and infinities as IEEE 754 has them.
+FLOATS = names(lambda row: row.is_float and row.bits >= 16)
+#: Floats of 32 bits or more.
+WIDE_FLOATS = names(lambda row: row.is_float and row.bits >= 32)
+#: 8-bit integers, in which quantised tensors are stored: ``("int8", "uint8")``.
+BYTE_INTEGERS = names(lambda row: row.is_integer and row.bits == 8)
