@@ -3,66 +3,74 @@
 from __future__ import annotations
 
 import functools
+import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.family import Family
 
+_CPU = (
+    "cpu.elementwise.family.Elementwise",
+    "cpu.winograd.family.Winograd",
+    "cpu.matrix_tile.family.MatrixTile",
+    "cpu.register_tile.family.RegisterTile",
+    "cpu.window.family.Window",
+    "cpu.row_reduction.family.RowReduction",
+    "cpu.column_reduction.family.ColumnReduction",
+    "cpu.strided_window.family.StridedWindow",
+    "cpu.contraction.family.Contraction",
+    "cpu.contraction.family.ContractionInPlace",
+    "cpu.fallback.family.Fallback",
+)
+_CUDA_COMPUTE_BOUND = (
+    "cuda.hopper.family.HopperGemm",
+    "cuda.hopper.family.HopperConv",
+    "cuda.mma.family.MmaMatmul",
+    "cuda.simt.family.SimtMatmul",
+)
+_CUDA_MEMORY_BOUND = (
+    "cuda.winograd.family.WinogradData",
+    "cuda.winograd.family.WinogradOutput",
+    "cuda.elementwise.family.CudaElementwise",
+    "cuda.elementwise.family.Transpose",
+    "cuda.elementwise.family.Copy",
+    "cuda.gemv.family.Gemv",
+    "cuda.int4.family.Int4Gemv",
+    "cuda.row_reduction.family.CudaRowReduction",
+    "cuda.column_reduction.family.CudaColumnReduction",
+    "cuda.column_reduction.family.CudaColumnWalk",
+    "cuda.window.family.CudaWindow",
+    "cuda.block_reduction.family.BlockReduction",
+    "cuda.window.family.CudaFallback",
+)
+
 
 @functools.cache
-def _cpu() -> tuple[Family[Any, Any], ...]:
-    from tvmopt.kernels.cpu.column_reduction.family import ColumnReduction
-    from tvmopt.kernels.cpu.contraction.family import Contraction, ContractionInPlace
-    from tvmopt.kernels.cpu.elementwise.family import Elementwise
-    from tvmopt.kernels.cpu.fallback.family import Fallback
-    from tvmopt.kernels.cpu.matrix_tile.family import MatrixTile
-    from tvmopt.kernels.cpu.register_tile.family import RegisterTile
-    from tvmopt.kernels.cpu.row_reduction.family import RowReduction
-    from tvmopt.kernels.cpu.strided_window.family import StridedWindow
-    from tvmopt.kernels.cpu.window.family import Window
-    from tvmopt.kernels.cpu.winograd.family import Winograd
-
-    return (
-        Elementwise(), Winograd(), MatrixTile(), RegisterTile(), Window(), RowReduction(),
-        ColumnReduction(), StridedWindow(), Contraction(), ContractionInPlace(), Fallback(),
-    )  # fmt: skip
+def _loaded(paths: Sequence[str]) -> tuple[Family[Any, Any], ...]:
+    """Import the families, which import TVM, and make one object of each."""
+    found = []
+    for path in paths:
+        module, _, name = path.rpartition(".")
+        found.append(getattr(importlib.import_module(f"tvmopt.kernels.{module}"), name)())
+    return tuple(found)
 
 
-@functools.cache
-def _cuda() -> tuple[Family[Any, Any], ...]:
-    from tvmopt.kernels.cuda.hopper.family import HopperConv, HopperGemm
-    from tvmopt.kernels.cuda.mma.family import MmaMatmul
-    from tvmopt.kernels.cuda.simt.family import SimtMatmul
-
-    return (HopperGemm(), HopperConv(), MmaMatmul(), SimtMatmul(), *memory_bound())
-
-
-@functools.cache
 def memory_bound() -> tuple[Family[Any, Any], ...]:
-    """CUDA families of workloads that are bound by memory."""
-    from tvmopt.kernels.cuda.block_reduction.family import BlockReduction
-    from tvmopt.kernels.cuda.column_reduction.family import CudaColumnReduction, CudaColumnWalk
-    from tvmopt.kernels.cuda.elementwise.family import Copy, CudaElementwise, Transpose
-    from tvmopt.kernels.cuda.gemv.family import Gemv
-    from tvmopt.kernels.cuda.int4.family import Int4Gemv
-    from tvmopt.kernels.cuda.row_reduction.family import CudaRowReduction
-    from tvmopt.kernels.cuda.window.family import CudaFallback, CudaWindow
-    from tvmopt.kernels.cuda.winograd.family import WinogradData, WinogradOutput
-
-    return (
-        WinogradData(), WinogradOutput(), CudaElementwise(), Transpose(), Copy(), Gemv(),
-        Int4Gemv(), CudaRowReduction(), CudaColumnReduction(), CudaColumnWalk(), CudaWindow(),
-        BlockReduction(), CudaFallback(),
-    )  # fmt: skip
+    """Return the CUDA families of workloads that are bound by memory."""
+    return _loaded(_CUDA_MEMORY_BOUND)
 
 
 def families_of(arch: CpuArch | CudaArch) -> tuple[Family[Any, Any], ...]:
     """Return every family of the kind of device that ``arch`` is."""
-    return _cpu() if isinstance(arch, CpuArch) else _cuda()
+    return _loaded(
+        _CPU if isinstance(arch, CpuArch) else (*_CUDA_COMPUTE_BOUND, *_CUDA_MEMORY_BOUND)
+    )
 
 
 @functools.cache
 def by_name() -> dict[str, Family[Any, Any]]:
     """Return every family by its name, the name that hints and tuning records hold."""
-    return {family.name: family for family in (*_cpu(), *_cuda())}
+    every = _loaded((*_CPU, *_CUDA_COMPUTE_BOUND, *_CUDA_MEMORY_BOUND))
+    return {family.name: family for family in every}

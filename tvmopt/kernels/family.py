@@ -39,6 +39,7 @@ class Family(abc.ABC, Generic[Form, ConfigHint]):
         share: Most candidates of the family that are tried where another family leads.
         beside: Candidates that are tried beside the best of families with a cost model, for a
             family without one.
+        is_reference: Whether its default configuration is what candidates are checked against.
         budget: Share of a function's candidates that are measured where the family leads, for
             kernels that take long to build.
     """
@@ -50,6 +51,7 @@ class Family(abc.ABC, Generic[Form, ConfigHint]):
     last_resort_follows: bool = False
     share: int = 0
     beside: int = 0
+    is_reference: bool = False
     budget: float = 1.0
 
     @abc.abstractmethod

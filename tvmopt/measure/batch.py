@@ -20,11 +20,11 @@ from tvm import s_tir, te, tirx
 from tvm.target import Target
 
 from tvmopt.device import dtypes
-from tvmopt.device.cpu import CpuArch
 from tvmopt.device.llvm import pass_config
 from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.emit import NotApplicable, emit
+from tvmopt.kernels.cpu.reference import reference
+from tvmopt.kernels.emit import emit
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.jobs import (
     WrongResultError,
@@ -92,7 +92,7 @@ def build_batch(
     arch = CpuHint.from_dict(hints[0]).arch
     common: dict[str, tirx.PrimFunc] = {}
     if base:
-        common["reference"] = _reference(original, arch)
+        common["reference"] = reference(original, arch)
         for place, param in enumerate(original.params[:-1]):
             common[f"produce{place}"] = _producer(param, arch.cores)
     build_right(common, functions, errors, path, lambda some, to: _build(some, llvm, to))
@@ -127,16 +127,6 @@ def build_right(
             except Exception as error:
                 errors[index] = f"build: {one_line(error)}"
         build(good, path)
-
-
-def _reference(func: tirx.PrimFunc, arch: CpuArch) -> tirx.PrimFunc:
-    """``func`` by the plainest template that is not hopelessly slow."""
-    for template in ("contraction", "elementwise", "fallback"):
-        try:
-            return emit(func, CpuHint(template, arch)).mod["main"]
-        except NotApplicable:
-            continue
-    return func
 
 
 def _producer(param: tirx.Buffer, cores: int) -> tirx.PrimFunc:

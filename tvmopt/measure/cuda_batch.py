@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import IRModule, tirx
+from tvm import tirx
 
 from tvmopt.device import dtypes
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.build import build_kernels
-from tvmopt.kernels.cuda.common.product import product_of
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
+from tvmopt.kernels.cuda.reference import reference
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
-from tvmopt.kernels.cuda.winograd.schedule import prepare_data, prepare_out
 from tvmopt.kernels.emit import emit_kernel
 from tvmopt.link import link_options
 from tvmopt.measure.batch import ROUNDS, build_right, time_candidates
@@ -37,11 +35,6 @@ from tvmopt.measure.cuda_graph import GraphTimer
 from tvmopt.measure.planted import planted_cases
 from tvmopt.measure.sustained import time_under_load
 from tvmopt.measure.worker import one_line
-
-# Multiplications from which a product is large.
-_LARGE = 2**33
-# Threads of a block of the plainest kernels.
-_THREADS = 128
 
 
 def build_batch(
@@ -85,43 +78,6 @@ def warm_up(arch: dict[str, Any]) -> None:
     """Load the compiler and build something small, so that a first build is like any other."""
     gpu = CudaArch(**arch)
     _build({"main": reference(difference(1, "float32"), gpu)}, gpu, None)
-
-
-def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
-    """``func`` by TVM's plainest schedule: a thread an element, sums in their order.
-
-    Products so large that this would take seconds go by the plainest tiles of plain threads.
-    Winograd's transforms are a kernel for each of their halves, which TVM would make one of, whose
-    text takes seconds to compile.
-    """
-    from tvm.s_tir import dlight
-
-    if (tiles := _tiled(func, arch)) is not None:
-        return tiles
-    if prepare_data(func) is not None or prepare_out(func) is not None:
-        return emit_kernel(func, CudaHint("gpu_fallback", arch, thread=(_THREADS,)))
-
-    with arch.to_tvm():
-        module = dlight.ApplyDefaultSchedule(
-            dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()
-        )(IRModule({"main": func.without_attr("tirx.is_scheduled")}))
-    return module["main"]
-
-
-def _tiled(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc | None:
-    """A large product by small tiles; None where ``func`` is none."""
-    product = product_of(func)
-    if product is None or math.prod(product.extents) < _LARGE:
-        return None
-    plain = [r for r in simt_matmul_hints(product, arch) if r.hint.split_k == 1]
-    if not plain:
-        return None
-    return emit_kernel(func, min(plain, key=lambda r: (_unrolled(r.hint), r.cycles)).hint)
-
-
-def _unrolled(hint: CudaHint) -> float:
-    """Multiplications in the text of a kernel of plain threads."""
-    return hint.rstep * math.prod(hint.block) / math.prod(hint.thread)
 
 
 def _build(functions: dict[str, tirx.PrimFunc], arch: CudaArch, path: str | None) -> None:

@@ -16,6 +16,7 @@ class Contraction(UnmodelledFamily):
     """A register tile of the only reduction, its operands packed; the epilogue fused into it."""
 
     name = "contraction"
+    is_reference = True
     kind = "gemm"
     beside = 1
 

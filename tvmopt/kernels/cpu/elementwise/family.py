@@ -15,6 +15,7 @@ class Elementwise(UnmodelledFamily):
     """Functions without a reduction: everything inlined, then parallel and vectorised loops."""
 
     name = NAME
+    is_reference = True
     kind = "elementwise"
     exclusive = True
 

@@ -13,6 +13,7 @@ class Fallback(UnmodelledFamily):
     """Parallel outer loops and a vectorised inner loop, block by block."""
 
     name = NAME
+    is_reference = True
     kind = "any"
 
     def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:

@@ -7,8 +7,9 @@ import math
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import all_facts
+from tvmopt.kernels.cuda.column_reduction.column_walk import NAME as WALK_NAME
 from tvmopt.kernels.cuda.column_reduction.column_walk import WalkForm
-from tvmopt.kernels.cuda.column_reduction.schedule import ColumnForm
+from tvmopt.kernels.cuda.column_reduction.schedule import NAME, ColumnForm
 from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, widest
 from tvmopt.kernels.cuda.common.stream_cost import Stream
 from tvmopt.kernels.cuda.common.traffic import traffic
@@ -62,7 +63,7 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked[Cuda
         if unroll > 1 and (unroll > steps or steps % unroll):
             continue
         hint = CudaHint(
-            "gpu_column_reduction", arch, thread=(x,), reduce_threads=y, vector=vector,
+            NAME, arch, thread=(x,), reduce_threads=y, vector=vector,
             split_k=split, options=(("tree", tree), ("unroll", unroll)),
         )  # fmt: skip
         stream = _columns(form, hint, grid, steps, work, moved)
@@ -132,7 +133,7 @@ def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
             rounds=len(passes) * form.depth / flying * 0.7,
         )
         hint = CudaHint(
-            "gpu_column_walk", arch, thread=(threads,), options=(("unroll", unroll),)
+            WALK_NAME, arch, thread=(threads,), options=(("unroll", unroll),)
         )  # fmt: skip
         ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)

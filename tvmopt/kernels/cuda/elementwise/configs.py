@@ -13,8 +13,11 @@ from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, inlined_passes, move
 from tvmopt.kernels.cuda.common.stream_cost import Stream
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
+from tvmopt.kernels.cuda.elementwise.copy import NAME as COPY_NAME
 from tvmopt.kernels.cuda.elementwise.copy import VECTOR, prepare_copy
+from tvmopt.kernels.cuda.elementwise.schedule import NAME as ELEMENTWISE_NAME
 from tvmopt.kernels.cuda.elementwise.schedule import is_flat, vectorizes
+from tvmopt.kernels.cuda.elementwise.transpose import NAME as TRANSPOSE_NAME
 from tvmopt.kernels.cuda.elementwise.transpose import prepare_transpose
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.ranked import Ranked
@@ -52,7 +55,7 @@ def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHi
             (1, 2, 4, 8), (128, 256, 512, 1024), sorted(ways)
         ):
             hint = CudaHint(
-                "gpu_elementwise", arch, thread=(threads,), vector=vector,
+                ELEMENTWISE_NAME, arch, thread=(threads,), vector=vector,
                 options=(("direct", direct), ("unroll", unroll)),
             )  # fmt: skip
             stream = _stream(blocks, hint, cost, inner, arch)
@@ -111,7 +114,7 @@ def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint]]:
     size = form.vectors * VECTOR
     ranked = []
     for each, threads in itertools.product((2, 1, 4), (128, 256, 512, 1024)):
-        hint = CudaHint("gpu_copy", arch, thread=(threads,), options=(("unroll", each),))
+        hint = CudaHint(COPY_NAME, arch, thread=(threads,), options=(("unroll", each),))
         moved, late, like = 2.0 * size, 0.0, threads
         if moved > arch.l2_bytes:
             moved *= 1.0 + _SCATTER * math.log2(each)
@@ -163,7 +166,7 @@ def transpose_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint
             registers=40,
         )
         hint = CudaHint(
-            "gpu_transpose", arch, block=block, thread=(threads,), vector=vector,
+            TRANSPOSE_NAME, arch, block=block, thread=(threads,), vector=vector,
             options=(("pad", pad),),
         )  # fmt: skip
         ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))

@@ -12,6 +12,7 @@ from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.row_reduction.form import RowForm
+from tvmopt.kernels.cuda.row_reduction.schedule import NAME
 from tvmopt.kernels.ranked import Ranked
 
 # Instructions of a thread besides those of its elements.
@@ -75,7 +76,7 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[Ranked[CudaHint]]
         if form.crosses and (form.parts % place or (alone and pieces % share)):
             continue
         hint = CudaHint(
-            "gpu_row_reduction", arch, thread=(place,), reduce_threads=share, vector=vector,
+            NAME, arch, thread=(place,), reduce_threads=share, vector=vector,
             options=(("stage", stage), ("unroll", unroll)),
         )  # fmt: skip
         stream = _rows(form, blocks, hint, work, moved)

@@ -14,7 +14,7 @@ from tvmopt.kernels.cuda.common.stream_cost import Stream
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.window.schedule import WIDEST
+from tvmopt.kernels.cuda.window.schedule import FALLBACK_NAME, WIDEST, WINDOW_NAME
 from tvmopt.kernels.ranked import Ranked
 
 # Instructions of a load besides its address.
@@ -45,7 +45,7 @@ def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list
         if vector * widest(facts) > WIDEST_VECTOR or (direct and vector * size > WIDEST):
             continue
         hint = CudaHint(
-            "gpu_window", arch, thread=(threads,), vector=vector,
+            WINDOW_NAME, arch, thread=(threads,), vector=vector,
             options=(("direct", direct), ("tile", tile), ("unroll", 64)),
         )  # fmt: skip
         stream = _window(facts, hint, cost)
@@ -92,6 +92,6 @@ def fallback_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked[CudaHint]
         for one in facts:
             stream = _window(one, CudaHint("", arch, thread=(threads,)), float_work(sch, one.name))
             cycles += stream.cycles(arch) * _UNTUNED
-        hint = CudaHint("gpu_fallback", arch, thread=(threads,), options=(("direct", 1),))
+        hint = CudaHint(FALLBACK_NAME, arch, thread=(threads,), options=(("direct", 1),))
         ranked.append(Ranked(hint, cycles))
     return sorted(ranked, key=lambda r: r.cycles)
