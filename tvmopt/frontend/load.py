@@ -87,15 +87,31 @@ def _check_file(path: Path) -> None:
 
 
 def _check_defaults(model: onnx.ModelProto) -> None:
-    """Raise when an initializer that is the default of an input has another type than the input."""
-    declared = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    """Raise when an initializer that is the default of an input has another dtype or shape."""
+    declared = {value.name: value.type.tensor_type for value in model.graph.input}
     for tensor in model.graph.initializer:
-        if tensor.data_type != declared.get(tensor.name, tensor.data_type):
+        if tensor.name not in declared:
+            continue
+        kind = declared[tensor.name]
+        if tensor.data_type != kind.elem_type:
             raise ModelError(
                 f"initializer {tensor.name!r} must have the type of the input of its name, but has "
-                f"type {tensor.data_type}, and the input {declared[tensor.name]} "
+                f"type {tensor.data_type}, and the input {kind.elem_type} "
                 "(numbers of onnx.TensorProto.DataType); export the model again"
             )
+        dims = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim]
+        if kind.HasField("shape") and not _is_of_shape(list(tensor.dims), dims):
+            raise ModelError(
+                f"initializer {tensor.name!r} must have the shape of the input of its name, but "
+                f"has {list(tensor.dims)}, and the input {dims}; export the model again"
+            )
+
+
+def _is_of_shape(dims: list[int], declared: list[int]) -> bool:
+    """Whether ``dims`` are the declared ones, of which a negative one is any."""
+    return len(dims) == len(declared) and all(
+        wanted < 0 or wanted == got for got, wanted in zip(dims, declared, strict=True)
+    )
 
 
 def _check_sparse(model: onnx.ModelProto) -> None:
