@@ -17,28 +17,29 @@ import onnx
 import tvm
 from tvm import relax, tirx
 
-from tests.schedule.drawn import Drawn, Operand
-from tests.schedule.gpu.functions import int4_product, product, sums
-from tests.schedule.gpu.products import Case, Conv
-from tests.schedule.gpu.winograd import Problem as WinogradProblem
-from tests.schedule.kinds import KINDS, NARROW
-from tests.schedule.test_contract import CASES
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
-from tvmopt.arch.features import vector_registers
-from tvmopt.arch.gpus import GPUS
-from tvmopt.arch.target import resolve_target
+from tests.kernels.cpu.drawn import Drawn, Operand
+from tests.kernels.cpu.kinds import KINDS, NARROW
+from tests.kernels.cpu.test_contract import CASES
+from tests.kernels.cuda.functions import int4_product, product, sums
+from tests.kernels.cuda.products import Case, Conv
+from tests.kernels.cuda.winograd import Problem as WinogradProblem
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
+from tvmopt.device.features import vector_registers
+from tvmopt.device.gpus import GPUS
+from tvmopt.device.target import resolve_target
 from tvmopt.frontend import import_onnx, parse_input_shapes, prepare
-from tvmopt.hopper.config import Config
-from tvmopt.hopper.hints import CONV, GEMM, hint_of
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cuda.build import build_kernels
+from tvmopt.kernels.cuda.hopper.config import Config
+from tvmopt.kernels.cuda.hopper.hints import CONV, GEMM, hint_of
+from tvmopt.kernels.cuda.tensor_core_policy import TensorCorePolicy, get_tensorized_func_and_tags
+from tvmopt.kernels.emit import NotApplicable, emit_kernel
+from tvmopt.kernels.families import families_of
+from tvmopt.kernels.first_choice import schedule_function
+from tvmopt.kernels.graph_cost import modelled_cycles
+from tvmopt.kernels.policies import DefaultPolicy, policy_of
 from tvmopt.measure.split import split_packing
-from tvmopt.policy import DefaultPolicy, policy_of, schedule_function
-from tvmopt.policy.gpu.first_choice import first_kernel
-from tvmopt.policy.gpu.tensor_core import TensorCorePolicy, get_tensorized_func_and_tags
-from tvmopt.policy.graph_cost import modelled_cycles
-from tvmopt.schedule import TEMPLATES, Hint, NotApplicable, apply_hint, finish
-from tvmopt.schedule.gpu.apply import GPU_TEMPLATES, build_kernels, gpu_kernel
-from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.transform.conversion import convert_module
 from tvmopt.transform.lower import lower as lower_module
 from tvmopt.tune.alternatives import find_alternatives
@@ -155,12 +156,12 @@ def template_of(config: Any) -> str:
 
 def templates(to: Device) -> list[str]:
     """Every template of the kind of device."""
-    return list(GPU_TEMPLATES if to.is_gpu else TEMPLATES)
+    return [family.name for family in families_of(to.arch)]
 
 
 def untiled(to: Device) -> list[Any]:
     """The default configuration of each template that needs no tile sizes."""
-    return [] if to.is_gpu else [Hint(name, to.arch) for name in _UNTILED]
+    return [] if to.is_gpu else [CpuHint(name, to.arch) for name in _UNTILED]
 
 
 # -- kernels ---------------------------------------------------------------------------------------
@@ -169,18 +170,13 @@ def untiled(to: Device) -> list[Any]:
 def apply(func: tirx.PrimFunc, config: Any) -> tirx.PrimFunc | None:
     """``func`` under a configuration, ready to be compiled; None where that is refused."""
     try:
-        if isinstance(config, GpuHint):
-            return gpu_kernel(func, config)
-        return finish(apply_hint(func, config).mod["main"], func)
+        return emit_kernel(func, config)
     except NotApplicable:
         return None
 
 
 def first_choice(func: tirx.PrimFunc, to: Device) -> tuple[tirx.PrimFunc, Any] | None:
     """The kernel that a build without tuning uses, and its configuration; None without any."""
-    if to.is_gpu:
-        found = first_kernel(func, to.arch)
-        return None if isinstance(found, str) else found
     scheduled = schedule_function(func, to.arch)
     return None if scheduled.hint is None else (scheduled.func, scheduled.hint)
 
@@ -235,7 +231,7 @@ def hopper_kernel(func: tirx.PrimFunc, to: Device, values: Mapping[str, Any]) ->
     box = of.pop("box", None)
     assert not of, of
     dtype = str(func.params[0].dtype)
-    return gpu_kernel(func, hint_of(CONV if is_conv else GEMM, config, dtype, to.arch, box))
+    return emit_kernel(func, hint_of(CONV if is_conv else GEMM, config, dtype, to.arch, box))
 
 
 # -- tuning ----------------------------------------------------------------------------------------
