@@ -100,7 +100,7 @@ def _other_kernel(
 
 
 def _candidates(func: tirx.PrimFunc, arch: CudaArch) -> Iterator[Ranked[Any]]:
-    """Yield the ranked candidates, then those of families that the ranking leaves out."""
+    """Yield the ranked candidates, then candidates of families that the ranking omits."""
     ranking = policy_of(func, arch).ranking
     yield from ranking.candidates
     asked = {found.family.name for found in ranking.found}

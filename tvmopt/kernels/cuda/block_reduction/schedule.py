@@ -1,7 +1,7 @@
 """Few long reductions over any axes: one or several thread blocks for each output element.
 
-It takes what the row and column templates do not take, or would give to too few threads: reductions
-over non-adjacent axes, consecutive reductions of few columns, reductions of a whole tensor.
+For reductions that the row and column templates reject, or would give to too few threads: over
+non-adjacent axes, several in sequence over few columns, over a whole tensor.
 """
 
 from __future__ import annotations
@@ -190,6 +190,7 @@ def _bind(
     along: bool,
     hint: CudaHint,
 ) -> None:
+    """Bind a split reduction: ``inside`` = (serial loop, loop over the threads that share it)."""
     step, thread = inside
     grid, beside = split_threads(sch, fuse_all(sch, spatial), place)
     sch.reorder(grid, beside, thread, step)

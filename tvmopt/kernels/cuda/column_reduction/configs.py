@@ -85,6 +85,7 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked[Cuda
 def _columns(
     form: ColumnForm, hint: CudaHint, grid: int, steps: int, work: float, moved: float
 ) -> Stream:
+    """Return the cost model's view of the main kernel."""
     (x,), y, vector = hint.thread, hint.reduce_threads, hint.vector
     size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
     unroll = hint.option("unroll", 1)

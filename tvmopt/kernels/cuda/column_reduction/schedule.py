@@ -107,6 +107,7 @@ def _columns(
     vector: int,
     parts: bool,
 ) -> None:
+    """Schedule a column reduction; with ``parts``, that of one split-K slice."""
     # With split-K the reduction of the parts is a kernel of its own, not an epilogue.
     end = with_epilogue(sch, block) if not parts else sch.cache_write(block, 0, "local")
     threads = hint.thread[0] if hint.thread else 32

@@ -14,7 +14,7 @@ from tvmopt.kernels.workload import Inlined, Workload
 
 #: ``Family.kind`` of elementwise passes, which leave no work for other families.
 PASS = "elementwise"
-#: ``Family.kind`` of matrix-vector products, and of other reductions.
+#: ``Family.kind`` of GEMV, and of other reductions.
 GEMV, REDUCTION = "gemv", "reduction"
 # Rows (or columns) of a GEMM up to which it counts as a memory-bound GEMV.
 _FEW_ROWS = 8

@@ -284,7 +284,7 @@ def _uncast(value: ir.Expr) -> ir.Expr:
 def _operand(
     sch: s_tir.Schedule, copy: SBlockRV, index: int, kinds: Sequence[str], own: str
 ) -> Operand:
-    """Analyse what the copy of an operand reads, with its producers inlined.
+    """Analyse the reads of an operand's copy, with its producers inlined.
 
     Args:
         sch: The schedule.

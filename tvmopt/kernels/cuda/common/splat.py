@@ -37,6 +37,7 @@ def write_splats(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _packed(vector: tirx.Broadcast) -> ir.Expr:
+    """Return the broadcast in words, if TVM would emit ``vector`` wrongly."""
     value, lanes = vector.value, int(vector.lanes)
     dtype = str(value.ty.dtype)
     if dtype in BYTE_INTEGERS and lanes in (8, 16):  # for four lanes TVM emits the word itself

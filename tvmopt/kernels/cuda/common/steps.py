@@ -43,6 +43,7 @@ def inline_all(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
 
 
 def _inline_once(sch: s_tir.Schedule, kept: Collection[str]) -> None:
+    """Inline each block once, in program order."""
     stay = {sch.get(b).name_hint for b in sch.get_output_blocks("root")} | set(kept)
     for block in leaf_blocks(sch):
         if sch.get(block).name_hint in stay:

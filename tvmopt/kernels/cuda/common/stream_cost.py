@@ -107,6 +107,6 @@ class Stream:
         memory, cached, issue, wait, waves = found
         # Only the first wave's wait is exposed; later ones hide behind other blocks.
         tail = wait * (1.0 + 0.15 * (waves - 1.0))
-        # What all threads load at once and compute afterwards does not overlap.
+        # If all threads load at once and compute afterwards, the two do not overlap.
         apart = _APART + _ONCE / (waves * max(1.0, self.rounds))
         return LAUNCH + max(memory, issue, cached) + apart * min(memory, issue) + tail

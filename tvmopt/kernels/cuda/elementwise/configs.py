@@ -77,6 +77,7 @@ def _ways(sch: s_tir.Schedule, facts: BlockFacts, inner: int, vector: int) -> se
 def _stream(
     blocks: list[BlockFacts], hint: CudaHint, cost: float, inner: int, arch: CudaArch
 ) -> Stream:
+    """Return the cost model's view of the kernel; ``cost`` is the arithmetic of an element."""
     main = max(blocks, key=lambda facts: facts.work)
     unroll, vector = hint.option("unroll", 1), hint.vector
     each = vector * unroll

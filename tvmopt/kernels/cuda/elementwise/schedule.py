@@ -111,7 +111,7 @@ def vectorizes(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) ->
         if any(var in variables(row) for row in rows):
             scattered = True
         elif var in variables(last):
-            # Rows may be gathered, but within a row the access must be contiguous as the output.
+            # Rows may be gathered; within a row the access must be contiguous like the output.
             start = substitute(last, {var: tirx.IntImm(str(var.ty.dtype), 0)})
             start = sym.Analyzer().simplify(start)
             aligned = isinstance(start, tirx.IntImm) and int(start) % vector == 0

@@ -191,6 +191,19 @@ def _cost(
     c: Config, arch: CudaArch, tiles: int, steps: int, pitches: tuple[int, int], moved: float,
     out: str, problem: _Problem, pixel: float = 0.0,
 ) -> Cost:  # fmt: skip
+    """Return the cost of ``tiles`` output tiles of ``steps`` K blocks.
+
+    Args:
+        c: The configuration.
+        arch: The GPU.
+        tiles: Tiles, or clusters' tiles, times the K slices of split-K through workspace.
+        steps: K blocks of the whole reduction.
+        pitches: Row pitch of the left and of the right operand, in bytes.
+        moved: Compulsory DRAM traffic in bytes.
+        out: Dtype that is stored.
+        problem: The problem.
+        pixel: Cycles to load 128 bytes of a pixel; 0 for a GEMM.
+    """
     shared = c.together
     waves = ceil_div(tiles, c.at_once)
     busy = min(1.0, tiles * shared / arch.sms)

@@ -61,6 +61,7 @@ def stages(func: tirx.PrimFunc) -> list[Stage]:
 
 
 def _stage(stmt: Any) -> Stage:
+    """Return the block of one loop nest."""
     loops = []
     while isinstance(stmt, tirx.For):
         loops.append(stmt)
@@ -146,6 +147,7 @@ class Inliner:
         return tvm_ffi.structural_map(expr, (ir.TensorLoad, on_load), order="post")
 
     def _value(self, stage: Stage, indices: tuple[Any, ...]) -> Any:
+        """Return the value of a block's output at ``indices``."""
         if any(stage.reduce):
             raise NotThisForm(f"more than one sum: {stage.name!r}, too")
         values: dict[Any, Any] = {}

@@ -30,6 +30,8 @@ def _match(func: tirx.PrimFunc) -> Match | Refusal:
 
 
 class _Hopper(Family[_Problem, CudaHint]):
+    """What the GEMM and the convolution family share."""
+
     share = 4
     _problems: tuple[type, ...]
 

@@ -75,6 +75,7 @@ def gemm_signature(problem: GemmProblem) -> Signature:
 
 
 def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> None:
+    """Emit the parameters, the packing kernel, the GEMM, and the split-K reduction kernel."""
     mark(name, "hopper_gemm")
     parameters = declare(signature)
     rows = signature.rows if p.dynamic else p.m

@@ -91,6 +91,7 @@ class Kernel(Storing):
             self._device()
 
     def _device(self) -> None:
+        """Emit the grid, the thread indices, shared memory, and the tile loop."""
         c = self.config
         rows, columns = self.extents()
         down = _tiles(rows, c.rows * c.cluster)
@@ -117,6 +118,7 @@ class Kernel(Storing):
         self._walk(block, groups, total, per_batch, down, across)
 
     def _shared_memory(self) -> None:
+        """Allocate the ring, the epilogue tile and the mbarriers; initialise the mbarriers."""
         c = self.config
         pool = SMEMPool()
         self.left_ring = pool.alloc((c.stages, c.rows * self.depth), self.dtype, align=1024)
@@ -173,6 +175,7 @@ class Kernel(Storing):
     def _walk(
         self, block: Any, groups: int, total: Any, per_batch: Any, down: Any, across: Any
     ) -> None:
+        """Emit the loop over tiles for the consumer warpgroups and for the producer thread."""
         c = self.config
         stage = Scalar("int32", 0)
         phase = Scalar("int32", 0)
@@ -257,6 +260,7 @@ class Kernel(Storing):
         return self.config.stage_bytes
 
     def _produce(self, tile: Tile) -> None:
+        """Producer: fill a stage for each K block of the tile."""
         first, count = self._range(tile)
         expected = held(self.stage_bytes(tile))
         with build.serial(0, count) as k:
@@ -269,6 +273,7 @@ class Kernel(Storing):
     # -- the MMA main loop -------------------------------------------------------------------
 
     def _prepare(self) -> None:
+        """Allocate the accumulators, and encode the matrix descriptors of the ring."""
         c = self.config
         self._sums = build.alloc_local(
             [c.atoms * c.columns // 2], "uint32" if self.accumulator == "int32" else "float32"
@@ -285,6 +290,7 @@ class Kernel(Storing):
         return lines_of(self.left_major, self.depth)
 
     def _descriptor(self, ring: Any, lines: Lines) -> Any:
+        """Encode the wgmma matrix descriptor of a ring's first stage."""
         result = build.alloc_local([1], "uint64")
         build.evaluate(
             T.cuda.wgmma.encode_matrix_descriptor(
@@ -298,6 +304,7 @@ class Kernel(Storing):
         return result
 
     def _multiply(self, slot: Any, first: Any) -> None:
+        """Issue the wgmma of one stage; if not ``first``, they overwrite the accumulators."""
         c = self.config
         size = BYTES[self.dtype]
         per = c.columns // 2
@@ -321,6 +328,7 @@ class Kernel(Storing):
                 build.evaluate(T.ptx[name](*args))
 
     def _release(self, slot: Any) -> None:
+        """Arrive at the empty barriers of all thread blocks that load this stage."""
         c = self.config
         if c.sharers == 1:
             self.empty.arrive(slot, self.thread < 1)
@@ -333,6 +341,7 @@ class Kernel(Storing):
         return T.Select(slot < 0, slot + self.config.stages, slot)
 
     def _consume(self, tile: Tile) -> None:
+        """Consumer: wgmma over all K blocks of the tile, then reduction and epilogue."""
         c = self.config
         _, count = self._range(tile)
         self._load_residual(tile)

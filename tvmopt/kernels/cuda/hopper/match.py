@@ -53,9 +53,9 @@ def match(func: tirx.PrimFunc) -> Match | str:
     """Return the problem that ``func`` computes, or the reason why there is none.
 
     Args:
-        func: A PrimFunc as LegalizeOps, FuseOps and FuseTIR leave it: a sum reduction over products
-            of two parameters (a matmul, or a convolution in NHWC with an HWIO or OHWI weight,
-            padding included), then elementwise operators.
+        func: A PrimFunc as LegalizeOps, FuseOps and FuseTIR leave it: a matmul or a convolution of
+            two parameters, then elementwise operators. A convolution is in NHWC, padding
+            included, with an HWIO or OHWI weight.
     """
     try:
         return _Matcher(func).run()
@@ -68,6 +68,8 @@ class _RefusedError(Exception):
 
 
 class _Matcher:
+    """Matches one PrimFunc."""
+
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.func = func
         self.params = list(func.params)
@@ -78,6 +80,7 @@ class _Matcher:
         self.stages = stages(func)
 
     def run(self) -> Match:
+        """Return the match."""
         sums = [s for s in self.stages if any(s.reduce)]
         if len(sums) != 1:
             raise NotThisForm(f"{len(sums)} sums in place of one")
@@ -116,6 +119,7 @@ class _Matcher:
         return found
 
     def _operand(self, factor: Any) -> tuple[Any, Any]:
+        """Return the load of a factor, and the condition of its zero padding (or None)."""
         casts: list[str] = []
 
         def bare(expr: Any) -> Any:
@@ -197,6 +201,8 @@ class _Matcher:
         return Epilogue(acc, tuple(axes), expr, tuple(inputs)), last.buffer
 
     def _signature(self, a: Any, b: Any, out: Any, ending: Epilogue, rows: Any) -> Signature:
+        """Return the signature, with the parameters' indices by role."""
+
         def place(buffer: Any) -> int:
             index = self._index(buffer)
             assert index is not None

@@ -3,11 +3,11 @@
 Ranks in a cluster of ``cluster`` x ``beside`` = 2 x 2 (M x N)::
 
              left=0  left=1
-    above=0    0       2      blocks in a row have the same tile rows:       multicast A
-    above=1    1       3      blocks in a column have the same tile columns: multicast B
+    above=0    0       2      blocks in a row share tile rows: multicast the left operand
+    above=1    1       3      blocks in a column share tile columns: multicast the right operand
 
-Example, two blocks in a row: without multicast each loads the whole A tile; with it each loads half
-of the tile into its own and the other's shared memory.
+Example, two blocks in a row: without multicast each loads the whole left tile; with it each loads
+half of the tile into its own and the other's shared memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Sharing:
 
     @property
     def of_rows(self) -> Any:
-        """Multicast mask of the tile rows (A); 0 without multicast."""
+        """Multicast mask of the left operand (tile rows); 0 without multicast."""
         c = self._config
         if c.beside == 1:
             return 0
@@ -55,7 +55,7 @@ class Sharing:
 
     @property
     def of_columns(self) -> Any:
-        """Multicast mask of the tile columns (B); 0 without multicast."""
+        """Multicast mask of the right operand (tile columns); 0 without multicast."""
         c = self._config
         if c.cluster == 1:
             return 0

@@ -122,6 +122,7 @@ class Operand:
         self, rows: int, stage: Any, slot: Any, bar: Any, start: Any, step: Any, batch: Any,
         part: Any, mask: Any,
     ) -> None:  # fmt: skip
+        """Issue the TMA loads of ``rows`` rows of a K-major operand."""
         heights = self._heights(rows)
         first: Any = part * (rows // self.parts)
         if min(heights) < max(heights):
@@ -150,6 +151,7 @@ class Operand:
         self, rows: int, stage: Any, slot: Any, bar: Any, start: Any, step: Any, batch: Any,
         part: Any, mask: Any,
     ) -> None:  # fmt: skip
+        """Issue the TMA loads of ``rows`` rows of an MN-major operand, 64 at a time."""
         lines = self.step // self.parts
         for i in range(rows // 64):
             place = [start + i * 64, step * self.step + part * lines]

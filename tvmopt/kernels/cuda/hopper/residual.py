@@ -85,6 +85,7 @@ class _NotANumberError(Exception):
 
 
 def _number(expr: Any, values: dict[Any, int]) -> int:
+    """Evaluate an index expression at ``values``."""
     if isinstance(expr, tirx.IntImm):
         return int(expr)
     if isinstance(expr, tirx.Var) and expr in values:

@@ -1,8 +1,8 @@
 """Tile scheduler: the rasterisation order of output tiles.
 
-A GPU has clusters of SMs (GPCs). What several SMs of a GPC want at about the same time, the GPC
-reads from L2 once. Consecutive thread blocks run in one GPC (read from ``%smid`` on an H200; thread
-block clusters go to the GPCs in turn).
+A GPU has groups of SMs (GPCs). A GPC reads a line from L2 once if several of its SMs want it at
+about the same time. Consecutive thread blocks run in one GPC (read from ``%smid`` on an H200;
+thread block clusters go to the GPCs in turn).
 """
 
 from __future__ import annotations

@@ -99,6 +99,7 @@ def rewrite_int4(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _on_product(product: tirx.Mul) -> ir.Expr:
+    """Return the intrinsic in place of ``product``; ``product`` where it does not match."""
     for value, scale in ((product.a, product.b), (product.b, product.a)):
         nibble = nibble_of(value)
         if nibble is None or not 0 <= nibble.offset <= _MOST_OFFSET:

@@ -108,6 +108,7 @@ def copies_asynchronously(problem: MatmulProblem, rows: int, columns: int, step:
 def _hints(
     product: Product, problem: MatmulProblem, arch: CudaArch, most: int, async_copy: bool
 ) -> Iterator[CudaHint]:
+    """Yield tiles, pipelines and split-K factors that fit the problem and the template."""
     plain = CudaHint(NAME, arch)
     mma = mma_of(product, plain)
     if mma is None or problem.depth < 2:

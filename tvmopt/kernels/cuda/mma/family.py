@@ -26,10 +26,14 @@ _NEAR_THIN, _THIN_COLUMNS, _SHORT_REDUCTION = 6.0, 16, 64
 class MmaMatmul(Family[Product, CudaHint]):
     """Warp tiles: ldmatrix loads fragments from shared memory, mma.sync multiplies them.
 
-    ``hint.block`` is (rows, columns) of a thread block, ``hint.warp`` those of a warp,
-    ``hint.rstep`` the K extent of a pipeline stage, ``hint.stages`` the stages (by cp.async with
-    ``async_copy``, else at most 2, through registers), ``hint.raster`` the rows of a raster group,
-    ``hint.split_k`` the split-K factor (through workspace, with a reduction kernel).
+    Fields of the hint:
+
+    - ``block``: rows and columns of a thread block;
+    - ``warp``: rows and columns of a warp;
+    - ``rstep``: K extent of a pipeline stage;
+    - ``stages``: stages, by cp.async with ``async_copy``, else at most 2 through registers;
+    - ``raster``: rows of thread blocks in a raster group;
+    - ``split_k``: split-K factor, through workspace with a reduction kernel.
 
     Options: ``ahead``: 1 to double-buffer fragments, with at least three stages; ``pack``: which
     operands are packed first: 1 A, 2 B, 3 both.

@@ -93,6 +93,7 @@ def _most_threads(form: RowForm, vector: int) -> int:
 def _rows(
     form: RowForm, blocks: list[BlockFacts], hint: CudaHint, work: float, moved: float
 ) -> Stream:
+    """Return the cost model's view of the kernel."""
     (place,), share, vector = hint.thread, hint.reduce_threads, hint.vector
     stage, unroll = hint.option("stage"), hint.option("unroll", 1)
     passes = [f for f in blocks if f.reduction or form.wide]

@@ -64,6 +64,7 @@ def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[Ran
 
 
 def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[CudaHint]:
+    """Yield tiles and split-K factors that fit the problem and the template."""
     work = problem.batch * problem.rows * problem.columns * problem.depth
     unrolled = _MOST_UNROLLED if work >= _LONG else _MOST_UNROLLED // 2
     for bm, bn in itertools.product(_ROWS, _ROWS):

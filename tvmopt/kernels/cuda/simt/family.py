@@ -23,10 +23,14 @@ _EFFORT_A_MULTIPLY_ADD = 1 / 400
 class SimtMatmul(Family[Product, CudaHint]):
     """Register tile of accumulators a thread, operands in shared memory, FMA instructions.
 
-    ``hint.block`` is (rows, columns) of a thread block, ``hint.thread`` the threads along them,
-    ``hint.rstep`` the K extent of a pipeline stage, ``hint.stages`` the stages (by cp.async with
-    ``async_copy``, else at most 2, through registers), ``hint.raster`` the rows of a raster group,
-    ``hint.split_k`` the split-K factor (through workspace, with a reduction kernel).
+    Fields of the hint:
+
+    - ``block``: rows and columns of a thread block;
+    - ``thread``: threads along rows and columns;
+    - ``rstep``: K extent of a pipeline stage;
+    - ``stages``: stages, by cp.async with ``async_copy``, else at most 2 through registers;
+    - ``raster``: rows of thread blocks in a raster group;
+    - ``split_k``: split-K factor, through workspace with a reduction kernel.
 
     Options: ``lanes_m``: rows of threads in a warp, 4 by default.
     """

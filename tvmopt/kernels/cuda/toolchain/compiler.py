@@ -63,6 +63,7 @@ def version() -> str:
 
 
 def _has_nvrtc() -> bool:
+    """Whether NVRTC and CUDA's headers are installed."""
     try:
         if importlib.util.find_spec("cuda.bindings.nvrtc") is None:
             return False

@@ -71,6 +71,7 @@ def _is_kernel(func: tirx.PrimFunc) -> bool:
 
 
 def _waits(func: tirx.PrimFunc) -> bool:
+    """Whether ``func`` calls ``griddepcontrol.wait``."""
     found: list[ir.Call] = []
 
     def on_call(call: ir.Call) -> None:

@@ -124,6 +124,7 @@ class LeanCompiler:
         return code
 
     def _prelude(self, headers: tuple[str, ...]) -> Path:
+        """Return the preprocessed prelude for ``headers``; make it once."""
         if headers not in self._preludes:
             name = f"prelude{len(self._preludes)}"
             source, result = (self._folder / f"{name}.{end}" for end in ("cu", "h"))

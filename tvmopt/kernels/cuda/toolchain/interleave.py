@@ -1,7 +1,7 @@
 """Interleave the cp.async of a later K block with the mma of the current one, one barrier a block.
 
-TVM's software pipeline issues all copies of a K block at once, waits for the next block's data
-before the current one's mma, and needs two barriers. With double-buffered fragments, the next
+TVM's software pipeline issues all copies of a K block at once, and waits for the next block's data
+before the current one's mma. It needs two barriers. With double-buffered fragments, the next
 block's fragments are loaded at the end of the current block. The wait can move there, where mma is
 still in flight, and the copies can go between the mma before it. Only statements in the loop over K
 blocks are reordered.
@@ -46,6 +46,7 @@ def interleave_copies(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _on_loop(loop: tirx.For) -> tirx.Stmt:
+    """Return ``loop`` with a reordered body, if it is a pipelined loop over K blocks."""
     parts = _flat(loop.body)
     if len(parts) < 2 or not _is_scope(parts[0], _COMMIT) or not _is_scope(parts[1], _WAIT):
         return loop

@@ -88,6 +88,7 @@ def _create_function() -> Any:
 
 
 def _load_runtime() -> None:
+    """Load TVM's CUDA runtime library."""
     import tvm
 
     runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"

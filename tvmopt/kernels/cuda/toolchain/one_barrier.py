@@ -36,6 +36,7 @@ def meet_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _on_loop(loop: tirx.For) -> tirx.Stmt:
+    """Return ``loop`` without its second barrier, if it is annotated and has two."""
     if HALVES not in loop.annotations or not _alternates(loop):
         return loop
     parts = _flat(loop.body)

@@ -116,6 +116,7 @@ _TWO = ("atan2", "fmod", "pow")
 
 
 def _cmath() -> str:
+    """Return the stand-in for ``<cmath>``: the overloads that device code uses."""
     mark = "__attribute__((host)) __attribute__((device)) inline float"
     lines = ["#pragma once", "namespace std {"]
     for name in _ONE:

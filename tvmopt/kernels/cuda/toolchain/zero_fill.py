@@ -38,6 +38,7 @@ def fill_with_zeros(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _on_call(call: ir.Call) -> ir.Expr:
+    """Return the zero-filling copy in place of a predicated one."""
     if getattr(call.op, "name", "") != _COPY or len(call.args) != 6:
         return call
     to, to_offset, source, source_offset, size, inside = call.args

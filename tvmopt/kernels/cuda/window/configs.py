@@ -54,6 +54,7 @@ def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list
 
 
 def _window(facts: BlockFacts, hint: CudaHint, cost: float) -> Stream:
+    """Return the cost model's view of the kernel; ``cost`` is the arithmetic of a tap."""
     (threads,), vector, tile = hint.thread, hint.vector, hint.option("tile", 1)
     direct = hint.option("direct") or vector == 1
     inner = facts.spatial[-1] if facts.spatial else None

@@ -131,6 +131,7 @@ def emit_fallback(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
 
 
 def _serial(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> None:
+    """Schedule a reduction block with one thread for each output element."""
     facts = block_facts(sch, block)
     copy = sch.cache_write(block, 0, "local") if facts.stores == 1 else None
     loops = sch.get_loops(block)

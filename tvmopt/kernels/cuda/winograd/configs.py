@@ -37,7 +37,7 @@ _FLOAT = 4
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """A Winograd transform: what all its configurations share.
+    """A Winograd transform, common to all its configurations.
 
     Attributes:
         form: The analysed function.
