@@ -140,15 +140,16 @@ class Kernel(Storing):
                 self.arriving.init(1)
         build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
         self._sync_blocks()
-        # Everything before touches only this thread block's shared memory, so it may overlap the
-        # kernel before (PDL).
+        # Everything above touches only this thread block's shared memory, so it may overlap the
+        # previous kernel (PDL).
         build.evaluate(wait_for_kernel_before())
 
     def _leaving_memory(self, pool: SMEMPool) -> None:
         """Allocate the epilogue tile and the buffer of the cluster split-K reduction.
 
-        Both alias the ring once it is drained. The epilogue tile of a persistent kernel does not:
-        its TMA stores overlap the loads of the next tile.
+        The split-K buffer aliases the ring, which is drained then. So does the epilogue tile with
+        ``config.over_ring``. In a persistent kernel it has memory of its own, because its stores
+        overlap the loads of the next tile.
         """
         c = self.config
         end = pool.offset

@@ -56,7 +56,7 @@ class Sending(Finishing):
         return [self._residual_map]
 
     def _load_residual(self, tile: Tile) -> None:
-        """Issue the TMA loads of one warpgroup's residual, after its earlier stores have read."""
+        """Issue a warpgroup's TMA loads of the residual, once its stores have read the buffers."""
         if self.residual is None:
             return
         c = self.config
