@@ -1,4 +1,4 @@
-"""Compile CUDA kernels, scheduled or generated."""
+"""Compile scheduled or generated CUDA kernels to a runtime module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def build_kernels(functions: Mapping[str, tirx.PrimFunc], arch: CudaArch) -> Any
     """Compile kernels.
 
     Args:
-        functions: The kernels, by the names that they get.
+        functions: Kernels by name.
         arch: The GPU.
 
     Returns:

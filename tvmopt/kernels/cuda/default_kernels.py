@@ -1,4 +1,4 @@
-"""TVM's default schedules for functions that no family takes."""
+"""TVM's default (dlight) schedules for functions that no kernel family takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tvmopt.device.cuda import CudaArch
 
 
 def default_kernels(mod: IRModule, arch: CudaArch) -> IRModule:
-    """Every function of ``mod`` that nothing has scheduled under TVM's default rules (dlight)."""
+    """Apply TVM's default dlight rules to every unscheduled function of ``mod``."""
     from tvm.s_tir import dlight
 
     rules = (

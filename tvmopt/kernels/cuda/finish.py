@@ -10,10 +10,10 @@ from tvmopt.kernels.scheduled import marked
 
 
 def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Promote buffers of one element a thread to registers, and unpack int4 by bit operations.
+    """Promote thread-local buffers to registers, and unpack int4 by bit operations.
 
     Args:
-        scheduled: ``func`` under a schedule.
-        func: The function before, whose attributes are kept.
+        scheduled: ``func`` after scheduling.
+        func: The original function, whose attributes are kept.
     """
     return marked(rewrite_int4(drop_threads(scheduled)), func)

@@ -12,26 +12,25 @@ from tvmopt.kernels.hint import Hint
 
 @dataclasses.dataclass(frozen=True)
 class CudaHint(Hint):
-    """What a GPU template is told. A field that a template has no use for keeps its default.
+    """Configuration of a CUDA kernel template. Fields that a template does not use keep defaults.
 
     Attributes:
         template: Name of the template.
-        arch: The GPU that the numbers were chosen for.
-        block: Elements of each data-parallel axis that one thread block computes, the axes as the
-            template normalises them (of a matrix product: rows and columns).
+        arch: The GPU for which the numbers were chosen.
+        block: Elements of each spatial axis that a thread block computes, with axes as the
+            template normalises them (for a GEMM: rows and columns).
         thread: Threads along each of these axes.
-        warp: Elements of each of these axes that one warp, or warpgroup, computes by tensor cores.
-        rstep: Elements of the reduction that one step stages in shared memory; 0 is no staging.
-        reduce_threads: Threads that share one reduction; 1 is none.
-        vector: Elements that a thread moves at once.
-        stages: Steps of the reduction that are in flight, 1 is no pipelining.
-        async_copy: Whether they are copied to shared memory without waiting (cp.async).
-        split_k: Parts that the reduction is divided into, each of a thread block of its own.
-        raster: Rows of thread blocks that run side by side, so that what they share stays in L2;
-            0 is the plain order.
-        swap: Whether rows and columns change places, for few rows.
-        cluster: Thread blocks that share what they load of the second operand.
-        options: What only one template knows, by name.
+        warp: Elements of each of these axes that a warp or warpgroup computes with tensor cores.
+        rstep: Elements of the reduction in one shared-memory stage; 0 without shared memory.
+        reduce_threads: Threads that share one reduction; 1 for none.
+        vector: Elements of a vector access of a thread.
+        stages: Pipeline stages of the reduction; 1 without pipelining.
+        async_copy: Whether stages are filled with cp.async.
+        split_k: Split-K factor.
+        raster: Rows of thread blocks in a raster group, for L2 reuse; 0 for row-major order.
+        swap: Whether A and B are swapped, for few rows.
+        cluster: Cluster size; these thread blocks multicast the second operand.
+        options: Options of one template, by name.
     """
 
     arch_type: ClassVar[type] = CudaArch
@@ -52,18 +51,18 @@ class CudaHint(Hint):
     options: tuple[tuple[str, int], ...] = ()
 
     def option(self, name: str, default: int = 0) -> int:
-        """What ``options`` says of ``name``."""
+        """Return the value of option ``name``."""
         return dict(self.options).get(name, default)
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Vector length, and how threads share a reduction."""
+        """Vector length and reduction strategy: configurations for which cost models err alike."""
         share = self.reduce_threads > self.arch.warp, self.reduce_threads > 1
         return self.template, self.vector, share, self.split_k > 1, self.options
 
     @property
     def features(self) -> list[float]:
-        """The configuration in numbers, for the learned ranker."""
+        """The configuration as numbers, for the learned ranker."""
         numbers = [
             float(len(self.template)),
             math.log2(max(1, math.prod(self.block))),
@@ -79,7 +78,7 @@ class CudaHint(Hint):
         return numbers + [0.0] * (13 - len(numbers))
 
     def shown(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, options by name."""
+        """Return the fields that differ from their defaults, and the options by name."""
         shown = super().shown()
         shown.pop("options", None)
         return shown | dict(self.options)

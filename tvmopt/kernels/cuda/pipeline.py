@@ -1,8 +1,8 @@
-"""How a module is compiled that holds generated TIRx kernels beside scheduled TensorIR functions.
+"""Compilation pipeline for modules of generated TIRx kernels and scheduled TensorIR functions.
 
-before -> after: marked functions go through TVM's "tirx" passes, all others through its "s_tir"
-passes and ours for asynchronous copies, and what comes out is one module again. TVM's default
-pipeline refuses TIRx kernels, and its "tirx" pipeline TensorIR blocks.
+Generated kernels go through TVM's "tirx" passes. All other functions go through its "s_tir" passes
+and our passes for asynchronous copies. The results are merged into one module. TVM's default
+pipeline rejects TIRx kernels, and its "tirx" pipeline rejects TensorIR blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tvmopt.kernels.cuda.toolchain.one_barrier import meet_once
 from tvmopt.kernels.cuda.toolchain.zero_fill import fill_with_zeros
 from tvmopt.kernels.passes.keep_nan import keep_nan, keep_nan_in_source
 
-#: What ``tvm.compile(..., tir_pipeline=PIPELINE)`` takes, once this module is imported.
+#: Name for ``tvm.compile(..., tir_pipeline=PIPELINE)``; importing this module registers it.
 PIPELINE = "tvmopt_mixed"
 
 
@@ -35,7 +35,7 @@ def is_generated(func: Any) -> bool:
 
 
 def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.Pass]:
-    """The passes over the module, over host functions, and over device functions."""
+    """Return the passes for the module, for host functions, and for device functions."""
     blocks, host, _ = compilation_pipeline.get_tir_pipeline("s_tir")
     kernels, _, device = compilation_pipeline.get_tir_pipeline("tirx")
 
@@ -60,7 +60,7 @@ _Functions: TypeAlias = dict[Any, Any]
 
 
 def _kinds(mod: tvm.IRModule) -> tuple[_Functions, _Functions, _Functions]:
-    """Generated kernels; scheduled ones that overlap the kernel before; all else."""
+    """Split functions into generated kernels, scheduled kernels with PDL, and all others."""
     kinds: tuple[_Functions, _Functions, _Functions] = {}, {}, {}
     for var, func in mod.functions.items():
         overlaps = isinstance(func, tirx.PrimFunc) and OVERLAPS in (func.attrs or {})
@@ -69,7 +69,7 @@ def _kinds(mod: tvm.IRModule) -> tuple[_Functions, _Functions, _Functions]:
 
 
 def _each(mod: tvm.IRModule, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> tvm.IRModule:
-    """``mod`` with every TensorIR function changed."""
+    """Return ``mod`` with ``change`` applied to every PrimFunc."""
     out = mod.clone()
     for var, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
@@ -78,7 +78,7 @@ def _each(mod: tvm.IRModule, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -
 
 
 def _finished(func: tirx.PrimFunc, overlaps: bool) -> tirx.PrimFunc:
-    """A lowered function with its steps in a better order."""
+    """Optimise a lowered function: barriers, copy order, zero-fill, and PDL with ``overlaps``."""
     for change in (meet_once, interleave_copies, fill_with_zeros):
         func = change(func)
     return launched_early(waiting(func)) if overlaps else func
@@ -89,5 +89,5 @@ compilation_pipeline.register_tir_pipeline(PIPELINE, mixed_pipeline)
 
 @tvm.register_global_func("tvm_callback_cuda_postproc")
 def _finished_source(source: str, _target: tvm.target.Target) -> str:
-    """What TVM puts in place of the CUDA source that it has generated."""
+    """Postprocess the CUDA source that TVM generates."""
     return keep_nan_in_source(source)

@@ -1,4 +1,4 @@
-"""The plain kernel of a GPU function, which candidates are checked against."""
+"""Reference kernel of a GPU function, against which candidates are checked."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from tvmopt.kernels.cuda.window.schedule import FALLBACK_NAME
 from tvmopt.kernels.cuda.winograd.schedule import prepare_data, prepare_out
 from tvmopt.kernels.emit import emit_kernel
 
-# Multiply-adds from which a GEMM takes seconds with one thread an element.
+# Multiply-adds from which on a GEMM takes seconds with one thread an element.
 _LARGE_GEMM = 2**33
 _THREADS = 128
 
 
 def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
-    """Return ``func`` under TVM's plainest schedule: one thread an element, serial reductions.
+    """Return ``func`` under TVM's simplest schedule: one thread an element, serial reductions.
 
-    A GEMM that would take seconds so gets the plainest register tile without tensor cores. A
-    Winograd transform becomes one kernel for each half: TVM would make one kernel of both, which
-    takes seconds to compile.
+    A GEMM that would take seconds gets the simplest register tile without tensor cores. A Winograd
+    transform becomes one kernel for each half: a single kernel would take seconds to compile.
     """
     from tvm.s_tir import dlight
 
@@ -41,7 +40,7 @@ def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
 
 
 def _tiled(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc | None:
-    """Return a large GEMM by small tiles; None where ``func`` is none."""
+    """Return a large GEMM with small register tiles; None where ``func`` is none."""
     product = product_of(func)
     if product is None or math.prod(product.extents) < _LARGE_GEMM:
         return None
@@ -52,5 +51,5 @@ def _tiled(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc | None:
 
 
 def _unrolled(hint: CudaHint) -> float:
-    """Return how many multiply-adds of a thread are unrolled."""
+    """Return the number of unrolled multiply-adds of a thread."""
     return hint.rstep * math.prod(hint.block) / math.prod(hint.thread)

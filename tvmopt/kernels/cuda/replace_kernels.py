@@ -1,4 +1,4 @@
-"""Replace kernels that the CUDA compiler refuses by others that it takes."""
+"""Replace kernels that the CUDA compiler rejects by kernels that compile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tvmopt.kernels.policies import policy_of
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
-# Configurations of one family that are compiled where the first choice does not.
+# Configurations of a family that are compiled where top-1 does not compile.
 _MOST_TRIES = 8
 
 
@@ -27,17 +27,17 @@ def replace_kernels(
     arch: CudaArch,
     why_not_built: Callable[[dict[str, tirx.PrimFunc]], str | None],
 ) -> tuple[IRModule, dict[str, str]]:
-    """Give functions whose kernels do not compile other kernels, which do.
+    """Replace the kernels that do not compile.
 
     Args:
         before: The module before :func:`schedule_module`.
         after: The module after it, which does not compile.
         arch: The GPU.
-        why_not_built: Says why kernels, by their names, do not compile; None when they do.
+        why_not_built: Returns why kernels (by name) do not compile; None when they do.
 
     Returns:
-        The new module, and for each function with another kernel its template and why it is not
-        the first choice's; nothing where all kernels compile.
+        The new module; and for each replaced kernel its template and why top-1 was replaced. The
+        mapping is empty where all kernels compile.
     """
     kernels = {
         var.name_hint: after[var]
@@ -60,7 +60,7 @@ def _failing(
     kernels: dict[str, tirx.PrimFunc],
     why_not_built: Callable[[dict[str, tirx.PrimFunc]], str | None],
 ) -> dict[str, str]:
-    """Which of ``kernels`` do not compile, and why: halves that compile are not looked into."""
+    """Return the kernels that do not compile, with the reason, by bisection."""
     reason = why_not_built(kernels) if kernels else None
     if reason is None:
         return {}
@@ -76,9 +76,9 @@ def _other_kernel(
     arch: CudaArch,
     why_not_built: Callable[[dict[str, tirx.PrimFunc]], str | None],
 ) -> tuple[tirx.PrimFunc, str]:
-    """Return the first kernel of ``func`` that compiles, and its family.
+    """Return the first candidate kernel of ``func`` that compiles, and its template.
 
-    Of configurations for which cost models err alike, one is tried.
+    Of each group of configurations for which cost models err alike, one is tried.
     """
     groups: dict[tuple[object, ...], Ranked[Any]] = {}
     for ranked in _candidates(func, arch):
@@ -100,7 +100,7 @@ def _other_kernel(
 
 
 def _candidates(func: tirx.PrimFunc, arch: CudaArch) -> Iterator[Ranked[Any]]:
-    """Yield the ranked candidates, then those of families that the ranking leaves out."""
+    """Yield the ranked candidates, then candidates of families that the ranking omits."""
     ranking = policy_of(func, arch).ranking
     yield from ranking.candidates
     asked = {found.family.name for found in ranking.found}

@@ -1,6 +1,6 @@
-"""TensorCorePolicy: a product and a GPU -> configurations of mma.sync kernels.
+"""TensorCorePolicy: rank mma.sync configurations of a GEMM for one GPU.
 
-Names and signatures are those of the fast dlight proposal for CUDA (TVM community forum, 2024)::
+Names and signatures follow the fast dlight proposal for CUDA (TVM community forum, 2024)::
 
     func, tags = get_tensorized_func_and_tags(func, target)
     if tags:
@@ -27,25 +27,25 @@ from tvmopt.kernels.cuda.mma.configs import mma_hints
 from tvmopt.kernels.ranked import Ranked, spread
 
 _TAGS = ("tensorcore_config", "pipeline_stage", "use_async_copy")
-# Types that tensor cores multiply, and those in which they sum.
+# Pairs of operand dtype and accumulator dtype of the tensor cores.
 _TYPES = {(dtype, sums) for dtype, found in ACCUMULATORS.items() for sums in found}
 
 
 class TensorCorePolicy:
-    """Ranks the configurations of one product on tensor cores.
+    """Rank the tensor-core configurations of one GEMM.
 
     Args:
         func: A TensorIR function, in the normal form or as FuseTIR leaves it.
         arch: The GPU to schedule for.
-        tags: ``pipeline_stage``, the most steps in flight, and ``use_async_copy``, whether they
-            may be copied asynchronously; without tags as many as pay. ``tensorcore_config`` names
-            the axes of the result that a tile divides, always the last two.
+        tags: ``pipeline_stage``: most pipeline stages; ``use_async_copy``: whether to allow
+            cp.async. Without tags, as many stages as pay. ``tensorcore_config`` names the output
+            axes that are tiled, always the last two.
 
     Raises:
         ConfigError: When ``tags`` holds something else.
 
     Attributes:
-        reason: Why no configuration takes the function; None when one does.
+        reason: Why no configuration applies to the function; None when one does.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class TensorCorePolicy:
             self.reason = "not a product that this GPU's tensor cores take"
 
     def emit_config(self, topk: int) -> list[CudaHint]:
-        """``topk`` configurations to measure; none when the tensor cores do not take the function.
+        """Return the ``topk`` configurations to measure; none when tensor cores do not apply.
 
-        The first is the most promising, which a build without measuring uses.
+        A build without measurements uses the first one (top-1).
         """
         return [ranked.hint for ranked in spread(self.ranked, topk)]
 
     @functools.cached_property
     def ranked(self) -> list[Ranked[CudaHint]]:
-        """Every configuration with its modelled cycles, the cheapest first."""
+        """All configurations with predicted cycles, fastest first."""
         product = product_of(self.func)
         if product is None:
             return []
@@ -84,15 +84,15 @@ class TensorCorePolicy:
 def get_tensorized_func_and_tags(
     func: tirx.PrimFunc, target: Target | CudaArch
 ) -> tuple[tirx.PrimFunc, dict[str, Any] | None]:
-    """``func`` with its product as C[S, I, J] += A[S, I, K] * B[S, J, K], and what to tune.
+    """Return ``func`` with its GEMM as C[S, I, J] += A[S, I, K] * B[S, J, K], and tags.
 
     Args:
         func: A TensorIR function.
         target: The GPU that it is for.
 
     Returns:
-        The function in the normal form and its tags for :class:`TensorCorePolicy`; ``func`` as it
-        is and None when it has no product that tensor cores take.
+        The function in the normal form and its tags for :class:`TensorCorePolicy`; ``func``
+        unchanged and None when it has no GEMM for tensor cores.
     """
     sm = target.sm if isinstance(target, CudaArch) else _compute_capability(target)
     product = product_of(func) if sm >= 80 else None

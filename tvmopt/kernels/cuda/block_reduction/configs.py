@@ -1,4 +1,4 @@
-"""Configurations of the template that gives a thread block, or several, to each of few sums."""
+"""Enumerate configurations of the block reduction template, ranked by predicted cycles."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.ranked import Ranked
 
-# Sums for one multiprocessor from which on there are enough for templates without exchanges;
-# elements of a sum that a thread may well add alone; and of all sums together.
+# Reductions an SM from which on templates without exchange between threads suffice; elements of a
+# reduction that one thread may well reduce alone; fewest elements of all reductions together.
 _MANY, _ALONE, _SHORT = 16, 64, 512
-# Instructions of a thread besides those of its elements, and of a load with its index.
+# Instructions of a thread besides its elements; instructions of a load with its index.
 _PROLOGUE, _LOAD = 40.0, 8.0
-# Instructions of one step of an exchange, cycles of it, and those of an exchange between warps.
+# Instructions of one shuffle step; its cycles; cycles of a reduction between warps.
 _SHUFFLE, _SHUFFLE_WAIT, _BARRIERS = 6.0, 45.0, 150.0
-# Bytes that memory moves at least.
+# Smallest memory transaction in bytes.
 _SECTOR = 32.0
-# What is allowed for: this model was fitted to no measurement, as those it is compared with were.
+# Safety factor: unlike the competing models, this one is not fitted to measurements.
 _UNSURE = 1.25
 
 
 def block_reduction_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Configurations of ``gpu_block_reduction``, best first; none where sums are many or short.
+    """Return the ``gpu_block_reduction`` configurations; none for many or short reductions.
 
     Args:
-        sch: A schedule of the function, all inlined.
+        sch: A schedule of the function, everything inlined.
         arch: The GPU.
+
+    Returns:
+        The configurations, fastest predicted first.
     """
     blocks = all_facts(sch)
     sums = [f for f in blocks if f.reduced > 1]
@@ -70,7 +73,7 @@ def block_reduction_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked[Cu
 
 
 def _kernels(facts: BlockFacts, hint: CudaHint, work: float) -> float:
-    """Cycles of the kernels of one block."""
+    """Return the cycles of the kernels of one block."""
     arch = hint.arch
     if facts.reduced == 1:
         vector = 4

@@ -1,4 +1,4 @@
-"""Few long reductions on CUDA GPUs: one or several thread blocks each."""
+"""Kernel family: few long reductions, one or several thread blocks each."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tvmopt.kernels.workload import Inlined, Refusal, Workload
 
 
 class BlockReduction(MemoryBound[Inlined]):
-    """Threads of a block share a reduction, and so do blocks."""
+    """Threads of a block share a reduction; so do several blocks with split-K."""
 
     name = NAME
     kind = "block reduction"
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
-        """Return whether it is no matrix-vector product, which has families of its own."""
+        """Return whether the workload is no GEMV, which has its own families."""
         return super().wanted(workload, found) and not any(f.family.kind == GEMV for f in found)
 
     def match(self, workload: Workload, arch: CudaArch) -> Inlined | Refusal:
-        """Return the function inlined."""
+        """Return the inlined function."""
         return workload.refusal_of_kernel or inlined(workload.func)
 
     def rank(self, form: Inlined, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay; none where reductions are many or short."""
+        """Return the configurations, fastest predicted first; none for many or short reductions."""
         return block_reduction_hints(form.sch, arch)
 
     def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:

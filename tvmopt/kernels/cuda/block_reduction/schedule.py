@@ -1,7 +1,7 @@
-"""Few long sums, of any axes: a thread block, or several, for each result; a kernel for each sum.
+"""Few long reductions over any axes: one or several thread blocks for each output element.
 
-What the templates of rows and of columns do not take, or would give to a few threads only: sums of
-axes that are apart, several sums after one another of a few columns, sums of a whole tensor.
+For reductions that the row and column templates reject, or would give to too few threads: over
+non-adjacent axes, several in sequence over few columns, over a whole tensor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tvmopt.kernels.cuda.common.steps import (
 from tvmopt.kernels.cuda.elementwise.schedule import schedule_elementwise
 from tvmopt.kernels.cuda.hint import CudaHint
 
-# Elements from which on what follows the sums is moved by vectors, and bytes of one.
+# Elements from which on the elementwise epilogue is vectorised; bytes of a vector.
 _LARGE, _VECTOR = 2**16, 16
 _THREADS = 256
 
@@ -35,9 +35,9 @@ NAME = "gpu_block_reduction"
 
 
 def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None where it sums nothing up.
+    """Schedule ``func``; None where it has no reduction.
 
-    Before -> after, with 256 threads a sum and 4 parts of it::
+    Before -> after, with 256 threads a reduction and split-K of 4::
 
         for c: for n, h, w: s[c] += X[n, c, h, w]
 
@@ -60,14 +60,14 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         if facts.reduced > 1:
             drawn |= _sum(sch, block, hint)
         elif facts.reduction:
-            return None  # a sum of one element each: other templates take it
+            return None  # a reduction over one element: other templates take it
         else:
             _one_pass(sch, block, facts, hint)
     return sch
 
 
 def along_reduction(facts: BlockFacts) -> bool:
-    """Whether elements that lie side by side are of one sum, rather than of several."""
+    """Whether contiguous elements belong to one reduction rather than to several."""
     walked = _walked(facts)
     steps = [
         (abs(step), not axis.reduce)
@@ -78,7 +78,7 @@ def along_reduction(facts: BlockFacts) -> bool:
 
 
 def side_by_side(facts: BlockFacts) -> int:
-    """Elements of one sum that lie side by side."""
+    """Return the length of contiguous runs within one reduction, in elements."""
     walked, run = _walked(facts), 1
     for i in sorted(facts.reduction, key=lambda i: _reach(walked.strides[i])):
         if facts.axes[i].extent > 1 and walked.strides[i] == run:
@@ -87,15 +87,15 @@ def side_by_side(facts: BlockFacts) -> int:
 
 
 def _walked(facts: BlockFacts) -> Access:
-    """The largest of what is read along the reduction."""
+    """Return the largest read that the reduction axes index."""
     reads = [r for r in facts.reads if any(r.strides[i] != 0 for i in facts.reduction)]
     return max(reads or facts.reads, key=lambda r: math.prod(int(e) for e in r.buffer.shape))
 
 
 def _sum(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> set[str]:
-    """Make a kernel of a sum, or two where it has parts; names of the blocks drawn into it."""
+    """Schedule a reduction as one kernel, or two with split-K; return the names of its epilogue."""
     if all(axis.reduce for axis in block_facts(sch, block).axes):
-        # One result has an axis and loops, too: without, TVM cannot divide the sum.
+        # Give a full reduction a unit axis and loop: without, TVM cannot split it.
         zero = tirx.IntImm("int64", 0)
         sch.transform_block_layout(block, index_map(sch, block, lambda *axes: [zero, *axes]))
         for other in leaf_blocks(sch):
@@ -114,8 +114,8 @@ def _sum(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> set[str]:
         drawn = {sch.get(end).name_hint for end in ends}
         _deal(sch, block, ends, spatial, steps, (share, place), along_reduction(facts), hint)
         return drawn
-    # Each thread sums alone, then they sum up what they have: what is past the end is then left out
-    # of a sum of one thread. From a sum that threads share TVM would leave out the sharing.
+    # Two rfactors: each thread reduces alone, then the threads combine. So the bounds check at the
+    # end is in a serial reduction. In a cross-thread reduction TVM would guard the exchange itself.
     _, dealt = sch.split(steps, [None, hint.split_k * share])
     alone = sch.rfactor(dealt, 0)
     part, _ = sch.split(sch.get_loops(block)[-1], [hint.split_k, share])
@@ -148,9 +148,9 @@ def _reach(step: int | None) -> float:
 
 
 def _ends(sch: s_tir.Schedule, block: SBlockRV) -> list[SBlockRV]:
-    """The blocks that store what the sums of ``block`` become; they are then in registers.
+    """Return the blocks that store the outputs of ``block``; its accumulators are in registers.
 
-    Make them while loops are whole: once a loop is split, TVM takes the steps past its end for
+    Call this while loops are whole: once a loop is split, TVM takes iterations past its end for
     elements.
     """
     facts = block_facts(sch, block)
@@ -175,7 +175,7 @@ def _deal(
     along: bool,
     hint: CudaHint,
 ) -> None:
-    """Deal a sum to threads: as many of each as ``threads`` says, of as many sums."""
+    """Bind a reduction: ``threads`` = (threads of a reduction, reductions of a thread block)."""
     step, thread = sch.split(steps, [None, threads[0]])
     _bind(sch, block, ends, spatial, (step, thread), threads[1], along, hint)
 
@@ -190,6 +190,7 @@ def _bind(
     along: bool,
     hint: CudaHint,
 ) -> None:
+    """Bind a split reduction: ``inside`` = (serial loop, loop over the threads that share it)."""
     step, thread = inside
     grid, beside = split_threads(sch, fuse_all(sch, spatial), place)
     sch.reorder(grid, beside, thread, step)

@@ -1,1 +1,1 @@
-"""Reductions across contiguous memory."""
+"""Reductions across contiguous memory (over an outer axis)."""

@@ -1,4 +1,4 @@
-"""Several reductions across memory: softmax over channels, argmax; a thread walks its column."""
+"""Several reductions over an outer axis (softmax over channels, argmax): one thread a column."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tvmopt.kernels.cuda.hint import CudaHint
 
 @dataclasses.dataclass
 class WalkForm:
-    """A function whose reductions are over the same columns, all inlined.
+    """An inlined function whose reductions are over the same columns.
 
     Attributes:
         sch: Its schedule.
         reductions: Names of the reductions, in order.
-        last: Facts of the block that writes the result; a reduction, or what follows them.
-        columns: Axes of ``last`` that number the columns; none where there is but one.
-        count: Columns.
+        last: Facts of the output block: a reduction or the epilogue.
+        columns: Axes of ``last`` that index the columns; none where there is only one column.
+        count: Number of columns.
         depth: Elements of a column.
     """
 
@@ -43,7 +43,7 @@ class WalkForm:
 
 
 def prepare_walk(func: tirx.PrimFunc) -> WalkForm | None:
-    """The form of ``func``; None unless all its blocks see the same columns."""
+    """Return the column walk form of ``func``; None unless all blocks share the columns."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     inline_all(sch)
     blocks = all_facts(sch)
@@ -77,7 +77,7 @@ NAME = "gpu_column_walk"
 
 
 def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None unless :func:`prepare_walk` takes it.
+    """Schedule ``func``; None unless :func:`prepare_walk` takes it.
 
     Before -> after, for a softmax over c::
 

@@ -1,4 +1,4 @@
-"""Configurations of column reductions, with their predicted cycles."""
+"""Enumerate configurations of column reductions, ranked by predicted cycles."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.ranked import Ranked
 
-# Instructions of a thread besides those of its elements.
+# Instructions of a thread besides its elements.
 _PROLOGUE = 30.0
-# Instructions of one step of an exchange in a warp, and cycles of it.
+# Instructions of one shuffle step, and its cycles.
 _SHUFFLE = 6.0
 _SHUFFLE_WAIT = 45.0
-# What each further column of a thread adds to the time that memory takes.
+# Relative memory time that each further column of a thread adds.
 _SIDE_BY_SIDE = 0.03
 # Cycles of a reduction over several warps: two barriers and shared memory.
 _BARRIERS = 150.0
-# Cycles until what was read before is there again.
+# Cycles until data that was read before arrives again.
 _AGAIN = 120.0
-# Threads of a block of rows; some idle where the elements are fewer.
+# Fewest threads of a block of rows; some idle where the elements are fewer.
 _FEWEST = 32
-# Bytes of a line of the L1 cache, and how many lines a store costs that fills no sector of L2.
+# Bytes of an L1 line; lines that a store of less than an L2 sector costs.
 _LINE, _PARTIAL = 128, 3.0
 
 
 def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Configurations of ``gpu_column_reduction`` for ``form``, best first."""
+    """Return the ``gpu_column_reduction`` configurations for ``form``, fastest predicted first."""
     facts = form.facts
     columns = facts.axes[form.columns].extent
     others = facts.work // columns // facts.reduced
@@ -85,11 +85,12 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked[Cuda
 def _columns(
     form: ColumnForm, hint: CudaHint, grid: int, steps: int, work: float, moved: float
 ) -> Stream:
+    """Return the cost model's view of the main kernel."""
     (x,), y, vector = hint.thread, hint.reduce_threads, hint.vector
     size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
     unroll = hint.option("unroll", 1)
-    # A warp's piece of a row that is shorter than a line costs; so do, as measured, many sums that
-    # a thread keeps side by side.
+    # Row pieces of a warp that are shorter than a line cost time; so do, as measured, many
+    # accumulators of a thread.
     piece = x * vector * size
     line = min(1.0, piece / 32.0) * min(1.0, piece / 128.0) ** 0.1 / (1.0 + _SIDE_BY_SIDE * vector)
     tree = hint.option("tree")
@@ -109,9 +110,9 @@ def _columns(
 
 
 def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Configurations of ``gpu_column_walk`` for ``form``, best first."""
+    """Return the ``gpu_column_walk`` configurations for ``form``, fastest predicted first."""
     blocks = all_facts(form.sch)
-    passes = [f for f in blocks if f.work > form.count] or blocks  # a column of one element
+    passes = [f for f in blocks if f.work > form.count] or blocks  # columns of one element
     size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
     each = sum(4.0 + 2.0 * len(f.reads) + float_work(form.sch, f.name) for f in passes)
     line = 0.25

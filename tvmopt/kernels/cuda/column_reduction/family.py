@@ -1,4 +1,4 @@
-"""Reductions across contiguous memory on CUDA GPUs."""
+"""Kernel families: reductions across contiguous memory (over an outer axis)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tvmopt.kernels.workload import Refusal, Workload
 
 
 class CudaColumnReduction(MemoryBound[ColumnForm]):
-    """Columns to the x threads by vectors; the reduction to the y threads and to thread blocks."""
+    """Columns on threadIdx.x, vectorised; the reduction on threadIdx.y and thread blocks."""
 
     name = schedule.NAME
     kind = REDUCTION
 
     def match(self, workload: Workload, arch: CudaArch) -> ColumnForm | Refusal:
-        """Return the function in the form that the kernel computes."""
+        """Return the column reduction form of the function."""
         if workload.refusal_of_kernel is not None:
             return workload.refusal_of_kernel
         return workload.analysed(prepare_columns) or Refusal("not one reduction of columns")
 
     def rank(self, form: ColumnForm, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay."""
+        """Return the configurations, fastest predicted first."""
         return column_reduction_hints(form, arch)
 
     def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
@@ -43,23 +43,23 @@ class CudaColumnReduction(MemoryBound[ColumnForm]):
 
 
 class CudaColumnWalk(MemoryBound[WalkForm]):
-    """Several reductions of columns: a thread walks through its column."""
+    """Several reductions over the same columns: a thread walks its column serially."""
 
     name = column_walk.NAME
     kind = REDUCTION
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
-        """Return whether no other family of reductions has candidates."""
+        """Return whether no other reduction family has candidates."""
         return super().wanted(workload, found) and not has_candidates(found, GEMV, REDUCTION)
 
     def match(self, workload: Workload, arch: CudaArch) -> WalkForm | Refusal:
-        """Return the function in the form that the kernel computes."""
+        """Return the column walk form of the function."""
         if workload.refusal_of_kernel is not None:
             return workload.refusal_of_kernel
         return workload.analysed(prepare_walk) or Refusal("its blocks share no columns")
 
     def rank(self, form: WalkForm, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay."""
+        """Return the configurations, fastest predicted first."""
         return column_walk_hints(form, arch)
 
     def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:

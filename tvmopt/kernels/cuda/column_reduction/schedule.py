@@ -1,4 +1,4 @@
-"""Sums across contiguous memory: threads along the columns, each sum divided over several."""
+"""Column reduction: neighbouring threads on neighbouring columns, several threads a column."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tvmopt.kernels.cuda.hint import CudaHint
 
 @dataclasses.dataclass
 class ColumnForm:
-    """A function with one reduction across contiguous memory, all inlined.
+    """An inlined function with one reduction across contiguous memory.
 
     Attributes:
         sch: Its schedule.
         facts: Facts of the reduction.
-        columns: The axis of the columns.
+        columns: Index of the column axis.
     """
 
     sch: s_tir.Schedule
@@ -39,7 +39,7 @@ class ColumnForm:
 
 
 def prepare_columns(func: tirx.PrimFunc) -> ColumnForm | None:
-    """The form of ``func``; None unless it has one reduction, of columns."""
+    """Return the column reduction form of ``func``; None unless it has exactly one, of columns."""
     found = one_reduction(func)
     if found is None:
         return None
@@ -58,7 +58,7 @@ NAME = "gpu_column_reduction"
 
 
 def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None unless it has one reduction, of columns.
+    """Schedule ``func``; None unless it has exactly one reduction, of columns.
 
     Before -> after, with 32 x 8 threads and vectors of 8::
 
@@ -75,7 +75,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
     sch, facts, columns = form.sch, form.facts, form.columns
     block = sch.get_sblock(facts.name)
     if facts.reduced < hint.split_k * hint.reduce_threads:
-        return None  # threads without a share would write behind what is kept for the others
+        return None  # threads without elements would write past the buffer of the others
     vector = math.gcd(hint.vector, facts.axes[columns].extent)
     loops = sch.get_loops(block)
     others = [loops[i] for i in range(len(loops)) if not facts.axes[i].reduce and i != columns]
@@ -107,7 +107,8 @@ def _columns(
     vector: int,
     parts: bool,
 ) -> None:
-    # The sum of the parts is a kernel of its own, not what follows this one's sums.
+    """Schedule a column reduction; with ``parts``, that of one split-K slice."""
+    # With split-K the reduction of the parts is a kernel of its own, not an epilogue.
     end = with_epilogue(sch, block) if not parts else sch.cache_write(block, 0, "local")
     threads = hint.thread[0] if hint.thread else 32
     share = hint.reduce_threads
@@ -131,7 +132,7 @@ def _columns(
     sch.unroll(lane)
     if tile is not None:
         _share(sch, tile, grid, vector, threads)
-    # Both before any of their loops is split: what a split adds at the end is not seen as such.
+    # Both before their loops are split: TVM would not recognise the bounds check of a split.
     sch.reverse_compute_at(block, grid, preserve_unit_loops=True)
     sch.reverse_compute_at(end, grid, preserve_unit_loops=True)
     for stage in (block, end):
@@ -148,7 +149,7 @@ def _columns(
             for loop in summed:
                 sch.bind(loop, "threadIdx.y")
         sch.bind(x, "threadIdx.x")
-    # Last: around a reduction whose init is apart TVM proves no other block complete.
+    # Last: around a reduction with a decomposed init, TVM proves no other block complete.
     init_before(sch, partial, sch.get_loops(partial)[3])
     if tile is not None:
         init_before(sch, block, sch.get_loops(block)[-1])
@@ -162,7 +163,7 @@ def _alone(
     loops: tuple[LoopRV, LoopRV, LoopRV],
     hint: CudaHint,
 ) -> None:
-    """Every thread sums its columns by itself."""
+    """Schedule the case in which each thread reduces its columns alone."""
     x, reduction, lane = loops
     vector = extent(sch, lane)
     copies = _loads(sch, block, vector)
@@ -179,9 +180,10 @@ def _alone(
 def _columns_of(
     sch: s_tir.Schedule, column: LoopRV, vector: int, threads: int
 ) -> tuple[LoopRV, LoopRV]:
-    """Loops over the threads and over the columns of one; all threads, also where some have none.
+    """Split columns into loops over all threads and over the lanes of one thread.
 
-    A loop over fewer threads than the kernel has would be run by the others, too.
+    The loop covers all threads, even those without columns: threads outside a shorter loop would
+    execute it too.
     """
     pieces, lane = sch.split(column, [extent(sch, column) // vector, vector])
     _, x = sch.split(pieces, [None, threads])
@@ -189,7 +191,7 @@ def _columns_of(
 
 
 def _share(sch: s_tir.Schedule, tile: SBlockRV, grid: LoopRV, vector: int, threads: int) -> None:
-    """Put the threads' sums into shared memory."""
+    """Store the threads' partial sums to shared memory."""
     sch.reverse_compute_at(tile, grid, preserve_unit_loops=True)
     _, y, *inside = sch.get_loops(tile)
     x, lane = _columns_of(sch, fuse_all(sch, inside), vector, threads)
@@ -207,7 +209,7 @@ def _loads(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> list[SBlockRV]:
 
 
 def _in_thread_sum(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """A kernel that sums the parts, a thread an element."""
+    """Schedule the split-K reduction kernel, one thread an output element."""
     end = with_epilogue(sch, block)
     *spatial, part = sch.get_loops(block)
     grid, x = sch.split(fuse_all(sch, spatial), [None, 128])

@@ -1,4 +1,4 @@
-"""What makes an operand, and what follows a product, drawn into copies of them."""
+"""Inline the producers of an operand and the epilogue of a GEMM into their copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 
 def inline_producers(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Draw everything that makes what ``block`` copies into it."""
+    """Inline all producers of the copy ``block`` into it, repeatedly."""
     while True:
         done = 0
         for producer in sch.get_producers(block):
@@ -24,10 +24,10 @@ def inline_producers(sch: s_tir.Schedule, block: SBlockRV) -> None:
 
 
 def inline_consumers(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Draw everything that finishes what ``block`` copies out into it.
+    """Inline the whole epilogue of the copy ``block`` into it.
 
     Raises:
-        ScheduleError: When something remains.
+        ScheduleError: When a consumer cannot be inlined.
     """
     while consumers := sch.get_consumers(block):
         for consumer in consumers:
@@ -37,7 +37,7 @@ def inline_consumers(sch: s_tir.Schedule, block: SBlockRV) -> None:
 
 
 def inline_forward(sch: s_tir.Schedule, blocks: Sequence[SBlockRV]) -> bool:
-    """Draw each of ``blocks`` into what reads it, where that can be; whether any could."""
+    """Inline each of ``blocks`` into its consumers where possible; return whether any was."""
     done = False
     for block in blocks:
         try:
@@ -49,7 +49,7 @@ def inline_forward(sch: s_tir.Schedule, blocks: Sequence[SBlockRV]) -> bool:
 
 
 def inline_other_producers(sch: s_tir.Schedule, block: SBlockRV, kept: SBlockRV) -> None:
-    """Draw what makes the other things that ``block`` reads, besides ``kept``, into it."""
+    """Inline all producers of ``block`` that do not depend on ``kept``."""
     while True:
         others = [
             producer
@@ -63,7 +63,7 @@ def inline_other_producers(sch: s_tir.Schedule, block: SBlockRV, kept: SBlockRV)
 
 
 def _reads(sch: s_tir.Schedule, block: SBlockRV, other: SBlockRV) -> bool:
-    """Whether ``block`` reads, at some remove, what ``other`` makes."""
+    """Whether ``block`` depends, directly or not, on ``other``."""
     return any(
         sch.get(producer).same_as(sch.get(other)) or _reads(sch, producer, other)
         for producer in sch.get_producers(block)

@@ -1,4 +1,4 @@
-"""A product of matrices as models see it: how much there is to multiply, read and write."""
+"""GEMM problem as cost models see it, and cost terms that GEMM templates share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.product import Product
 
-#: Cycles from a launch to the first instruction and from the last one to the end.
+#: Cycles from a launch to the first instruction plus from the last one to the end.
 LAUNCH = 2500.0
-# Bytes a cycle that one multiprocessor takes from L2: three quarters of its port.
+# L2 bandwidth of one SM in bytes a cycle: three quarters of its port.
 _PORT = 48.0
-# Cycles from the first element that packing reads to the last that it writes, at least.
+# Fewest cycles from the first load to the last store of a packing kernel.
 _PACKING = 500.0
-# The share of L2 that holds data for multiprocessors everywhere.
+# Share of L2 that holds data for SMs everywhere.
 _NEAR_L2 = 0.5
 
 
@@ -26,20 +26,20 @@ class MatmulProblem:
 
     Attributes:
         batch: Extent of s.
-        rows: Extent of i.
-        columns: Extent of j.
-        depth: Extent of k.
-        dtype: Type of the factors.
-        sums: Type of the sums.
-        sizes: Bytes of an element of each factor in memory.
-        along_k: Whether each factor's elements lie side by side along k.
-        runs: Elements of each factor that one aligned access may take.
-        plain: Whether each factor is copied without arithmetic.
-        unique: Bytes of each factor in memory.
-        written: Bytes of the result.
-        out_run: Elements of the result that one aligned access may take.
+        rows: Extent of i (M).
+        columns: Extent of j (N).
+        depth: Extent of k (K).
+        dtype: Operand dtype.
+        sums: Accumulator dtype.
+        sizes: Bytes of an element of each operand in memory.
+        along_k: Whether each operand is K-major.
+        runs: Elements of each operand in one aligned vector access.
+        plain: Whether each operand is copied without arithmetic.
+        unique: Bytes of each operand in memory.
+        written: Bytes of the output.
+        out_run: Elements of the output in one aligned vector access.
         read: Bytes that the epilogue reads besides.
-        packed: Whether each factor is first copied to whole, aligned tiles.
+        packed: Whether each operand is first packed into whole, aligned tiles.
     """
 
     batch: int
@@ -60,12 +60,12 @@ class MatmulProblem:
 
     @property
     def bytes(self) -> float:
-        """Bytes that must come from memory, or go to it, at least once."""
+        """Compulsory memory traffic in bytes: each tensor moves once."""
         return sum(self.unique) + self.written + self.read
 
 
 def matmul_problem(product: Product) -> MatmulProblem:
-    """The sizes of a product in the normal form."""
+    """Return the sizes of a GEMM in normal form."""
     batch, rows, columns, depth = product.extents
     copies = product.copies
     return MatmulProblem(
@@ -87,7 +87,7 @@ def matmul_problem(product: Product) -> MatmulProblem:
 
 
 def packed_problem(problem: MatmulProblem, which: tuple[bool, bool]) -> MatmulProblem:
-    """``problem`` once the factors that ``which`` names are packed, bytes along k."""
+    """Return ``problem`` with the operands ``which`` packed; 8-bit operands become K-major."""
     size = itemsize(problem.dtype)
 
     def both(new: Any, old: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -104,7 +104,7 @@ def packed_problem(problem: MatmulProblem, which: tuple[bool, bool]) -> MatmulPr
 
 
 def pack_cycles(problem: MatmulProblem, arch: CudaArch) -> float:
-    """Cycles to pack the factors of ``problem`` that are packed, a kernel each."""
+    """Return the cycles to pack the packed operands of ``problem``, one kernel each."""
     size = itemsize(problem.dtype)
     total = 0.0
     for n, edge in enumerate((problem.rows, problem.columns)):
@@ -116,12 +116,12 @@ def pack_cycles(problem: MatmulProblem, arch: CudaArch) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """How the tiles of a configuration fall on the multiprocessors.
+    """Distribution of the tiles over the SMs.
 
     Attributes:
         tiles: Thread blocks.
-        resident: Thread blocks that one multiprocessor holds at once.
-        turns: Tiles that the busiest multiprocessor computes.
+        resident: Resident thread blocks of an SM (occupancy).
+        turns: Tiles that the busiest SM computes.
         together: Tiles that it computes at once, on average.
     """
 
@@ -134,7 +134,7 @@ class Grid:
 def grid(
     problem: MatmulProblem, arch: CudaArch, block: tuple[int, ...], split_k: int, resident: int
 ) -> Grid:
-    """Tiles of ``block`` on ``arch``, ``resident`` of them at once on a multiprocessor."""
+    """Return how tiles of ``block`` fall on ``arch``, with ``resident`` thread blocks an SM."""
     tiles = problem.batch * split_k
     tiles *= math.ceil(problem.rows / block[0]) * math.ceil(problem.columns / block[1])
     turns = math.ceil(tiles / arch.sms)
@@ -143,13 +143,13 @@ def grid(
 
 
 def resident_blocks(arch: CudaArch, threads: int, registers: int, smem: int) -> int:
-    """Thread blocks that a multiprocessor holds at once; 0 when not even one fits.
+    """Return the resident thread blocks of an SM; 0 when not even one fits.
 
     Args:
         arch: The GPU.
         threads: Threads of a block.
         registers: Registers of a thread.
-        smem: Bytes of shared memory of a block.
+        smem: Shared memory of a block in bytes.
     """
     if smem > arch.smem_bytes or threads > arch.threads_block:
         return 0
@@ -167,13 +167,16 @@ def resident_blocks(arch: CudaArch, threads: int, registers: int, smem: int) -> 
 def memory_cycles(
     problem: MatmulProblem, arch: CudaArch, block: tuple[int, ...], raster: int
 ) -> tuple[float, float]:
-    """Cycles that device memory and L2 need at least for all tiles.
+    """Return the cycles that DRAM and L2 traffic of all tiles take at least.
 
     Args:
         problem: The sizes.
         arch: The GPU.
         block: Rows and columns of a tile.
-        raster: Rows of tiles that run side by side.
+        raster: Rows of tiles in a raster group.
+
+    Returns:
+        Cycles of DRAM and of L2.
     """
     down, across = math.ceil(problem.rows / block[0]), math.ceil(problem.columns / block[1])
     rows, columns = down * block[0], across * block[1]
@@ -183,7 +186,7 @@ def memory_cycles(
         * (rows * across * problem.sizes[0] + columns * down * problem.sizes[1])
     )
     l2 = (fetched + problem.written + problem.read) / (_PORT * arch.sms)
-    # A wave of tiles covers a rectangle; what its rows and columns read comes from memory once.
+    # The tiles of a wave cover a rectangle; its rows and columns come from DRAM once.
     wave = min(float(arch.sms), float(down * across))
     high = float(min(down, max(1, raster))) if raster else min(float(down), math.sqrt(wave))
     wide = max(1.0, min(float(across), wave / high))
@@ -192,7 +195,7 @@ def memory_cycles(
         min(high * block[0], problem.rows) * problem.sizes[0]
         + min(wide * block[1], problem.columns) * problem.sizes[1]
     )
-    # A convolution's image is smaller than the matrix made of it.
+    # The image of a convolution is smaller than its im2col matrix.
     fold = sum(problem.unique) / max(
         1.0,
         problem.batch
@@ -207,7 +210,7 @@ def memory_cycles(
 
 
 def sum_cycles(problem: MatmulProblem, arch: CudaArch, split_k: int) -> float:
-    """Cycles to write the sums of ``split_k`` parts, and to read them again in a second kernel."""
+    """Return the cycles to write the ``split_k`` partial sums and to reduce them in a kernel."""
     if split_k == 1:
         return 0.0
     parts = problem.batch * problem.rows * problem.columns * itemsize(problem.sums) * split_k

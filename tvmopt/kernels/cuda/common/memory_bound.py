@@ -1,4 +1,4 @@
-"""Base of CUDA families whose workloads are bound by memory, not by arithmetic."""
+"""Base class of CUDA kernel families for memory-bound workloads."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.family import Family, Form, Found
 from tvmopt.kernels.workload import Inlined, Workload
 
-#: ``Family.kind`` of passes without a reduction, which leave nothing to do for other families.
+#: ``Family.kind`` of elementwise passes, which leave no work for other families.
 PASS = "elementwise"
-#: ``Family.kind`` of matrix-vector products, and of other reductions.
+#: ``Family.kind`` of GEMV, and of other reductions.
 GEMV, REDUCTION = "gemv", "reduction"
-# Rows of a GEMM up to which it is rather a matrix-vector product, bound by memory.
+# Rows (or columns) of a GEMM up to which it counts as a memory-bound GEMV.
 _FEW_ROWS = 8
 _MOST_SHARED = 4
-#: Measured over predicted cycles of matrix-vector kernels beside GEMM kernels, on an H200.
+#: Measured over predicted cycles of GEMV kernels, relative to GEMM kernels, on an H200.
 MEASURED_SHARE = 0.75
 
 
 class MemoryBound(Family[Form, CudaHint]):
     """A family that is ranked by memory traffic.
 
-    It is asked about a GEMM only where that has few rows or columns, or no other family takes it.
+    It takes a GEMM only if that has few rows or columns, or if no other family takes it.
     """
 
     share = _MOST_SHARED
     memory_bound = True
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
-        """Return whether the workload may be bound by memory, and is no pass of another family."""
+        """Return whether the workload may be memory-bound and no elementwise family takes it."""
         if workload.refusal_of_kernel is not None:
             return False
         if any(f.ranked for f in found if not getattr(f.family, "memory_bound", False)):
@@ -49,7 +49,7 @@ def has_candidates(found: Sequence[Found], *kinds: str) -> bool:
 
 
 def inlined(func: tirx.PrimFunc) -> Inlined:
-    """Return the facts of ``func`` with everything inlined that can be."""
+    """Return the facts of ``func`` after inlining."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     inline_all(sch)
     return Inlined.of(sch)

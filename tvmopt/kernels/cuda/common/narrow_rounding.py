@@ -1,6 +1,6 @@
-"""Rounding of narrow floats by way of float32, because CUDA has no function of TVM's name for it.
+"""Round 16-bit floats through float32: TVM's ``nearbyint`` has no CUDA function for them.
 
-before -> after, for a value or a vector of any length::
+Before -> after, for a scalar or a vector::
 
     nearbyint(x)     float16(nearbyint(float32(x)))
 """
@@ -16,7 +16,7 @@ from tvmopt.kernels.cpu.intrinsics.calls import called
 
 
 def round_widely(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite every TensorIR function of a module before its intrinsics are lowered."""
+    """Rewrite every PrimFunc of a module, before its intrinsics are lowered."""
     updates = {}
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):

@@ -1,4 +1,4 @@
-"""In which order thread blocks run, and the copies and products of a step."""
+"""Rasterisation order of thread blocks, and software pipelines of copies, fragments and math."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvmopt.kernels.cuda.toolchain.one_barrier import HALVES
 def bind_blocks(
     sch: s_tir.Schedule, batch: list[LoopRV], rows: LoopRV, columns: LoopRV, raster: int
 ) -> LoopRV:
-    """Number the tiles along ``blockIdx.x``, ``raster`` rows of them side by side."""
+    """Bind the tiles to ``blockIdx.x`` in raster groups of ``raster`` rows."""
     extent = int(sch.get(rows).extent)
     panel = max(d for d in range(1, max(1, raster) + 1) if extent % d == 0)
     outer, inner = sch.split(rows, [None, panel])
@@ -29,18 +29,18 @@ def pipeline(
     is_async: bool,
     halves: bool = False,
 ) -> None:
-    """Let the copies of a step run ahead of its products.
+    """Annotate a software pipeline: copies of a stage run ahead of the math.
 
     Args:
         sch: The schedule.
-        loop: The loop over steps; under it the copies, then the products.
-        copies: Into shared memory.
-        stages: Steps in flight, at least 2; exactly 2 when not ``is_async``.
-        is_async: By cp.async; else through registers, into which the next step is loaded before
-            the products and from which it is stored after them.
-        halves: Through registers: a step stores what is to be multiplied next to the other half of
-            shared memory, loads what comes after that, then multiplies. Threads meet once a step
-            rather than twice, but need more registers.
+        loop: The loop over K blocks; in it the copies, then the math.
+        copies: Copies into shared memory.
+        stages: Pipeline stages, at least 2; exactly 2 when not ``is_async``.
+        is_async: Copy with cp.async. Otherwise through registers: the next K block is loaded into
+            registers before the math, and stored to shared memory after it.
+        halves: Through registers with double-buffered shared memory: an iteration stores the next
+            K block to the other buffer, loads the one after it, then does the math. It needs one
+            barrier an iteration instead of two, but more registers.
     """
     count = len(copies)
     if is_async:
@@ -62,18 +62,18 @@ def pipeline(
 
 
 def pipeline_fragments(sch: s_tir.Schedule, steps: LoopRV, inner: LoopRV, stages: int) -> None:
-    """Let copies by cp.async run ahead of fragments, and fragments of products.
+    """Annotate a two-level pipeline: cp.async ahead of fragment loads, these ahead of the math.
 
     Args:
         sch: The schedule.
-        steps: The loop over steps; under it two copies into shared memory, then ``inner``.
-        inner: The loop over a step's depth, to be unrolled; under it two loads, then products.
-        stages: Steps in flight, at least 3.
+        steps: The loop over K blocks; in it two copies into shared memory, then ``inner``.
+        inner: The loop over one K block, to be unrolled; in it two fragment loads, then the math.
+        stages: Pipeline stages, at least 3.
     """
     sch.annotate(inner, "software_pipeline_stage", [0, 0, 1])
     sch.annotate(inner, "software_pipeline_order", [0, 1, 2])
-    # The inner pipeline is three statements: the first loads, all but the last products, the
-    # last products. The first loads of a step come before the last products of the one before.
+    # The inner pipeline has three statements: first loads, all but the last math, last math.
+    # An iteration's first loads come before the last math of the previous iteration.
     last = stages - 1
     sch.annotate(steps, "software_pipeline_async_stages", [0])
     sch.annotate(steps, "software_pipeline_stage", [0, 0, last - 1, last, last])

@@ -1,8 +1,8 @@
-"""Registers of which every thread uses its own: one element a thread, not one for each thread.
+"""Thread-local register promotion: drop the thread index of registers that threads do not share.
 
-A schedule numbers a row's elements by step and thread, and TVM gives every thread registers for the
-elements of all threads where it does not see that a thread reads none but its own. The index of the
-thread can go: then there is one.
+A schedule indexes a row by step and thread. Where TVM cannot prove that a thread reads only its own
+elements, it gives every thread registers for the elements of all threads. Without the thread index,
+each thread keeps one.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-#: Annotation of a block that fills registers whose last index is the thread's.
+#: Annotation of a block that fills registers whose last index is the thread.
 OWN = "tvmopt.own_parts"
 
 
 def mark_own(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Say that each thread reads of what ``block`` writes only where the last index is its own."""
+    """Mark that each thread reads the output of ``block`` only at its own last index."""
     sch.annotate(block, OWN, 1)
 
 
 def drop_threads(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """``func`` without the last index of the registers that :func:`mark_own` marked.
+    """Set the last index of the registers that :func:`mark_own` marked to zero.
 
-    Before -> after, of a row of 197 elements and 32 threads::
+    Before -> after, for a row of 197 elements and 32 threads::
 
         X_local[step, thread] = X[step * 32 + thread]
         X_local[step, 0] = X[step * 32 + thread]

@@ -1,8 +1,8 @@
-"""A factor of a product copied to memory first, where it lies aligned, in whole tiles.
+"""Packing: copy a GEMM operand to global memory in an aligned layout of whole tiles.
 
-Rows that do not start at multiples of 16 bytes can be read element by element only. A product reads
-each of them many times, a kernel that copies them to rows that do start so reads them once; it also
-does what is to be done with an element, as a conversion, once, and puts bytes in order along k.
+Rows that do not start at multiples of 16 bytes allow only element-wise loads, and a GEMM loads each
+row many times. A packing kernel loads them once and writes aligned rows. It also does elementwise
+work, such as a conversion, once, and makes 8-bit operands K-major.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.inlining import inline_producers
 from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, Operand
 
-# Threads of a block, and elements that each copies.
+# Threads of a block; elements that each copies.
 _THREADS, _EACH = 256, 4
 
 
 def packed(operand: Operand, along_k: bool) -> Operand:
-    """``operand`` as the product finds it in memory once it is packed.
+    """Return ``operand`` as the GEMM reads it after packing.
 
     Args:
-        operand: As it was.
-        along_k: Whether it then lies along k, else along its rows or columns.
+        operand: The operand before.
+        along_k: Whether the packed operand is K-major.
     """
     size = itemsize(operand.dtype)
     return dataclasses.replace(
@@ -39,7 +39,7 @@ def packed(operand: Operand, along_k: bool) -> Operand:
 
 
 def pack(sch: s_tir.Schedule, product: SBlockRV, index: int, along_k: bool) -> SBlockRV:
-    """Copy a factor to memory by a kernel of its own.
+    """Pack an operand in a kernel of its own.
 
     Before -> after::
 
@@ -50,12 +50,12 @@ def pack(sch: s_tir.Schedule, product: SBlockRV, index: int, along_k: bool) -> S
 
     Args:
         sch: The schedule.
-        product: What multiplies.
-        index: Which of its reads is copied.
-        along_k: Whether threads that are neighbours copy neighbours along k, else along x.
+        product: The GEMM block.
+        index: Index of the operand among its reads.
+        along_k: Whether neighbouring threads copy neighbours along k, else along x.
 
     Returns:
-        The block that copies, to an array in the order ``s, x, k``.
+        The packing block; its array has the axes ``s, x, k``.
     """
     copy = sch.cache_read(product, index, "global")
     inline_producers(sch, copy)

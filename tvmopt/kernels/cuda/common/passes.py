@@ -1,13 +1,12 @@
-"""How TVM must compile scheduled GPU functions."""
+"""TVM pass configuration for scheduled GPU functions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Configuration of the passes, for ``tvm.transform.PassContext(config=...)``: copies that a
-#: schedule calls asynchronous become cp.async, which TVM leaves out otherwise; and buffers keep
-#: their types, because TVM finds no copy between one whose vectors have become elements and one
-#: whose have not.
+#: For ``tvm.transform.PassContext(config=...)``. Copies that a schedule marks asynchronous become
+#: cp.async, which TVM does not do by default. Storage rewrite is off: it retypes buffers to
+#: vectors, and TVM then finds no copy between a retyped buffer and one that is not.
 PASS_CONFIG: dict[str, Any] = {
     "tirx.use_async_copy": 1,
     "tirx.disable_storage_rewrite": True,

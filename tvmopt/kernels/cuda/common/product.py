@@ -1,7 +1,7 @@
-"""A sum of products made ready for a GPU: C[s, i, j] += A[s, i, k] * B[s, j, k].
+"""GEMM normal form of a sum reduction: C[s, i, j] += A[s, i, k] * B[s, j, k].
 
-Matmul in any order of its operands' axes, batched or not, and convolution (as implicit GEMM) become
-one form. What surrounds the product stays where it is; templates draw it into their copies.
+Matmul with any order of operand axes, batched or not, and convolution (as implicit GEMM) take one
+form. Producers and epilogue stay separate blocks; templates inline them into their copies.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from tvmopt.kernels.analysis import (
 from tvmopt.kernels.cuda.common.inlining import inline_producers
 from tvmopt.kernels.cuda.common.runs import aligned_run, contiguous_run
 
-#: Elements of the longest vector that a thread moves at once, by their bytes: 16 bytes.
+#: Bytes of the longest vector that a thread loads or stores.
 VECTOR_BYTES = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """One factor of the product.
+    """One operand of the GEMM.
 
     Attributes:
-        index: Which of the anchor's reads it is.
-        dtype: Type of its elements as they are multiplied.
-        size: Bytes of the widest element in memory that it is made of.
-        contiguous: The axis along which its elements lie side by side: ``"k"``, or ``"x"``, its
-            data-parallel one; ``""`` when there is none.
-        run: Elements along it of which each aligned group lies aligned in memory: a power of two.
-        plain: Whether it is read as it is, or zero where it is padded: no arithmetic.
-        padded: Whether a condition says where it is zero.
+        index: Index among the anchor block's reads.
+        dtype: Dtype in which it is multiplied.
+        size: Bytes of the widest element in memory that it is computed from.
+        contiguous: Contiguous axis: ``"k"``, or ``"x"`` for its spatial one (i or j); ``""`` for
+            none.
+        run: Length of aligned contiguous runs along that axis, in elements: a power of two.
+        plain: Whether it is loaded without arithmetic (zero where padded).
+        padded: Whether a condition pads it with zeros.
     """
 
     index: int
@@ -58,20 +58,19 @@ class Operand:
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """A function whose product has the normal form.
+    """A function in GEMM normal form.
 
     Attributes:
-        sch: Its schedule; the operands go through copies of the normal form.
-        anchor: The product; its loops are those of ``s, i, j, k``.
-        extents: Of ``s, i, j, k``.
-        a: The factor that has the axis ``i``.
-        b: The factor that has the axis ``j``, along which results lie side by side.
-        sums: Type of the sums.
-        out: Type of the result.
-        out_run: Elements of the result along ``j`` of which each aligned group lies aligned in
-            memory: a power of two.
-        read: Bytes of everything that the epilogue reads besides the sums.
-        unique: Bytes of each factor in memory; a convolution reads its image many times.
+        sch: Its schedule; the operands go through copies in the normal form.
+        anchor: The GEMM block, with loops ``s, i, j, k``.
+        extents: Extents of ``s, i, j, k``.
+        a: Operand with the axis ``i``.
+        b: Operand with the axis ``j``, along which the output is contiguous.
+        sums: Accumulator dtype.
+        out: Output dtype.
+        out_run: Length of aligned contiguous runs of the output along ``j``: a power of two.
+        read: Bytes that the epilogue reads besides the accumulator.
+        unique: Bytes of each operand in memory; a convolution reads its image many times.
     """
 
     sch: s_tir.Schedule
@@ -86,24 +85,24 @@ class Product:
     unique: tuple[int, int]
 
     def ragged(self, operand: Operand, tile: int, step: int) -> bool:
-        """Whether tiles of ``operand`` reach beyond it.
+        """Whether tiles of ``operand`` exceed its extents.
 
         Args:
-            operand: One of both.
+            operand: ``a`` or ``b``.
             tile: Rows, or columns, of a tile.
-            step: Elements of the reduction that every tile's part is a multiple of.
+            step: Elements of K of which each slice is a multiple.
         """
         edge = self.extents[1] if operand is self.a else self.extents[2]
         return bool(edge % tile or self.extents[3] % step)
 
     @property
     def copies(self) -> tuple[Operand, Operand]:
-        """Both factors."""
+        """Both operands."""
         return self.a, self.b
 
 
 def normalise(func: tirx.PrimFunc) -> Product | None:
-    """``func`` in the normal form, or None when it has not exactly one product of that kind.
+    """Bring ``func`` into GEMM normal form; None when it does not hold exactly one GEMM.
 
     Before -> after::
 
@@ -114,7 +113,7 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
         for i, j: for k: S[0, i, j] += A[0, i, k] * B[0, j, k]
         for y, x, o: Y[y, x, o] = S[0, y * W + x, o]
 
-    A product without rows, columns or reduction, of one step that no index names, is none.
+    A reduction without rows, columns or K, of extent 1 and in no index, is no GEMM.
     """
     sch = s_tir.Schedule(IRModule({"main": func}))
     outputs = sch.get_output_blocks("root")
@@ -129,7 +128,7 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
     kinds = _kinds(facts, used)
     if kinds is None or not is_product(sch, anchor):
         return None
-    if not any(kind in ("i", "j", "s") for kind in kinds):  # of two vectors: a sum
+    if not any(kind in ("i", "j", "s") for kind in kinds):  # dot product of two vectors
         return None
     innermost = [kind for axis, kind in zip(facts.axes, kinds, strict=True) if _last(facts, axis)]
     swapped = innermost == ["i"]
@@ -152,7 +151,7 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
     last = len(extents_out) - 1
     run = contiguous_run(output.write, extents_out, last) if last >= 0 else 1
     if str(output.write.buffer.dtype) == "bool" or _reads_bools(sch, copies[2]):
-        run = 1  # TVM moves no vectors of them
+        run = 1  # TVM has no bool vectors
     read = _epilogue_bytes(sch, copies[2])
     for n, order in enumerate((first, second, "sij")):
         axes = [(kinds[m], iters[m].dom.extent) for m in members[n]]
@@ -162,7 +161,7 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
     block = sch.get(anchor)
     regions = [*block.reads, *block.writes]
     if not all(isinstance(r.min, tirx.Var) for x in regions for r in x.region[1:]):
-        return None  # an axis of one step that TVM has left out, which cannot be padded
+        return None  # TVM has dropped a unit axis, which cannot be padded
     a, b = reversed(operands) if swapped else operands
     sizes = [_size(access.buffer) for access in facts.reads]
     return Product(
@@ -184,7 +183,7 @@ def _reduces(sch: s_tir.Schedule, block: SBlockRV) -> bool:
 
 
 def _inline_views(sch: s_tir.Schedule, anchor: SBlockRV) -> None:
-    """Inline what only renumbers the elements of an operand: a reshape, a transposition."""
+    """Inline producers of operands that only reindex: reshape, transpose."""
     changed = True
     while changed:
         changed = False
@@ -199,7 +198,7 @@ def _inline_views(sch: s_tir.Schedule, anchor: SBlockRV) -> None:
 
 
 def _last(facts: BlockFacts, axis: Axis) -> bool:
-    """Whether results lie side by side along ``axis``."""
+    """Whether the output is contiguous along ``axis``."""
     place = facts.axes.index(axis)
     return not axis.reduce and axis.extent > 1 and facts.write.strides[place] == 1
 
@@ -209,7 +208,7 @@ def _size(buffer: tirx.Buffer) -> int:
 
 
 def _in_block_order(sch: s_tir.Schedule, block: SBlockRV) -> BlockFacts:
-    """The facts of ``block``, its reads in the order that primitives number them in."""
+    """Return the facts of ``block`` with its reads in the order of schedule primitives."""
     facts = block_facts(sch, block)
     order = [region.source for region in sch.get(block).reads]
     reads = [r for buffer in order for r in facts.reads if r.buffer.same_as(buffer)]
@@ -217,14 +216,14 @@ def _in_block_order(sch: s_tir.Schedule, block: SBlockRV) -> BlockFacts:
 
 
 def _used(sch: s_tir.Schedule, block: SBlockRV) -> list[set[tirx.Var]]:
-    """Variables that index the reads and the write of ``block``, those of a single step too."""
+    """Return, for each read and the write, the variables in its indices, unit axes included."""
     found = sch.get(block)
     regions = [*found.reads, *found.writes]
     return [set().union(*(variables(r.min) for r in region.region)) for region in regions]
 
 
 def _kinds(facts: BlockFacts, used: Sequence[set[tirx.Var]]) -> list[str] | None:
-    """For each axis which of ``s, i, j, k`` it belongs to; None when one belongs to none."""
+    """Classify each axis as ``s, i, j`` or ``k``; None when one fits no class."""
     if len(facts.reads) != 2 or len(used) != 3 or facts.stores != 1 or any(facts.conditional):
         return None
     if facts.reads[0].buffer.same_as(facts.reads[1].buffer):
@@ -244,12 +243,12 @@ def _kinds(facts: BlockFacts, used: Sequence[set[tirx.Var]]) -> list[str] | None
         if not kind and axis.extent > 1:
             return None
         kinds.append(kind)
-    # An axis of one step that some access leaves out belongs nowhere; what is missing has extent 1.
+    # A unit axis that some access omits has no class; a class without axes has extent 1.
     return kinds if "k" in kinds else None
 
 
 def _members(sch: s_tir.Schedule, anchor: SBlockRV) -> list[list[int]]:
-    """For each reindexed access the axes that number it: not all of a single step do."""
+    """Return, for each reindexed access, the axes that index it; unit axes may be missing."""
     found = sch.get(anchor)
     places = {iv.var: n for n, iv in enumerate(found.iter_vars)}
     regions = [*found.reads, *found.writes]
@@ -263,7 +262,7 @@ def _stores(sch: s_tir.Schedule, block: SBlockRV) -> list[tirx.BufferStore]:
 
 
 def is_product(sch: s_tir.Schedule, block: SBlockRV) -> bool:
-    """Whether ``block`` adds the product of its two reads, cast or not, to what it writes."""
+    """Whether ``block`` accumulates the product of its two reads, cast or not."""
     (store,) = _stores(sch, block)
     value = store.value
     if not isinstance(value, tirx.Add):
@@ -285,14 +284,14 @@ def _uncast(value: ir.Expr) -> ir.Expr:
 def _operand(
     sch: s_tir.Schedule, copy: SBlockRV, index: int, kinds: Sequence[str], own: str
 ) -> Operand:
-    """What the copy of an operand reads, through everything that makes it.
+    """Analyse the reads of an operand's copy, with its producers inlined.
 
     Args:
         sch: The schedule.
-        copy: The copy, as ``reindex`` leaves it.
-        index: Which of the anchor's reads it makes.
-        kinds: Kind of each of the copy's axes.
-        own: The kind of its data-parallel axis, ``"i"`` or ``"j"``.
+        copy: The copy block, as ``reindex`` leaves it.
+        index: Index among the anchor's reads.
+        kinds: Class of each of the copy's axes.
+        own: Class of its spatial axis, ``"i"`` or ``"j"``.
     """
     trial = sch.copy()
     block = trial.get_sblock(sch.get(copy).name_hint)
@@ -309,7 +308,7 @@ def _operand(
             if found > run:
                 best, run = ("k" if kind == "k" else "x"), found
     if not best and reads:
-        # No vectors, but neighbours should be read by neighbours.
+        # No vectors; still prefer coalesced loads by neighbouring threads.
         near = [n for n, a in enumerate(facts.axes) if a.extent > 1 and reads[0].strides[n] == 1]
         longest = max(near, key=lambda n: facts.axes[n].extent, default=-1)
         best = {"k": "k", own: "x"}.get(kinds[longest], "") if near else ""
@@ -321,7 +320,7 @@ def _operand(
 
 
 def _is_plain(value: ir.Expr) -> bool:
-    """Whether ``value`` is a load, or one or zero as a condition says."""
+    """Whether ``value`` is a load, or a choice between a load and zero (padding)."""
     if isinstance(value, ir.Call) and str(getattr(value.op, "name", "")).endswith("if_then_else"):
         _, then, other = value.args
         return (
@@ -333,17 +332,17 @@ def _is_plain(value: ir.Expr) -> bool:
 
 
 def _reads_bools(sch: s_tir.Schedule, copy: SBlockRV) -> bool:
-    """Whether what follows ``copy`` reads conditions from memory."""
+    """Whether the epilogue of ``copy`` reads bool tensors."""
     return any(str(buffer.dtype) == "bool" for buffer in _epilogue_reads(sch, copy))
 
 
 def _epilogue_bytes(sch: s_tir.Schedule, copy: SBlockRV) -> int:
-    """Bytes that what follows ``copy``, the product's result, reads besides it."""
+    """Return the bytes that the epilogue reads besides the accumulator ``copy``."""
     return sum(_size(buffer) for buffer in _epilogue_reads(sch, copy))
 
 
 def _epilogue_reads(sch: s_tir.Schedule, copy: SBlockRV) -> list[tirx.Buffer]:
-    """What the blocks that follow ``copy`` read besides what they make, block by block."""
+    """Return the buffers that the epilogue of ``copy`` reads besides its own, block by block."""
     outside: list[tirx.Buffer] = []
     waiting = [copy]
     made = [sch.get(copy).writes[0].source]
@@ -359,7 +358,7 @@ def _epilogue_reads(sch: s_tir.Schedule, copy: SBlockRV) -> list[tirx.Buffer]:
 
 
 def _fuse(axes: Sequence[tuple[str, ir.Expr]], order: str) -> tirx.IndexMap:
-    """The map that makes one axis of all axes of a kind, row-major; ``order`` names the kinds."""
+    """Return the index map that fuses all axes of a class, row-major, in the ``order`` given."""
     inputs = [tirx.Var(f"v{n}", extent.ty) for n, (_, extent) in enumerate(axes)]
     fused: dict[str, ir.Expr] = {}
     for (kind, extent), v in zip(axes, inputs, strict=True):
@@ -370,7 +369,7 @@ def _fuse(axes: Sequence[tuple[str, ir.Expr]], order: str) -> tirx.IndexMap:
 
 
 def product_of(func: tirx.PrimFunc) -> Product | None:
-    """The product of ``func``; None also where TVM refuses a step."""
+    """Return the GEMM normal form of ``func``; None also where TVM rejects a primitive."""
     if why_not_schedulable(func) is not None:
         return None
     try:

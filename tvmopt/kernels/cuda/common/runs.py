@@ -1,4 +1,4 @@
-"""How many elements of an operand lie aligned and side by side: the vectors it can be read by."""
+"""Aligned contiguous runs of an access: the vector widths with which it can be loaded."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tvmopt.kernels.cuda.common.steps import most_lanes
 
 
 def aligned_run(access: Access, facts: BlockFacts, members: Sequence[int], most: int = 16) -> int:
-    """Elements that an aligned group of steps of fused axes reads aligned and side by side.
+    """Return the longest aligned contiguous run that aligned groups of fused axes read.
 
     Args:
-        access: Where it reads.
+        access: The access.
         facts: The block that reads.
         members: Its axes that are fused, outermost first.
-        most: The longest group asked for, a power of two.
+        most: The longest run asked for, a power of two.
 
     Returns:
-        A power of two; 1 when the elements are apart.
+        Elements, a power of two; 1 when the access is not contiguous.
     """
     most = min(most, most_lanes(access.buffer.dtype))
     if access.strides[members[-1]] is None:
@@ -29,7 +29,7 @@ def aligned_run(access: Access, facts: BlockFacts, members: Sequence[int], most:
     length = 1
     inner: set[int] = set()
     for n in reversed(members):
-        # What a condition separates may not be read at once.
+        # One vector must not span elements with different conditions.
         if access.strides[n] != length or (inner and facts.conditional[n]):
             break
         length *= facts.axes[n].extent
@@ -43,7 +43,7 @@ def aligned_run(access: Access, facts: BlockFacts, members: Sequence[int], most:
 
 
 def _divided_run(access: Access, facts: BlockFacts, index: int, most: int) -> int:
-    """:func:`aligned_run` along an axis that the access divides: one that was fused before."""
+    """Return :func:`aligned_run` along an axis that the access divides, since it is a fused one."""
     axis, run = facts.axes[index], most
     dtype = str(axis.var.ty.dtype)
     part, place = tirx.Var("part", dtype), tirx.Var("place", dtype)
@@ -76,7 +76,7 @@ def _starts_aligned(access: Access, facts: BlockFacts, inner: set[int], run: int
 
 
 def contiguous_run(access: Access, extents: Sequence[int], axis: int) -> int:
-    """Elements along ``axis`` that one vector may take, a power of two; 1 when not contiguous."""
+    """Return the vector width along ``axis``, a power of two; 1 when not contiguous."""
     if access.strides[axis] != 1:
         return 1
     others = [s for i, s in enumerate(access.strides) if i != axis and extents[i] > 1]

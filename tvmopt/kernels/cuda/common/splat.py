@@ -1,14 +1,14 @@
-"""Vectors that hold one value over and over, in the forms that TVM writes right for CUDA.
+"""Rewrite broadcasts (splats) that TVM's CUDA code generator emits wrongly.
 
-CUDA has vectors of four words at most, so that TVM keeps sixteen bytes in four words, and eight
-floats in four words of 64 bits; but the code that it makes for one value over and over names it as
-often as there are elements, ``make_int4(-128, ... sixteen times)``, which does not compile.
+CUDA vectors have at most four components. TVM keeps 16 bytes in four 32-bit words and eight floats
+in four 64-bit words. But its code for a broadcast repeats the value for every element,
+``make_int4(-128, ... sixteen times)``, which does not compile.
 
-before -> after, for sixteen bytes and for eight floats::
+Before -> after, for 16 bytes and for eight floats::
 
     Broadcast(int8(-128), 16)     reinterpret("int8x16", Broadcast(int32(0x80808080), 4))
     Broadcast(x, 8)               reinterpret("float32x8", Broadcast(twice, 4)),
-                                  where twice has the bits of x in either half
+                                  where both halves of twice have the bits of x
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORDS = ("float32", "int32", "uint32")
 
 
 def write_splats(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite every TensorIR function of a module whose loops have become vectors."""
+    """Rewrite every PrimFunc of a module, after vectorisation."""
     updates = {}
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
@@ -37,9 +37,10 @@ def write_splats(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _packed(vector: tirx.Broadcast) -> ir.Expr:
+    """Return the broadcast in words, if TVM would emit ``vector`` wrongly."""
     value, lanes = vector.value, int(vector.lanes)
     dtype = str(value.ty.dtype)
-    if dtype in BYTE_INTEGERS and lanes in (8, 16):  # of four, TVM writes the word itself
+    if dtype in BYTE_INTEGERS and lanes in (8, 16):  # for four lanes TVM emits the word itself
         packed = tirx.Broadcast(_word(value), lanes // 4)
     elif dtype in _WORDS and lanes in (6, 8):
         packed = tirx.Broadcast(_twice(value), lanes // 2)
@@ -49,7 +50,7 @@ def _packed(vector: tirx.Broadcast) -> ir.Expr:
 
 
 def _word(byte: ir.Expr) -> ir.Expr:
-    """A byte four times, as int32."""
+    """Return an int32 with the byte in all four bytes."""
     if isinstance(byte, tirx.IntImm):
         bits = bytes([int(byte.value) % 256]) * 4
         return tirx.const(int.from_bytes(bits, "little", signed=True), "int32")
@@ -58,8 +59,8 @@ def _word(byte: ir.Expr) -> ir.Expr:
 
 
 def _twice(word: ir.Expr) -> ir.Expr:
-    """A value of 32 bits in both halves of 64."""
-    if isinstance(word, tirx.FloatImm | tirx.IntImm):  # a number has no address to read bits from
+    """Return a 64-bit integer with the 32-bit value in both halves."""
+    if isinstance(word, tirx.FloatImm | tirx.IntImm):  # reinterpret needs an addressable value
         kind = "<f" if isinstance(word, tirx.FloatImm) else "<I"
         number = word.value if kind == "<f" else int(word.value) % 2**32
         twice = struct.pack(kind, number) * 2

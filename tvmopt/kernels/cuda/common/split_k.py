@@ -1,4 +1,4 @@
-"""A long reduction divided into parts that run side by side, and the kernel that sums them."""
+"""Split-K through workspace: rfactor the reduction, and schedule the split-K reduction kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvmopt.kernels.cuda.common.inlining import inline_forward, inline_other_pro
 
 
 def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, parts: int) -> tuple[SBlockRV, SBlockRV]:
-    """Divide the reduction into ``parts`` products of their own, and a sum of them.
+    """Split the K loop into ``parts`` partial GEMMs and a reduction of their results.
 
     Before -> after::
 
@@ -22,11 +22,11 @@ def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, parts: int) -> tuple[
 
     Args:
         sch: The schedule.
-        anchor: The product, of loops ``s, i, j, k``; ``parts`` divides the extent of ``k``.
-        parts: How many, at least 2.
+        anchor: The GEMM block, with loops ``s, i, j, k``; ``parts`` divides the extent of ``k``.
+        parts: Split-K factor, at least 2.
 
     Returns:
-        The block of the parts, of loops ``p, s, i, j, k``, and that of their sum.
+        The block of the partial GEMMs, with loops ``p, s, i, j, k``, and the reduction block.
     """
     *others, k = sch.get_loops(anchor)
     part, rest = sch.split(k, [parts, None])
@@ -35,12 +35,12 @@ def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, parts: int) -> tuple[
 
 
 def finish_parts(sch: s_tir.Schedule, total: SBlockRV, vector: int, threads: int = 256) -> None:
-    """Schedule the sum of the parts, with everything that follows it, as a kernel of its own.
+    """Schedule the split-K reduction with its epilogue as a kernel of its own.
 
     Args:
         sch: The schedule.
-        total: The block that sums them.
-        vector: Elements that a thread finishes at once.
+        total: The reduction block.
+        vector: Output elements of a thread.
         threads: Threads of a block.
     """
     while True:
@@ -76,7 +76,7 @@ def finish_parts(sch: s_tir.Schedule, total: SBlockRV, vector: int, threads: int
     last = [loop for loop, is_reduced in zip(loops, reduced, strict=True) if not is_reduced][-1]
     sch.reorder(part, last)
     if vector > 1:
-        # Before the sums are set to zero apart: after that TVM proves no loop of them parallel.
+        # Before decompose_reduction: after it, TVM proves no loop of the block parallel.
         sch.vectorize(inner)
         sch.vectorize(last)
     init = sch.decompose_reduction(total, part)
@@ -85,14 +85,14 @@ def finish_parts(sch: s_tir.Schedule, total: SBlockRV, vector: int, threads: int
 
 
 def _divisor(number: int, most: int) -> int:
-    """The largest divisor of ``number`` that is at most ``most``."""
+    """Return the largest divisor of ``number`` that is at most ``most``."""
     return max(d for d in range(1, max(1, most) + 1) if number % d == 0)
 
 
 def _share(number: int, most: int) -> int:
-    """Of ``number`` elements those that the threads of a block take, ``most`` of them at most.
+    """Return how many of ``number`` elements a block's threads take, at most ``most``.
 
-    A divisor where there is one of some size: what does not divide must be guarded.
+    It is a divisor if there is one of some size: other tile sizes need bounds checks.
     """
     divisor = _divisor(number, most)
     return divisor if divisor * 4 >= min(number, most) else min(number, most)

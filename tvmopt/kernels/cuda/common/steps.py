@@ -1,4 +1,4 @@
-"""Steps that several GPU templates share: inline, move data by vectors, deal loops to threads."""
+"""Schedule steps that GPU templates share: inlining, vector loads and stores, thread binding."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from tvmopt.kernels.analysis import (
     substitute,
 )
 
-#: Bytes of the widest vector that TVM can write in CUDA, of any type of elements.
+#: Bytes of the widest vector that TVM can generate in CUDA, for any dtype.
 WIDEST_VECTOR = 32
-# Bytes of the widest vector of elements of one or two bytes, and most conditions in a vector that
-# is computed with.
+# Bytes of the widest vector of 1- and 2-byte elements; most lanes of a bool vector in arithmetic.
 _WIDEST_NARROW, _MOST_BOOLS = 16, 4
-# Expressions in a block from which on nothing that is read twice is inlined into it.
+# Expressions in a block from which on a producer with several uses is not inlined.
 _MAX_INLINED_SIZE = 300
 
 
 def inline_all(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
-    """Inline every block without reduction that is no output into its consumers.
+    """Inline every block that is neither a reduction nor an output into its consumers.
 
-    What is read several times is computed several times: registers and arithmetic cost less than
-    memory here. A block stays where TVM refuses, where the expression would grow without bound, or
+    A producer with several uses is recomputed: registers and arithmetic cost less than memory here.
+    A block stays where TVM rejects inlining, where the expression would grow without bound, or
     where ``kept`` names it.
     """
-    # A second time, because an expression may be short once the indices of reshapes are simplified.
+    # Twice, because an expression may be short once the indices of reshapes are simplified.
     for _ in range(2):
         _inline_once(sch, kept)
         for block in leaf_blocks(sch):
@@ -44,6 +43,7 @@ def inline_all(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
 
 
 def _inline_once(sch: s_tir.Schedule, kept: Collection[str]) -> None:
+    """Inline each block once, in program order."""
     stay = {sch.get(b).name_hint for b in sch.get_output_blocks("root")} | set(kept)
     for block in leaf_blocks(sch):
         if sch.get(block).name_hint in stay:
@@ -64,12 +64,12 @@ def _inline_once(sch: s_tir.Schedule, kept: Collection[str]) -> None:
 
 
 def _simplify(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Simplify the indices of ``block`` where a reshape was inlined.
+    """Simplify the indices of ``block`` after a reshape was inlined.
 
-    Where one index is written in two ways, TVM does not see that they are one, and gives each
-    thread registers for all that lies between.
+    TVM does not recognise two forms of one index as equal, and then allocates thread-local
+    registers for the whole range between them.
 
-    Before -> after, of 32 images::
+    Before -> after, for 32 images::
 
         Y[i, j, k] = X[((j * 32 + k) // 384 + i) % 32, (j * 32 + k) % 384]
         Y[i, j, k] = X[i, j * 32 + k]
@@ -83,14 +83,14 @@ def _simplify(sch: s_tir.Schedule, block: SBlockRV) -> None:
 
     tvm_ffi.structural_walk(sch.get(block).body, (ir.TensorLoad, on_load), order="post")
     if divisions:
-        # The same axes again: what TVM writes anew it simplifies, knowing how long each is.
+        # An identity map: TVM rewrites the indices and simplifies them with the axes' extents.
         sch.transform_block_layout(block, index_map(sch, block, lambda *axes: list(axes)))
 
 
 def inlined_passes(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockRV]] | None:
-    """A schedule of ``func`` with all inlined that can be, and the blocks that are left.
+    """Return a schedule of ``func`` with everything inlined, and the remaining blocks.
 
-    None where there is a reduction.
+    None where ``func`` has a reduction.
     """
     sch = s_tir.Schedule(IRModule({"main": func}))
     if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
@@ -100,7 +100,7 @@ def inlined_passes(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockRV]]
 
 
 def one_pass(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | None:
-    """As :func:`inlined_passes`, with the one block that is left; None where there are several."""
+    """Like :func:`inlined_passes`, with the single remaining block; None where several remain."""
     found = inlined_passes(func)
     if found is None or len(found[1]) != 1:
         return None
@@ -109,16 +109,16 @@ def one_pass(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | None:
 
 
 def output_block(sch: s_tir.Schedule) -> SBlockRV | None:
-    """The block that writes the only result; None when there are several."""
+    """Return the block that writes the only output; None when there are several outputs."""
     blocks = sch.get_output_blocks("root")
     return blocks[0] if len(blocks) == 1 else None
 
 
 def one_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, BlockFacts, SBlockRV] | None:
-    """A schedule with all inlined, facts of its only reduction, the block that stores the result.
+    """Return an inlined schedule, the facts of its only reduction, and the output block.
 
-    None where there are several reductions, or more than one block after it, or one that is not of
-    the same elements.
+    None where there are several reductions, several blocks after it, or an epilogue of another
+    shape than the reduction's output.
     """
     sch = s_tir.Schedule(IRModule({"main": func}))
     inline_all(sch)
@@ -134,10 +134,10 @@ def one_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, BlockFacts, SBlo
 
 
 def extent(sch: s_tir.Schedule, loop: LoopRV) -> int:
-    """Steps of ``loop``.
+    """Return the extent of ``loop``.
 
     Raises:
-        ScheduleError: When TVM cannot tell; a template must not go on then.
+        ScheduleError: When it is not constant; the template does not apply then.
     """
     steps = sch.get(loop).extent
     if not isinstance(steps, tirx.IntImm):
@@ -146,20 +146,20 @@ def extent(sch: s_tir.Schedule, loop: LoopRV) -> int:
 
 
 def fuse_all(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> LoopRV:
-    """One loop of several adjacent ones."""
+    """Fuse adjacent loops."""
     return sch.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
 def widest(facts: BlockFacts) -> int:
-    """Bytes of the widest element that the block reads or writes."""
+    """Return the bytes of the widest element that the block reads or writes."""
     buffers = [facts.write.buffer, *(r.buffer for r in facts.reads)]
     return max(int(b.dtype.itemsize) for b in buffers)
 
 
 def most_lanes(dtype: object) -> int:
-    """Elements of ``dtype`` in memory that TVM moves at once in CUDA, at most; a power of two.
+    """Return the most elements of ``dtype`` in a vector load or store of TVM; a power of two.
 
-    Of conditions it is one: TVM writes a vector of four as ``ushort4``, which is eight bytes.
+    It is 1 for bool: TVM generates ``ushort4``, 8 bytes, for a vector of four.
     """
     if str(dtype) == "bool":
         return 1
@@ -168,28 +168,28 @@ def most_lanes(dtype: object) -> int:
 
 
 def lanes_of(sch: s_tir.Schedule, block: SBlockRV) -> int:
-    """Lanes that a vectorised loop around ``block`` may have, as far as types go."""
+    """Return the most lanes of a vectorised loop around ``block``, as far as dtypes limit them."""
     facts = block_facts(sch, block)
     lanes = min(most_lanes(a.buffer.dtype) for a in (facts.write, *facts.reads))
 
     def on_expr(expr: ir.Expr) -> None:
         nonlocal lanes
         if str(getattr(expr.ty, "dtype", "")) == "bool" and _loads(expr):
-            lanes = min(lanes, _MOST_BOOLS)  # what depends on indices only is one for all lanes
+            lanes = min(lanes, _MOST_BOOLS)  # a bool of indices only is the same in all lanes
 
     tvm_ffi.structural_walk(sch.get(block).body, (ir.Expr, on_expr), order="post")
     return lanes
 
 
 def _loads(expr: ir.Expr) -> bool:
-    """Whether ``expr`` depends on memory."""
+    """Whether ``expr`` loads from memory."""
     found: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append), order="post")
     return bool(found)
 
 
 def moves_by_vectors(facts: BlockFacts, access: Access, inner: int, vector: int) -> bool:
-    """Whether ``vector`` steps of axis ``inner`` are one aligned piece of a buffer's last axis."""
+    """Whether ``vector`` steps of axis ``inner`` are one aligned vector of a buffer's last axis."""
     if vector == 1 or access.strides[inner] != 1 or not len(access.buffer.shape):
         return False
     if vector > most_lanes(access.buffer.dtype):
@@ -203,7 +203,7 @@ def moves_by_vectors(facts: BlockFacts, access: Access, inner: int, vector: int)
 
 
 def starts_aligned(facts: BlockFacts, access: Access, vector: int) -> bool:
-    """Whether the first element of ``access`` is a multiple of ``vector`` from the buffer's."""
+    """Whether the first element of ``access`` has an offset that is a multiple of ``vector``."""
     zeros = {a.var: tirx.IntImm(str(a.var.ty.dtype), 0) for a in facts.axes}
     start = substitute(access.offset, zeros)
     start = sym.Analyzer().simplify(start)
@@ -213,9 +213,9 @@ def starts_aligned(facts: BlockFacts, access: Access, vector: int) -> bool:
 def split_prefix(
     sch: s_tir.Schedule, loops: Sequence[LoopRV], count: int
 ) -> tuple[list[LoopRV], list[LoopRV]] | None:
-    """Divide nested loops into outer ones of ``count`` steps together and the rest.
+    """Divide nested loops into outer loops of ``count`` iterations in total, and the rest.
 
-    A loop across the boundary is split where that goes up; None where it does not.
+    A loop across the boundary is split where that divides evenly; None where it does not.
     """
     outer: list[LoopRV] = []
     have = 1
@@ -238,10 +238,10 @@ def split_prefix(
 def split_vector(
     sch: s_tir.Schedule, loops: Sequence[LoopRV], vector: int
 ) -> tuple[LoopRV, LoopRV]:
-    """One loop over vectors, and one of ``vector`` steps within it.
+    """Return a fused loop over vectors, and a loop over the ``vector`` lanes within it.
 
-    The last loop of more than one step is split, so that a vector stays within its axis; its steps
-    must be a multiple of ``vector``.
+    The last loop of more than one iteration is split, so that a vector stays within its axis; its
+    extent must be a multiple of ``vector``.
     """
     place = max((n for n, loop in enumerate(loops) if extent(sch, loop) > 1), default=0)
     inner = fuse_all(sch, loops[place:])
@@ -250,10 +250,10 @@ def split_vector(
 
 
 def split_threads(sch: s_tir.Schedule, loop: LoopRV, threads: int) -> tuple[LoopRV, LoopRV]:
-    """Loops over thread blocks and over up to ``threads`` threads of each.
+    """Split ``loop`` into thread blocks of up to ``threads`` threads.
 
-    One thread does what is a single step: its index is a constant, so that nothing would keep
-    further threads from storing as well what they have not computed.
+    A loop of one iteration gets one thread: its index is a constant, so no bounds check would keep
+    further threads from storing what they have not computed.
     """
     outer, inner = sch.split(loop, [None, threads if extent(sch, loop) > 1 else 1])
     return outer, inner
@@ -262,7 +262,7 @@ def split_threads(sch: s_tir.Schedule, loop: LoopRV, threads: int) -> tuple[Loop
 def index_map(
     sch: s_tir.Schedule, block: SBlockRV, how: Callable[..., Sequence[ir.Expr]]
 ) -> tirx.IndexMap:
-    """The map ``how`` of the axes of ``block``, of the type that its indices have."""
+    """Return the index map ``how`` over the axes of ``block``, in their index dtype."""
     axes = sch.get(block).iter_vars
     return tirx.IndexMap.from_func(
         how, ndim=len(axes), index_dtype=str(axes[0].var.ty.dtype) if len(axes) else "int64"
@@ -270,7 +270,7 @@ def index_map(
 
 
 def in_pieces(sch: s_tir.Schedule, block: SBlockRV, axis: int, vector: int) -> tirx.IndexMap:
-    """The map that has ``axis`` of ``block`` last, in pieces of ``vector``; -1 is the last axis."""
+    """Return the map that moves ``axis`` of ``block`` last, split by ``vector``; -1 is the last."""
 
     def pieces(*indices: tirx.Var) -> list[ir.Expr]:
         others = [index for place, index in enumerate(indices) if place != axis % len(indices)]
@@ -280,15 +280,15 @@ def in_pieces(sch: s_tir.Schedule, block: SBlockRV, axis: int, vector: int) -> t
 
 
 def cache_reads(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) -> list[SBlockRV]:
-    """Have ``block`` read registers that are loaded in pieces of ``vector`` elements.
+    """Make ``block`` read from registers that are loaded in vectors of ``vector`` elements.
 
-    Call this while the block and those who write what it reads still have nests of their own;
-    :func:`load_at` then puts the loads to their place.
+    Call this while the block and its producers still have loop nests of their own; then
+    :func:`load_at` moves the loads to their place.
 
     Args:
         sch: The schedule.
         block: The block.
-        inner: Index of the axis that the pieces lie along.
+        inner: Index of the axis along which the vectors lie.
         vector: Elements of a load.
 
     Returns:
@@ -321,17 +321,17 @@ def cache_reads(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) -
 
 
 def load_at(sch: s_tir.Schedule, copies: Sequence[SBlockRV], loop: LoopRV) -> None:
-    """Load within ``loop`` what :func:`cache_reads` made, by vectors."""
+    """Move the loads of :func:`cache_reads` into ``loop``, vectorised."""
     for copy in copies:
         sch.compute_at(copy, loop, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(copy)[-1])
 
 
 def cache_result(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> SBlockRV:
-    """Have ``block`` write registers, which are stored in pieces of ``vector`` elements.
+    """Make ``block`` write to registers, which are stored in vectors of ``vector`` elements.
 
-    Call this while the block has a nest of its own; :func:`store_at` puts the stores to their
-    place.
+    Call this while the block has a loop nest of its own; then :func:`store_at` moves the stores to
+    their place.
 
     Returns:
         The block that stores.
@@ -344,10 +344,10 @@ def cache_result(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> SBlockRV:
 
 
 def cache_result_along(sch: s_tir.Schedule, block: SBlockRV, axis: int, vector: int) -> SBlockRV:
-    """As :func:`cache_result`, of registers that lie as the axes of ``block`` do, ``axis`` last.
+    """Like :func:`cache_result`, with registers laid out as the axes of ``block``, ``axis`` last.
 
-    For blocks whose axes are other ones than the result's: what a thread has of a result in four
-    dimensions, at indices that are quotients, TVM would not know for a few numbers.
+    For blocks with other axes than their output. For a 4-D output indexed by quotients, TVM would
+    not find that a thread needs only a few elements.
     """
     divided = in_pieces(sch, block, axis, vector)
     copy = sch.reindex_cache_write(block, 0, "local", divided)
@@ -356,7 +356,7 @@ def cache_result_along(sch: s_tir.Schedule, block: SBlockRV, axis: int, vector: 
 
 
 def store_at(sch: s_tir.Schedule, copy: SBlockRV, loop: LoopRV) -> None:
-    """Store within ``loop`` what :func:`cache_result` made, by vectors."""
+    """Move the stores of :func:`cache_result` into ``loop``, vectorised."""
     sch.reverse_compute_at(copy, loop, preserve_unit_loops=True)
     sch.vectorize(sch.get_loops(copy)[-1])
 
@@ -366,10 +366,10 @@ def _equal(a: ir.Expr, b: ir.Expr) -> bool:
 
 
 def with_epilogue(sch: s_tir.Schedule, block: SBlockRV) -> SBlockRV:
-    """The block that stores what the sums of ``block`` become; a copy is made where none does.
+    """Return the epilogue block of the reduction ``block``; a copy is made where there is none.
 
-    Sums are then in registers. Make it while loops are whole: once a loop is split, TVM takes the
-    steps past its end for elements.
+    The accumulators are then in registers. Call this while loops are whole: once a loop is split,
+    TVM takes iterations past its end for elements.
     """
     consumers = sch.get_consumers(block)
     if consumers:
@@ -379,15 +379,15 @@ def with_epilogue(sch: s_tir.Schedule, block: SBlockRV) -> SBlockRV:
 
 
 def spatial_extent(facts: BlockFacts) -> int:
-    """Elements of the result."""
+    """Return the number of output elements."""
     return math.prod(a.extent for a in facts.axes if not a.reduce)
 
 
 def unrolled(sch: s_tir.Schedule, loop: LoopRV, count: int) -> LoopRV:
-    """Unroll ``loop`` by ``count``, where that divides its steps, or wholly where it has fewer.
+    """Unroll ``loop`` by ``count`` if that divides its extent, or fully if it is shorter.
 
     Returns:
-        The loop that is unrolled; ``loop`` itself where none is.
+        The unrolled loop; ``loop`` itself where nothing is unrolled.
     """
     steps = extent(sch, loop)
     if count < 2 or steps == 1 or (steps > count and steps % count):
@@ -399,9 +399,9 @@ def unrolled(sch: s_tir.Schedule, loop: LoopRV, count: int) -> LoopRV:
 
 
 def init_before(sch: s_tir.Schedule, block: SBlockRV, loop: LoopRV) -> None:
-    """Set the sums of ``block`` to what they start from before ``loop``, not at its first step.
+    """Initialise the accumulators of ``block`` before ``loop``, not in its first iteration.
 
-    A block whose init is apart is no reduction to TVM any more: do this last.
+    Do this last: after ``decompose_reduction``, the block is no reduction to TVM any more.
     """
     place = next(
         n for n, other in enumerate(sch.get_loops(block)) if sch.get(other).same_as(sch.get(loop))

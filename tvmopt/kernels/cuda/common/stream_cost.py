@@ -1,4 +1,4 @@
-"""How long a kernel takes that moves memory: traffic, what is in flight, instructions, waves."""
+"""Cost model of memory-bound kernels: traffic, bytes in flight, instruction issue, waves."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import math
 
 from tvmopt.device.cuda import CudaArch
 
-#: Cycles from a launch to the first instruction, and back from the last one to the next launch.
+#: Cycles from a launch to the first instruction plus from the last one to the next launch.
 LAUNCH = 2500.0
-# Cycles until data arrives: from device memory under load, and from L2.
+# Latency in cycles: of DRAM under load, and of L2.
 _FAR = 900.0
 _NEAR = 300.0
-# The part of the bandwidth that a stream of reads, and of writes, gets at best.
+# Share of the bandwidth that a stream of reads and writes reaches at best.
 _REACHED = 0.92
-# Bytes a cycle that one multiprocessor takes from L2 at most.
+# Most L2 bandwidth of one SM, in bytes a cycle.
 _PORT = 64.0
-# The part of L1 that rows stay in until they are read once more.
+# Share of L1 in which rows stay until they are read again.
 _CACHE = 0.75
-# The part of the issue slots that is used at best.
+# Share of the issue slots that is used at best.
 _ISSUE = 0.8
-# Cycles from one instruction of a warp to its next, whatever else there is to do.
+# Cycles between two instructions of one warp, without contention.
 _ALONE = 2.5
-# The part of the shorter of memory and issue that the longer does not hide, and what is added to
-# it where threads wait once for all that they compute.
+# Share of the shorter of memory and issue time that the longer one does not hide; more of it where
+# threads wait only once for all that they compute.
 _APART, _ONCE = 0.2, 0.6
-# Cycles between two blocks of two warps or fewer that one multiprocessor starts; larger ones were
-# not seen to wait for each other.
+# Cycles between two launches of blocks with two warps or fewer on one SM; larger blocks were not
+# seen to wait for each other.
 _BLOCK = 170.0
 
 
@@ -38,14 +38,14 @@ class Stream:
         blocks: Thread blocks.
         threads: Threads of a block.
         moved: Bytes that are read or written for the first time.
-        again: Bytes that are read once more.
-        kept: Bytes that a block reads once more some time after; from L2 if the blocks of one
-            multiprocessor have more of them together than its L1 cache holds.
-        flight: Bytes that a thread waits for at once.
-        instructions: Instructions of one thread, all in all.
-        chain: Cycles that a block spends waiting on itself (barriers, shuffles, dependent steps).
-        rounds: How often a thread waits for memory, one after the other.
-        lines: Lines of 128 bytes that the loads and stores of a warp touch, all in all.
+        again: Bytes that are read again.
+        kept: Bytes that a block reads again some time later; from L2 if the blocks of one SM have
+            more of them together than its L1 holds.
+        flight: Bytes in flight of a thread.
+        instructions: Instructions of a thread, in total.
+        chain: Cycles that a block waits for itself (barriers, shuffles, dependent steps).
+        rounds: Number of dependent waits of a thread for memory.
+        lines: 128-byte lines that the loads and stores of a warp touch, in total.
         registers: 32-bit registers of a thread.
         smem: Shared memory of a block, in bytes.
     """
@@ -64,7 +64,7 @@ class Stream:
     smem: int = 0
 
     def resident(self, arch: CudaArch) -> int:
-        """Blocks that one multiprocessor holds at once."""
+        """Return the resident blocks of an SM (occupancy)."""
         warps = math.ceil(self.threads / arch.warp) * arch.warp
         most = min(arch.blocks_sm, arch.threads_sm // warps)
         most = min(most, arch.registers_sm // (warps * max(16, self.registers)))
@@ -73,7 +73,7 @@ class Stream:
         return max(most, 0)
 
     def parts(self, arch: CudaArch) -> tuple[float, ...]:
-        """Cycles of memory, cached reads, issue and waiting, and waves; infinite if none fits."""
+        """Return cycles of memory, cached reads, issue, waits; waves. ``(inf,)`` if none fit."""
         resident = self.resident(arch)
         if not resident:
             return (math.inf,)
@@ -90,7 +90,7 @@ class Stream:
             memory += self.again / (arch.l2_bytes_cycle * _REACHED)
             cached = 0.0
         warps = math.ceil(self.threads / arch.warp)
-        # The busiest multiprocessor issues for whole blocks.
+        # The busiest SM issues for whole blocks.
         busiest = math.ceil(self.blocks / arch.sms)
         issue = busiest * warps * self.instructions / (arch.partitions * _ISSUE)
         issue = max(issue, busiest * _BLOCK / max(1.0, warps / 2.0), busiest * warps * self.lines)
@@ -100,13 +100,13 @@ class Stream:
         return memory, cached, issue, wait, float(waves)
 
     def cycles(self, arch: CudaArch) -> float:
-        """Cycles from the launch of this kernel to that of the next."""
+        """Return the cycles from the launch of this kernel to the launch of the next."""
         found = self.parts(arch)
         if len(found) == 1:
             return math.inf
         memory, cached, issue, wait, waves = found
-        # The first wave's wait is seen in full; those of later waves hide behind other blocks.
+        # Only the first wave's wait is exposed; later ones hide behind other blocks.
         tail = wait * (1.0 + 0.15 * (waves - 1.0))
-        # What all threads load at once, and compute after, does not overlap.
+        # If all threads load at once and compute afterwards, the two do not overlap.
         apart = _APART + _ONCE / (waves * max(1.0, self.rounds))
         return LAUNCH + max(memory, issue, cached) + apart * min(memory, issue) + tail

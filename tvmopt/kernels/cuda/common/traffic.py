@@ -1,4 +1,4 @@
-"""Bytes that blocks and buffers move."""
+"""Compulsory memory traffic of blocks, and sizes of buffers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvmopt.kernels.analysis import BlockFacts
 
 
 def traffic(facts: BlockFacts) -> float:
-    """Bytes that a block reads and writes, each element once."""
+    """Return the bytes that a block reads and writes when each element moves once."""
     work = math.prod(a.extent for a in facts.axes)
     seen: list[tuple[object, int]] = []
     total = facts.stores * size_of(facts.write.buffer)
@@ -24,5 +24,5 @@ def traffic(facts: BlockFacts) -> float:
 
 
 def size_of(buffer: tirx.Buffer) -> int:
-    """Bytes of a buffer."""
+    """Return the bytes of a buffer."""
     return math.prod(int(e) for e in buffer.shape) * int(buffer.dtype.itemsize)

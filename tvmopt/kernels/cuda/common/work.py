@@ -1,4 +1,4 @@
-"""How much arithmetic one element of a block is, in instructions."""
+"""Count the arithmetic instructions of one block iteration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tvm import ir, s_tir, tirx
 
 from tvmopt.kernels.cpu.intrinsics.calls import called
 
-# Instructions of a call; of others, and of a division, many.
+# Instructions of a call, by name; of any other call, and of a division.
 _CALLS = {
     "exp": 5.0, "exp2": 3.0, "log": 5.0, "sqrt": 4.0, "rsqrt": 3.0, "fabs": 1.0, "abs": 1.0,
     "sigmoid": 12.0, "tanh": 10.0, "erf": 20.0, "if_then_else": 3.0, "round": 2.0, "floor": 2.0,
@@ -17,14 +17,14 @@ _OTHER, _DIVISION = 12.0, 8.0
 _SIMPLE = (
     tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.Cast, tirx.Select,
 )  # fmt: skip
-# A reduction of several values at once, as argmax, compares and chooses.
+# A reduction of several values at once, such as argmax, compares and selects.
 _STATEMENT = 1.0
 
 
 def float_work(sch: s_tir.Schedule, name: str) -> float:
-    """Instructions of one iteration of the block ``name``, without its loads and its indices.
+    """Return the instructions of one iteration of block ``name``, without loads and indices.
 
-    A walk over the block: ask once a function, not once a configuration.
+    It walks the block: call it once a function, not once a configuration.
     """
     total = 0.0
 

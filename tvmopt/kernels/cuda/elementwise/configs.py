@@ -1,4 +1,4 @@
-"""Configurations of the elementwise template, and of the transpose."""
+"""Enumerate configurations of elementwise, copy and transpose, ranked by predicted cycles."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tvmopt.kernels.cuda.elementwise.transpose import prepare_transpose
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.ranked import Ranked
 
-# Instructions of a thread besides those of its elements: indices, and the launch of it.
+# Instructions of a thread besides its elements: indices and launch.
 _PROLOGUE = 25.0
-# What each doubling of a thread's bytes beyond 16 adds to the time of device memory, and what
-# blocks of fewer threads than there can be add.
+# Relative DRAM time that each doubling of a thread's bytes beyond 16 adds; and that blocks of fewer
+# than the most threads add.
 _SCATTER, _FEW = 0.03, 0.004
-# Cycles that larger blocks, and fewer or more vectors than two, take longer in small copies; and
-# what a plain copy takes of another kernel's time.
+# Extra cycles of small copies for each doubling of the block, and for each vector more or less than
+# two; time of a plain copy relative to another kernel.
 _LATER, _PLAIN = 120.0, 0.95
-# Turns that lanes of a warp take, on average, at an access to a tile in shared memory.
+# Mean bank-conflict degree of accesses to a shared-memory tile.
 _SHARED_WAYS = 1.5
 
 
 def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Configurations of ``gpu_elementwise`` for ``func``, best first; none with a reduction."""
+    """Return the ``gpu_elementwise`` configurations, fastest first; none with a reduction."""
     found = inlined_passes(func)
     if found is None:
         return []
@@ -64,7 +64,7 @@ def elementwise_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHi
 
 
 def _ways(sch: s_tir.Schedule, facts: BlockFacts, inner: int, vector: int) -> set[int]:
-    """Values of the option ``direct`` that make a difference, for vectors of this length."""
+    """Return the values of option ``direct`` that make a difference for this vector length."""
     if vector == 1 or not facts.axes:
         return {1}
     block = sch.get_sblock(facts.name)
@@ -77,6 +77,7 @@ def _ways(sch: s_tir.Schedule, facts: BlockFacts, inner: int, vector: int) -> se
 def _stream(
     blocks: list[BlockFacts], hint: CudaHint, cost: float, inner: int, arch: CudaArch
 ) -> Stream:
+    """Return the cost model's view of the kernel; ``cost`` is the arithmetic of an element."""
     main = max(blocks, key=lambda facts: facts.work)
     unroll, vector = hint.option("unroll", 1), hint.vector
     each = vector * unroll
@@ -87,11 +88,11 @@ def _stream(
         whole = step == 1 and not any(main.conditional)
         loads += 2.0 if whole or step == 0 or hint.option("direct") else 2.5 * vector
         if step not in (0, 1):
-            # Every element is a line of its own; neighbours come later, if the cache still has it.
+            # Every element is in a line of its own; neighbours may hit the cache later.
             again += 32.0 * main.work
     moved = sum(traffic(facts) for facts in blocks)
     if moved > arch.l2_bytes:
-        # Device memory likes requests of one place at a time: many threads, of one vector each.
+        # DRAM prefers requests close together: many threads, one vector each.
         piece = max(1.0, each * int(main.write.buffer.dtype.itemsize) / 16.0)
         moved *= 1.0 + _SCATTER * math.log2(piece) + (0.0 if hint.thread[0] == 1024 else _FEW)
     return Stream(
@@ -107,7 +108,7 @@ def _stream(
 
 
 def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Configurations of ``gpu_copy`` for ``func``, best first; none where it is no plain copy."""
+    """Return the ``gpu_copy`` configurations, fastest first; none where it is no plain copy."""
     form = prepare_copy(func)
     if form is None:
         return []
@@ -118,7 +119,7 @@ def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint]]:
         moved, late, like = 2.0 * size, 0.0, threads
         if moved > arch.l2_bytes:
             moved *= 1.0 + _SCATTER * math.log2(each)
-        else:  # as measured: small blocks of two vectors a thread are the first to be done
+        else:  # as measured: small blocks with two vectors a thread are fastest
             late, like = _LATER * (math.log2(threads / 128.0) + abs(each - 2)), 128
         stream = Stream(
             blocks=math.ceil(form.vectors / (like * each)),
@@ -133,7 +134,7 @@ def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint]]:
 
 
 def transpose_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Configurations of ``gpu_transpose`` for ``func``, best first; none where nothing turns."""
+    """Return the ``gpu_transpose`` configurations, fastest first; none without a transpose."""
     form = prepare_transpose(func)
     if form is None:
         return []

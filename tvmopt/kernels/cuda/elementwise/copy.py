@@ -1,4 +1,4 @@
-"""Plain copies: a few vectors of 16 bytes a thread, and nothing else."""
+"""Plain copy kernel: a few 16-byte vectors a thread."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tvmopt.kernels.cuda.hint import CudaHint
 
 #: Bytes of a vector.
 VECTOR = 16
-# Shared memory that a block asks for and does not use. Blocks that ask for none took 3 to 5 %
-# longer on an H200 (2 MB, one copy after the other in a CUDA graph); why is not known.
+# Unused shared memory of a block. Blocks without any took 3 to 5 % longer on an H200 (2 MB copies,
+# one after the other in a CUDA graph); the cause is unknown.
 _UNUSED = 16
 
 _SOURCE = """
@@ -40,8 +40,8 @@ class CopyForm:
     """A function that copies one buffer.
 
     Attributes:
-        source: What is read.
-        target: What is written.
+        source: The source buffer.
+        target: The target buffer.
         vectors: Vectors of :data:`VECTOR` bytes in each.
     """
 
@@ -51,7 +51,7 @@ class CopyForm:
 
 
 def prepare_copy(func: tirx.PrimFunc) -> CopyForm | None:
-    """The form of ``func``; None unless it copies whole vectors as they come."""
+    """Return the copy form of ``func``; None unless it copies whole vectors in order."""
     found = one_pass(func)
     if found is None:
         return None
@@ -75,7 +75,7 @@ NAME = "gpu_copy"
 
 
 def emit(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
-    """The kernel of ``func``, or None unless :func:`prepare_copy` takes it.
+    """Emit the kernel of ``func``; None unless :func:`prepare_copy` takes it.
 
     Before -> after, with 2 vectors a thread::
 
@@ -108,6 +108,6 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
 
 
 def bound(var: tirx.Var, tag: str, extent: int, body: tirx.Stmt) -> tirx.Stmt:
-    """``body`` for each ``var`` below ``extent``, which are threads or blocks of a kernel."""
+    """Bind ``var`` to the thread axis ``tag`` of size ``extent`` around ``body``."""
     axis = tirx.IterVar(ir.Range(0, extent), var, tirx.IterVar.ThreadIndex, tag)
     return tirx.AttrStmt(axis, "thread_extent", tirx.const(extent, "int32"), body)

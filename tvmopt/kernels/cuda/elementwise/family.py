@@ -1,4 +1,4 @@
-"""Elementwise functions, transposes and copies on CUDA GPUs."""
+"""Kernel families: elementwise functions, transposes and copies."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tvmopt.kernels.workload import Refusal, Workload
 
 
 class CudaElementwise(MemoryBound[tirx.PrimFunc]):
-    """A few vectors of the output a thread; everything else is inlined into it."""
+    """A few vectors of the output a thread; all producers are inlined."""
 
     name = schedule.NAME
     kind = PASS
 
     def match(self, workload: Workload, arch: CudaArch) -> tirx.PrimFunc | Refusal:
-        """Return the function itself; whether it fits shows when it is ranked."""
+        """Return the function itself; ranking finds out whether it fits."""
         return workload.refusal_of_kernel or workload.func
 
     def rank(self, form: tirx.PrimFunc, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay; none where the function does not fit."""
+        """Return the configurations, fastest predicted first; none where it does not fit."""
         return elementwise_hints(form, arch)
 
     def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
@@ -45,11 +45,11 @@ class Transpose(MemoryBound[tirx.PrimFunc]):
     kind = PASS
 
     def match(self, workload: Workload, arch: CudaArch) -> tirx.PrimFunc | Refusal:
-        """Return the function itself; whether it fits shows when it is ranked."""
+        """Return the function itself; ranking finds out whether it fits."""
         return workload.refusal_of_kernel or workload.func
 
     def rank(self, form: tirx.PrimFunc, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay; none where the function does not fit."""
+        """Return the configurations, fastest predicted first; none where it does not fit."""
         return transpose_hints(form, arch)
 
     def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
@@ -64,11 +64,11 @@ class Copy(MemoryBound[tirx.PrimFunc]):
     kind = PASS
 
     def match(self, workload: Workload, arch: CudaArch) -> tirx.PrimFunc | Refusal:
-        """Return the function itself; whether it fits shows when it is ranked."""
+        """Return the function itself; ranking finds out whether it fits."""
         return workload.refusal_of_kernel or workload.func
 
     def rank(self, form: tirx.PrimFunc, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay; none where the function does not fit."""
+        """Return the configurations, fastest predicted first; none where it does not fit."""
         return copy_hints(form, arch)
 
     def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:

@@ -1,4 +1,4 @@
-"""Functions without reduction: one pass over the result, by vectors."""
+"""Elementwise functions: one vectorised pass over the output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tvmopt.kernels.cuda.common.steps import (
 )
 from tvmopt.kernels.cuda.hint import CudaHint
 
-# Elements from places apart that TVM can write as one vector.
+# Most lanes of a vector that TVM can generate from gathered elements.
 _MOST_GATHERED = 4
 
 
@@ -31,7 +31,7 @@ NAME = "gpu_elementwise"
 
 
 def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None when it holds a reduction.
+    """Schedule ``func``; None when it holds a reduction.
 
     Before -> after, with vectors of 8 and 4 of them a thread::
 
@@ -53,7 +53,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
 
 
 def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> None:
-    """Make a kernel of one root-level block without reduction."""
+    """Schedule one root-level block without reduction as a kernel."""
     facts = block_facts(sch, block)
     inner = max((i for i, a in enumerate(facts.axes) if a.extent > 1), default=0)
     work = facts.work
@@ -74,7 +74,7 @@ def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -
         pieces, lane = sch.split(fuse_all(sch, loops), [work // vector, vector])
     threads = hint.thread[0] if hint.thread else 256
     unroll = max(1, hint.option("unroll", 1))
-    if extent(sch, pieces) == 1:  # nothing tells further threads that they have no part
+    if extent(sch, pieces) == 1:  # a constant index: no bounds check would stop further threads
         threads = unroll = 1
     grid, step, thread = sch.split(pieces, [None, unroll, threads])
     sch.bind(grid, "blockIdx.x")
@@ -90,10 +90,10 @@ def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -
 
 
 def vectorizes(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) -> bool:
-    """Whether TVM makes loads, arithmetic and stores of vectors of ``vector`` steps of ``inner``.
+    """Whether TVM can vectorise the block by ``vector`` steps of axis ``inner``.
 
-    It does where each access is one aligned piece of memory, or one element for all, and no type
-    that is computed with needs more than 16 bytes a vector.
+    Each access must be one aligned vector or a broadcast, and no dtype in the arithmetic may need
+    more than 16 bytes a vector.
     """
     facts = block_facts(sch, block)
     if vector > _lanes(sch, block) or facts.conditional[inner]:
@@ -111,7 +111,7 @@ def vectorizes(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) ->
         if any(var in variables(row) for row in rows):
             scattered = True
         elif var in variables(last):
-            # Rows may be gathered, but the piece within a row must be the result's own.
+            # Rows may be gathered; within a row the access must be contiguous like the output.
             start = substitute(last, {var: tirx.IntImm(str(var.ty.dtype), 0)})
             start = sym.Analyzer().simplify(start)
             aligned = isinstance(start, tirx.IntImm) and int(start) % vector == 0
@@ -140,17 +140,17 @@ def _side_by_side(index: ir.Expr, axis: Axis, vector: int) -> bool:
 
 
 def _lanes(sch: s_tir.Schedule, block: SBlockRV) -> int:
-    """Lanes of the longest vectors that the block can be computed with."""
+    """Return the most lanes with which the block can be computed."""
     return min(lanes_of(sch, block), int(16 / itemsize(block_facts(sch, block).dtype)))
 
 
 def is_flat(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> bool:
-    """Whether every access walks memory as the result does, or stays where it is.
+    """Whether every access has the strides of the output, or is a broadcast.
 
     Args:
         sch: The schedule.
-        block: The block that accesses it.
-        vector: Steps that are done at once.
+        block: The block.
+        vector: Vector length.
     """
     facts = block_facts(sch, block)
     return (

@@ -1,4 +1,4 @@
-"""Transposes: tiles go through shared memory, so that both sides see whole lines."""
+"""Transpose through shared-memory tiles: loads and stores are both coalesced."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tvmopt.kernels.cuda.hint import CudaHint
 
 @dataclasses.dataclass
 class TransposeForm:
-    """One pass over the result that reads an input across, all inlined, axes made one.
+    """One inlined pass over the output that reads an input transposed; axes are collapsed.
 
     Attributes:
         sch: Its schedule.
         facts: Facts of its block.
-        read: The read that goes across.
+        read: The transposed read.
         source: The axis that is contiguous in ``read``.
-        target: The axis that is contiguous in the result.
+        target: The axis that is contiguous in the output.
     """
 
     sch: s_tir.Schedule
@@ -44,7 +44,7 @@ class TransposeForm:
 
 
 def prepare_transpose(func: tirx.PrimFunc) -> TransposeForm | None:
-    """The form of ``func``; None unless it turns two contiguous axes around, of one input."""
+    """Return the transpose form of ``func``; None unless exactly one input is transposed."""
     found = one_pass(func)
     if found is None:
         return None
@@ -63,7 +63,7 @@ NAME = "gpu_transpose"
 
 
 def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None unless it is one pass that turns contiguous axes around.
+    """Schedule ``func``; None unless it is one pass that transposes contiguous axes.
 
     Before -> after, with tiles of 64 x 64::
 
@@ -116,7 +116,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
 
 
 def _run(facts: BlockFacts, access: Access, axis: int) -> int:
-    """How many steps of ``axis`` are one piece of memory, from any multiple of that on."""
+    """Return the longest vector along ``axis``: contiguous and aligned at every multiple."""
     run = 16
     while run > 1 and not moves_by_vectors(facts, access, axis, run):
         run //= 2
@@ -124,7 +124,7 @@ def _run(facts: BlockFacts, access: Access, axis: int) -> int:
 
 
 def _deal(sch: s_tir.Schedule, loops: list[LoopRV], vector: int, threads: int) -> LoopRV:
-    """Deal the elements of a tile to the threads, ``vector`` at a time.
+    """Distribute the elements of a tile to the threads, ``vector`` at a time.
 
     Returns:
         The loop over the threads.
@@ -138,7 +138,7 @@ def _deal(sch: s_tir.Schedule, loops: list[LoopRV], vector: int, threads: int) -
 
 
 def _load_pieces(sch: s_tir.Schedule, tile: SBlockRV, place: int, wide: int) -> SBlockRV:
-    """Have the block that fills the tile read registers, loaded in pieces along axis ``place``."""
+    """Make the block that fills the tile read registers, loaded in vectors along axis ``place``."""
     how = in_pieces(sch, tile, place, wide)
     loads = sch.reindex_cache_read(tile, 0, "local", how)
     sch.transform_block_layout(loads, how)
@@ -146,7 +146,7 @@ def _load_pieces(sch: s_tir.Schedule, tile: SBlockRV, place: int, wide: int) -> 
 
 
 def turned(facts: BlockFacts) -> Access | None:
-    """The read that walks another axis than the write does; None unless there is just one."""
+    """Return the transposed read; None unless there is exactly one."""
     target = max((i for i, a in enumerate(facts.axes) if a.extent > 1), default=-1)
     if target < 0 or facts.write.strides[target] != 1:
         return None
@@ -161,7 +161,7 @@ def turned(facts: BlockFacts) -> Access | None:
 
 
 def _collapse(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Make one axis of adjacent ones that are one in every access."""
+    """Fuse adjacent axes that every access walks as one."""
     again = True
     while again:
         again = False
@@ -176,7 +176,7 @@ def _collapse(sch: s_tir.Schedule, block: SBlockRV) -> None:
 
 
 def _joined(place: int, size: int) -> Callable[..., list[ir.Expr]]:
-    """Axes with those at ``place`` and after it, of ``size`` steps, made one."""
+    """Return the map that fuses axis ``place`` with the next axis, of ``size`` steps."""
 
     def join(*axes: tirx.Var) -> list[ir.Expr]:
         return [*axes[:place], axes[place] * size + axes[place + 1], *axes[place + 2 :]]
@@ -185,6 +185,6 @@ def _joined(place: int, size: int) -> Callable[..., list[ir.Expr]]:
 
 
 def _follows(access: Access, place: int, size: int) -> bool:
-    """Whether a step of the axis at ``place`` is all ``size`` steps of the axis after it."""
+    """Whether a step of axis ``place`` equals all ``size`` steps of the next axis."""
     outer, inner = access.strides[place], access.strides[place + 1]
     return outer is not None and inner is not None and outer == inner * size

@@ -1,1 +1,1 @@
-"""Matrix times a vector or a few rows."""
+"""GEMV: matrix times a vector or a few rows."""

@@ -1,4 +1,4 @@
-"""Configurations of the template that multiplies a matrix by a few rows."""
+"""Enumerate configurations of the GEMV template, ranked by predicted cycles."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tvmopt.kernels.cuda.gemv.schedule import NAME, GemvForm
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.ranked import Ranked
 
-# Instructions that make one element of a packed weight, and of any other.
+# Instructions to unpack one element of a packed weight, and to convert any other.
 _UNPACK = 5.0
 _CONVERT = 1.0
 
 
 def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Configurations of ``gpu_gemv`` for ``form``, best first."""
+    """Return the ``gpu_gemv`` configurations for ``form``, fastest predicted first."""
     facts = form.facts
     rows = math.prod(facts.axes[i].extent for i in form.rows)
     batch = math.prod(facts.axes[i].extent for i in form.batch)

@@ -1,4 +1,4 @@
-"""Matrix-vector products on CUDA GPUs, or a few rows: the weight is read once."""
+"""Kernel family: GEMV, or a few rows; the weight is read once."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Gemv(MemoryBound[GemvForm]):
     kind = GEMV
 
     def match(self, workload: Workload, arch: CudaArch) -> GemvForm | Refusal:
-        """Return the function in the form that the kernel computes."""
+        """Return the GEMV form of the function."""
         if workload.refusal_of_kernel is not None:
             return workload.refusal_of_kernel
         return workload.analysed(prepare_gemv) or Refusal("not a matrix-vector product")
 
     def rank(self, form: GemvForm, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay."""
+        """Return the configurations, fastest predicted first."""
         return gemv_hints(form, arch)
 
     def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
@@ -37,5 +37,5 @@ class Gemv(MemoryBound[GemvForm]):
         return emit(func, hint)
 
     def weight(self, form: GemvForm, arch: CudaArch, found: Sequence[Found]) -> float:
-        """Return its measured share of the predicted cycles beside wgmma kernels."""
+        """Return measured over predicted cycles where wgmma competes."""
         return MEASURED_SHARE if arch.has_wgmma else 1.0

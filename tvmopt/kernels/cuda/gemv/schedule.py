@@ -1,4 +1,4 @@
-"""Matrix times a vector or a few rows: the weight is read once, as wide and as early as can be."""
+"""GEMV (matrix times a vector or a few rows): the weight is read once, in wide, early loads."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tvmopt.kernels.cuda.common.steps import (
 )
 from tvmopt.kernels.cuda.hint import CudaHint
 
-# Rows of the vector from which on the product is a matrix product.
+# Rows of the activation up to which a matmul counts as GEMV.
 MAX_ROWS = 8
 
 
 @dataclasses.dataclass
 class GemvForm:
-    """A product of a matrix and a few rows.
+    """A matmul of a weight with few rows of activation.
 
     Attributes:
-        sch: Its schedule, all inlined; the last axis of the product is reduced, and packed values
-            of one word have an axis of their own after it.
-        block: Name of the product.
-        epilogue: Name of the block that stores the result.
-        packed: Values in one word of the weight; 1 is a plain weight.
-        rows: Axes of the product that the weight has.
-        batch: Its axes that the weight has not.
-        weight: The read of the weight.
-        facts: Facts of the product.
+        sch: Its schedule, everything inlined. The last axis of the matmul is the reduction; the
+            values packed in one word have an axis of their own after it.
+        block: Name of the matmul block.
+        epilogue: Name of the block that stores the output.
+        packed: Values in one word of the weight; 1 for a plain weight.
+        rows: Axes of the matmul that index the weight.
+        batch: Spatial axes that do not index the weight.
+        weight: The access to the weight.
+        facts: Facts of the matmul block.
     """
 
     sch: s_tir.Schedule
@@ -51,7 +51,7 @@ class GemvForm:
 
 
 def prepare_gemv(func: tirx.PrimFunc) -> GemvForm | None:
-    """The form of ``func``; None unless it is a product whose reduction walks along the weight."""
+    """Return the GEMV form of ``func``; None unless the weight is contiguous along K."""
     found = one_reduction(func)
     if found is None:
         return None
@@ -91,7 +91,7 @@ NAME = "gpu_gemv"
 
 
 def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None unless :func:`prepare_gemv` takes it.
+    """Schedule ``func``; None unless :func:`prepare_gemv` takes it.
 
     Before -> after, with 32 threads a row, 4 rows a block and vectors of 8::
 
@@ -142,7 +142,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
 
 
 def _loads(sch: s_tir.Schedule, block: SBlockRV, form: GemvForm, vector: int) -> list[SBlockRV]:
-    """Have the product read registers: weights by vectors, and the few rows too."""
+    """Load weight and activations into registers, as vectors."""
     facts = block_facts(sch, block)
     weight = next(r for r in facts.reads if r.buffer.same_as(form.weight.buffer))
     copies = cache_reads(sch, block, max(i for i, s in enumerate(weight.strides) if s == 1), vector)
@@ -152,7 +152,7 @@ def _loads(sch: s_tir.Schedule, block: SBlockRV, form: GemvForm, vector: int) ->
 
 
 def _finish(sch: s_tir.Schedule, block: SBlockRV, epilogue: str) -> None:
-    """Sum the threads' parts, and do what follows."""
+    """Reduce the threads' partial sums and apply the epilogue."""
     _, place = sch.get_loops(sch.get_producers(block)[0])[:2]
     sch.reverse_compute_at(block, place, preserve_unit_loops=True)
     _, _, thread, *spatial = sch.get_loops(block)

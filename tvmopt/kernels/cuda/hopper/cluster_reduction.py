@@ -1,9 +1,11 @@
-"""Thread blocks that share the depth of one tile add up: each finishes some of its columns.
+"""Cluster split-K: reduce partial accumulators over distributed shared memory (DSMEM).
 
-Every block sends its sums of the columns that others finish straight from registers into their
-shared memory, where the thread of the same number finds them in its own order. before -> after, of
-two blocks: sums ``p0, q0`` and ``p1, q1`` of the left and the right columns -> ``p0 + p1`` in the
-first, ``q0 + q1`` in the second.
+Each thread block finishes some columns of the tile. It stores its partial sums of all other columns
+from registers into the shared memory of the block that finishes them. There the thread of the same
+index reads them in its own fragment order. Two blocks, left and right half of the columns::
+
+    block 0: p0 q0   ->   p0 + p1
+    block 1: p1 q1   ->   q0 + q1
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.kernels.cuda.hopper.config import Config
 from tvmopt.kernels.cuda.hopper.emit import const, copy, when
 
-# Neighbouring columns whose sums are in registers one after the other, and how many registers
-# a group of 64 rows has of them.
+# Columns of one 8-column block of the accumulator fragment, and a thread's registers of it for
+# 64 rows.
 _BLOCK, _REGISTERS = 8, 4
-# By the registers' type: C's, and the constraint and suffix that PTX has for it.
+# By register dtype: the CUDA type, the asm constraint and the PTX suffix.
 _KINDS = {"float32": ("float", "f", "f32"), "uint32": ("unsigned", "r", "u32")}
 _MAP = """
 __forceinline__ __device__ unsigned map_to_block(void* mine, int rank) {
@@ -38,14 +40,14 @@ __forceinline__ __device__ void send_four_{2}(unsigned to, {0} a, {0} b, {0} c, 
 
 
 class Exchange:
-    """The sums of one thread block, and where those of the others arrive.
+    """Partial accumulators of one thread block, and the buffer for the other blocks' ones.
 
     Args:
-        config: How the tile is computed.
-        sums: The registers of one thread, of float32 or uint32.
-        arriving: Shared memory of ``config.exchange_bytes``, of four-byte elements.
-        rank: The block's number in the cluster.
-        thread: The thread's, of those that multiply.
+        config: The configuration.
+        sums: Accumulator registers of a thread, float32 or uint32.
+        arriving: Shared memory of ``config.exchange_bytes``, 4-byte elements.
+        rank: Rank of the block in the cluster.
+        thread: Index of the thread among the consumers.
     """
 
     def __init__(self, config: Config, sums: Any, arriving: Any, rank: Any, thread: Any) -> None:
@@ -54,7 +56,7 @@ class Exchange:
         self._arriving, self._rank, self._thread = arriving, rank, thread
 
     def _pieces(self, rank: int) -> list[list[int]]:
-        """The registers of what ``rank`` finishes, four by four."""
+        """Return the registers of the columns that ``rank`` finishes, in groups of four."""
         c = self._config
         columns = c.columns_of(rank)
         return [
@@ -64,19 +66,19 @@ class Exchange:
         ]
 
     def _place(self, slot: Any, piece: int = 0) -> Any:
-        """Where a piece of a sender arrives; neighbouring threads' are neighbours."""
+        """Return the buffer index of one 16-byte piece of a sender; threads are contiguous."""
         c = self._config
         most = c.atoms * c.part_columns // _BLOCK
         return ((slot * most + piece) * (c.consumers * 128) + self._thread) * _REGISTERS
 
     def give(self) -> None:
-        """Send the sums of what others finish; no one may use their shared memory otherwise."""
+        """Send the partial sums that other blocks finish; their rings must be drained before."""
         kind, letter, suffix = _KINDS[self._dtype]
         source = _SEND.format(kind, letter, suffix)
         apart = self._config.consumers * 128 * _REGISTERS * 4
         for rank in range(self._config.ranks):
             with when(self._rank != rank):
-                # Whoever is before the receiver has its own number there, others one less.
+                # A receiver has no slot for itself: ranks above it move down by one.
                 slot = build.Bind(T.Select(self._rank < rank, self._rank, self._rank - 1))
                 start = build.Bind(
                     T.cuda.func_call(
@@ -98,7 +100,7 @@ class Exchange:
                     )
 
     def take(self, rank: int) -> None:
-        """Add what arrived to the sums of what this block, number ``rank``, finishes."""
+        """Add the received partial sums to the accumulators of block ``rank``."""
         found = build.alloc_local([_REGISTERS], self._dtype)
         for slot in range(self._config.ranks - 1):
             for number, registers in enumerate(self._pieces(rank)):

@@ -1,4 +1,4 @@
-"""How a Hopper kernel computes: tiles, pipeline, and the ways that its results leave."""
+"""Configuration of a Hopper kernel: tile, pipeline, cluster, split-K, epilogue store."""
 
 from __future__ import annotations
 
@@ -6,46 +6,45 @@ import dataclasses
 
 from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, GemmProblem, ceil_div
 
-#: Shared memory that one thread block may have, in bytes.
+#: Most shared memory of a thread block, in bytes.
 SHARED_BYTES = 232448
-#: 32-bit registers of a multiprocessor, and how many a thread needs besides its sums.
+#: 32-bit registers of an SM; registers of a thread besides its accumulators.
 REGISTERS = 65536
 _OTHERS = 32
-#: Thread blocks of a cluster at most.
+#: Most thread blocks of a cluster.
 MOST_TOGETHER = 8
-# Clusters that run at once, by their size, on 132 multiprocessors.
+# Clusters that are resident at once, by cluster size, on 132 SMs (one thread block an SM).
 _AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
-#: Bytes of depth in one stage: one atom of the 128-byte swizzle.
+#: Bytes of K in one pipeline stage (a K block): one atom of the 128-byte swizzle.
 DEPTH_BYTES = 128
-#: Columns that the integer instruction has; the others take every multiple of 8 up to 256.
+#: N of the integer wgmma; the others take every multiple of 8 up to 256.
 INT8_COLUMNS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224)
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """One way to run the main loop.
+    """Configuration of the main loop and the epilogue.
 
-    The *rows* of a tile are the 64-row dimension of the instruction: of C, or with ``swap`` of its
-    transpose.
+    A tile has *rows* (the M = 64 dimension of wgmma) and *columns* (the N dimension). They are rows
+    and columns of C, or with ``swap`` of its transpose.
 
     Attributes:
-        atoms: Groups of 64 rows that each consumer warpgroup computes.
-        consumers: Warpgroups that multiply, 1 to 3; one more feeds them.
+        atoms: 64-row wgmma tiles of each consumer warpgroup.
+        consumers: Consumer warpgroups, 1 to 3; one producer warpgroup more feeds them.
         columns: Columns of a tile.
-        stages: Slots of the ring in shared memory.
-        cluster: Thread blocks, one above the other, that share the loads of the columns.
-        beside: Thread blocks, one beside the other, that share the loads of the rows.
-        split: Thread blocks that share the depth of one tile.
-        apart: Whether these are no cluster but each on its own: what they add up goes through
-            memory, and a second kernel ends it.
-        swap: Whether the columns of C are the rows of the tile.
-        raster: Tiles (or clusters' tiles), one above the other, that are computed side by side.
-        persistent: Whether one thread block per multiprocessor computes many tiles in turn.
-        staged: Whether results leave through plain stores, which any width allows, in place of
-            the copy engine.
-        buffers: Chunks of 128 bytes a row of C that are on their way out, per warpgroup.
-        flight: Groups of instructions that are left in flight.
-        sms: Multiprocessors.
+        stages: Stages of the shared-memory ring.
+        cluster: Cluster size along the rows; these blocks multicast the right operand.
+        beside: Cluster size along the columns; these blocks multicast the left operand.
+        split: Split-K factor.
+        apart: Whether split-K goes through a workspace and a second kernel, not a cluster (DSMEM).
+        swap: Swap A and B: the columns of C are the rows of the tile.
+        raster: Height of a raster group, in tiles (or in the tiles of a cluster).
+        persistent: Whether the grid is one thread block an SM that loops over tiles.
+        staged: Whether the epilogue stores through shared memory with vector stores, which allow
+            any row width, instead of TMA stores.
+        buffers: Epilogue buffers of a warpgroup, each 128 bytes of a row of C wide.
+        flight: Wait depth: wgmma groups left in flight.
+        sms: SMs of the GPU.
     """
 
     atoms: int = 1
@@ -71,12 +70,12 @@ class Config:
 
     @property
     def ranks(self) -> int:
-        """Thread blocks of a cluster that share the depth of one tile."""
+        """Thread blocks of a cluster split-K; 1 without one."""
         return 1 if self.apart else self.split
 
     @property
     def sharers(self) -> int:
-        """Thread blocks of a cluster that share loads."""
+        """Thread blocks of a cluster that multicast loads to each other."""
         return self.cluster * self.beside
 
     @property
@@ -86,7 +85,7 @@ class Config:
 
     @property
     def at_once(self) -> int:
-        """Clusters that run at once, one thread block a multiprocessor."""
+        """Resident clusters, one thread block an SM."""
         if self.together == 1:
             return self.sms
         return max(1, _AT_ONCE[self.together] * self.sms // _AT_ONCE[1])
@@ -97,52 +96,52 @@ class Config:
         return (self.rows + self.columns) * DEPTH_BYTES
 
     def columns_of(self, rank: int) -> range:
-        """The columns of a tile that thread block ``rank`` of a cluster finishes and stores."""
+        """Return the tile columns that rank ``rank`` of a cluster split-K finishes and stores."""
         blocks = self.columns // 8
         return range(8 * (rank * blocks // self.ranks), 8 * ((rank + 1) * blocks // self.ranks))
 
     @property
     def part_columns(self) -> int:
-        """The most columns of a tile that one thread block finishes."""
+        """Most tile columns that one thread block finishes."""
         return 8 * ceil_div(self.columns // 8, self.ranks)
 
     @property
     def exchange_bytes(self) -> int:
-        """Shared memory in which the sums of the other thread blocks arrive, in bytes."""
+        """Shared memory for the partial sums of the other ranks, in bytes."""
         return (self.ranks - 1) * self.rows * self.part_columns * 4
 
     @property
     def pitch(self) -> int:
-        """Elements between rows of C in the staged tile; padded against bank conflicts."""
+        """Row pitch of the spilled tile in elements, padded against bank conflicts."""
         return self.rows + 4 if self.swap else self.part_columns + 8
 
     @property
     def staged_bytes(self) -> int:
-        """Shared memory of the staged tile, or the part of it that one block has, in bytes."""
+        """Shared memory of the spilled tile (this rank's columns of it), in bytes."""
         return (self.part_columns if self.swap else self.rows) * self.pitch * 4
 
     @property
     def over_ring(self) -> bool:
-        """Whether results leave from where the ring is: those of one tile, for which all is loaded.
+        """Whether the epilogue tile aliases the ring: with one tile a block, the ring is drained.
 
-        Those of sums that the copy engine stores after an exchange have room besides.
+        A cluster split-K with TMA stores has a separate epilogue tile.
         """
         return not self.persistent and (self.staged or self.ranks == 1)
 
     @property
     def sent_bytes(self) -> int:
-        """Shared memory of what is on its way out by the copy engine, in bytes."""
+        """Shared memory of the buffers for TMA stores, in bytes."""
         return self.consumers * self.buffers * self.chunk_rows * 128
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of C in one chunk that is on its way out."""
+        """Rows of C in one epilogue buffer."""
         return self.part_columns if self.swap else 64 * self.atoms
 
     def holds_all(self, out: str) -> bool:
-        """Whether all results of a tile, of type ``out``, have room of their own to leave from.
+        """Whether the epilogue buffers hold a whole tile of dtype ``out``.
 
-        Then an input of the output's shape can be loaded there ahead.
+        Then TMA can prefetch a residual of the output's shape into them.
         """
         plain = self.persistent and self.ranks == 1 and not (self.staged or self.swap)
         return plain and self.columns * BYTES[out] == 128 * self.buffers
@@ -160,16 +159,16 @@ class Config:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Registers of a thread that loads, and of one that multiplies; (0, 0): all the same."""
+        """Registers of a producer and of a consumer thread; (0, 0) without ``setmaxnreg``."""
         if self.staged:
             return 0, 0
         return {2: (40, 232), 3: (32, 160)}.get(self.consumers, (0, 0))
 
     def why_too_large(self) -> str | None:
-        """Why no multiprocessor holds it; None where one does."""
+        """Return why no SM can hold a thread block; None where one can."""
         if not (1 <= self.consumers <= 3 and self.atoms >= 1):
             return "one to three warpgroups multiply, each at least 64 rows"
-        # Of the registers that each thread begins with; the assembler gives up beyond.
+        # A thread starts with this many registers; ptxas fails if the accumulators exceed them.
         most = min(255, REGISTERS // (128 * (self.consumers + 1)))
         if self.atoms * self.columns // 2 + _OTHERS > most:
             return "the sums of a warpgroup take more registers than there are"
@@ -178,7 +177,7 @@ class Config:
         return None
 
     def why_not_any(self, dtype: str) -> str | None:
-        """Why this computes nothing of ``dtype``, whatever the problem; None where it does."""
+        """Return why this computes no problem of ``dtype``; None where it can."""
         if self.columns % 8 or not 8 <= self.columns <= 256:
             return "an instruction has 8 to 256 columns, a multiple of 8"
         if dtype == "int8" and self.columns not in INT8_COLUMNS:
@@ -190,7 +189,7 @@ class Config:
         return None
 
     def why_not(self, problem: GemmProblem) -> str | None:
-        """Why this cannot compute ``problem``; None where it can."""
+        """Return why this cannot compute ``problem``; None where it can."""
         if reason := problem.why_not:
             return reason
         if reason := self.why_not_any(problem.dtype):
@@ -215,7 +214,7 @@ class Config:
         return None if self.staged else self._why_not_sent(problem)
 
     def _why_not_sent(self, problem: GemmProblem) -> str | None:
-        """Why the copy engine cannot store results; None where it can."""
+        """Return why TMA cannot store the output; None where it can."""
         size = BYTES[problem.accumulator if self.apart else problem.out]
         if problem.n * size % 16:
             row = problem.n * size
@@ -234,6 +233,6 @@ class Config:
         return None
 
     def major(self, problem: GemmProblem) -> tuple[bool, bool]:
-        """Whether the operand of the rows, and that of the columns, is contiguous along k."""
+        """Whether the left operand (tile rows) and the right one (tile columns) are K-major."""
         a, b = problem.major
         return (b, a) if self.swap else (a, b)

@@ -1,4 +1,4 @@
-"""Configurations of the Hopper kernels, ranked by modelled cycles."""
+"""Enumerate configurations of the Hopper kernels, ranked by predicted cycles."""
 
 from __future__ import annotations
 
@@ -20,41 +20,40 @@ from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, ceil_div
 from tvmopt.kernels.cuda.hopper.tile_scheduler import RASTERS, ranked_rasters
 from tvmopt.kernels.ranked import Ranked
 
-# Rows of a tile: groups of 64 of each warpgroup, and warpgroups.
+# Tile heights: (64-row wgmma tiles of a warpgroup, consumer warpgroups).
 _ROWS = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 3))
 _COLUMNS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 208, 224, 256)
-# The same where the last tile may be nearly empty: operands change places, so that the columns are
-# the rows of C, or C has few columns.
+# Finer tile widths, where the last tile may be nearly empty: with swapped A and B (the columns are
+# the M of the problem), or for a narrow C.
 _MORE_COLUMNS = tuple(sorted({*_COLUMNS, 40, 56, 72, 88, 104, 120, 136, 152, 176, 200}))
-# Rows up to which the operands may change places; and beyond them the part of all 64-row tiles that
-# is empty from which on they may. They may, too, where only A is contiguous along the depth: the
-# rows of the other come 64 at a time.
+# Swap A and B up to this M; beyond, only if at least this fraction of the 64-row tiles is padding.
+# Also swap where only A is K-major: tiles of an MN-major right operand are multiples of 64 wide.
 _FEW, _EMPTY = 128, 0.06
-# Columns of C up to which every width of tiles is tried.
+# N up to which every tile width is tried.
 _FEW_COLUMNS = 512
-# Of how many configurations other orders of their tiles are tried, and by how much longer each but
-# the first is expected to take.
+# Number of top configurations that are tried with other rasterisation orders too; relative
+# slowdown that is predicted for each order after the first.
 _OTHER_RASTERS, _OTHER_RASTER = 2, 0.01
-# Stages from which on two groups of instructions may be left in flight.
+# Stages from which on two wgmma groups may be in flight.
 _QUEUED_FROM = 6
 _MOST_STAGES = 12
 _SPLITS = (1, 2, 3, 4, 6, 8)
-# Thread blocks, one above and one beside the other, that share loads.
+# Cluster shapes (along rows, along columns) for TMA multicast.
 _SHARING = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
-# Of the cycles of the tensor cores, those of reading from L2 that are too few to be shared.
+# Ratio of L2 to tensor-core cycles below which multicast is not tried.
 _BOUND = 0.5
-# By how much longer more sharing may be modelled to take, and still be tried.
+# Relative time up to which a configuration with more multicast is still tried.
 _NEARLY = 1.03
-# Steps of the depth that a part must have where parts are added up by a second kernel.
+# Fewest K blocks of a slice of split-K through workspace.
 _LEAST_STEPS = 4
 
 
 def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Every configuration of ``hopper_gemm`` that computes ``problem``, best first.
+    """Return all ``hopper_gemm`` configurations for ``problem``, fastest predicted first.
 
     Args:
-        problem: The product.
-        arch: The GPU; without warpgroup instructions there are none.
+        problem: The GEMM.
+        arch: The GPU; without wgmma the list is empty.
     """
     if not arch.has_wgmma or problem.why_not:
         return []
@@ -66,7 +65,7 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[Ranked[CudaHint]]:
     )  # fmt: skip
     best: dict[Config, Cost] = {}
     for config in (*plain, *_apart(problem, arch, swap)):
-        # Loads are shared where that is modelled to pay or to cost next to nothing.
+        # Keep multicast only where the model predicts a gain or nearly no loss.
         key = dataclasses.replace(config, cluster=1, beside=1, flight=1)
         before = best.get(key) if config.sharers > 1 else None
         if before is not None and before.l2 < _BOUND * before.compute:
@@ -84,9 +83,9 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[Ranked[CudaHint]]:
 def _in_order(
     problem: GemmProblem, found: Sequence[tuple[Cost, Config]], arch: CudaArch
 ) -> list[Ranked[CudaHint]]:
-    """The configurations ``found``, best first, each with an order of its tiles; some with others.
+    """Attach rasterisation orders to ``found`` (fastest first); the top ones get several.
 
-    What is larger than L2 is computed in large groups, so that all multiprocessors share more.
+    Problems larger than L2 get the largest raster groups, so that all SMs share more of L2.
     """
     far = exceeds_l2(moved_bytes(problem), arch)
     ranked = []
@@ -102,7 +101,7 @@ def _in_order(
 
 
 def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Every configuration of ``hopper_conv`` that computes ``problem``, best first."""
+    """Return all ``hopper_conv`` configurations for ``problem``, fastest predicted first."""
     if not arch.has_wgmma or problem.why_not:
         return []
     found = []
@@ -118,7 +117,7 @@ def conv_hints(problem: ConvProblem | LineProblem, arch: CudaArch) -> list[Ranke
 
 
 def _empty(rows: int) -> float:
-    """The part of the fewest 64-row tiles of ``rows`` that has none of them."""
+    """Return the padding fraction of ``rows`` in tiles of 64 rows."""
     whole = 64 * ceil_div(rows, 64)
     return (whole - rows) / whole
 
@@ -132,15 +131,15 @@ def _has_residual(problem: GemmProblem | ConvProblem | LineProblem) -> bool:
 def _configs(
     out: str, arch: CudaArch, *, swap: bool = False, fine: bool = False, whole: bool = False
 ) -> Iterator[Config]:
-    """Tiles, each with as many stages as fit, and the ways in which they leave.
+    """Yield tiles with as many stages as fit, each with every epilogue store and split-K.
 
     Args:
-        out: Type of the output.
+        out: Output dtype.
         arch: The GPU.
-        swap: Whether operands may change places.
-        fine: Whether there are so few columns that every width is tried.
-        whole: Whether there may be room for all that leaves of a tile, so that an input of the
-            output's shape can be loaded ahead.
+        swap: Whether to include swapped A and B.
+        fine: Whether to try every tile width, because N is small.
+        whole: Whether to include epilogue buffers that hold a whole tile, so that a residual can
+            be prefetched.
     """
     widths = _MORE_COLUMNS if fine else _COLUMNS
     for (atoms, consumers), columns in itertools.product(_ROWS, widths):
@@ -174,13 +173,13 @@ def _configs(
 
 
 def _shared(config: Config) -> Iterator[Config]:
-    """``config`` with each number of thread blocks that may share loads."""
+    """Yield ``config`` with each cluster shape for multicast."""
     for cluster, beside in _SHARING:
         yield dataclasses.replace(config, cluster=cluster, beside=beside)
 
 
 def _apart(problem: GemmProblem, arch: CudaArch, swap: bool) -> Iterator[Config]:
-    """Tiles so few that each one's depth is divided among thread blocks that fill the GPU."""
+    """Yield split-K through workspace, with slices that fill the GPU where tiles do not."""
     steps = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
     ways = [(columns, False) for columns in _COLUMNS]
     ways += [(columns, True) for columns in _MORE_COLUMNS if swap]
@@ -197,9 +196,9 @@ def _apart(problem: GemmProblem, arch: CudaArch, swap: bool) -> Iterator[Config]
 
 
 def _filled(config: Config) -> Iterator[Config]:
-    """``config`` with the most stages that fit.
+    """Yield ``config`` with the most stages that fit.
 
-    Thread blocks that wait for each other's loads queue one group of instructions more.
+    With multicast, thread blocks wait for each other's loads: a deeper wgmma queue hides that.
     """
     for stages in range(min(_MOST_STAGES, SHARED_BYTES // config.stage_bytes), 1, -1):
         full = dataclasses.replace(config, stages=stages)

@@ -1,11 +1,12 @@
-"""Convolutions on Hopper as products of matrices that are never written to memory.
+"""Implicit-GEMM convolution for Hopper: TMA loads of pixel boxes, wgmma, NHWC.
 
-The rows of a tile are boxes of output pixels (images x lines x columns). For each position of the
-window and each piece of the input's channels, the copy engine loads the box's pixels, moved by that
-position, with the stride as its step; what lies outside of the image is read as zero.
+M = images x height x width of the output, N = output channels, K = kernel taps x input channels.
+The rows of a tile are boxes of output pixels (images x rows x columns). For each tap and each slice
+of the input channels, TMA loads the box's pixels, shifted by the tap, with the stride as element
+stride. Out-of-bounds pixels read as zero, which is the padding.
 
-Images of few channels are copied first, as lines of pixels (:mod:`.lines`); other images, and
-weights, where the copy engine cannot address their rows (:mod:`.copies`).
+Images of few channels are packed first (:mod:`.few_channels_problem`); so are other images and
+weights whose rows TMA cannot address (:mod:`.operand_copies`).
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ def conv(
     problem: ConvProblem, config: Config, box: tuple[int, int, int] | None = None,
     name: str | None = "main", signature: Signature | None = None,
 ) -> tirx.PrimFunc:  # fmt: skip
-    """The kernel: a function of the input, the weight, the epilogue's inputs, and the output.
+    """Emit the kernel: a PrimFunc of the image, the weight, the epilogue's inputs, the output.
 
     Args:
-        problem: What to compute.
-        config: How; ``atoms * 64`` rows are one box of pixels.
-        box: Images, lines and columns of a box; the one that wastes least by default.
-        name: The function's global symbol; None for a private one.
-        signature: The function's parameters, where they are others than those.
+        problem: The convolution.
+        config: The configuration; ``atoms * 64`` rows are one pixel box.
+        box: Images, rows and columns of a box; by default the fastest by :func:`.boxes`.
+        name: Global symbol of the PrimFunc; None for a private one.
+        signature: Parameters of the PrimFunc; :func:`conv_signature` by default.
 
     Raises:
-        ConfigError: When there is no such kernel, or ``config`` does not fit.
+        ConfigError: When no kernel computes ``problem``, or ``config`` does not fit.
     """
     tiled = problem.tiled
 
@@ -58,7 +59,7 @@ def conv(
 
 
 def _copy(p: ConvProblem, parameters: Parameters) -> Parameters:
-    """Emit the copies; the parameters with these in place of what was copied."""
+    """Emit the packing kernel; return the parameters with packed operands in place."""
     copies = Copies(p.dtype)
     (kh, kw), lines = p.kernel, p.lines
     image = weight = None
@@ -97,7 +98,7 @@ def _copy(p: ConvProblem, parameters: Parameters) -> Parameters:
 
 
 def _tap(p: ConvProblem, lines: LineProblem, filled: int, item: Any) -> tuple[Any, Any]:
-    """Which element of the weight an element of the copy is, and whether there is one."""
+    """Map an element of the packed weight to its source index, and whether it is not padding."""
     kh, kw = p.kernel
     e, rest = remainder(item, lines.window), quotient(item, lines.window)
     r, o = remainder(rest, kh), quotient(rest, kh)
@@ -109,7 +110,7 @@ def _tap(p: ConvProblem, lines: LineProblem, filled: int, item: Any) -> tuple[An
 
 
 def conv_signature(problem: ConvProblem) -> Signature:
-    """The image, the weight, the epilogue's inputs, the output."""
+    """Return the default parameters: image, weight, the epilogue's inputs, output."""
     p = problem
     (kh, kw), (high, wide) = p.kernel, p.out_size
     weight = {"O": p.filters, "H": kh, "W": kw, "I": p.channels}
@@ -122,7 +123,7 @@ def conv_signature(problem: ConvProblem) -> Signature:
 
 
 def _turned_tap(p: ConvProblem, pitch: int, item: Any) -> tuple[Any, Any]:
-    """The same of a weight that is copied along the depth, with ``pitch`` channels."""
+    """Like :func:`_tap`, for a weight transposed to K-major with ``pitch`` channels."""
     taps = p.kernel[0] * p.kernel[1]
     c, rest = remainder(item, pitch), quotient(item, pitch)
     tap, o = remainder(rest, taps), quotient(rest, taps)
@@ -130,10 +131,10 @@ def _turned_tap(p: ConvProblem, pitch: int, item: Any) -> tuple[Any, Any]:
 
 
 class ConvKernel(PixelKernel):
-    """A convolution: the window's elements one after the other, and pieces of the channels.
+    """Implicit-GEMM main loop over kernel taps and slices of the input channels.
 
-    A step holds several elements of the window where pixels are of 32 or 64 bytes; where they are
-    of more than 128, pieces that are alike.
+    Pixels of 32 or 64 bytes: a K block holds several taps. Pixels of more than 128 bytes: the
+    channels are cut into equal slices.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class ConvKernel(PixelKernel):
         sh, sw = p.stride
         pixel = pitch_of(p.channels, p.dtype) * size
         wide = step // p.fold
-        # A window of one pixel: its steps are the tensor's own; else the copy engine takes them.
+        # 1 x 1 kernel: the strides are in the descriptor's tensor; otherwise element strides.
         self.steps_in_map = p.kernel == (1, 1) and not any(p.padding[:2])
         if self.steps_in_map:
             self.x_map = tensor_map(
@@ -172,7 +173,7 @@ class ConvKernel(PixelKernel):
         taps = kh * kw
         if p.right_major:
             row = pixel // size
-            # The elements of the window follow each other, so that a step may hold several.
+            # Taps are contiguous in one K axis, so that a K block may span several.
             depth = (taps * p.channels,) if p.fold > 1 else (p.channels, taps)
             self.w_map = tensor_map(
                 parameters.b,
@@ -194,13 +195,13 @@ class ConvKernel(PixelKernel):
         self.maps += [self.x_map, self.w_map]
 
     def left_lines(self) -> Lines:
-        """Of several elements of the window each is a block of its own."""
+        """Return the layout of the left operand; each of several taps is a block of its own."""
         if self.problem.fold == 1:
             return super().left_lines()
         return blocks_of(DEPTH_BYTES // self.problem.fold, 64 * self.config.atoms)
 
     def load(self, slot: Any, step: Any, tile: Any) -> None:
-        """Fill one stage: a box of pixels for each warpgroup, and the weight's columns."""
+        """Issue the TMA loads of a stage: a pixel box for each warpgroup, the weight's columns."""
         c, p = self.config, self.problem
         bar = self.full.pointer(slot)
         window, channel = step, const(0)
@@ -229,14 +230,14 @@ class ConvKernel(PixelKernel):
             )
 
     def _moved(self, corner: tuple[Any, Any, Any], tap: Any) -> tuple[Any, Any, Any]:
-        """Where the box that begins at ``corner`` is read for one element of the window."""
+        """Return the TMA coordinates (image, row, column) of the box at ``corner`` for one tap."""
         p = self.problem
         image, line, column = corner
         if self.steps_in_map:
             return corner
         r, s = quotient(tap, p.kernel[1]), remainder(tap, p.kernel[1])
         taps = p.kernel[0] * p.kernel[1]
-        if taps % p.fold:  # beyond the last element: images that there are not, read as zeros
+        if taps % p.fold:  # past the last tap: an image out of bounds reads as zeros
             image = tirx.Select(tap < taps, image, const(p.images))
         return (
             image,

@@ -1,4 +1,4 @@
-"""What a Hopper convolution is asked to compute: sizes, types and layouts, apart from how."""
+"""Convolution problem of a Hopper kernel: extents, dtypes, layouts, epilogue."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class ConvProblem:
     """``y[n, h, w, o] = epilogue(sum_rsc x[n, h*sh - ph + r*dh, w*sw - pw + s*dw, c] * k)``.
 
     Attributes:
-        images: Images of the batch.
-        height: Lines of the input.
-        width: Pixels of a line.
-        channels: Channels of the input.
-        filters: Channels of the output.
-        kernel: Lines and columns of the window.
-        stride: Steps of the window, down and across.
-        padding: Zeros around the input: top, left, bottom, right.
-        dilation: Distance between the window's elements, down and across.
-        dtype: Type of input and weight.
-        out: Type of the output.
+        images: Batch size.
+        height: Height of the input.
+        width: Width of the input.
+        channels: Input channels.
+        filters: Output channels.
+        kernel: Kernel height and width.
+        stride: Stride down and across.
+        padding: Zero padding: top, left, bottom, right.
+        dilation: Dilation down and across.
+        dtype: Dtype of input and weight.
+        out: Output dtype.
         weight: Layout of the weight: ``"OHWI"`` or ``"HWIO"``.
-        epilogue: What is stored in place of the sum; its axes are those of the output (NHWC).
+        epilogue: Elementwise epilogue over NHWC axes; None to store the accumulator.
     """
 
     images: int
@@ -50,12 +50,12 @@ class ConvProblem:
 
     @property
     def accumulator(self) -> str:
-        """Type of the sums."""
+        """Accumulator dtype."""
         return dtypes.dtype(self.dtype).accumulator
 
     @property
     def out_size(self) -> tuple[int, int]:
-        """Lines and columns of the output."""
+        """Height and width of the output."""
         (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.stride, self.dilation
         top, left, bottom, right = self.padding
         return (
@@ -64,41 +64,41 @@ class ConvProblem:
         )
 
     def ending(self) -> Epilogue:
-        """The epilogue, or the one that stores the sum itself."""
+        """Return the epilogue; by default a cast of the accumulator."""
         return self.epilogue or identity(self.accumulator, self.out, rank=4)
 
     @property
     def steps(self) -> int:
-        """Steps of the depth: of the window, and of the channels."""
+        """K blocks: over kernel taps and channel slices."""
         taps = self.kernel[0] * self.kernel[1]
         return ceil_div(taps, self.fold) * self.pieces
 
     @property
     def fold(self) -> int:
-        """Elements of the window that one step holds, because its pixels are of few channels."""
+        """Taps that one K block holds, because their pixels have few channels."""
         line = self.channels * BYTES[self.dtype]
         return DEPTH_BYTES // line if line in SWIZZLE and self.kernel != (1, 1) else 1
 
     @property
     def pieces(self) -> int:
-        """Steps in which the channels of one pixel come."""
+        """K blocks that the channels of one pixel take."""
         return ceil_div(self.channels * BYTES[self.dtype], DEPTH_BYTES)
 
     @property
     def instructions(self) -> int:
-        """Instructions of a step, each of 32 bytes of depth; fewer than four where that will do."""
+        """K steps of wgmma (32 bytes each) of a K block; fewer than four where that suffices."""
         if self.fold > 1:
             return DEPTH_BYTES // 32
         return ceil_div(self.channels * BYTES[self.dtype], self.pieces * 32)
 
     @property
     def right_major(self) -> bool:
-        """Whether the weight is contiguous along the depth where it is multiplied from."""
+        """Whether the weight is K-major when wgmma reads it."""
         return self.weight == "OHWI" or BYTES[self.dtype] == 1
 
     @functools.cached_property
     def lines(self) -> LineProblem | None:
-        """The same as lines of few channels, of copies; None where that is not done."""
+        """The packed form for few channels; None where it does not apply."""
         if self.dilation != (1, 1) or self.weight not in ("OHWI", "HWIO"):
             return None
         found = line_problem(
@@ -109,12 +109,12 @@ class ConvProblem:
 
     @property
     def tiled(self) -> ConvProblem | LineProblem:
-        """What is cut into tiles: lines of few channels, or the convolution itself."""
+        """The problem that is tiled: the packed form, or the convolution itself."""
         return self.lines or self
 
     @property
     def copied(self) -> tuple[bool, bool]:
-        """Whether image and weight are copied first."""
+        """Whether image and weight are packed first."""
         if self.lines is not None:
             return True, True
         size = BYTES[self.dtype]
@@ -124,7 +124,7 @@ class ConvProblem:
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that are read and written to copy image and weight first."""
+        """Bytes that the packing kernel reads and writes."""
         image, weight = self.copied
         pixels = self.images * self.height * self.width * image
         taps = self.kernel[0] * self.kernel[1] * self.channels * self.filters * weight
@@ -135,7 +135,7 @@ class ConvProblem:
 
     @property
     def why_not(self) -> str | None:
-        """Why no kernel of this family computes it; None where one does."""
+        """Why no kernel of this family computes the problem; None where one does."""
         if self.dtype not in OUTPUTS or self.out not in OUTPUTS[self.dtype]:
             return f"{self.dtype} to {self.out} is no pair of types of the tensor cores"
         if self.weight not in ("OHWI", "HWIO"):

@@ -1,7 +1,8 @@
-"""What a configuration of a Hopper kernel costs, in cycles.
+"""Cost model of the Hopper kernels, in cycles.
 
-Time is waves of tiles, each as many steps of the depth as there are, and a step takes as long as
-the slowest of the tensor cores, shared memory and L2. Constants were fitted to kernels of an H200.
+Time = waves x (K blocks x step + epilogue) + fill. A step takes as long as the slowest of tensor
+cores, shared memory, L2, TMA and load latency (a p-norm of them). All constants are fitted to
+measured kernels of one H200.
 """
 
 from __future__ import annotations
@@ -17,54 +18,55 @@ from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
 from tvmopt.kernels.cuda.hopper.operand_copies import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, ceil_div
 
-# Cycles from the launch until the first products, and from the last ones to the next launch; and
-# those that thread blocks of a cluster need more, to begin and end together.
+# Cycles from the launch to the first wgmma plus from the last one to the next launch; extra cycles
+# of a cluster, whose blocks begin and end together.
 _FILL, _CLUSTER = 2010.0, 598.0
-# How much longer than nominally the tensor cores take, because the clock falls when they are busy.
+# Tensor-core time relative to nominal: the clock falls under their power draw.
 _POWER = 1.09
-# Share of the time of reading shared memory that all else takes longer, for the power it draws.
+# Slowdown of a step by the power draw of shared-memory reads, as a share of their time.
 _DRAW = 0.2122
-# Share of its nominal time that reading shared memory takes.
+# Time of shared-memory reads relative to nominal.
 _SHARED = 1.008
-# Bytes a cycle of one multiprocessor from L2, when all of them read.
+# L2 bandwidth of one SM in bytes a cycle, while all SMs read.
 _L2 = 109.3
-# The same where the operands are larger than L2: from kernels of 8192^3 and 16384^3, in which
-# sharing the second operand did not help.
+# L2 bandwidth where the operands exceed L2 (bytes a cycle), and the multiple of the L2 size from
+# which on it holds. From GEMMs of 8192^3 and 16384^3, where multicast of the second operand did not
+# help.
 _FAR, _FAR_FROM = 74.9, 1.5
-# Cycles in which the copy engine loads 128 bytes of a box of pixels; more where a line begins.
+# Cycles of a TMA load of 128 bytes of a pixel box; extra cycles at the start of an image row.
 _PIXEL, _LINE = 2.253, 1.205
-# How much slower L2 is where rows begin at every 64, 32 or 16 bytes, not at its lines of 128.
+# L2 slowdown where rows are aligned to 64, 32 or 16 bytes only, not to lines of 128.
 _PITCH_64, _PITCH_32, _PITCH_16 = 2.148, 1.788, 3.221
-# The same of loads for several thread blocks.
+# The same slowdown of multicast loads.
 _CAST_64, _CAST_32, _CAST_16 = 2.011, 3.6, 3.541
-# Cycles in which a line of 128 bytes arrives in shared memory, as often as L2 is slower.
+# Cycles until a 128-byte line arrives in shared memory; exponent of the L2 slowdown in it.
 _ARRIVE, _ARRIVE_NORM = 0.4254, 1.114
-# Share of the bandwidth of device memory, and how sharply the longer of computing and reading it
-# decides (1: they add up). Fitted together: neither means much alone.
+# Share of DRAM bandwidth that is reached; exponent of the p-norm of compute and DRAM time (1 adds
+# them). Fitted together: neither means much alone.
 _STREAM, _NORM = 0.873, 3.287
-# How fast device memory's bandwidth falls with the multiprocessors that read, as a power.
+# Exponent with which DRAM bandwidth falls with the share of busy SMs.
 _ALONE = 0.15
-# Cycles in which a warpgroup stores 64 x 256 16-bit numbers, by the copy engine and otherwise; and
-# cycles between the last product of a tile and the first of the next besides.
+# Cycles in which a warpgroup stores 64 x 256 16-bit elements, with TMA and with vector stores;
+# extra cycles between the last wgmma of a tile and the first of the next.
 _STORE, _STORE_STAGED, _TURN = 781.0, 2181.0, 627.9
-# How much slower the copy engine stores rows that do not begin at lines of 128 bytes; and stores of
-# which each waits until the one before has left its only buffer.
+# Slowdown of TMA stores whose rows are not aligned to 128 bytes; slowdown with a single epilogue
+# buffer, where each store waits for the one before.
 _STORE_ODD, _ONE_BUFFER = 1.561, 1.514
-# Cycles in which a warp's instruction is issued, where all four schedulers are busy.
+# Issue cycles of an instruction for one element, with all four schedulers busy.
 _ISSUE = 1.0 / 128.0
-# Instructions for which a load counts, less those of one from shared memory.
+# Instructions of an epilogue load, less those of a load from shared memory.
 _LOADED = 9.0
-# Cycles in which a load arrives.
+# Latency of a load in cycles.
 _LATENCY = 1280.0
-# Cycles in which thread blocks wait for each other to add up, and of each number that one sends.
+# Cycles of the barriers of a cluster split-K; cycles for each partial sum that a block sends.
 _MEET, _SENT = 735.6, 0.3292
-# How sharply the slowest part of a step decides.
+# Exponent of the p-norm over the parts of a step.
 _SHARP = 7.825
-# Cycles of a step besides.
+# Fixed cycles of a step.
 _STEP = 8.040
-# Cycles from the end of a tile to the first products of the next, which another thread block does.
+# Cycles from the end of a tile to the first wgmma of the next, in another thread block.
 _REFILL = 3368.0
-# Cycles that a kernel before takes besides reading and writing.
+# Fixed cycles of an extra kernel (packing or split-K reduction), besides its memory traffic.
 _COPY = 1863.0
 
 _Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
@@ -72,14 +74,14 @@ _Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Modelled cycles, and what they are made of.
+    """Predicted cycles and their parts.
 
     Attributes:
-        cycles: All of them.
-        compute: Of the tensor cores alone.
-        l2: Of reading from L2 alone.
-        dram: Of device memory alone.
-        ending: Of storing.
+        cycles: Total.
+        compute: Tensor cores alone.
+        l2: L2 reads alone.
+        dram: DRAM traffic alone.
+        ending: Epilogue.
     """
 
     cycles: float
@@ -90,12 +92,12 @@ class Cost:
 
     @property
     def facts(self) -> tuple[float, ...]:
-        """The parts, for a re-ranker."""
+        """Parts of the cost, as features of a learned re-ranker."""
         return self.compute, self.l2, self.dram, self.ending
 
 
 def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
-    """The cost of a matrix product."""
+    """Return the cost of a GEMM."""
     p = problem
     size = BYTES[p.dtype]
     left, right = (p.n, p.m) if config.swap else (p.m, p.n)
@@ -118,14 +120,14 @@ def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
 
 
 def moved_bytes(problem: GemmProblem) -> float:
-    """Bytes that a product reads and writes, each once."""
+    """Return the DRAM bytes of a GEMM when each operand and the output move once."""
     p = problem
     rows = p.m * (p.batch if p.batch_a else 1) + p.n * (p.batch if p.batch_b else 1)
     return p.k * BYTES[p.dtype] * rows + p.elements * _written(p.out, problem)
 
 
 def exceeds_l2(moved: float, arch: CudaArch) -> bool:
-    """Whether so many bytes are too many to be read from L2 again."""
+    """Whether ``moved`` bytes are too many for L2 to keep."""
     return moved > _FAR_FROM * arch.l2_bytes
 
 
@@ -136,14 +138,14 @@ def conv_cost(
     arch: CudaArch,
     copied: int = 0,
 ) -> Cost:
-    """The cost of a convolution whose tiles are boxes of pixels.
+    """Return the cost of an implicit-GEMM convolution whose tiles are pixel boxes.
 
     Args:
         problem: The convolution.
-        config: How it is computed.
-        box: Images, lines and columns of a box.
+        config: The configuration.
+        box: Images, rows and columns of a pixel box.
         arch: The GPU.
-        copied: Bytes that are read and written before.
+        copied: Bytes that a packing kernel reads and writes before.
     """
     p = problem
     size = BYTES[p.dtype]
@@ -168,7 +170,7 @@ def conv_cost(
 
 
 def _with_copies(cost: Cost, copied: int, arch: CudaArch) -> Cost:
-    """``cost``, and that of a kernel before that reads and writes ``copied`` bytes."""
+    """Return ``cost`` plus that of a packing kernel that reads and writes ``copied`` bytes."""
     if not copied:
         return cost
     more = _COPY + copied / arch.dram_bytes_cycle
@@ -176,7 +178,7 @@ def _with_copies(cost: Cost, copied: int, arch: CudaArch) -> Cost:
 
 
 def _written(out: str, problem: _Problem) -> float:
-    """Bytes of the output, and of inputs as large as it, for each element."""
+    """Return the bytes of an output element, plus those of residual inputs."""
     total = float(BYTES[out])
     if problem.epilogue is not None:
         for buffer, along in problem.epilogue.reads:
@@ -189,6 +191,19 @@ def _cost(
     c: Config, arch: CudaArch, tiles: int, steps: int, pitches: tuple[int, int], moved: float,
     out: str, problem: _Problem, pixel: float = 0.0,
 ) -> Cost:  # fmt: skip
+    """Return the cost of ``tiles`` output tiles of ``steps`` K blocks.
+
+    Args:
+        c: The configuration.
+        arch: The GPU.
+        tiles: Tiles, or clusters' tiles, times the K slices of split-K through workspace.
+        steps: K blocks of the whole reduction.
+        pitches: Row pitch of the left and of the right operand, in bytes.
+        moved: Compulsory DRAM traffic in bytes.
+        out: Dtype that is stored.
+        problem: The problem.
+        pixel: Cycles to load 128 bytes of a pixel; 0 for a GEMM.
+    """
     shared = c.together
     waves = ceil_div(tiles, c.at_once)
     busy = min(1.0, tiles * shared / arch.sms)
@@ -220,7 +235,7 @@ def _cost(
     if problem.epilogue is not None:
         work = problem.epilogue.work
         if c.holds_all(out):
-            # An input of the output's shape is loaded ahead.
+            # TMA prefetches a residual.
             work -= _LOADED * any(all(along) for _, along in problem.epilogue.reads)
         ending += _ISSUE * area * work
     if c.ranks > 1:
@@ -235,11 +250,11 @@ def _cost(
 
 
 def _slower(pitch: int, shared: bool) -> float:
-    """How many times as long L2 takes where rows are ``pitch`` bytes apart.
+    """Return the L2 slowdown of rows ``pitch`` bytes apart.
 
     Args:
-        pitch: The bytes.
-        shared: Whether what is loaded goes to several thread blocks.
+        pitch: Row pitch in bytes.
+        shared: Whether the loads are multicast.
     """
     if pitch % 128 == 0:
         return 1.0

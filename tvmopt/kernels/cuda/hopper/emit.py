@@ -1,6 +1,6 @@
-"""Pieces of a kernel that TIRx has no word for, emitted into the function being built.
+"""PTX and TIRx building blocks of the Hopper kernels: mbarrier, TMA, setmaxnreg, vector stores.
 
-Everything here writes into the innermost frame of the active ``IRBuilder``.
+Every function emits into the innermost frame of the active ``IRBuilder``.
 """
 
 from __future__ import annotations
@@ -53,26 +53,26 @@ __forceinline__ __device__ bool elect_one() {
 
 
 def const(value: int, dtype: str = "int32") -> Any:
-    """A constant of a type."""
+    """Return a constant of dtype ``dtype``."""
     return tirx.const(value, dtype)
 
 
 def quotient(a: Any, b: Any) -> Any:
-    """``a / b`` of numbers that are not negative; TVM's own floor division minds the sign."""
+    """Return ``a / b`` of non-negative numbers; TVM's floor division also handles signs."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     return tirx.truncdiv(a, b)
 
 
 def remainder(a: Any, b: Any) -> Any:
-    """What :func:`quotient` leaves."""
+    """Return ``a % b`` of non-negative numbers."""
     if isinstance(a, int) and isinstance(b, int):
         return a % b
     return tirx.truncmod(a, b)
 
 
 class Scalar:
-    """A variable of a thread, kept in a register."""
+    """A mutable per-thread variable in a register."""
 
     def __init__(self, dtype: str, value: Any) -> None:
         self._dtype = dtype
@@ -88,10 +88,10 @@ class Scalar:
 
 
 def held(value: Any) -> Any:
-    """``value``, computed here and kept in a register.
+    """Materialise ``value`` in a register.
 
-    TVM writes what is bound to a name out again wherever it is used, reads of special registers
-    and divisions in the innermost loop, too.
+    TVM's code generator repeats a bound expression at every use, even reads of special registers
+    and divisions in the innermost loop.
     """
     if isinstance(value, (int, tirx.IntImm)):
         return value
@@ -100,20 +100,20 @@ def held(value: Any) -> Any:
 
 @contextmanager
 def when(condition: Any) -> Iterator[None]:
-    """What follows is done where ``condition`` holds."""
+    """Emit the body under ``if (condition)``."""
     with build.If(condition), build.Then():
         yield
 
 
 @contextmanager
 def one_thread_of(warp: Any) -> Iterator[None]:
-    """What follows is done by one thread of a warpgroup, always the same.
+    """Emit the body for one elected thread (``elect.sync`` in warp 0 of a warpgroup).
 
-    The assembler knows that an elected thread is alone. Others it tells apart first, in a loop
-    around every instruction of the copy engine.
+    ptxas knows that ``elect.sync`` leaves a single active thread. With any other predicate it
+    emits a loop over the active threads around every TMA instruction.
 
     Args:
-        warp: Number of the warp in its warpgroup, the same for all its threads.
+        warp: Warp index in the warpgroup, warp-uniform.
     """
     elected = T.cuda.func_call("elect_one", source_code=_ELECT, return_type="bool")
     with when(warp < 1), when(elected):
@@ -121,40 +121,40 @@ def one_thread_of(warp: Any) -> Iterator[None]:
 
 
 class Barriers:
-    """One barrier of shared memory for each slot of a ring."""
+    """Array of mbarriers in shared memory, one for each pipeline stage."""
 
     def __init__(self, pool: Any, count: int) -> None:
         self._count = count
         self._buffer = pool.alloc((count,), "uint64", align=8)
 
     def init(self, arrivals: int) -> None:
-        """Make each complete after so many arrivals; for one thread."""
+        """Initialise every mbarrier with its arrival count; for one thread."""
         for slot in range(self._count):
             build.evaluate(
                 T.ptx.mbarrier.init.shared.b64(self._buffer.ptr_to([slot]), T.uint32(arrivals))
             )
 
     def pointer(self, slot: Any) -> Any:
-        """Address of one of them."""
+        """Return the address of one mbarrier."""
         return self._buffer.ptr_to([slot])
 
     def wait(self, slot: Any, phase: Any) -> None:
-        """Wait until the phase of that parity is complete."""
+        """Wait until the phase with parity ``phase`` completes."""
         build.evaluate(T.cuda.mbarrier_wait(self.pointer(slot), phase))
 
     def expect(self, slot: Any, count: Any) -> None:
-        """Arrive, and announce so many bytes."""
+        """Arrive and expect ``count`` transaction bytes (``arrive.expect_tx``)."""
         count = T.uint32(count) if isinstance(count, int) else T.cast(count, "uint32")
         build.evaluate(T.ptx.mbarrier.arrive.expect_tx.shared.b64(self.pointer(slot), count))
 
     def arrive(self, slot: Any, where: Any) -> None:
-        """Arrive, in the threads where ``where`` holds."""
+        """Arrive, in the threads for which ``where`` holds."""
         build.evaluate(
             T.ptx.mbarrier.arrive.shared.b64(self.pointer(slot), T.uint32(1), pred=where)
         )
 
     def arrive_remote(self, slot: Any, rank: Any, where: Any) -> None:
-        """Arrive at the barrier of another thread block of the cluster."""
+        """Arrive at the mbarrier of thread block ``rank`` of the cluster."""
         mapped = build.alloc_local([1], "uint32")
         build.evaluate(
             T.ptx.mapa.shared__cluster.u32(
@@ -175,18 +175,20 @@ def tensor_map(
     swizzle: int = 3,
     promotion: int = 2,
 ) -> Any:
-    """Emit (on the host) the descriptor of a tensor for the copy engine.
+    """Emit (in host code) a TMA descriptor: ``cuTensorMapEncodeTiled``.
 
     Args:
         buffer: The tensor, or a pointer to it.
-        dtype: Its type.
-        shape: Its extents, the contiguous one first.
-        strides: Bytes between neighbours along all but the first.
-        box: What one copy moves.
-        steps: Distance of what it moves along each axis; 1 by default.
-        swizzle: The pattern in which 16-byte pieces change places in shared memory: 1, 2, 3 for
-            rows of 32, 64 and 128 bytes.
-        promotion: How much L2 fetches: 0 none, 1 64, 2 128, 3 256 bytes.
+        dtype: Its dtype.
+        shape: Its extents, innermost first.
+        strides: Strides in bytes of all dimensions but the innermost.
+        box: Extents of the box that one TMA instruction copies.
+        steps: Element strides of the box; 1 by default.
+        swizzle: Shared-memory swizzle: 1, 2, 3 for 32, 64 and 128 bytes.
+        promotion: L2 promotion: 0 none, 1, 2, 3 for 64, 128 and 256 bytes.
+
+    Returns:
+        The handle of the descriptor.
     """
     result = build.handle("tensormap")
     build.Bind(T.tvm_stack_alloca("tensormap", 1), var=result)
@@ -212,7 +214,7 @@ def tensor_map(
 
 
 def tma_load(target: Any, descriptor: Any, start: Sequence[Any], bar: Any, mask: Any = 0) -> None:
-    """Copy a box into shared memory; ``mask`` names the blocks of the cluster that get it."""
+    """Emit a TMA load of a box; a nonzero ``mask`` multicasts it to these blocks of the cluster."""
     shared = not isinstance(mask, int) or mask != 0
     name = _TMA_LOAD.format(len(start)) + (".multicast::cluster" if shared else "")
     extra = [T.cast(mask, "uint16")] if shared else []
@@ -220,32 +222,33 @@ def tma_load(target: Any, descriptor: Any, start: Sequence[Any], bar: Any, mask:
 
 
 def tma_store(descriptor: Any, start: Sequence[Any], source: Any) -> None:
-    """Copy a box out of shared memory."""
+    """Emit a TMA store of a box."""
     build.evaluate(T.ptx[_TMA_STORE.format(len(start))](T.address_of(descriptor), *start, source))
 
 
 def set_registers(kind: str, count: int) -> None:
-    """Take (``"inc"``) or give up (``"dec"``) registers; for a whole warpgroup."""
+    """Emit ``setmaxnreg``: raise (``"inc"``) or lower (``"dec"``) a warpgroup's register count."""
     build.evaluate(T.ptx[f"setmaxnreg.{kind}.sync.aligned.u32"](count))
 
 
 def sync_threads_of(barrier: int, threads: int) -> None:
-    """Wait for so many threads at a numbered barrier."""
+    """Emit ``bar.sync``: wait for ``threads`` threads at a named barrier."""
     build.evaluate(
         T.cuda.func_call("sync_threads_of", const(barrier), const(threads), source_code=_SYNC)
     )
 
 
 def sync_cluster_relaxed() -> None:
-    """Wait for all threads of the cluster, but not until the others see what this one wrote.
+    """Emit a cluster barrier with relaxed arrive: no memory ordering of earlier writes.
 
-    That would take a fence of the whole GPU. Barriers that were made before need one of their own.
+    A release would cost a fence of the whole GPU. mbarriers that were initialised before need
+    their own fence (``fence.mbarrier_init``).
     """
     build.evaluate(T.cuda.func_call("sync_cluster_relaxed", source_code=_SYNC_CLUSTER))
 
 
 def store_pair(pointer: Any, dtype: str, first: Any, second: Any) -> None:
-    """Store two neighbours of ``dtype``, given as float32 or int32, at once."""
+    """Emit a vector store of two ``dtype`` elements, given as float32 or int32."""
     row = dtypes.dtype(dtype)
     kind, vector = dtypes.dtype(row.accumulator).cuda, f"{row.cuda}2"
     body = f"*({vector}*)p = {row.cuda_from_floats or f'make_{vector}'}(a, b);"
@@ -255,7 +258,7 @@ def store_pair(pointer: Any, dtype: str, first: Any, second: Any) -> None:
 
 
 def store_four(pointer: Any, dtype: str, values: Sequence[Any]) -> None:
-    """Store four neighbours of ``dtype``, given as float32 or int32, at once."""
+    """Emit a vector store of four ``dtype`` elements, given as float32 or int32."""
     row = dtypes.dtype(dtype)
     kind, rounded = dtypes.dtype(row.accumulator).cuda, row.cuda_from_floats
     if rounded:
@@ -271,7 +274,7 @@ def store_four(pointer: Any, dtype: str, values: Sequence[Any]) -> None:
 
 
 def copy(target: Any, pointer: Any, size: int) -> None:
-    """Read ``size`` bytes (2, 4, 8 or 16, aligned) at ``pointer`` into the array ``target``."""
+    """Emit a load of ``size`` aligned bytes (2, 4, 8 or 16) from ``pointer`` into ``target``."""
     source = _COPY.format(_VECTOR[size], size)
     build.evaluate(
         T.cuda.func_call(f"copy_{size}", target.ptr_to([0]), pointer, source_code=source)
@@ -279,7 +282,7 @@ def copy(target: Any, pointer: Any, size: int) -> None:
 
 
 def as_register(value: Any, out: str) -> Any:
-    """``value`` of type ``out`` as what :func:`store_pair` takes: float32 or int32, unrounded."""
+    """Return ``value`` of dtype ``out`` as float32 or int32, unrounded, for :func:`store_pair`."""
     wide = "float32" if "float" in out else "int32"
     if isinstance(value, tirx.Cast) and str(value.value.ty.dtype) == wide and "float" in out:
         return value.value  # the store rounds

@@ -1,4 +1,4 @@
-"""What is stored in place of a sum: an expression of it, of where it stands, and of inputs."""
+"""Epilogue: an elementwise expression of the accumulator, the output indices, and inputs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tvm import ir, tirx
 
 @dataclasses.dataclass(frozen=True)
 class Epilogue:
-    """An elementwise function of the sum at one place of the output.
+    """Elementwise function of one accumulator element.
 
     Attributes:
-        acc: Stands for the sum.
-        axes: Stand for the output's indices, the last one for the column.
-        expr: What is stored, of the output's type.
-        inputs: The buffers that ``expr`` reads besides, in the order of the kernel's parameters.
+        acc: Variable for the accumulator element.
+        axes: Variables for the output indices; the last one is the column.
+        expr: The value to store, of the output's dtype.
+        inputs: Buffers that ``expr`` loads from, in the order of the kernel's parameters.
     """
 
     acc: tirx.Var
@@ -33,13 +33,13 @@ class Epilogue:
         buffers: Sequence[tuple[Any, Any]] = (),
         runs: Sequence[tuple[tirx.Var, Any]] = (),
     ) -> Any:
-        """The expression for one element.
+        """Return the expression for one element.
 
         Args:
-            value: Its sum.
-            indices: Its place in the output.
-            buffers: Pairs: one of ``inputs``, and what to read in its place.
-            runs: Pairs: a variable of :func:`split_runs`, and what was read.
+            value: Its accumulator.
+            indices: Its indices in the output.
+            buffers: Pairs of a buffer in ``inputs`` and the buffer to load from instead.
+            runs: Pairs of a variable of :func:`split_runs` and the loaded value.
         """
         values: dict[Any, Any] = {self.acc: value, **dict(runs)}
         for axis, index in zip(self.axes, indices, strict=bool(indices)):
@@ -49,14 +49,14 @@ class Epilogue:
 
     @property
     def has_place(self) -> bool:
-        """Whether the expression depends on where the element is."""
+        """Whether the expression depends on the output indices or reads inputs."""
         used: set[Any] = set()
         tvm_ffi.structural_walk(self.expr, (tirx.Var, used.add), order="post")
         return bool(self.inputs) or any(axis in used for axis in self.axes)
 
     @property
     def work(self) -> float:
-        """Instructions for one element, about."""
+        """Approximate number of instructions for one element."""
         total = 0.0
 
         def count(node: Any) -> None:
@@ -75,7 +75,7 @@ class Epilogue:
 
     @property
     def reads(self) -> tuple[tuple[Any, tuple[bool, ...]], ...]:
-        """Every load: the buffer, and which of the output's axes its place depends on."""
+        """All loads: pairs of the buffer and, for each output axis, whether the index uses it."""
         found: list[Any] = []
         tvm_ffi.structural_walk(self.expr, (ir.TensorLoad, found.append), order="post")
         result = []
@@ -88,17 +88,17 @@ class Epilogue:
 
 
 def split_runs(ending: Epilogue, count: int) -> tuple[Epilogue, tuple[tuple[tirx.Var, Any], ...]]:
-    """Take out the loads that neighbouring columns make of neighbouring elements.
+    """Replace contiguous loads of neighbouring columns by variables, for vector loads.
 
-    before -> after, for ``count`` columns at once: ``acc + r[i, j]`` -> ``acc + run`` and the pair
-    of ``run`` and ``r[i, j]``, which can be read for ``count`` columns by one instruction.
+    Example, for ``count`` columns: ``acc + r[i, j]`` -> ``acc + run`` and the pair
+    (``run``, ``r[i, j]``). One instruction loads ``run`` for all ``count`` columns.
 
     Args:
         ending: The epilogue.
-        count: Columns; the first is a multiple of it.
+        count: Number of columns; the first column is a multiple of it.
 
     Returns:
-        The epilogue whose loads of that kind are variables, and these variables with their loads.
+        The epilogue with variables in place of these loads; the variables with their loads.
     """
     column = ending.axes[-1]
     found: list[tuple[tirx.Var, Any]] = []
@@ -118,8 +118,8 @@ def split_runs(ending: Epilogue, count: int) -> tuple[Epilogue, tuple[tuple[tirx
 
 
 def _is_run(load: Any, column: tirx.Var, count: int) -> bool:
-    """Whether ``count`` columns from a multiple of it on read a whole, aligned vector."""
-    if not len(load.indices) or str(load.source.dtype) == "bool":  # no vectors of conditions
+    """Whether ``count`` columns from an aligned one on load one whole, aligned vector."""
+    if not len(load.indices) or str(load.source.dtype) == "bool":  # there are no bool vectors
         return False
     *others, last = load.indices
     while isinstance(last, tirx.Cast):
@@ -134,14 +134,14 @@ def _is_run(load: Any, column: tirx.Var, count: int) -> bool:
 
 
 def identity(accumulator: str, out: str, rank: int = 3) -> Epilogue:
-    """Stores the sum as ``out``."""
+    """Return the epilogue that only casts the accumulator to ``out``."""
     acc = tirx.Var("acc", accumulator)
     axes = tuple(tirx.Var(name, "int32") for name in ("i", "j", "k", "l")[:rank])
     return Epilogue(acc, axes, acc if accumulator == out else tirx.Cast(out, acc))
 
 
 def substitute(expr: Any, values: Mapping[Any, Any], buffers: Sequence[tuple[Any, Any]]) -> Any:
-    """``expr`` with other expressions for variables, and other buffers to load from."""
+    """Return ``expr`` with variables replaced by expressions, and loads redirected to buffers."""
 
     def on_load(load: Any) -> Any:
         for old, new in buffers:

@@ -1,4 +1,4 @@
-"""How a tile leaves: by the copy engine, or staged in shared memory and by plain stores."""
+"""Epilogue store: write the output tile with TMA, or through shared memory with vector stores."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tvmopt.kernels.cuda.hopper.epilogue_values import Tile
 from tvmopt.kernels.cuda.hopper.problem import ceil_div
 from tvmopt.kernels.cuda.hopper.tma_store import Sending
 
-# How many pieces of a staged tile a thread reads before it stores them.
+# How many vectors of the shared-memory tile a thread loads before it stores them.
 _TOGETHER = (4, 2, 1)
 
 
 class Storing(Sending):
-    """The part of a kernel that stores a tile."""
+    """Part of a kernel that stores an output tile."""
 
     def _leave(self, tile: Tile, columns: range) -> None:
-        """Store these columns of a tile."""
+        """Store these columns of the tile."""
         c = self.config
         threads = c.consumers * 128
         if c.staged or c.over_ring:
-            # Others may still multiply from the ring, or read the tile before.
+            # Other warpgroups may still read the ring with wgmma, or read the previous tile.
             sync_threads_of(8, threads)
         if not c.staged:
             (self._send_exchanged if c.swap else self._send)(tile, columns)
@@ -46,14 +46,14 @@ class Storing(Sending):
             self._store_staged(tile, columns)
 
     def _real(self, columns: range) -> range:
-        """Those of a tile's columns that C has; which is known where one tile has all of them."""
+        """Clip ``columns`` to the columns of C, if a single tile spans them all."""
         c, across = self.config, self.out_shape[-1]
         if c.swap or not isinstance(across, int) or across > c.columns:
             return columns
         return range(columns.start, max(columns.start, min(columns.stop, across)))
 
     def _keep(self, columns: range) -> None:
-        """Put the sums of these columns into the staged tile, as C lies in memory."""
+        """Spill the accumulators of these columns to shared memory, in the row order of C."""
         c = self.config
         per = c.columns // 2
         for m in range(c.atoms):
@@ -78,7 +78,7 @@ class Storing(Sending):
                         )
 
     def _store_staged(self, tile: Tile, columns: range) -> None:
-        """Store these columns from the staged tile, neighbouring threads neighbouring elements."""
+        """Apply the epilogue and store the tile from shared memory, coalesced."""
         c = self.config
         here = tile.column + columns.start
         if c.swap:
@@ -87,7 +87,7 @@ class Storing(Sending):
             (height, width), (top, begin) = (c.rows, len(columns)), (tile.row, here)
         across = int(self.out_shape[-1])
         out = build.decl_buffer(self.out_shape, self.out_dtype, data=self.out.data)
-        # As many at once as are in one row; neighbouring threads store neighbours, whatever it is.
+        # The widest vector of which a row of C has a whole number.
         at_once = next(v for v in (4, 2, 1) if across % v == 0)
         threads = c.consumers * 128
         pieces = height * width // at_once
@@ -119,7 +119,7 @@ class Storing(Sending):
         with build.serial(0, rounds // together) as i:
             first = build.Bind(i * (threads * together) + me)
             with when(first < pieces) if pieces % threads else nullcontext():
-                # Reading does not wait for what is stored, nor each for the one before.
+                # All loads are issued first: none waits for a store or for another load.
                 loaded = [load(build.Bind(first + threads * e)) for e in range(together)]
                 for one in loaded:
                     store(*one)

@@ -1,4 +1,17 @@
-"""How sums become results: the epilogue, and where each of them is in the output."""
+"""Apply the epilogue to the wgmma accumulator fragments.
+
+Accumulator fragment of ``m64nN`` in one thread: warp ``w`` of the warpgroup holds rows 16 w to
+16 w + 15. Its rows ``r`` and ``r + 8`` of each 8-column block ``j`` are spread over the lanes::
+
+                     8 j + 0, 1   8 j + 2, 3   8 j + 4, 5   8 j + 6, 7
+    row 16 w + 0       lane 0       lane 1       lane 2       lane 3
+    row 16 w + 1       lane 4       lane 5       lane 6       lane 7
+    ...                ...
+    row 16 w + 7       lane 28      lane 29      lane 30      lane 31
+    row 16 w + 8 ..    the same lanes, registers + 2
+
+    row = 16 w + lane / 4 + 8 h, column = 8 j + 2 (lane % 4) + e, register 4 j + 2 h + e
+"""
 
 from __future__ import annotations
 
@@ -20,13 +33,13 @@ from tvmopt.kernels.cuda.hopper.residual import Residual
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """Where a tile begins.
+    """Origin of an output tile.
 
     Attributes:
-        row: Its first row.
-        column: Its first column.
-        batch: Which product of the batch.
-        index: Number of the tile along the rows.
+        row: First row.
+        column: First column.
+        batch: Batch index.
+        index: Index of the tile along the rows.
     """
 
     row: Any
@@ -36,24 +49,24 @@ class Tile:
 
 
 class Finishing(abc.ABC):
-    """The part of a kernel that finishes sums, which are in the registers ``_sums``.
+    """Part of a kernel that applies the epilogue to the accumulators ``_sums``.
 
     Attributes:
-        out_shape: The output's extents as :meth:`place` indexes it.
+        out_shape: Extents of the output, as :meth:`place` indexes it.
     """
 
     out_shape: tuple[Any, ...]
-    # The warpgroup, warp, lane and thread (of the warpgroup) that runs, and its block's rank.
+    # Indices of the warpgroup, warp, lane and thread (in the warpgroup); cluster rank of the block.
     group: Any
     warp: Any
     lane: Any
     thread: Any
     rank: Any
-    # Registers of the sums; what is on its way out, in shared memory, and to other blocks' threads.
+    # Accumulator registers; epilogue tile; cluster split-K buffer (both shared).
     _sums: Any
     leaving: Any
     exchanged: Any
-    # The map by which they leave; what is loaded there before has a barrier for each warpgroup.
+    # Descriptor of the TMA stores; one mbarrier for each warpgroup for the prefetched residual.
     out_map: Any
     arriving: Barriers
     _residual_phase: Scalar
@@ -75,21 +88,21 @@ class Finishing(abc.ABC):
 
     @abc.abstractmethod
     def place(self, tile: Tile, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """Where a row and a column of C are in the output.
+        """Return where element (row, column) of C lies in the output, with bounds to check.
 
         Returns:
-            The output's indices; and these again, each with the extent that it may reach, or None
-            where it cannot.
+            The output indices; and the pairs (index, bound), where bound is None if the index
+            cannot exceed its extent.
         """
 
     @abc.abstractmethod
     def corner_of(self, tile: Tile, group: Any, first: int) -> list[Any]:
-        """Where 128 bytes of each row begin that one warpgroup stores, as the output's map counts.
+        """Return the TMA coordinates of one warpgroup's 128-byte-wide epilogue tile.
 
         Args:
             tile: The tile.
             group: The warpgroup.
-            first: How far they are along the rows of C from where the warpgroup's part begins.
+            first: Offset along the rows of C from the first element of the warpgroup's tile.
         """
 
     def _sum(self, index: int) -> Any:
@@ -100,15 +113,18 @@ class Finishing(abc.ABC):
         self, values: list[Any], tile: Tile, row: Any, column: Any, clamp: bool,
         residuals: Sequence[Any] = (),
     ) -> list[Any]:  # fmt: skip
-        """The epilogue of neighbours in one row.
+        """Apply the epilogue to neighbouring elements of one row of C.
 
         Args:
-            values: Their sums.
+            values: Their accumulators.
             tile: The tile.
-            row: Their row of C (with exchanged operands, too).
-            column: The column of the first, a multiple of their number.
-            clamp: Whether places may be out of range, in which case others are read.
-            residuals: Their elements of the residual.
+            row: Their row of C (also with swapped A and B).
+            column: Column of the first one, a multiple of their number.
+            clamp: Whether elements may be out of bounds; input indices are then clamped.
+            residuals: Their residual elements.
+
+        Returns:
+            The values to store.
         """
         if not self.ending.has_place:
             return [self.ending.at(value, ()) for value in values]
@@ -140,7 +156,7 @@ class Finishing(abc.ABC):
         return done
 
     def _read(self, load: Epilogue, indices: list[Any], buffers: Any, count: int) -> Any:
-        """Neighbours of an input, read at once."""
+        """Emit a vector load of ``count`` neighbouring elements of an input."""
         first = load.at(tirx.const(0, self.accumulator), indices, buffers)
         dtype = str(first.source.dtype)
         found = build.alloc_local([count], dtype)

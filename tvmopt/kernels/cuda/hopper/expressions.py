@@ -1,4 +1,4 @@
-"""What a fused TensorIR function computes, as expressions of its loops: stages, inlined."""
+"""Analysis of a fused TensorIR PrimFunc: its blocks, inlining, and affine indices."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _DATA_PARALLEL, _REDUCE = 0, 2  # tirx.IterVar.iter_type
 
 
 class NotThisForm(Exception):  # noqa: N818
-    """Why a function is not of the form that is looked for."""
+    """A PrimFunc does not match a pattern; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One block: a store to each element of a buffer.
+    """One block that stores each element of a buffer.
 
     Attributes:
-        name: Its name.
-        axes: Its variables.
-        extents: Their extents, numbers or expressions.
-        reduce: Of each, whether it is summed over.
-        buffer: What is written.
-        indices: Where.
-        value: What is written; of a sum, what is added.
+        name: Name hint.
+        axes: Block variables.
+        extents: Their extents, ints or expressions.
+        reduce: For each variable, whether it is a reduction axis.
+        buffer: The buffer that is written.
+        indices: The indices that are written.
+        value: The stored value; of a reduction, the addend.
     """
 
     name: str
@@ -40,19 +40,19 @@ class Stage:
 
     @property
     def parallel(self) -> list[tirx.Var]:
-        """The variables that are not summed over."""
+        """Spatial (data-parallel) variables."""
         return [v for v, r in zip(self.axes, self.reduce, strict=True) if not r]
 
     def extent(self, axis: tirx.Var) -> Any:
-        """Extent of one variable."""
+        """Return the extent of one variable."""
         return next(e for v, e in zip(self.axes, self.extents, strict=True) if v.same_as(axis))
 
 
 def stages(func: tirx.PrimFunc) -> list[Stage]:
-    """The blocks of a function as LegalizeOps and FuseTIR make it, in program order.
+    """Return the blocks of a PrimFunc from LegalizeOps or FuseTIR, in program order.
 
     Raises:
-        NotThisForm: When it is something else.
+        NotThisForm: When the PrimFunc has another structure.
     """
     if not isinstance(func.body, s_tir.SBlockRealize):
         raise NotThisForm("no root block")
@@ -61,6 +61,7 @@ def stages(func: tirx.PrimFunc) -> list[Stage]:
 
 
 def _stage(stmt: Any) -> Stage:
+    """Return the block of one loop nest."""
     loops = []
     while isinstance(stmt, tirx.For):
         loops.append(stmt)
@@ -96,7 +97,7 @@ def _stage(stmt: Any) -> Stage:
 
 
 def _added(block: Any, store: tirx.BufferStore) -> Any:
-    """What a block adds to its sum."""
+    """Return the addend of a sum reduction block."""
     name = str(block.name_hint)
     init = block.init
     if not isinstance(init, tirx.BufferStore) or not is_zero(init.value):
@@ -110,32 +111,32 @@ def _added(block: Any, store: tirx.BufferStore) -> Any:
 
 
 def number(extent: Any) -> Any:
-    """A constant as a number, anything else as it is."""
+    """Return a constant as int, anything else unchanged."""
     return int(extent) if isinstance(extent, tirx.IntImm) else extent
 
 
 def is_one(value: Any) -> bool:
-    """Whether a condition is constant and true."""
+    """Whether a condition is the constant true."""
     return (isinstance(value, bool) and value) or (
         isinstance(value, tirx.IntImm) and int(value) == 1
     )
 
 
 def is_zero(value: Any) -> bool:
-    """Whether an expression is a constant zero, whatever its type."""
+    """Whether an expression is a constant zero of any dtype."""
     while isinstance(value, tirx.Cast):
         value = value.value
     return isinstance(value, (tirx.IntImm, tirx.FloatImm)) and float(value.value) == 0.0
 
 
 class Inliner:
-    """Replaces loads of what stages have written by what they compute."""
+    """Replace loads from intermediate buffers by the expressions that their blocks compute."""
 
     def __init__(self, found: Sequence[Stage], keep: Any) -> None:
         self._stages = [s for s in found if not s.buffer.same_as(keep)]
 
     def __call__(self, expr: Any) -> Any:
-        """``expr`` in terms of the function's parameters and the buffer that is kept."""
+        """Return ``expr`` in terms of the parameters and the buffer to keep."""
 
         def on_load(load: Any) -> Any:
             for stage in self._stages:
@@ -146,6 +147,7 @@ class Inliner:
         return tvm_ffi.structural_map(expr, (ir.TensorLoad, on_load), order="post")
 
     def _value(self, stage: Stage, indices: tuple[Any, ...]) -> Any:
+        """Return the value of a block's output at ``indices``."""
         if any(stage.reduce):
             raise NotThisForm(f"more than one sum: {stage.name!r}, too")
         values: dict[Any, Any] = {}
@@ -164,12 +166,12 @@ class Inliner:
 
 
 def replace(expr: Any, values: dict[Any, Any]) -> Any:
-    """``expr`` with other expressions in place of variables."""
+    """Return ``expr`` with variables replaced by expressions."""
     return tvm_ffi.structural_map(expr, (tirx.Var, lambda v: values.get(v, v)), order="post")
 
 
 def loads(expr: Any) -> list[Any]:
-    """Every load in ``expr``."""
+    """Return all loads in ``expr``."""
     found: list[Any] = []
     tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append), order="post")
     return found
@@ -178,12 +180,15 @@ def loads(expr: Any) -> list[Any]:
 def linear(
     expr: Any, axes: Sequence[tirx.Var], extents: Sequence[Any]
 ) -> tuple[dict[Any, int], int]:
-    """An index as a sum of axes times numbers, and a number.
+    """Decompose an affine index: sum of axis * coefficient, plus an offset.
 
     Axes of extent 1 count as zero.
 
+    Returns:
+        The nonzero coefficients by axis, and the offset.
+
     Raises:
-        NotThisForm: When it is something else.
+        NotThisForm: When the index is not affine in ``axes``.
     """
     analyzer = sym.Analyzer()
     zeros = {a: tirx.IntImm(str(a.ty.dtype), 0) for a in axes}

@@ -1,4 +1,4 @@
-"""GEMM and implicit-GEMM convolution for Hopper: TMA loads, wgmma, generated in TIRx."""
+"""Hopper kernel families: GEMM and implicit-GEMM convolution with TMA and wgmma, in TIRx."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ def _match(func: tirx.PrimFunc) -> Match | Refusal:
 
 
 class _Hopper(Family[_Problem, CudaHint]):
+    """What the GEMM and the convolution family share."""
+
     share = 4
     _problems: tuple[type, ...]
 
     def match(self, workload: Workload, arch: CudaArch) -> _Problem | Refusal:
-        """Return the problem: sizes, dtypes, layouts and epilogue."""
+        """Return the problem: extents, dtypes, layouts and epilogue."""
         if not arch.has_wgmma:
             return Refusal("the GPU has no wgmma")
         found: Match | Refusal | None = workload.analysed(_match)
@@ -56,7 +58,7 @@ class _Hopper(Family[_Problem, CudaHint]):
             return None
 
     def build_effort(self, hint: CudaHint) -> float:
-        """Return the time to build the kernel, relative to that of other kernels."""
+        """Return the build time relative to other kernels."""
         return 2.0
 
 
@@ -68,17 +70,17 @@ class HopperGemm(_Hopper[GemmProblem]):
     _problems = (GemmProblem,)
 
     def rank(self, form: GemmProblem, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay."""
+        """Return the configurations, fastest predicted first."""
         return gemm_hints(form, arch)
 
 
 class HopperConv(_Hopper[ConvProblem | LineProblem]):
-    """Implicit-GEMM convolution in NHWC: the same kernel with TMA im2col loads."""
+    """Implicit-GEMM convolution in NHWC: the same main loop, TMA loads of pixel boxes."""
 
     name = CONV
     kind = "convolution"
     _problems = (ConvProblem, LineProblem)
 
     def rank(self, form: ConvProblem | LineProblem, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay."""
+        """Return the configurations, fastest predicted first."""
         return conv_hints(form, arch)

@@ -1,9 +1,9 @@
-"""Convolutions of images of few channels as lines of pixels: the forms around the kernel.
+"""Legalise convolutions of few input channels to the packed form of the Hopper kernel.
 
-before -> after: ``conv2d(x, w)`` of NHWC data with 3 channels and HWIO weight ->
-``lines(padded(x), packed(w))``. ``padded`` writes the zeros around the image and brings its
-channels to a number whose windows begin at multiples of 16 bytes; ``packed`` lays the weight out
-alike (it is folded where the weight is constant); ``lines`` is what :mod:`.match` knows as a
+Before -> after: ``conv2d(x, w)`` with NHWC data of 3 channels and an HWIO weight becomes
+``lines(padded(x), packed(w))``. ``padded`` zero-pads the border and the channels, so that windows
+begin at multiples of 16 bytes. ``packed`` lays out the weight alike; a constant weight is folded.
+:mod:`.match` matches ``lines`` as a
 :class:`~tvmopt.kernels.cuda.hopper.few_channels_problem.LineProblem`.
 """
 
@@ -16,18 +16,18 @@ from tvm import relax, te, tirx
 
 from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem, line_problem
 
-# Pixels of the result up to which a convolution is a product with some vectors, bound by memory.
+# Output pixels up to which a convolution is a memory-bound GEMV-like product.
 _FEW_PIXELS = 8
 
 
 def padded(x: te.Tensor, p: LineProblem, padding: tuple[int, int], stride: int) -> te.Tensor:
-    """The image (NHWC) as lines of whole pixels, zeros around it: (images, height, width).
+    """Return the zero-padded image with its pixels flattened: (images, height, width).
 
     Args:
-        x: The image.
-        p: The problem.
-        padding: Zeros above and to the left.
-        stride: Step of the window across.
+        x: The image, NHWC.
+        p: The packed problem.
+        padding: Padding at the top and at the left.
+        stride: Stride across.
     """
     _, height, width, channels = (int(d) for d in x.shape)
     filled = p.pixel // stride
@@ -41,7 +41,7 @@ def padded(x: te.Tensor, p: LineProblem, padding: tuple[int, int], stride: int) 
 
 
 def packed(weight: te.Tensor, p: LineProblem, stride: int) -> te.Tensor:
-    """Return the weight (HWIO) in the layout that ``p`` reads."""
+    """Return the weight (HWIO) in the layout of ``p``: (filters, kernel rows, window)."""
     _, kw, channels, _ = (int(d) for d in weight.shape)
     filled = p.pixel // stride
 
@@ -56,7 +56,7 @@ def packed(weight: te.Tensor, p: LineProblem, stride: int) -> te.Tensor:
 
 
 def lines(x: te.Tensor, weight: te.Tensor, p: LineProblem) -> te.Tensor:
-    """The sum of products, in NHWC."""
+    """Return the convolution of packed image and weight, in NHWC."""
     g = te.reduce_axis((0, p.lines), "g")
     e = te.reduce_axis((0, p.window), "e")
 
@@ -71,9 +71,9 @@ def lines(x: te.Tensor, weight: te.Tensor, p: LineProblem) -> te.Tensor:
 
 
 def legalize_few_channels(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
-    """A call of ``relax.nn.conv2d`` in this form; None where it is of another kind.
+    """Legalise a ``relax.nn.conv2d`` call to the packed form; None where it does not apply.
 
-    For ``relax.transform.LegalizeOps``: what it leaves are calls of TensorIR functions.
+    For ``relax.transform.LegalizeOps``. The result calls TensorIR PrimFuncs.
     """
     attrs, (data, weight) = call.attrs, call.args
     layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))

@@ -1,7 +1,7 @@
-"""Convolutions of images of few channels, such as a network's first: whole lines of the window.
+"""Implicit-GEMM convolution of few input channels (first layers): K blocks of whole kernel rows.
 
-How they are cut into steps is :mod:`.line_problem`'s; the image must be padded before
-(:mod:`.few_channels`, or :mod:`.conv`).
+:mod:`.few_channels_problem` defines the K blocks. The image must be packed before, by
+:mod:`.few_channels` or by :mod:`.conv`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tvmopt.kernels.cuda.hopper.shared_layout import SWIZZLE, Lines, blocks_of
 
 
 def line_signature(problem: LineProblem) -> Signature:
-    """The image, the weight, the epilogue's inputs, the output."""
+    """Return the default parameters: image, weight, the epilogue's inputs, output."""
     p = problem
     return plain_signature(
         ((p.images, p.height, p.width), p.dtype),
@@ -34,17 +34,17 @@ def line_conv(
     problem: LineProblem, config: Config, box: tuple[int, int, int] | None = None,
     name: str | None = "main", signature: Signature | None = None,
 ) -> tirx.PrimFunc:  # fmt: skip
-    """The kernel: a function of the input, the weight, the epilogue's inputs, and the output.
+    """Emit the kernel: a PrimFunc of the image, the weight, the epilogue's inputs, the output.
 
     Args:
-        problem: What to compute.
-        config: How; ``atoms * 64`` rows are one box of pixels.
-        box: Images, lines and columns of a box; the one that wastes least by default.
-        name: The function's global symbol; None for a private one.
-        signature: The function's parameters, where they are others than those.
+        problem: The packed convolution.
+        config: The configuration; ``atoms * 64`` rows are one pixel box.
+        box: Images, rows and columns of a box; by default the fastest by :func:`.boxes`.
+        name: Global symbol of the PrimFunc; None for a private one.
+        signature: Parameters of the PrimFunc; :func:`line_signature` by default.
 
     Raises:
-        ConfigError: When there is no such kernel, or ``config`` does not fit.
+        ConfigError: When no kernel computes ``problem``, or ``config`` does not fit.
     """
 
     def emit(box: tuple[int, int, int]) -> None:
@@ -55,7 +55,7 @@ def line_conv(
 
 
 class LineKernel(PixelKernel):
-    """The main loop over groups of lines of the window."""
+    """Implicit-GEMM main loop over groups of kernel rows."""
 
     def __init__(
         self, problem: LineProblem, config: Config, box: tuple[int, int, int],
@@ -80,11 +80,11 @@ class LineKernel(PixelKernel):
         self.maps += [self.x_map, self.w_map]
 
     def left_lines(self) -> Lines:
-        """Each of the lines of the window is a block of its own, with a short line a pixel."""
+        """Return the layout of the left operand: a block for each kernel row, short lines."""
         return blocks_of(self.problem.window * 2, 64 * self.config.atoms)
 
     def load(self, slot: Any, step: Any, tile: Any) -> None:
-        """Fill one stage: the lines under each warpgroup's box, and the weight's columns."""
+        """Issue the TMA loads of a stage: the rows under each pixel box, the weight's columns."""
         c, p = self.config, self.problem
         bar = self.full.pointer(slot)
         for group in range(c.consumers):

@@ -1,8 +1,13 @@
-"""Convolutions of images of few channels as lines of pixels: what is computed, and in what steps.
+"""Packed form of a convolution of few input channels, and its K blocks.
 
-The pixels under one line of the window lie side by side, so that the copy engine can read them as
-one row; rows of neighbouring outputs overlap. Several lines of the window, loaded together, make
-one step of the depth.
+Channels are padded so that the pixels under one kernel row are one contiguous, 16-byte-aligned run,
+which TMA reads as one row; the runs of neighbouring outputs overlap::
+
+    image row:  | p0 | p1 | p2 | p3 | p4 | ...
+    output 0:   |---- window -------|              window: kernel width x padded channels,
+    output 1:        |---- window -------|         rounded up to 16, 32 or 64 elements
+
+A K block holds several kernel rows.
 """
 
 from __future__ import annotations
@@ -14,9 +19,9 @@ from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
 from tvmopt.kernels.cuda.hopper.shared_layout import SWIZZLE
 
-# Channels up to which an image is laid out anew: from 8 on, its own pixels are 16 bytes.
+# Most channels of an image that is packed: from 8 on, a 16-bit pixel already has 16 bytes.
 _MOST_CHANNELS = 7
-# Elements of a step of the depth: they have 16 bits.
+# Elements of a K block: they have 16 bits.
 _STEP = DEPTH_BYTES // 2
 
 
@@ -25,18 +30,18 @@ class LineProblem:
     """``y[n, h, w, o] = epilogue(sum_ge x[n, h * step + g, w * pixel + e] * k[o, g, e])``.
 
     Attributes:
-        images: Images of the batch.
-        height: Lines of the padded input.
-        width: Elements of a line of the padded input.
-        filters: Channels of the output.
-        out_size: Lines and columns of the output.
-        lines: Lines of the window (extent of ``g``).
-        window: Elements of a line of the window (extent of ``e``), 16, 32 or 64.
-        step: Lines between neighbouring lines of the output.
-        pixel: Elements between neighbouring columns of the output.
-        dtype: Type of input and weight, of 16 bits.
-        out: Type of the output.
-        epilogue: What is stored in place of the sum; its axes are those of the output (NHWC).
+        images: Batch size.
+        height: Height of the padded input.
+        width: Elements of a row of the padded input.
+        filters: Output channels.
+        out_size: Height and width of the output.
+        lines: Kernel height (extent of ``g``).
+        window: Elements under a kernel row (extent of ``e``): 16, 32 or 64.
+        step: Stride down, in input rows.
+        pixel: Stride across, in elements.
+        dtype: Dtype of input and weight, 16 bits wide.
+        out: Output dtype.
+        epilogue: Elementwise epilogue over NHWC axes; None to store the accumulator.
     """
 
     images: int
@@ -52,33 +57,33 @@ class LineProblem:
     out: str = "float16"
     epilogue: Epilogue | None = None
 
-    #: The weight is contiguous along the depth.
+    #: The weight is K-major.
     right_major = True
-    #: Instructions of a step, each of 32 bytes of depth.
+    #: wgmma K steps of a K block, 32 bytes each.
     instructions = DEPTH_BYTES // 32
 
     def ending(self) -> Epilogue:
-        """The epilogue, or the one that stores the sum itself."""
+        """Return the epilogue; by default a cast of the accumulator."""
         return self.epilogue or identity("float32", self.out, rank=4)
 
     @property
     def fold(self) -> int:
-        """Lines of the window that one step holds."""
+        """Kernel rows that one K block holds."""
         return _STEP // self.window
 
     @property
     def steps(self) -> int:
-        """Steps of the depth."""
+        """K blocks."""
         return ceil_div(self.lines, self.fold)
 
     @property
     def stride(self) -> tuple[int, int]:
-        """Lines, and places of the window, between neighbouring pixels of the output."""
+        """Stride of the TMA box: input rows down, windows across."""
         return self.step, 1
 
     @property
     def why_not(self) -> str | None:
-        """Why no kernel of this family computes it; None where one does."""
+        """Why no kernel of this family computes the problem; None where one does."""
         if BYTES.get(self.dtype) != 2 or self.out not in OUTPUTS[self.dtype]:
             return f"{self.dtype} to {self.out} is no pair of types of 16-bit factors"
         if self.window * 2 not in SWIZZLE:
@@ -103,19 +108,19 @@ def line_problem(
     images: int, height: int, width: int, channels: int, filters: int, kernel: tuple[int, int],
     stride: tuple[int, int], padding: tuple[int, int, int, int], dtype: str, out: str,
 ) -> LineProblem | None:  # fmt: skip
-    """The convolution as lines of pixels; None where that does not pay or cannot be.
+    """Return the packed form of a convolution; None where it is impossible or does not pay.
 
     Args:
-        images: Images of the batch.
-        height: Lines of an image.
-        width: Pixels of a line.
-        channels: Channels of the image.
-        filters: Channels of the output.
-        kernel: Lines and columns of the window.
-        stride: Steps of the window, down and across.
-        padding: Zeros around the image: top, left, bottom, right.
-        dtype: Type of image and weight.
-        out: Type of the output.
+        images: Batch size.
+        height: Height of the image.
+        width: Width of the image.
+        channels: Input channels.
+        filters: Output channels.
+        kernel: Kernel height and width.
+        stride: Stride down and across.
+        padding: Zero padding: top, left, bottom, right.
+        dtype: Dtype of image and weight.
+        out: Output dtype.
     """
     if BYTES.get(dtype) != 2 or channels > _MOST_CHANNELS:
         return None

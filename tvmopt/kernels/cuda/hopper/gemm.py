@@ -1,8 +1,9 @@
-"""Matrix products on Hopper: copy engine, ring in shared memory, warpgroup instructions.
+"""Warp-specialised GEMM for Hopper: TMA loads, a ring of pipeline stages, wgmma.
 
-One warpgroup of each thread block has a single thread that fills the stages of a ring by the copy
-engine (TMA); the others multiply from it (wgmma) and store. A stage is 128 bytes of depth: one atom
-of the 128-byte swizzle. What lies out of range is read as zero and not stored.
+A thread block has one producer warpgroup and one to three consumer warpgroups. A single thread of
+the producer issues TMA loads into the ring; the consumers issue wgmma and run the epilogue.
+A pipeline stage spans 128 bytes of K: one atom of the 128-byte swizzle. TMA clips at the edges: it
+reads zeros out of bounds and does not store there, so ragged M, N and K need no code.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ def gemm(
     name: str | None = "main",
     signature: Signature | None = None,
 ) -> tirx.PrimFunc:
-    """The kernel: a function of A, B, the epilogue's inputs, and C.
+    """Emit the GEMM kernel: a PrimFunc of A, B, the epilogue's inputs, and C.
 
     Args:
-        problem: What to compute.
-        config: How.
-        name: The function's global symbol; None for a private one.
-        signature: The function's parameters, where they are others than those.
+        problem: Extents, dtypes, layouts and epilogue.
+        config: Tile shape, pipeline and epilogue store.
+        name: Global symbol of the PrimFunc; None for a private one.
+        signature: Parameters of the PrimFunc; :func:`gemm_signature` by default.
 
     Returns:
-        A TIRx function (``tir_pipeline="tirx"``) of A of shape ``([batch,] m, k)``, B of
-        ``([batch,] k, n)``, the last two axes of either exchanged where it is stored transposed,
-        and C of ``([batch,] m, n)``.
+        A TIRx PrimFunc (``tir_pipeline="tirx"``). A has the shape ``([batch,] m, k)``, B
+        ``([batch,] k, n)`` and C ``([batch,] m, n)``. A transposed operand has its last two axes
+        swapped.
 
     Raises:
-        ConfigError: When ``config`` does not fit.
+        ConfigError: When ``config`` does not fit ``problem``.
     """
     if reason := config.why_not(problem):
         raise ConfigError(f"the configuration does not fit the product: {reason}")
@@ -58,7 +59,7 @@ def gemm(
 
 
 def gemm_signature(problem: GemmProblem) -> Signature:
-    """A, B, the epilogue's inputs, C."""
+    """Return the default parameters: A, B, the epilogue's inputs, C."""
     p = problem
     rows = tirx.Var("m", "int64") if p.dynamic else p.m
     batched = (p.batch,) if p.batch > 1 else ()
@@ -74,6 +75,7 @@ def gemm_signature(problem: GemmProblem) -> Signature:
 
 
 def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> None:
+    """Emit the parameters, the packing kernel, the GEMM, and the split-K reduction kernel."""
     mark(name, "hopper_gemm")
     parameters = declare(signature)
     rows = signature.rows if p.dynamic else p.m
@@ -95,7 +97,7 @@ def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> 
 
 
 def _copy(p: GemmProblem, parameters: Parameters, batches: tuple[int, int]) -> list[Any]:
-    """Emit the copies; what A and B are loaded from."""
+    """Emit the packing kernel; return the buffers or pointers that TMA loads A and B from."""
     copies = Copies(p.dtype)
     buffers = (parameters.a, parameters.b)
     parts: list[int | None] = []
@@ -114,9 +116,10 @@ def _copy(p: GemmProblem, parameters: Parameters, batches: tuple[int, int]) -> l
 
 
 class GemmKernel(Kernel):
-    """The main loop over tiles of a product of matrices.
+    """GEMM main loop over the output tiles of a batched matmul.
 
-    With a depth that is divided apart, each part is a matrix of its own, one after the other.
+    With split-K through workspace, each K slice is a batch entry: the kernel writes its partial
+    sums as ``split`` consecutive matrices.
     """
 
     def __init__(
@@ -142,7 +145,7 @@ class GemmKernel(Kernel):
             self.maps += [self.out_map, *self._load_residual_ahead(self._map_of)]
 
     def _map_of(self, buffer: Any, dtype: str) -> Any:
-        """The map of a tensor of the output's shape."""
+        """Return the TMA descriptor of a tensor that has the shape of the output."""
         size = BYTES[dtype]
         shape, strides = [self.problem.n, self.rows], [self.problem.n * size]
         box = [128 // size, self.config.chunk_rows]
@@ -153,21 +156,21 @@ class GemmKernel(Kernel):
         return tensor_map(buffer, dtype, shape, strides, box, promotion=0)
 
     def extents(self) -> tuple[Any, Any]:
-        """Rows and columns of the whole, as tiles count them; int32."""
+        """Return rows and columns of the tiled problem (swapped with ``swap``), int32."""
         m = T.cast(self.rows, "int32") if self.problem.dynamic else self.problem.m
         return (self.problem.n, m) if self.config.swap else (m, self.problem.n)
 
     def part(self, tile: Any) -> Any:
-        """Which part of a divided depth this thread block multiplies."""
+        """Return the index of the K slice that this thread block computes."""
         return quotient(tile.batch, self.problem.batch) if self.parts > 1 else self.rank
 
     def stage_bytes(self, tile: Any) -> Any:
-        """Bytes that arrive in a stage."""
+        """Return the transaction bytes of one stage (what its full barrier expects)."""
         missing = self.left.missing(tile.row) + self.right.missing(tile.column)
         return self.config.stage_bytes - missing
 
     def load(self, slot: Any, step: Any, tile: Any) -> None:
-        """Fill one stage."""
+        """Issue the TMA loads of one pipeline stage."""
         bar = self.full.pointer(slot)
         batch = remainder(tile.batch, self.problem.batch) if self.parts > 1 else tile.batch
         of = self.sharing
@@ -177,10 +180,11 @@ class GemmKernel(Kernel):
         )
 
     def place(self, tile: Any, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """Where a row and a column of C are, and the conditions under which they exist.
+        """Return where element (row, column) of C lies, with bounds to check.
 
         Returns:
-            The indices of the output, and for each the extent that it may reach, or None.
+            The output indices; and the pairs (index, bound), where bound is None if the index
+            cannot exceed its extent.
         """
         c = self.config
         left, right = self.extents()
@@ -193,7 +197,7 @@ class GemmKernel(Kernel):
         return [i for i, _ in indices], indices
 
     def corner_of(self, tile: Any, group: Any, first: int) -> list[Any]:
-        """Where 128 bytes of each row begin that one warpgroup stores."""
+        """Return the TMA coordinates of one warpgroup's 128-byte-wide epilogue tile."""
         own = tile.row + group * (64 * self.config.atoms)
         start = [own + first, tile.column] if self.config.swap else [tile.column + first, own]
         if self.batch > 1:
@@ -202,5 +206,5 @@ class GemmKernel(Kernel):
 
 
 def _ragged(extent: Any, tiles: int) -> Any:
-    """``extent`` where the last of tiles that large may go beyond it, else None."""
+    """Return ``extent`` if the last tile may exceed it, else None."""
     return extent if not isinstance(extent, int) or extent % tiles else None

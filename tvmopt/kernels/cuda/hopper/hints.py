@@ -1,4 +1,4 @@
-"""Configurations as hints, and back."""
+"""Convert Hopper configurations to hints (for tuning records) and back."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def hint_of(
     template: str, config: Config, dtype: str, arch: CudaArch,
     box: tuple[int, int, int] | None = None,
 ) -> CudaHint:  # fmt: skip
-    """The hint that says ``config``.
+    """Return the hint that encodes ``config``.
 
     Args:
         template: ``GEMM`` or ``CONV``.
         config: The configuration.
-        dtype: Type of the factors.
+        dtype: Dtype of the operands.
         arch: The GPU.
-        box: Of a convolution the images, lines and columns that one warpgroup computes.
+        box: For a convolution: images, rows and columns of the pixel box of a warpgroup.
     """
     options = {
         "persistent": int(config.persistent),
@@ -54,7 +54,7 @@ def hint_of(
 
 
 def config_of(hint: CudaHint) -> Config:
-    """The configuration that ``hint`` says."""
+    """Return the configuration that ``hint`` encodes."""
     atoms = hint.warp[0] // 64
     return Config(
         atoms=atoms,
@@ -76,6 +76,6 @@ def config_of(hint: CudaHint) -> Config:
 
 
 def box_of(hint: CudaHint) -> tuple[int, int, int] | None:
-    """Images, lines and columns of a warpgroup of a convolution, where ``hint`` says them."""
+    """Return images, rows and columns of a convolution's pixel box; None where unset."""
     a, b, c = (hint.option(name) for name in _BOX)
     return (a, b, c) if a else None

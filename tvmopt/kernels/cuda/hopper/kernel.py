@@ -1,4 +1,4 @@
-"""Emit a Hopper kernel: a fused function and a hint give the TIRx function in its place."""
+"""Emit a Hopper kernel: a TIRx PrimFunc that replaces a fused PrimFunc, configured by a hint."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 
 
 def kernel(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc:
-    """The kernel that computes ``func`` as ``hint`` says.
+    """Emit the kernel that computes ``func`` with the configuration in ``hint``.
 
     Args:
-        func: A function as FuseTIR leaves it.
-        hint: A configuration of ``hopper_gemm`` or ``hopper_conv``.
+        func: A PrimFunc as FuseTIR leaves it.
+        hint: A configuration of the template ``hopper_gemm`` or ``hopper_conv``.
 
     Returns:
-        A TIRx function of ``func``'s parameters, in their order, and of its name; it is compiled by
-        :data:`tvmopt.kernels.cuda.pipeline.PIPELINE`.
+        A TIRx PrimFunc with the name and the parameter order of ``func``.
+        :data:`tvmopt.kernels.cuda.pipeline.PIPELINE` compiles it.
 
     Raises:
-        ConfigError: When ``func`` is no such product, or ``hint`` does not fit it.
+        ConfigError: When ``func`` is no GEMM or convolution, or ``hint`` does not fit it.
     """
     found = match(func)
     if isinstance(found, str):

@@ -1,4 +1,13 @@
-"""The main loop that products of matrices and convolutions share."""
+"""Warp-specialised main loop of the Hopper GEMM and implicit-GEMM convolution kernels.
+
+Roles of the warpgroups in a thread block::
+
+    consumer 0 .. consumers-1:  wait full[stage] -> wgmma -> arrive empty[stage]; then the epilogue
+    producer (the last one):    wait empty[stage] -> expect_tx + TMA loads -> full[stage]
+
+Both walk the same tiles; (stage, phase) runs on across tiles, so that loads of the next tile
+overlap the epilogue of a persistent kernel.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +46,14 @@ from tvmopt.kernels.cuda.toolchain.dependent_launch import wait_for_kernel_befor
 
 
 class Kernel(Storing):
-    """One kernel under construction.
+    """A GEMM-like kernel under construction.
 
     Attributes:
-        batch: Products that are computed side by side.
-        left_major: Whether the operand of the rows is contiguous along the depth.
-        right_major: Whether that of the columns is.
-        maps: Descriptors that the copy engine is to have at hand.
-        instructions: Steps of an instruction's depth that a stage holds.
+        batch: Batch extent, times the K slices of split-K through workspace.
+        left_major: Whether the left operand (tile rows) is K-major.
+        right_major: Whether the right operand (tile columns) is K-major.
+        maps: TMA descriptors to prefetch.
+        instructions: wgmma K steps (32 bytes each) in one pipeline stage.
     """
 
     batch = 1
@@ -65,16 +74,16 @@ class Kernel(Storing):
 
     @abc.abstractmethod
     def extents(self) -> tuple[Any, Any]:
-        """Rows and columns of the whole, as tiles count them; int32."""
+        """Return rows and columns of the tiled problem, int32."""
 
     @abc.abstractmethod
     def load(self, slot: Any, step: Any, tile: Tile) -> None:
-        """Fill one stage."""
+        """Issue the TMA loads of one pipeline stage."""
 
     # -- the grid ----------------------------------------------------------------------------
 
     def emit(self) -> None:
-        """Emit the device side."""
+        """Emit the device function."""
         with (
             build.attr({"tirx.device_entry": True}),
             build.attr({"tirx.launch_bounds_min_blocks_per_sm": 1}),
@@ -82,6 +91,7 @@ class Kernel(Storing):
             self._device()
 
     def _device(self) -> None:
+        """Emit the grid, the thread indices, shared memory, and the tile loop."""
         c = self.config
         rows, columns = self.extents()
         down = _tiles(rows, c.rows * c.cluster)
@@ -108,6 +118,7 @@ class Kernel(Storing):
         self._walk(block, groups, total, per_batch, down, across)
 
     def _shared_memory(self) -> None:
+        """Allocate the ring, the epilogue tile and the mbarriers; initialise the mbarriers."""
         c = self.config
         pool = SMEMPool()
         self.left_ring = pool.alloc((c.stages, c.rows * self.depth), self.dtype, align=1024)
@@ -118,7 +129,7 @@ class Kernel(Storing):
         if self.residual is not None:
             self.arriving = Barriers(pool, c.consumers)
         pool.commit()
-        # By threads of different warps, at the same time.
+        # Different warps do these two at the same time.
         with when(self.group < 1), one_thread_of(self.warp):
             for descriptor in self.maps:
                 build.evaluate(T.ptx.prefetch.tensormap(T.address_of(descriptor)))
@@ -129,13 +140,16 @@ class Kernel(Storing):
                 self.arriving.init(1)
         build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
         self._sync_blocks()
-        # All that is before touches this thread block's own memory alone.
+        # Everything above touches only this thread block's shared memory, so it may overlap the
+        # previous kernel (PDL).
         build.evaluate(wait_for_kernel_before())
 
     def _leaving_memory(self, pool: SMEMPool) -> None:
-        """What sums are exchanged through and leave from; in place of the ring, once it is empty.
+        """Allocate the epilogue tile and the buffer of the cluster split-K reduction.
 
-        What a persistent kernel still sends while it loads the next tile has room of its own.
+        The split-K buffer aliases the ring, which is drained then. So does the epilogue tile with
+        ``config.over_ring``. In a persistent kernel it has memory of its own, because its stores
+        overlap the loads of the next tile.
         """
         c = self.config
         end = pool.offset
@@ -162,6 +176,7 @@ class Kernel(Storing):
     def _walk(
         self, block: Any, groups: int, total: Any, per_batch: Any, down: Any, across: Any
     ) -> None:
+        """Emit the loop over tiles for the consumer warpgroups and for the producer thread."""
         c = self.config
         stage = Scalar("int32", 0)
         phase = Scalar("int32", 0)
@@ -207,18 +222,21 @@ class Kernel(Storing):
                     for_tiles(self._produce)
                     if c.sharers > 1:
                         self._wait_until_empty()
-                if c.ranks > 1:  # as the others do in _exchange
+                if c.ranks > 1:  # matches the two cluster barriers of the consumers in _exchange
                     self._meet()
                     self._meet(sent=True)
 
     def _wait_until_empty(self) -> None:
-        """Stay until the other thread blocks have released all, since they do so in this memory."""
+        """Wait until the other thread blocks of the cluster have released every stage.
+
+        They arrive at empty barriers in this block's shared memory, which must outlive that.
+        """
         with build.serial(0, self.config.stages):
             self.empty.wait(self._stage.value, self._phase.value ^ 1)
             self._following()
 
     def _meet(self, sent: bool = False) -> None:
-        """Wait for the cluster's other thread blocks; and for what they ``sent`` to be here."""
+        """Cluster barrier; with ``sent``, also make the DSMEM stores before it visible."""
         build.evaluate(T.cuda.warp_sync())
         if sent:
             build.evaluate(T.cuda.cluster_sync())
@@ -226,11 +244,11 @@ class Kernel(Storing):
             sync_cluster_relaxed()
 
     def part(self, tile: Tile) -> Any:
-        """Which part of a divided depth this thread block multiplies."""
+        """Return the index of the K slice that this thread block computes."""
         return self.rank
 
     def _range(self, tile: Tile) -> tuple[Any, Any]:
-        """First step of the depth, and how many, of this thread block."""
+        """Return the first K block of this thread block, and its number of K blocks."""
         split = self.config.split
         if split == 1:
             return const(0), const(self.steps)
@@ -239,10 +257,11 @@ class Kernel(Storing):
         return first, held(quotient((part + 1) * self.steps, split) - first)
 
     def stage_bytes(self, tile: Tile) -> Any:
-        """Bytes that arrive in a stage: of all of it, unless the tile ends before."""
+        """Return the transaction bytes of one stage; fewer in a ragged last tile."""
         return self.config.stage_bytes
 
     def _produce(self, tile: Tile) -> None:
+        """Producer: fill a stage for each K block of the tile."""
         first, count = self._range(tile)
         expected = held(self.stage_bytes(tile))
         with build.serial(0, count) as k:
@@ -252,9 +271,10 @@ class Kernel(Storing):
             self.load(slot, first + k, tile)
             self._following()
 
-    # -- multiplying -------------------------------------------------------------------------
+    # -- the MMA main loop -------------------------------------------------------------------
 
     def _prepare(self) -> None:
+        """Allocate the accumulators, and encode the matrix descriptors of the ring."""
         c = self.config
         self._sums = build.alloc_local(
             [c.atoms * c.columns // 2], "uint32" if self.accumulator == "int32" else "float32"
@@ -267,10 +287,11 @@ class Kernel(Storing):
             self._residual_phase = Scalar("int32", 0)
 
     def left_lines(self) -> Lines:
-        """How the operand of the rows lies in a stage."""
+        """Return the shared-memory layout of the left operand in a stage."""
         return lines_of(self.left_major, self.depth)
 
     def _descriptor(self, ring: Any, lines: Lines) -> Any:
+        """Encode the wgmma matrix descriptor of a ring's first stage."""
         result = build.alloc_local([1], "uint64")
         build.evaluate(
             T.cuda.wgmma.encode_matrix_descriptor(
@@ -284,6 +305,7 @@ class Kernel(Storing):
         return result
 
     def _multiply(self, slot: Any, first: Any) -> None:
+        """Issue the wgmma of one stage; if not ``first``, they overwrite the accumulators."""
         c = self.config
         size = BYTES[self.dtype]
         per = c.columns // 2
@@ -307,6 +329,7 @@ class Kernel(Storing):
                 build.evaluate(T.ptx[name](*args))
 
     def _release(self, slot: Any) -> None:
+        """Arrive at the empty barriers of all thread blocks that load this stage."""
         c = self.config
         if c.sharers == 1:
             self.empty.arrive(slot, self.thread < 1)
@@ -314,11 +337,12 @@ class Kernel(Storing):
             self.empty.arrive_remote(slot, self._loader, self.thread < self.sharing.loaders)
 
     def _behind(self, steps: int) -> Any:
-        """The slot that was filled so many steps ago."""
+        """Return the stage that was current ``steps`` K blocks ago."""
         slot = self._stage.value - steps
         return T.Select(slot < 0, slot + self.config.stages, slot)
 
     def _consume(self, tile: Tile) -> None:
+        """Consumer: wgmma over all K blocks of the tile, then reduction and epilogue."""
         c = self.config
         _, count = self._range(tile)
         self._load_residual(tile)
@@ -345,9 +369,10 @@ class Kernel(Storing):
             self._leave(tile, range(c.columns))
 
     def _exchange(self, tile: Tile) -> None:
-        """Add up with the other thread blocks of the cluster, and store what is left to this one.
+        """Cluster split-K: reduce over DSMEM and store this block's share of the columns.
 
-        It begins where all have emptied their rings, in place of which the sums arrive.
+        The first cluster barrier ensures that every ring is drained: the partial sums of the other
+        blocks land in place of the ring.
         """
         c = self.config
         me = build.Bind(self.group * 128 + self.thread)

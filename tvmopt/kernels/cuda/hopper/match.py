@@ -1,4 +1,4 @@
-"""Which fused functions the Hopper kernels can take the place of, and as what problem."""
+"""Match a fused PrimFunc to a problem of the Hopper kernels (GEMM or convolution)."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tvmopt.kernels.cuda.hopper.match_conv import convolution, line_problem_of
 from tvmopt.kernels.cuda.hopper.match_gemm import Roles, regroup
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem, Signature
 
-# Types that floating-point numbers are summed in.
+# Accumulation dtypes of floating-point reductions.
 _SUMS = (*dtypes.HALF_FLOATS, "float32")
-#: Rows that a dynamic dimension is taken to have when kernels are chosen.
+#: Rows that are assumed for a dynamic dimension when configurations are ranked.
 EXPECTED_ROWS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """A function in terms of these kernels.
+    """A matched PrimFunc.
 
     Attributes:
-        problem: What it computes.
-        signature: Which of its parameters is what.
-        name: Its global symbol; None of a private function.
+        problem: The problem.
+        signature: Role of each parameter.
+        name: Global symbol; None for a private PrimFunc.
     """
 
     problem: GemmProblem | ConvProblem | LineProblem
@@ -50,12 +50,12 @@ class Match:
 
 
 def match(func: tirx.PrimFunc) -> Match | str:
-    """The problem that ``func`` is, or why it is none.
+    """Return the problem that ``func`` computes, or the reason why there is none.
 
     Args:
-        func: A function as LegalizeOps, FuseOps and FuseTIR leave it: a sum of products of two
-            parameters (a matrix product, or a convolution in NHWC whose weight is HWIO or OHWI,
-            its padding included), and what follows elementwise.
+        func: A PrimFunc as LegalizeOps, FuseOps and FuseTIR leave it: a matmul or a convolution of
+            two parameters, then elementwise operators. A convolution is in NHWC, padding
+            included, with an HWIO or OHWI weight.
     """
     try:
         return _Matcher(func).run()
@@ -64,10 +64,12 @@ def match(func: tirx.PrimFunc) -> Match | str:
 
 
 class _RefusedError(Exception):
-    """Why there is no kernel for a function of a form that is known."""
+    """The pattern matches, but no kernel supports the problem; the message says why."""
 
 
 class _Matcher:
+    """Matches one PrimFunc."""
+
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.func = func
         self.params = list(func.params)
@@ -78,6 +80,7 @@ class _Matcher:
         self.stages = stages(func)
 
     def run(self) -> Match:
+        """Return the match."""
         sums = [s for s in self.stages if any(s.reduce)]
         if len(sums) != 1:
             raise NotThisForm(f"{len(sums)} sums in place of one")
@@ -87,7 +90,7 @@ class _Matcher:
         ending, out = self._ending(anchor)
         dtype = self._dtype(left, right)
         reasons = []
-        # A product; a convolution; the lines of few channels that :mod:`.few_channels` makes.
+        # In this order: GEMM; convolution; the packed convolution of :mod:`.few_channels`.
         attempts: list[Callable[..., Match]] = [self._gemm]
         attempts += [functools.partial(self._pixels, of) for of in (convolution, line_problem_of)]
         for attempt in attempts:
@@ -101,7 +104,7 @@ class _Matcher:
     # -- operands ----------------------------------------------------------------------------
 
     def _operands(self, anchor: Stage) -> list[tuple[Any, Any]]:
-        """Of both factors the load, and the condition of its padding (or None)."""
+        """Return for both factors the load and the condition of its padding (or None)."""
         value = anchor.value
         while isinstance(value, tirx.Cast):
             value = value.value
@@ -116,6 +119,7 @@ class _Matcher:
         return found
 
     def _operand(self, factor: Any) -> tuple[Any, Any]:
+        """Return the load of a factor, and the condition of its zero padding (or None)."""
         casts: list[str] = []
 
         def bare(expr: Any) -> Any:
@@ -153,10 +157,10 @@ class _Matcher:
         [name] = names
         return name
 
-    # -- what follows ------------------------------------------------------------------------
+    # -- epilogue ----------------------------------------------------------------------------
 
     def _ending(self, anchor: Stage) -> tuple[Epilogue, Any]:
-        """What is stored, in terms of the sum and of the output's axes."""
+        """Return the epilogue (stored value of accumulator and output axes) and the output."""
         written = [s for s in self.stages if self._index(s.buffer) is not None]
         if len(written) != 1:
             raise NotThisForm(f"{len(written)} outputs in place of one")
@@ -197,6 +201,8 @@ class _Matcher:
         return Epilogue(acc, tuple(axes), expr, tuple(inputs)), last.buffer
 
     def _signature(self, a: Any, b: Any, out: Any, ending: Epilogue, rows: Any) -> Signature:
+        """Return the signature, with the parameters' indices by role."""
+
         def place(buffer: Any) -> int:
             index = self._index(buffer)
             assert index is not None
@@ -215,12 +221,12 @@ class _Matcher:
         attrs = self.func.attrs or {}
         return str(attrs["global_symbol"]) if "global_symbol" in attrs else None
 
-    # -- matrix products ---------------------------------------------------------------------
+    # -- GEMM --------------------------------------------------------------------------------
 
     def _gemm(
         self, anchor: Stage, left: Any, right: Any, ending: Epilogue, dtype: str, out: Any
     ) -> Match:
-        """As a matrix product whose rows ``left`` holds."""
+        """Match a GEMM with ``left`` as A."""
         if left[1] is not None or right[1] is not None:
             raise NotThisForm("an operand that is padded")
         roles = Roles(anchor, left[0], right[0])
@@ -258,7 +264,7 @@ class _Matcher:
         problem_of: Callable[[Stage, Any, Any, str, str], ConvProblem | LineProblem],
         anchor: Stage, left: Any, right: Any, ending: Epilogue, dtype: str, out: Any,
     ) -> Match:  # fmt: skip
-        """As a convolution of ``left`` with the weight ``right``, of the form that is tried."""
+        """Match a convolution of ``left`` with the weight ``right``, by ``problem_of``."""
         problem = problem_of(anchor, left, right, dtype, str(out.dtype))
         if reason := problem.why_not:
             raise _RefusedError(reason)

@@ -1,4 +1,4 @@
-"""Sums of products that are convolutions of images in NHWC, or of lines of few channels."""
+"""Match a sum reduction to an NHWC convolution, also to the packed form for few channels."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
 
 
 def convolution(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> ConvProblem:
-    """The sum as a convolution.
+    """Match a reduction to a convolution.
 
     Args:
-        anchor: The sum.
+        anchor: The reduction block.
         left: The load of the image, and the condition of its padding (or None).
-        right: The same of the weight.
-        dtype: Type of both.
-        out: Type of what is stored.
+        right: The load of the weight, and the condition of its padding (or None).
+        dtype: Dtype of image and weight.
+        out: Output dtype.
+
+    Returns:
+        The problem, without epilogue.
 
     Raises:
-        NotThisForm: When it is something else.
+        NotThisForm: When the reduction is no such convolution.
     """
     (x, condition), (weight, masked) = left, right
     if masked is not None:
@@ -98,7 +101,7 @@ def convolution(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> C
 
 
 def line_problem_of(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> LineProblem:
-    """The sum as lines of few channels; arguments and errors as of :func:`convolution`."""
+    """Match the packed form for few channels; arguments and errors as in :func:`convolution`."""
     (x, condition), (weight, masked) = left, right
     reduced = [v for v, r in zip(anchor.axes, anchor.reduce, strict=True) if r]
     parallel = anchor.parallel
@@ -132,7 +135,7 @@ def line_problem_of(anchor: Stage, left: Any, right: Any, dtype: str, out: str) 
 
 
 def _check_padding(condition: Any, load: Any) -> None:
-    """Refuse a condition that is more than "within the tensor"."""
+    """Raise unless ``condition`` only tests the bounds of the tensor."""
     analyzer = sym.Analyzer()
     bounds = []
     for index, extent in zip(load.indices, load.source.shape, strict=True):

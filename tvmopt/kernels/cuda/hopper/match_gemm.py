@@ -1,4 +1,4 @@
-"""Sums of products that are matrix products: which axes are rows, columns, depth and batch."""
+"""Match a sum reduction to a batched GEMM: classify its axes as batch, M, N and K."""
 
 from __future__ import annotations
 
@@ -12,7 +12,18 @@ from tvmopt.kernels.cuda.hopper.expressions import NotThisForm, Stage, linear, n
 
 
 class Roles:
-    """Which axes of a sum are batch, rows, columns and depth."""
+    """Roles of the axes of a reduction: batch, rows (M), columns (N) and depth (K).
+
+    Attributes:
+        batch: Extents of the batch axes.
+        rows: Extents of the M axes.
+        columns: Extent of the N axis.
+        depth: Extent of the K axis.
+        batch_a: Whether A has the batch axes.
+        batch_b: Whether B has the batch axes (always).
+        trans_a: Whether A is stored as ``[batch, k, m]``.
+        trans_b: Whether B is stored as ``[batch, n, k]``.
+    """
 
     def __init__(self, anchor: Stage, a: Any, b: Any) -> None:
         depth = [
@@ -61,7 +72,7 @@ class Roles:
 
     @staticmethod
     def _order(found: list[Any], batch: list[Any], first: list[Any], last: Any, name: str) -> bool:
-        """Whether ``first`` and ``last`` have changed places in memory."""
+        """Whether ``first`` and ``last`` are transposed in memory."""
         for swapped, wanted in (
             (False, [*batch, *first, last]),
             (True, [*batch, last, *first]),
@@ -83,7 +94,7 @@ def _holds(found: list[Any], axis: Any) -> bool:
 
 
 def _plain(anchor: Stage, load: Any) -> list[Any]:
-    """The axes that index ``load``, one a dimension; those of extent 1 are left out."""
+    """Return the axes that index ``load``, one for each dimension; extent 1 is left out."""
     found = []
     for index, extent in zip(load.indices, load.source.shape, strict=True):
         if number(extent) == 1:
@@ -100,12 +111,12 @@ def _plain(anchor: Stage, load: Any) -> list[Any]:
 
 
 def regroup(ending: Epilogue, groups: Any, shape: Any) -> Epilogue:
-    """The epilogue with one axis for each group of the output's axes.
+    """Return the epilogue with each group of output axes fused into one axis.
 
     Args:
         ending: The epilogue.
-        groups: Extents of the axes of each group; those of extent 1 belong to none.
-        shape: Shape of the output.
+        groups: Extents of the axes in each group; axes of extent 1 are in none.
+        shape: Output shape.
     """
     names = [tirx.Var(f"v{i}", "int32") for i in range(len(groups))]
     zero = tirx.IntImm("int32", 0)

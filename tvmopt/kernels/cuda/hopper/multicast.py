@@ -1,8 +1,13 @@
-"""Thread blocks of a cluster that share loads: each loads a part for all that want it.
+"""TMA multicast within a cluster: each thread block loads a part and multicasts it.
 
-Blocks one above the other multiply the same columns, those beside each other the same rows.
-before -> after, of two blocks beside each other: each loads all rows of its tile -> each loads half
-of them, into its own shared memory and the other's.
+Ranks in a cluster of ``cluster`` x ``beside`` = 2 x 2 (M x N)::
+
+             left=0  left=1
+    above=0    0       2      blocks in a row share tile rows: multicast the left operand
+    above=1    1       3      blocks in a column share tile columns: multicast the right operand
+
+Example, two blocks in a row: without multicast each loads the whole left tile; with it each loads
+half of the tile into its own and the other's shared memory.
 """
 
 from __future__ import annotations
@@ -16,18 +21,16 @@ from tvmopt.kernels.cuda.hopper.emit import const, quotient, remainder
 
 
 class Sharing:
-    """Where a thread block is in its cluster, and whom it loads for.
-
-    Blocks are numbered downwards first. One that loads alone is above and left of all.
+    """Position of a thread block in its cluster, multicast masks, and loaders.
 
     Args:
-        config: How tiles are computed.
-        rank: The block's number in the cluster.
+        config: Cluster shape, among others.
+        rank: Rank of the block in the cluster, M fastest.
 
     Attributes:
-        above: How many blocks are above it.
-        left: How many are left of it.
-        loaders: How many blocks load for it, itself among them.
+        above: Position along M (0 without a cluster).
+        left: Position along N (0 without a cluster).
+        loaders: Number of blocks that load for this one, including itself.
     """
 
     def __init__(self, config: Config, rank: Any) -> None:
@@ -44,7 +47,7 @@ class Sharing:
 
     @property
     def of_rows(self) -> Any:
-        """The blocks that get what this one loads of the rows, a bit for each; 0 where it alone."""
+        """Multicast mask of the left operand (tile rows); 0 without multicast."""
         c = self._config
         if c.beside == 1:
             return 0
@@ -52,20 +55,20 @@ class Sharing:
 
     @property
     def of_columns(self) -> Any:
-        """The same of the columns."""
+        """Multicast mask of the right operand (tile columns); 0 without multicast."""
         c = self._config
         if c.cluster == 1:
             return 0
         return _shifted((1 << c.cluster) - 1, self.left * c.cluster)
 
     def loader(self, number: Any) -> Any:
-        """The rank of one of the blocks that load for this one: those of its columns come first."""
+        """Return the rank of loader ``number`` of this block; same-column blocks come first."""
         c = self._config
         number = T.min(number, const(self.loaders - 1))
         column = self.left * c.cluster + number
         if c.beside == 1:
             return column
-        # The next of those beside each other, and so on around.
+        # Then the blocks of the same row, cyclically from the next one on.
         other = remainder(self.left + number + (1 - c.cluster) % c.beside, c.beside)
         return T.Select(number < c.cluster, column, self.above + other * c.cluster)
 

@@ -1,4 +1,4 @@
-"""An operand of a product in memory, and how the copy engine loads tiles of it."""
+"""GEMM operand in global memory, and the TMA loads of its tiles."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ from tvmopt.kernels.cuda.hopper.emit import const, quotient, tensor_map, tma_loa
 from tvmopt.kernels.cuda.hopper.operand_copies import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
 
-# Rows of a box of the copy engine at most, and after how many the swizzle's pattern repeats.
+# Most rows of a TMA box; rows after which the 128-byte swizzle pattern repeats.
 _BOX_ROWS, _PATTERN = 256, 8
 
 
 class Operand:
-    """A matrix that tiles of rows (or columns) by depth are loaded from.
+    """A matrix of which TMA loads (rows x K) tiles into a pipeline stage.
 
-    In shared memory rows that are contiguous along the depth lie under each other, 128 bytes each;
-    others lie as blocks of 64 rows, each with one line of 128 bytes for every step of the depth.
-    Thread blocks that share a tile each load a part: of its rows, or of the lines of each block.
+    Layout of a tile in shared memory, 128-byte swizzled::
 
-    The copy engine is slow where it only writes zeros. So the last tile loads no rows that there
-    are not (of ``major``, by a map of its own), or no such blocks; what the tensor cores make of
-    the rest is not stored.
+        K-major (``major``):   row 0: 128 bytes of K     MN-major:  block 0: k = 0: 64 rows, 128 B
+                               row 1: 128 bytes of K                         k = 1: 64 rows, 128 B
+                               ...                                  block 1: rows 64 .. 127, ...
+
+    With TMA multicast, each thread block loads one part of the shared tile: some of its rows
+    (K-major), or some of the k lines of each block (MN-major).
+
+    TMA is slow at filling with zeros. So the last tile loads no rows out of bounds (K-major, with
+    a descriptor of its own), or no blocks out of bounds. wgmma then computes garbage in these
+    rows, which the epilogue does not store.
     """
 
     def __init__(
@@ -53,20 +58,20 @@ class Operand:
             return tensor_map(buffer, dtype, shape, strides, box + [1] * (batch > 1))
 
         self.boxes = ceil_div(ceil_div(tile, parts), _BOX_ROWS) if major else tile // 64
-        #: Rows of the last tile that are loaded; 0 where it is as the others.
+        #: Rows of the last tile that are loaded; 0 where the last tile is full.
         self.rest = 0
         if isinstance(rows, int) and rows % tile and not (self.boxes > 1 and major):
-            # Parts begin where the swizzle's pattern does, every 8 rows.
+            # Parts begin where the swizzle pattern does, every 8 rows.
             unit = (_PATTERN if parts > 1 else 1) if major else 64
             rest = ceil_div(rows % tile, unit) * unit
             self.rest = rest if rest < tile else 0
         heights = {h for extent in (tile, self.rest) for h in self._heights(extent) if h}
-        #: By the rows that it loads; alike where a part has lines of all of them.
+        #: Descriptors by box height; one (key 0) for MN-major, whose parts cover all rows.
         self._by_height = {h: box_of(h) for h in sorted(heights)} if major else {0: box_of(0)}
         self.maps = list(self._by_height.values())
 
     def _heights(self, rows: int) -> list[int]:
-        """Rows of a box of each part of ``rows``."""
+        """Return the box height of each multicast part of ``rows`` rows."""
         if self.parts == 1:
             return [rows // self.boxes]
         pieces = rows // _PATTERN
@@ -74,7 +79,7 @@ class Operand:
         return [(end - first) // self.boxes for first, end in itertools.pairwise(ends)]
 
     def missing(self, start: Any) -> Any:
-        """Bytes of the tile from ``start`` on that are not loaded, because there are no rows."""
+        """Return the bytes that the tile at row ``start`` does not load (rows out of bounds)."""
         if not self.rest:
             return 0
         spare = (self.tile - self.rest) * DEPTH_BYTES
@@ -87,7 +92,18 @@ class Operand:
         self, stage: Any, slot: Any, bar: Any, start: Any, step: Any, batch: Any,
         part: Any = 0, mask: Any = 0,
     ) -> None:  # fmt: skip
-        """Load a part of the tile that begins at row ``start``."""
+        """Issue the TMA loads of one part of the tile that begins at row ``start``.
+
+        Args:
+            stage: Ring buffer in shared memory.
+            slot: Index of the pipeline stage.
+            bar: Full barrier of that stage.
+            start: First row.
+            step: K block.
+            batch: Batch index.
+            part: Multicast part that this thread block loads.
+            mask: Multicast mask: one bit for each receiving thread block; 0 without multicast.
+        """
 
         def rows(extent: int) -> None:
             load = self._load_rows if self.major else self._load_blocks
@@ -106,6 +122,7 @@ class Operand:
         self, rows: int, stage: Any, slot: Any, bar: Any, start: Any, step: Any, batch: Any,
         part: Any, mask: Any,
     ) -> None:  # fmt: skip
+        """Issue the TMA loads of ``rows`` rows of a K-major operand."""
         heights = self._heights(rows)
         first: Any = part * (rows // self.parts)
         if min(heights) < max(heights):
@@ -134,6 +151,7 @@ class Operand:
         self, rows: int, stage: Any, slot: Any, bar: Any, start: Any, step: Any, batch: Any,
         part: Any, mask: Any,
     ) -> None:  # fmt: skip
+        """Issue the TMA loads of ``rows`` rows of an MN-major operand, 64 at a time."""
         lines = self.step // self.parts
         for i in range(rows // 64):
             place = [start + i * 64, step * self.step + part * lines]

@@ -1,12 +1,12 @@
-"""Copies of operands that the copy engine cannot address, made by a kernel of their own.
+"""Packing kernel: copy operands into a workspace that TMA and wgmma can read.
 
-The copy engine wants rows that begin at multiples of 16 bytes, and the tensor cores want 8-bit
-operands along the depth. Where an operand's rows are others, a first kernel writes them, zeros
-behind each, into a workspace of the same function; so does it with images of few channels and their
-weight (:mod:`.lines`). All parts are written by one launch.
+TMA needs rows that begin at multiples of 16 bytes, and wgmma needs K-major 8-bit operands. Where an
+operand has another layout, a first kernel packs it, zero-padded, into a workspace of the same
+PrimFunc. It also packs images of few channels and their weight (:mod:`.few_channels_problem`).
+One launch packs all operands.
 
-TVM takes the workspace from a pool that every later call finds again. A function that asks for more
-may move it: a CUDA graph of such a function must not outlive the first call of a larger one.
+TVM takes the workspace from a pool that later calls reuse. A function that needs more may move the
+pool: a CUDA graph of such a function must not outlive the first call of a larger one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvmopt.kernels.cuda.hopper.emit import const, quotient, remainder, when
 from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
 from tvmopt.kernels.cuda.toolchain.dependent_launch import wait_for_kernel_before
 
-# Threads of a block; bytes that a thread writes at once; where parts begin, in bytes.
+# Threads of a block; bytes of one store of a thread; alignment of each packed operand in bytes.
 _THREADS, _VECTOR, _ALIGN = 256, 16, 128
 _WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 _PIXELS = """
@@ -55,13 +55,13 @@ __forceinline__ __device__ void {0}(void* to, const void* from, int there) {{
 
 
 def pitch_of(width: int, dtype: str) -> int:
-    """Elements between rows of ``width`` elements that the copy engine can address."""
+    """Return the row pitch in elements: ``width`` rounded up to TMA's multiple of 16 bytes."""
     whole = 16 // BYTES[dtype]
     return ceil_div(width, whole) * whole
 
 
 class Copies:
-    """Operands to copy, and the kernel that does it."""
+    """Operands to pack, and the kernel that packs them."""
 
     def __init__(self, dtype: str) -> None:
         self._dtype = dtype
@@ -71,7 +71,7 @@ class Copies:
         self._workspace: Any = None
 
     def _part(self, elements: int, items: int, body: Callable[[Any, Any, Any], None]) -> int:
-        """Room for a part; ``body(workspace, offset, item)`` copies one of its items."""
+        """Reserve workspace for an operand; ``body(workspace, offset, item)`` packs one item."""
         offset = self._elements
         each = _ALIGN // self._size
         self._elements += ceil_div(elements, each) * each
@@ -79,13 +79,13 @@ class Copies:
         return len(self._parts) - 1
 
     def rows(self, buffer: Any, rows: int, width: int) -> int:
-        """Copy ``rows`` rows of ``width`` elements; they get a pitch of :func:`pitch_of`.
+        """Pack ``rows`` rows of ``width`` elements with a pitch of :func:`pitch_of`.
 
         Returns:
-            The number of the part.
+            The index of the packed operand, for :meth:`pointer`.
         """
         pitch = pitch_of(width, self._dtype)
-        # In the widest words that rows are whole numbers of.
+        # In the widest words of which a row has a whole number.
         word = math.gcd(width * self._size, 8)
         words, per = width * self._size // word, _VECTOR // word
         pieces = pitch * self._size // _VECTOR
@@ -101,17 +101,17 @@ class Copies:
         return self._part(rows * pitch, rows * pieces, body)
 
     def turned(self, buffer: Any, batch: int, rows: int, width: int) -> int:
-        """Copy ``batch`` matrices of ``rows`` x ``width`` as ``width`` rows of the other pitch.
+        """Transpose ``batch`` matrices of ``rows`` x ``width``; pad the pitch of the result.
 
         Returns:
-            The number of the part.
+            The index of the packed operand.
         """
         pitch = pitch_of(rows, self._dtype)
         at_once = _VECTOR // self._size
         pieces = pitch // at_once
 
         def body(workspace: Any, offset: int, item: Any) -> None:
-            # Neighbouring threads read neighbours.
+            # Neighbouring threads read neighbours (coalesced loads).
             column, rest = remainder(item, width), quotient(item, width)
             first, matrix = remainder(rest, pieces) * at_once, quotient(rest, pieces)
             source = _flat(buffer, batch * rows * width, self._dtype).ptr_to(
@@ -132,17 +132,17 @@ class Copies:
         self, buffer: Any, shape: Sequence[int], out: Sequence[int], filled: int,
         padding: tuple[int, int],
     ) -> int:  # fmt: skip
-        """Copy an image, zeros around it, with more channels.
+        """Pack an NHWC image: zero-pad its border and its channels.
 
         Args:
             buffer: The image.
-            shape: Its images, lines, pixels and channels.
-            out: Images, lines, and elements of a line of the copy.
-            filled: Channels of the copy: 1, 2, 4 or 8.
-            padding: Zeros above and to the left, in lines and pixels.
+            shape: Images, height, width and channels.
+            out: Images, height, and elements of a row of the packed image.
+            filled: Channels of the packed image: 1, 2, 4 or 8.
+            padding: Padding at the top and at the left, in pixels.
 
         Returns:
-            The number of the part.
+            The index of the packed operand.
         """
         _, height, width, channels = shape
         _, lines, elements = out
@@ -169,17 +169,17 @@ class Copies:
     def elements(
         self, buffer: Any, total: int, count: int, place: Callable[[Any], tuple[Any, Any]]
     ) -> int:
-        """Copy element by element.
+        """Pack element by element (gather).
 
         Args:
-            buffer: What to copy from, of ``total`` elements.
-            total: Its elements.
-            count: Elements of the copy.
-            place: Takes the number of an element of the copy, and gives where it comes from, and
-                whether it does: otherwise it is zero.
+            buffer: The source.
+            total: Elements of the source.
+            count: Elements of the result.
+            place: Maps the index of a packed element to its source index and a condition; where
+                the condition is false, the element is zero.
 
         Returns:
-            The number of the part.
+            The index of the packed operand.
         """
 
         def body(workspace: Any, offset: int, item: Any) -> None:
@@ -196,7 +196,7 @@ class Copies:
         return self._part(count, count, body)
 
     def emit(self) -> None:
-        """Emit the workspace and the kernel; for the host's side, once, where there are parts."""
+        """Emit the workspace and the kernel, once, in host code; nothing without operands."""
         if not self._parts:
             return
         self._workspace = build.alloc_buffer((self._elements,), self._dtype, scope="global")
@@ -214,7 +214,7 @@ class Copies:
                 first += count
 
     def pointer(self, part: int) -> Any:
-        """Where a part lies; for the host's side, after :meth:`emit`."""
+        """Return the address of a packed operand, for host code after :meth:`emit`."""
         return T.address_of(self._workspace[self._parts[part][0]])
 
 

@@ -1,4 +1,4 @@
-"""The parameters of a kernel, declared as those of the function whose place it takes."""
+"""Parameters of a Hopper kernel: buffers declared like those of the PrimFunc that it replaces."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
 from tvmopt.kernels.cuda.hopper.problem import Signature
 
-#: Attribute of a generated kernel: the name of its family.
+#: Attribute of a generated kernel: the name of its template.
 KERNEL_ATTR = "tvmopt.kernel"
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """The buffers of a kernel under construction.
+    """Buffers of a kernel under construction.
 
     Attributes:
         a: A, or the image.
         b: B, or the weight.
         out: The output.
-        inputs: What the epilogue reads.
+        inputs: Inputs of the epilogue.
     """
 
     a: Any
@@ -34,13 +34,13 @@ class Parameters:
 
 
 def mark(name: str | None, kernel: str) -> None:
-    """Emit the function's attributes.
+    """Emit the attributes of the PrimFunc.
 
     Args:
-        name: Its global symbol; None for a private function.
-        kernel: The kernel's family.
+        name: Global symbol; None for a private PrimFunc.
+        kernel: Name of the kernel's template.
     """
-    opaque = 8  # relax.op.OpPatternKind.kOpaque: nothing is fused with it
+    opaque = 8  # relax.op.OpPatternKind.kOpaque: FuseOps fuses nothing with it
     symbol = {} if name is None else {"global_symbol": name}
     build.func_attr(
         symbol
@@ -56,7 +56,7 @@ def plain_signature(
     a: tuple[Sequence[Any], str], b: tuple[Sequence[Any], str], out: tuple[Sequence[Any], str],
     ending: Epilogue, rows: Any = None,
 ) -> Signature:  # fmt: skip
-    """A, B, the epilogue's inputs, the output: each with its shape and type."""
+    """Return the signature A, B, the epilogue's inputs, output, from shapes and dtypes."""
     buffers = [
         tirx.decl_buffer(tuple(shape), dtype, name=name)
         for name, (shape, dtype) in (("a", a), ("b", b))
@@ -68,7 +68,7 @@ def plain_signature(
 
 
 def declare(signature: Signature) -> Parameters:
-    """Emit the parameters into the function being built."""
+    """Emit the parameters into the PrimFunc being built."""
     handles = [
         build.arg(f"p_{i}_{buffer.name}", build.handle())
         for i, buffer in enumerate(signature.buffers)

@@ -1,4 +1,4 @@
-"""Kernels whose rows are pixels of images: which pixels make a tile, and where they are stored."""
+"""Implicit-GEMM kernels whose tile rows are pixels: how pixels form boxes and where they go."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
 
 
 class PixelProblem(Protocol):
-    """What is common to problems whose output is images in NHWC."""
+    """Common interface of the problems with NHWC output."""
 
     @property
     def images(self) -> int:
-        """Images of the batch."""
+        """Batch size."""
 
     @property
     def filters(self) -> int:
-        """Channels of the output."""
+        """Output channels."""
 
     @property
     def out_size(self) -> tuple[int, int]:
-        """Lines and columns of the output."""
+        """Height and width of the output."""
 
     @property
     def stride(self) -> tuple[int, int]:
-        """Distance of what neighbouring pixels read, in steps of the copy engine's box."""
+        """Stride of the input box, in elements of the TMA box."""
 
     @property
     def steps(self) -> int:
-        """Steps of the depth."""
+        """K blocks."""
 
     @property
     def dtype(self) -> str:
-        """Type of the factors."""
+        """Dtype of image and weight."""
 
     @property
     def out(self) -> str:
-        """Type of the output."""
+        """Output dtype."""
 
     @property
     def right_major(self) -> bool:
-        """Whether the weight is contiguous along the depth."""
+        """Whether the weight is K-major."""
 
     def ending(self) -> Epilogue:
-        """What is stored in place of the sum."""
+        """Return the epilogue."""
 
 
 def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
-    """Ways to cut the output into boxes of ``rows`` pixels, those that load fastest first.
+    """Return boxes of ``rows`` pixels that tile the output, fastest predicted first.
 
     Returns:
-        Images, lines and columns of a box.
+        Images, rows and columns of each box.
     """
     high, wide = problem.out_size
     sh, sw = problem.stride
@@ -78,8 +78,8 @@ def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
                     * ceil_div(high, box[1])
                     * ceil_div(wide, box[2])
                 )
-                # About 8 cycles to load and multiply a pixel, and one to begin a line. Of boxes
-                # that take as long, the squarest: neighbours share most of what they read.
+                # About 8 cycles to load and multiply a pixel, and 1 to start an image row. Ties
+                # go to the squarest box: neighbouring boxes then share the least input.
                 cycles = used * (8 + 1 / box[2])
                 found.append((cycles, abs(box[1] - box[2]) + 4 * box[0], box))
             inner *= 2
@@ -88,7 +88,7 @@ def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
 
 
 def why_no_box(problem: PixelProblem, config: Config, box: tuple[int, int, int]) -> str | None:
-    """Why a warpgroup cannot compute boxes of that many images, lines and columns."""
+    """Return why a warpgroup cannot compute boxes of this shape; None where it can."""
     rows = 64 * config.atoms
     if math.prod(box) != rows:
         return f"a box of pixels has {rows}, but {box} has {math.prod(box)}"
@@ -99,7 +99,7 @@ def why_no_box(problem: PixelProblem, config: Config, box: tuple[int, int, int])
 
 
 def why_not(problem: PixelProblem, config: Config) -> str | None:
-    """Why ``config`` cannot compute ``problem``; None where it can."""
+    """Return why ``config`` cannot compute ``problem``; None where it can."""
     if config.swap or config.sharers > 1 or config.apart:
         return "a convolution neither exchanges operands nor shares loads, nor divides depth apart"
     if config.split > 1 and (not config.staged or config.persistent):
@@ -127,18 +127,18 @@ def pixel_function(
     box: tuple[int, int, int] | None, name: str | None,
     emit: Callable[[tuple[int, int, int]], None],
 ) -> tirx.PrimFunc:  # fmt: skip
-    """The function of a convolution's kernel.
+    """Build the PrimFunc of a convolution kernel.
 
     Args:
-        impossible: Why there is no kernel for the convolution.
-        problem: What is computed by boxes of pixels.
-        config: How; ``atoms * 64`` rows are one box of pixels.
-        box: Images, lines and columns of a box; the one that wastes least by default.
-        name: The function's global symbol; None for a private one.
-        emit: Emits its parameters and the kernel, for a box.
+        impossible: Why no kernel computes the convolution, or None.
+        problem: The problem that is tiled into pixel boxes.
+        config: The configuration; ``atoms * 64`` rows are one pixel box.
+        box: Images, rows and columns of a box; by default the fastest by :func:`boxes`.
+        name: Global symbol of the PrimFunc; None for a private one.
+        emit: Emits the parameters and the kernel for a box.
 
     Raises:
-        ConfigError: When there is no such kernel, or ``config`` does not fit.
+        ConfigError: When no kernel computes the convolution, or ``config`` does not fit.
     """
     if impossible:
         raise ConfigError(f"no Hopper kernel for this convolution: {impossible}")
@@ -153,7 +153,7 @@ def pixel_function(
 
 
 class PixelKernel(Kernel):
-    """The main loop over boxes of pixels; one box for each warpgroup of a tile."""
+    """Main loop over pixel boxes; one box for each consumer warpgroup of a tile."""
 
     def __init__(
         self, problem: PixelProblem, config: Config, box: tuple[int, int, int],
@@ -175,7 +175,7 @@ class PixelKernel(Kernel):
             self.maps += [self.out_map, *self._load_residual_ahead(self._map_of)]
 
     def _map_of(self, buffer: Any, dtype: str) -> Any:
-        """The map of a tensor of the output's shape."""
+        """Return the TMA descriptor of a tensor that has the shape of the output."""
         p, size = self.pixels, BYTES[dtype]
         high, wide = p.out_size
         line = p.filters * size
@@ -189,12 +189,12 @@ class PixelKernel(Kernel):
         )
 
     def extents(self) -> tuple[Any, Any]:
-        """Rows (of whole boxes) and columns."""
+        """Return rows (of whole boxes) and columns of the implicit GEMM."""
         a, b, c = self.counts
         return a * b * c * 64 * self.config.atoms, self.pixels.filters
 
     def corner(self, index: Any) -> tuple[Any, Any, Any]:
-        """First image, line and column of box ``index``."""
+        """Return first image, row and column of box ``index``."""
         _, down, across = self.counts
         n, h, w = self.box
         column = remainder(index, across) * w
@@ -203,7 +203,7 @@ class PixelKernel(Kernel):
         return image, line, column
 
     def place(self, tile: Any, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """Image, line, column and channel of a row and a column of the tile."""
+        """Return image, row, column and channel of a tile element, with bounds to check."""
         p = self.pixels
         _, h, w = self.box
         rows = 64 * self.config.atoms
@@ -211,7 +211,7 @@ class PixelKernel(Kernel):
         inside = remainder(row, rows)
         high, wide = p.out_size
         bounds: list[tuple[Any, Any]] = [
-            # The last tile may hold boxes beyond the last one, of images that there are not.
+            # The last tile may hold boxes past the last one: their images are out of bounds.
             (image + quotient(inside, h * w), p.images),
             (line + remainder(quotient(inside, w), h), high if high % h else None),
             (pixel + remainder(inside, w), wide if wide % w else None),
@@ -220,6 +220,6 @@ class PixelKernel(Kernel):
         return [i for i, _ in bounds], bounds
 
     def corner_of(self, tile: Any, group: Any, first: int) -> list[Any]:
-        """Where the box of one warpgroup begins, 128 bytes of each pixel."""
+        """Return the TMA coordinates of one warpgroup's epilogue tile: 128 bytes a pixel."""
         image, line, column = self.corner(tile.index * self.config.consumers + group)
         return [tile.column + first, column, line, image]

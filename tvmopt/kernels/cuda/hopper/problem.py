@@ -1,4 +1,4 @@
-"""What a Hopper kernel is asked to compute: sizes, types and layouts, apart from how."""
+"""GEMM problem of a Hopper kernel: extents, dtypes, layouts, epilogue; and its signature."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from tvmopt.device import dtypes
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 
-#: Types that come out, by the type that is multiplied.
+#: Output dtypes, by operand dtype.
 OUTPUTS = {
     "float16": ("float16", "float32", "int8"),
     "bfloat16": ("bfloat16", "float32"),
     "int8": ("int32", "int8", "float16", "float32"),
     "float8_e4m3fn": ("float16", "bfloat16", "float32"),
 }
-#: Bytes of one element, of every type that is multiplied or comes out.
+#: Bytes of an element, for every operand and output dtype.
 BYTES = {
     dtype: int(dtypes.itemsize(dtype))
     for dtype in dict.fromkeys(itertools.chain(OUTPUTS, *OUTPUTS.values()))
 }
 
 
-#: Places that 32 bits count: the most elements of an output.
+#: Most elements of an output: kernels index with int32.
 MOST_ELEMENTS = 2**31 - 1
 
 
 def ceil_div(a: int, b: int) -> int:
-    """``a / b``, rounded up."""
+    """Return ``a / b`` rounded up."""
     return -(-a // b)
 
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """The parameters of a kernel that takes a function's place.
+    """Parameters of a kernel that replaces a PrimFunc.
 
     Attributes:
-        buffers: Of each parameter its shape and type.
-        a: Number of the one that holds A, or the image.
-        b: Number of the one that holds B, or the weight.
-        out: Number of the output.
-        inputs: Numbers of the epilogue's inputs.
-        rows: How many rows there are at run time; None where their number is known.
+        buffers: Buffers of all parameters, in order.
+        a: Index of A, or of the image.
+        b: Index of B, or of the weight.
+        out: Index of the output.
+        inputs: Indices of the epilogue's inputs.
+        rows: The dynamic number of rows, an expression; None where it is static.
     """
 
     buffers: tuple[Any, ...]
@@ -60,18 +60,18 @@ class GemmProblem:
     """``C[batch, m, n] = epilogue(sum_k A[batch, m, k] * B[batch, k, n])``.
 
     Attributes:
-        m: Rows; what is expected of them where they are ``dynamic``.
+        m: Rows; the expected number if ``dynamic``.
         n: Columns.
-        k: Depth.
-        dtype: Type of A and B.
-        out: Type of C.
-        batch: Products that are computed side by side.
+        k: Reduction extent.
+        dtype: Dtype of A and B.
+        out: Dtype of C.
+        batch: Batch extent.
         trans_a: Whether A is stored as ``[batch, k, m]``.
         trans_b: Whether B is stored as ``[batch, n, k]``.
-        batch_a: Whether A has a batch axis; otherwise all products share it.
-        batch_b: Whether B has one.
-        dynamic: Whether the number of rows is known at run time only.
-        epilogue: What is stored in place of the sum.
+        batch_a: Whether A has a batch axis; otherwise the whole batch shares it.
+        batch_b: Whether B has a batch axis.
+        dynamic: Whether the number of rows is known only at run time.
+        epilogue: Elementwise epilogue; None to store the accumulator.
     """
 
     m: int
@@ -89,11 +89,11 @@ class GemmProblem:
 
     @property
     def accumulator(self) -> str:
-        """Type of the sums."""
+        """Accumulator dtype."""
         return dtypes.dtype(self.dtype).accumulator
 
     def ending(self) -> Epilogue:
-        """The epilogue, or the one that stores the sum itself."""
+        """Return the epilogue; by default a cast of the accumulator."""
         return self.epilogue or identity(
             self.accumulator, self.out, rank=3 if self.batch > 1 else 2
         )
@@ -105,7 +105,7 @@ class GemmProblem:
 
     @property
     def stored(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Of A and of B the rows (of one product) and their elements, as memory holds them."""
+        """Rows and row length of A and of B as stored (of one batch entry)."""
         return (
             (self.k, self.m) if self.trans_a else (self.m, self.k),
             (self.n, self.k) if self.trans_b else (self.k, self.n),
@@ -113,25 +113,25 @@ class GemmProblem:
 
     @property
     def turned(self) -> tuple[bool, bool]:
-        """Whether A, and B, are transposed first: the tensor cores want 8 bits along the depth."""
+        """Whether A, and B, are transposed first: wgmma needs K-major 8-bit operands."""
         narrow = BYTES[self.dtype] == 1
         return narrow and self.trans_a, narrow and not self.trans_b
 
     @property
     def major(self) -> tuple[bool, bool]:
-        """Whether A, and B, are contiguous along the depth where they are multiplied from."""
+        """Whether A, and B, are K-major when wgmma reads them."""
         return not self.trans_a or self.turned[0], self.trans_b or self.turned[1]
 
     @property
     def copied(self) -> tuple[bool, bool]:
-        """Whether A, and B, are copied first: turned, or rows that the copy engine refuses."""
+        """Whether A, and B, are packed first: transposed, or of a row pitch that TMA refuses."""
         size = BYTES[self.dtype]
         (_, a), (_, b) = self.stored
         return self.turned[0] or a * size % 16 != 0, self.turned[1] or b * size % 16 != 0
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that are read and written to copy operands first."""
+        """Bytes that the packing kernel reads and writes."""
         return sum(
             2 * count * width * (self.batch if batched else 1) * BYTES[self.dtype]
             for (count, width), batched, there in zip(
@@ -142,7 +142,7 @@ class GemmProblem:
 
     @functools.cached_property
     def why_not(self) -> str | None:
-        """Why no kernel of this family computes it; None where one does."""
+        """Why no kernel of this family computes the problem; None where one does."""
         if self.dtype not in OUTPUTS:
             return f"inputs must be of {', '.join(OUTPUTS)}, but are {self.dtype}"
         if self.out not in OUTPUTS[self.dtype]:
@@ -170,10 +170,10 @@ class GemmProblem:
         return None
 
     def check(self) -> None:
-        """Raise where there is no kernel.
+        """Raise if no kernel computes the problem.
 
         Raises:
-            ConfigError: With the rule that is broken.
+            ConfigError: With the violated rule.
         """
         if reason := self.why_not:
             raise ConfigError(f"no Hopper kernel for this product: {reason}")

@@ -1,4 +1,4 @@
-"""Inputs of an epilogue that are read where the output is written: they can be loaded ahead."""
+"""Residual inputs of an epilogue: read at the index that is written, so TMA can prefetch them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _POINTS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Residual:
-    """An input that has an element for each of the output, in the same order.
+    """An epilogue input with one element for each output element, in the same order.
 
     Attributes:
-        number: Which of the epilogue's inputs.
-        value: What stands for its element in ``ending``.
-        ending: The epilogue without its loads.
+        number: Index of the input in the epilogue's inputs.
+        value: Variable for its element in ``ending``.
+        ending: The epilogue with this variable in place of the loads.
     """
 
     number: int
@@ -33,12 +33,12 @@ class Residual:
 
 
 def residual_of(ending: Epilogue, shape: Sequence[int], out: str) -> Residual | None:
-    """The first such input of elements as wide as the output's; None where there is none.
+    """Return the first residual input that is as wide as the output; None where there is none.
 
     Args:
         ending: The epilogue.
         shape: Extents of its axes.
-        out: Type of the output.
+        out: Output dtype.
     """
     found: list[Any] = []
     tvm_ffi.structural_walk(ending.expr, (ir.TensorLoad, found.append), order="post")
@@ -59,7 +59,7 @@ def residual_of(ending: Epilogue, shape: Sequence[int], out: str) -> Residual | 
 
 
 def _is_in_place(load: Any, axes: Sequence[tirx.Var], shape: Sequence[int]) -> bool:
-    """Whether the load's element has the number that the output's element has: tried at places."""
+    """Whether load and store have the same linear index; checked at corners and random points."""
     extents = [int(e) if isinstance(e, tirx.IntImm) else 0 for e in load.source.shape]
     if math.prod(extents) != math.prod(shape):
         return False
@@ -81,10 +81,11 @@ def _is_in_place(load: Any, axes: Sequence[tirx.Var], shape: Sequence[int]) -> b
 
 
 class _NotANumberError(Exception):
-    """An index that depends on more than the place."""
+    """An index depends on more than the output axes."""
 
 
 def _number(expr: Any, values: dict[Any, int]) -> int:
+    """Evaluate an index expression at ``values``."""
     if isinstance(expr, tirx.IntImm):
         return int(expr)
     if isinstance(expr, tirx.Var) and expr in values:

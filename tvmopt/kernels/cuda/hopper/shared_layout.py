@@ -1,4 +1,4 @@
-"""How the operands of the instructions lie in one stage of shared memory."""
+"""Shared-memory layouts of wgmma operands: the fields of the matrix descriptor."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import dataclasses
 
 from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES
 
-#: The pattern in which the copy engine writes lines, by their bytes.
+#: Swizzle mode of TMA and wgmma, by the bytes of a line.
 SWIZZLE = {32: 1, 64: 2, 128: 3}
 
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """How an operand lies in one stage, in units of 16 bytes.
+    """Layout of an operand in one pipeline stage, in units of 16 bytes.
 
     Attributes:
-        leading: Distance of blocks of 64 rows, where rows are contiguous.
-        stride: Distance of groups of 8 lines.
-        swizzle: The pattern in which 16-byte pieces change places: 1, 2, 3 for lines of 32, 64 and
-            128 bytes.
-        atom: Distance of groups of 64 rows.
-        steps: Where each of the four steps of the depth begins.
+        leading: Leading-dimension offset: between 64-row blocks of an MN-major operand.
+        stride: Stride offset: between groups of 8 lines.
+        swizzle: Swizzle mode: 1, 2, 3 for lines of 32, 64 and 128 bytes.
+        atom: Offset between groups of 64 rows.
+        steps: Offset of each of the four wgmma K steps.
     """
 
     leading: int
@@ -31,11 +30,11 @@ class Lines:
 
 
 def lines_of(major: bool, depth: int) -> Lines:
-    """The usual form: lines of 128 bytes, along the depth or (``major`` false) along the rows.
+    """Return the layout with 128-byte lines, K-major or (``major`` false) MN-major.
 
     Args:
-        major: Whether the operand is contiguous along the depth.
-        depth: Elements of the depth in one stage.
+        major: Whether the operand is K-major.
+        depth: Elements of K in one stage.
     """
     atom = 64 * DEPTH_BYTES // 16
     if major:
@@ -44,7 +43,9 @@ def lines_of(major: bool, depth: int) -> Lines:
 
 
 def blocks_of(line: int, rows: int) -> Lines:
-    """Several blocks of rows, each with short lines along the depth.
+    """Return the layout of several K-major blocks with short lines.
+
+    Lines of 32 bytes: K step ``k`` is line block ``k``. Lines of 64 bytes: two K steps a block.
 
     Args:
         line: Bytes of a line: 32, 64 or 128.

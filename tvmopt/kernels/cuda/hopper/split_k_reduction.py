@@ -1,4 +1,4 @@
-"""Sums whose depth thread blocks divided among them, each on its own: a kernel that ends them."""
+"""Split-K reduction kernel: add the partial sums in the workspace, apply the epilogue, store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tvmopt.kernels.cuda.hopper.problem import ceil_div
 from tvmopt.kernels.cuda.toolchain.dependent_launch import wait_for_kernel_before
 
 _THREADS = 128
-# As many parts are read before they are added.
+# The unrolling issues the loads of 16 partial sums before their additions.
 _SUM = """
 __forceinline__ __device__ void {name}(void* to, const void* from, long long part) {{
   {kind} sum[{count}] = {{}};
@@ -44,19 +44,19 @@ def add_up(
     partial: Any, parts: int, shape: Sequence[int], accumulator: str, out_dtype: str,
     ending: Epilogue, parameters: Parameters,
 ) -> None:  # fmt: skip
-    """Emit the kernel that adds up ``parts`` arrays and stores the epilogue of their sum.
+    """Emit the kernel that reduces ``parts`` partial results and applies the epilogue.
 
     Args:
-        partial: The arrays, one after the other, of ``accumulator``'s type.
-        parts: How many.
-        shape: Shape of each, which is that of the output as the epilogue indexes it.
-        accumulator: Their type, float32 or int32.
-        out_dtype: Type of the output.
+        partial: Workspace of shape ``(parts, *shape)``.
+        parts: Number of K slices.
+        shape: Output shape as the epilogue indexes it.
+        accumulator: Dtype of the workspace, float32 or int32.
+        out_dtype: Output dtype.
         ending: The epilogue.
-        parameters: The output, and the epilogue's inputs.
+        parameters: The output and the epilogue's inputs.
     """
     total = math.prod(shape)
-    # Little is read by many threads, each one element, to have more of it on the way.
+    # Small outputs: one element a thread, so that more threads keep more loads in flight.
     few = total < 132 * _THREADS * 8
     count = 1 if few else next(v for v in (4, 2, 1) if shape[-1] % v == 0)
     row = dtypes.dtype(accumulator)

@@ -1,8 +1,8 @@
-"""The order of tiles: what is computed at about the same time, and by which multiprocessors.
+"""Tile scheduler: the rasterisation order of output tiles.
 
-A GPU has groups of multiprocessors (GPCs) that read from L2 once what several of them want at about
-the same time. Thread blocks one after the other are neighbours there (read from ``%smid`` on an
-H200; clusters are dealt to the groups in turn).
+A GPU has groups of SMs (GPCs). A GPC reads a line from L2 once if several of its SMs want it at
+about the same time. Consecutive thread blocks run in one GPC (read from ``%smid`` on an H200;
+thread block clusters go to the GPCs in turn).
 """
 
 from __future__ import annotations
@@ -16,25 +16,31 @@ from tvmopt.kernels.cuda.hopper.config import Config
 from tvmopt.kernels.cuda.hopper.emit import quotient, remainder
 from tvmopt.kernels.cuda.hopper.problem import ceil_div
 
-#: Rows of tiles that may be computed side by side.
+#: Raster group heights, in rows of tiles.
 RASTERS: tuple[int, ...] = (8, 4, 2, 1)
-# Columns of tiles up to which those of a row follow each other.
+# Columns of tiles up to which the order is row by row.
 _FEW_COLUMNS = 4
-# Multiprocessors of a group, and how many groups there are.
+# SMs of a GPC, and GPCs.
 _NEIGHBOURS, _GROUPS = 16, 8
 
 
 def tile_of(number: Any, down: Any, across: Any, group: int) -> tuple[Any, Any]:
-    """Row and column of a tile: groups of ``group`` rows of tiles, in each column by column.
+    """Return row and column of a tile: raster groups of ``group`` rows, column-major inside.
 
-    Where there are few columns, those of a row follow each other: neighbouring numbers run on
-    neighbouring multiprocessors, which read what both want once.
+    Order for ``group`` = 2::
+
+         0  2  4  6  8
+         1  3  5  7  9
+        10 12 ...
+
+    With few columns the order is row-major: consecutive tiles run on neighbouring SMs, which read
+    a common operand tile once.
 
     Args:
-        number: The tile's number; an expression, or a number as the next two.
-        down: How many rows of tiles there are.
-        across: How many columns.
-        group: Rows of a group.
+        number: Linear tile index; an expression, or an int like the next two.
+        down: Number of rows of tiles.
+        across: Number of columns of tiles.
+        group: Height of a raster group.
     """
     if isinstance(down, int):
         group = min(group, down)
@@ -53,17 +59,17 @@ def tile_of(number: Any, down: Any, across: Any, group: int) -> tuple[Any, Any]:
 
 @functools.cache
 def lines_read(tile: tuple[int, int], down: int, across: int, raster: int) -> int:
-    """Lines of a step that groups of multiprocessors read from L2 for the first tiles.
+    """Return how many operand lines of one K block the GPCs read from L2 in the first wave.
 
     Args:
         tile: Rows and columns of a tile.
-        down: How many rows of tiles there are.
-        across: How many columns.
-        raster: Rows of tiles that are computed side by side.
+        down: Number of rows of tiles.
+        across: Number of columns of tiles.
+        raster: Height of a raster group.
     """
     count = min(down * across, _NEIGHBOURS * _GROUPS)
     total = 0
-    for size in (_NEIGHBOURS // 2, _NEIGHBOURS):  # halves of a group have a way of their own
+    for size in (_NEIGHBOURS // 2, _NEIGHBOURS):  # half GPCs have their own path: count both
         for first in range(0, count, size):
             numbers = range(first, min(count, first + size))
             places = [tile_of(number, down, across, raster) for number in numbers]
@@ -73,14 +79,15 @@ def lines_read(tile: tuple[int, int], down: int, across: int, raster: int) -> in
 
 
 def ranked_rasters(config: Config, rows: int, columns: int) -> tuple[int, ...]:
-    """Rows of tiles that may be computed side by side; that of which fewest lines are read first.
+    """Return the raster group heights, fewest L2 reads first.
 
-    One of those that are alike; where thread blocks share loads, the most.
+    Of heights with equally many reads only the largest is returned; with a thread block cluster,
+    only the largest of all.
 
     Args:
-        config: How tiles are computed.
-        rows: Rows of the whole.
-        columns: Columns of it.
+        config: The configuration.
+        rows: Rows of the tiled problem.
+        columns: Columns of the tiled problem.
     """
     if config.together > 1:
         return RASTERS[:1]

@@ -1,4 +1,7 @@
-"""How results leave by the copy engine: rounded into shared memory, 128 bytes of a row at once."""
+"""TMA store epilogue: convert into a swizzled shared-memory tile 128 bytes wide, then TMA store.
+
+The 128-byte swizzle places 16-byte chunk ``c`` of line ``r`` at chunk ``c ^ (r % 8)``.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,18 @@ _PACK = {name: f"cvt.rn.{dtypes.dtype(name).ptx}x2.f32" for name in dtypes.HALF_
 
 
 class Sending(Finishing):
-    """The part of a kernel that lets the copy engine store a tile."""
+    """Part of a kernel that stores an output tile with TMA."""
 
     def _load_residual_ahead(self, tensor_of: Callable[[Any, str], Any]) -> list[Any]:
-        """Have an input that is read where the output is written loaded by the copy engine.
+        """Prefetch a residual input with TMA, if the epilogue has one.
 
-        It comes to where the results leave from, so there must be room for all of a tile's.
+        The residual lands in the epilogue tile, which must therefore hold the whole output tile.
 
         Args:
-            tensor_of: Gives the map of a tensor of the output's shape, and of a type.
+            tensor_of: Returns the TMA descriptor of a tensor of the output's shape and of a dtype.
 
         Returns:
-            The maps that it takes.
+            The descriptors that this needs.
         """
         static = all(isinstance(e, int) for e in self.out_shape)
         if not static or not self.config.holds_all(self.out_dtype):
@@ -53,7 +56,7 @@ class Sending(Finishing):
         return [self._residual_map]
 
     def _load_residual(self, tile: Tile) -> None:
-        """Load a tile's residual, once the results before have left; of one warpgroup."""
+        """Issue a warpgroup's TMA loads of the residual, once its stores have read the buffers."""
         if self.residual is None:
             return
         c = self.config
@@ -69,7 +72,7 @@ class Sending(Finishing):
                 )
 
     def _residuals(self, buffer: Any, line: Any, column: Any) -> list[Any]:
-        """Two neighbours of the residual, of one line of a buffer of 128 bytes a line."""
+        """Load two neighbouring residual elements from one line of a 128-byte-wide buffer."""
         if self.residual is None:
             return []
         dtype = str(self.residual.value.ty.dtype)
@@ -77,15 +80,15 @@ class Sending(Finishing):
         piece = quotient(column * size, 16) ^ remainder(line, 8)
         place = line * (128 // size) + piece * (16 // size) + remainder(column, 16 // size)
         found = build.alloc_local([2], dtype)
-        copy(found, self.leaving.ptr_to([buffer, place]), 2 * size)  # of as many bytes each
+        copy(found, self.leaving.ptr_to([buffer, place]), 2 * size)  # dtypes are equally wide
         return [found[0], found[1]]
 
     def _send(self, tile: Tile, columns: range) -> None:
-        """Round sums into shared memory, and let the copy engine store them.
+        """Convert accumulators into shared memory and store them with TMA.
 
         Args:
             tile: The tile.
-            columns: Which of its columns, at least a line of 128 bytes.
+            columns: Which of its columns, at least 128 bytes of a row.
         """
         c = self.config
         width = 128 // BYTES[self.out_dtype]
@@ -104,7 +107,7 @@ class Sending(Finishing):
             self._residual_phase.set(self._residual_phase.value ^ 1)
         for chunk, begin in enumerate(range(columns.start, columns.stop, width)):
             self._chunk = chunk
-            # The last columns of an odd width leave with some that have left before.
+            # In a ragged width the last chunk overlaps the one before and stores it again.
             first = min(begin, columns.stop - width)
 
             def fill(buffer: Any, first: int = first) -> None:
@@ -118,7 +121,7 @@ class Sending(Finishing):
             self._send_chunk(fill, chunk, self.corner_of(tile, self.group, first))
 
     def _send_chunk(self, fill: Callable[[Any], None], chunk: int, corner: list[Any]) -> None:
-        """Have the copy engine store what ``fill`` writes into a buffer, once that is free."""
+        """Wait for a free buffer, ``fill`` it, and issue its TMA store."""
         c = self.config
         buffer = self.group * c.buffers + chunk % c.buffers
         if self.residual is None and (c.persistent or chunk >= c.buffers):
@@ -133,7 +136,7 @@ class Sending(Finishing):
             build.evaluate(T.ptx.cp.async_.bulk.commit_group())
 
     def _send_exchanged(self, tile: Tile, columns: range) -> None:
-        """The same of exchanged operands: 64 rows of the tile are 128 bytes of rows of C."""
+        """Like :meth:`_send` with swapped A and B: 64 tile rows are 128 bytes of a row of C."""
         first = dataclasses.replace(tile, column=tile.column + columns.start)
         for m in range(self.config.atoms):
 
@@ -145,7 +148,15 @@ class Sending(Finishing):
             self._send_chunk(fill, m, self.corner_of(first, self.group, 64 * m))
 
     def _turned(self, buffer: Any, tile: Tile, m: int, column: int, line: int, blocks: int) -> None:
-        """16-bit results of one or two blocks of 8 columns, which become as many lines."""
+        """Transpose one or two 16 x 8 blocks of 16-bit results into the buffer (stmatrix.trans).
+
+        Each tile column becomes a line of the buffer. Matrices of a warp, with two blocks::
+
+            packed[0]: rows 0-7,  columns 0-7      packed[2]: rows 0-7,  columns 8-15
+            packed[1]: rows 8-15, columns 0-7      packed[3]: rows 8-15, columns 8-15
+
+        Lane ``l`` gives the address of line ``l % 8`` of matrix ``l / 8``.
+        """
         lane = self.lane
         packed = build.alloc_local([2 * blocks], "uint32")
         for i in range(2 * blocks):
@@ -160,7 +171,7 @@ class Sending(Finishing):
             build.evaluate(T.ptx[_PACK[self.out_dtype]](packed[i], high, low))
         there = line + 8 * quotient(lane, 16) + remainder(lane, 8)
         piece = (self.warp * 2 + remainder(quotient(lane, 8), 2)) ^ remainder(lane, 8)
-        if blocks == 1:  # the other lanes' addresses are not read
+        if blocks == 1:  # lanes 16 to 31: stmatrix.x2 ignores their addresses
             there = line + remainder(lane, 8)
         build.evaluate(
             T.ptx[f"stmatrix.sync.aligned.m8n8.x{2 * blocks}.trans.shared.b16"](
@@ -170,7 +181,15 @@ class Sending(Finishing):
         )
 
     def _matrices(self, buffer: Any, m: int, base: int, column: int, pair: Any) -> None:
-        """16-bit results, four 8 x 8 matrices at a time."""
+        """Store 16-bit results with stmatrix, four 8 x 8 matrices (16 x 16 elements) at once.
+
+        Matrices of a warp::
+
+            packed[0]: rows 0-7,  columns 0-7      packed[2]: rows 0-7,  columns 8-15
+            packed[1]: rows 8-15, columns 0-7      packed[3]: rows 8-15, columns 8-15
+
+        Lane ``l`` gives the address of line ``l % 8`` of matrix ``l / 8``.
+        """
         lane = self.lane
         for q in range(4):
             packed = build.alloc_local([4], "uint32")
@@ -190,7 +209,7 @@ class Sending(Finishing):
             )  # fmt: skip
 
     def _pairs(self, buffer: Any, m: int, base: int, column: int, pair: Any) -> None:
-        """Results of other widths, two neighbours at a time."""
+        """Store results that are not 16-bit floats, two neighbours at once."""
         size = BYTES[self.out_dtype]
         width = 128 // size
         lane = self.lane

@@ -1,1 +1,1 @@
-"""int4 weights times a few rows."""
+"""Weight-only int4 GEMV with tensor cores."""

@@ -1,4 +1,4 @@
-"""Configurations of the template that multiplies weights of four bits by tensor cores."""
+"""Enumerate configurations of the int4 GEMV template, ranked by predicted cycles."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tvmopt.kernels.cuda.int4.schedule import NAME, int4_layout
 from tvmopt.kernels.cuda.int4.source import STAGE, TILE
 from tvmopt.kernels.ranked import Ranked
 
-# Instructions of a warp for 16 rows of one stage, what finer scales add, and for what rows share.
+# Instructions of a warp for 16 rows of a stage; more for fine scales; instructions of a stage.
 _TILE_WORK, _FINE_WORK, _STAGE_WORK = 190.0, 64.0, 70.0
-# Cycles from a load under way until it is there; until a block's first result, and after its last.
+# Latency of a load in cycles; cycles until a block's first MMA, and after its last.
 _LATENCY, _START, _END = 1100.0, 1800.0, 500.0
-# Part of the bandwidth that is reached at best, and part of the issue slots.
+# Share of the bandwidth that is reached at best; share of the issue slots.
 _REACHED, _ISSUE = 0.92, 0.7
 _REGISTERS = 64
 
 
 def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Configurations of ``gpu_int4`` for ``form``, best first; none without tensor cores."""
+    """Return the ``gpu_int4`` configurations, fastest predicted first; none without MMA."""
     if arch.sm < 80:
         return []
     stages = math.ceil(form.depth / STAGE)
@@ -49,7 +49,7 @@ def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[CudaHint]]:
 
 
 def _modelled(form: Int4Form, hint: CudaHint, size: int) -> tuple[float, tuple[float, ...]]:
-    """Cycles of the kernel, and what they are made of."""
+    """Return the predicted cycles of the kernel, and their parts."""
     arch, block, tiles = hint.arch, hint.block[0], hint.warp[0] // TILE
     warps = block // hint.warp[0] * hint.reduce_threads
     blocks = math.ceil(form.rows / block)
@@ -59,7 +59,7 @@ def _modelled(form: Int4Form, hint: CudaHint, size: int) -> tuple[float, tuple[f
         arch.registers_sm // (32 * warps * _REGISTERS),
     )
     here = min(resident, math.ceil(blocks / arch.sms))
-    turns = math.ceil(blocks / arch.sms)  # blocks of the busiest multiprocessor
+    turns = math.ceil(blocks / arch.sms)  # blocks of the busiest SM
     waves = turns / here
     moved = block * (form.depth / 2.0 + 2.0 * form.depth / form.group)
     far = form.rows / block * moved > 0.5 * arch.l2_bytes

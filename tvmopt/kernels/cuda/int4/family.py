@@ -1,4 +1,4 @@
-"""Weight-only int4 matrix-vector products on CUDA GPUs, by tensor cores."""
+"""Kernel family: weight-only int4 GEMV with tensor cores."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tvmopt.kernels.workload import Refusal, Workload
 
 
 class Int4Gemv(MemoryBound[Int4Form]):
-    """Warps multiply tiles of 16 rows by tensor cores and share the reduction."""
+    """Warps multiply tiles of 16 weight rows with mma.sync and share the reduction."""
 
     name = NAME
     kind = GEMV
 
     def match(self, workload: Workload, arch: CudaArch) -> Int4Form | Refusal:
-        """Return the weight, its scales and the activations."""
+        """Return weight, scales and activations of the int4 GEMV."""
         if workload.refusal_of_kernel is not None:
             return workload.refusal_of_kernel
         gemv = workload.analysed(prepare_gemv)
@@ -34,11 +34,11 @@ class Int4Gemv(MemoryBound[Int4Form]):
         return workload.analysed(prepare_int4) or Refusal("not a weight of int4")
 
     def rank(self, form: Int4Form, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay; none without tensor cores."""
+        """Return the configurations, fastest predicted first; none without tensor cores."""
         return int4_hints(form, arch)
 
     def weight(self, form: Int4Form, arch: CudaArch, found: Sequence[Found]) -> float:
-        """Return its measured share of the predicted cycles beside wgmma kernels."""
+        """Return measured over predicted cycles where wgmma competes."""
         return MEASURED_SHARE if arch.has_wgmma else 1.0
 
     def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
@@ -46,5 +46,5 @@ class Int4Gemv(MemoryBound[Int4Form]):
         return emit(func, hint)
 
     def build_effort(self, hint: CudaHint) -> float:
-        """Return the time to build the kernel, relative to that of other kernels."""
+        """Return the build time relative to other kernels."""
         return 1.5

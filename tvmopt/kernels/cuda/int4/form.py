@@ -1,4 +1,4 @@
-"""Products of a few rows and weights of four bits, in the form that tensor cores take."""
+"""Match int4 weights times a few rows of activations to the form of the tensor-core kernel."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tvmopt.kernels.cuda.common.steps import one_reduction
 from tvmopt.kernels.cuda.int4.source import PIECE, STEP
 from tvmopt.kernels.cuda.int4.unpack import nibble_of
 
-# Weights of a word.
+# Weights of a 32-bit word.
 _WORD = 8
-# Rows of the activation: columns of the tensor instruction.
+# Most rows of the activation: the N dimension of the MMA.
 _MOST_ROWS = 8
-# What a float16 of 1024 and this much more holds exactly.
+# Largest offset for which float16 holds 1024 + offset exactly.
 _MOST_OFFSET = 64
 
 
@@ -25,21 +25,21 @@ _MOST_OFFSET = 64
 class Int4Form:
     """``Y[m, n] = f(sum over k of X[m, k] * (bits(W, n, k) - offset) * S[n, k // group])``.
 
-    Eight weights are one word, the first in its lowest bits. The scale may be missing.
+    A 32-bit word holds eight weights, the first in its lowest bits. The scale is optional.
 
     Attributes:
         x: The activation, float16.
-        words: The weights.
-        scales: The scales, float16; None where weights have none.
-        result: What is written.
+        words: The packed weights.
+        scales: The scales, float16; None without scales.
+        result: The output.
         batch: Rows of the activation, ``m``.
-        rows: Rows of the weights, ``n``.
-        depth: Weights of a row.
-        group: Weights that share a scale.
-        offset: What a weight is less than its bits.
-        store: What stores a result: of the sum's buffer ``total``, ``row`` and ``column``.
-        total: The buffer of the sums, as ``store`` reads it.
-        row: Variable of ``m`` in ``store``; None where that has one step.
+        rows: Rows of the weight, ``n``.
+        depth: K extent: weights of a row.
+        group: Quantisation group: weights that share a scale.
+        offset: Zero point of the weights.
+        store: Store of an output element, in terms of ``total``, ``row`` and ``column``.
+        total: Accumulator buffer, as ``store`` reads it.
+        row: Variable of ``m`` in ``store``; None where m has extent 1.
         column: Variable of ``n`` in ``store``.
     """
 
@@ -59,7 +59,7 @@ class Int4Form:
 
 
 def prepare_int4(func: tirx.PrimFunc) -> Int4Form | None:
-    """The form of ``func``; None unless it is such a product, and rows and groups divide."""
+    """Return the int4 form of ``func``; None unless it matches, with divisible K and groups."""
     found = one_reduction(func)
     if found is None:
         return None
@@ -117,10 +117,10 @@ def prepare_int4(func: tirx.PrimFunc) -> Int4Form | None:
 
 
 def _factors(body: tirx.BufferStore, k: tirx.Var) -> tuple[int, int] | None:
-    """What weights are less than their bits, and how many loads the summand multiplies.
+    """Return the zero point, and the number of loads that the summand multiplies.
 
-    None unless it is a product of one weight of four bits, the ``k``-th, and of loads, whatever is
-    cast between.
+    None unless the summand is a product of one 4-bit weight (the ``k``-th) and of loads, with any
+    casts to floating point in between.
     """
     if not isinstance(body.value, tirx.Add):
         return None
@@ -153,7 +153,7 @@ def _factors(body: tirx.BufferStore, k: tirx.Var) -> tuple[int, int] | None:
 
 
 def _group(facts: BlockFacts, scales: Access, n: int, k: int) -> int | None:
-    """Weights of a row that share a scale; None where no kernel takes them so."""
+    """Return the quantisation group size; None where the kernel does not support it."""
     rows, depth = facts.axes[n].extent, facts.axes[k].extent
     size = math.prod(int(e) for e in scales.buffer.shape)
     if size % rows or depth % (size // rows):
@@ -187,7 +187,7 @@ def _walks(
 def _places(
     body: tirx.BufferStore, final: tirx.BufferStore, facts: BlockFacts, wide: list[int]
 ) -> list[tirx.Var] | None:
-    """The variables by which ``final`` reads the axes ``wide`` of the sums; None where not so."""
+    """Return the variables with which ``final`` indexes the axes ``wide``; None for others."""
     loads: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(final.value, (ir.TensorLoad, loads.append), order="post")
     sums = [load for load in loads if load.source.same_as(body.buffer)]

@@ -1,4 +1,4 @@
-"""Weights of four bits times a few rows by tensor cores: bound by memory, not by instructions."""
+"""Emit the int4 GEMV kernel with tensor cores: memory-bound, not issue-bound."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.int4.form import Int4Form, prepare_int4
 from tvmopt.kernels.cuda.int4.source import STAGE, TILE, int4_source
 
-# Shared memory that the activation may take, and the scales, in bytes; more is read where it lies.
+# Most shared memory of the activation and of the scales, in bytes; larger ones stay in global.
 _MOST_X, _MOST_SCALES = 64 * 1024, 48 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class Int4Layout:
-    """Where things lie in a block's shared memory, in bytes from its start.
+    """Layout of a block's shared memory, in bytes from its start.
 
     Attributes:
-        scales: The scales, after the activation; unused when they are read where they lie.
-        ring: What is on its way, after the scales.
-        size: All.
+        scales: Offset of the scales, after the activation; unused when they stay in global memory.
+        ring: Offset of the ring of cp.async stages, after the scales.
+        size: Total size.
         x_shared: Whether the activation is in shared memory.
-        s_shared: Whether the scales are.
-        s_pitch: Elements from one row's scales to the next.
+        s_shared: Whether the scales are in shared memory.
+        s_pitch: Row pitch of the scales, in elements.
     """
 
     scales: int
@@ -40,14 +40,14 @@ class Int4Layout:
 
 
 def int4_layout(form: Int4Form, hint: CudaHint) -> Int4Layout:
-    """Shared memory of the kernel that ``hint`` says."""
+    """Return the shared-memory layout of the kernel that ``hint`` configures."""
     block, share = hint.block[0], hint.reduce_threads
     warps = block // hint.warp[0] * share
     stages = -(-form.depth // STAGE)
     x = 16 * form.batch * (stages * 32 + 4)
     x_shared = x <= _MOST_X
     groups = form.depth // form.group
-    pitch = groups + 2 if groups % 4 == 0 else groups  # words of rows side by side differ in banks
+    pitch = groups + 2 if groups % 4 == 0 else groups  # neighbouring rows use different banks
     scales = -(-2 * block * pitch // 16) * 16
     s_shared = form.scales is not None and groups % 2 == 0 and scales <= _MOST_SCALES
     at = x if x_shared else 0
@@ -61,7 +61,7 @@ NAME = "gpu_int4"
 
 
 def emit(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
-    """The kernel of ``func``, or None unless :func:`prepare_int4` takes it and the hint fits.
+    """Emit the kernel of ``func``; None unless :func:`prepare_int4` takes it and the hint fits.
 
     Before -> after, with 8 warps that share 16 rows::
 
@@ -109,7 +109,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
 
 
 def _fits(form: Int4Form, hint: CudaHint) -> bool:
-    """Whether a hint's numbers make a kernel for ``form``."""
+    """Whether the numbers of ``hint`` make a kernel for ``form``."""
     if len(hint.block) != 1 or len(hint.warp) != 1 or not 2 <= hint.stages <= 8:
         return False
     block, warp, share = hint.block[0], hint.warp[0], hint.reduce_threads
@@ -120,7 +120,7 @@ def _fits(form: Int4Form, hint: CudaHint) -> bool:
 
 
 def _stored(form: Int4Form, total: tirx.Buffer, row: ir.Expr, column: ir.Expr) -> tirx.BufferStore:
-    """``form.store`` of the sum in ``total`` at ``row`` and ``column``."""
+    """Return ``form.store`` of the accumulator ``total`` at ``row`` and ``column``."""
 
     def on_load(load: ir.TensorLoad) -> ir.Expr:
         return total[0] if load.source.same_as(form.total) else load

@@ -1,20 +1,25 @@
-"""CUDA text of the kernel that multiplies weights of four bits by tensor cores.
+"""CUDA source of the int4 GEMV kernel with tensor cores (mma.sync).
 
-A warp has rows of weights, 16 a tensor instruction, and walks along them 256 weights a stage;
-several stages are on their way to its own part of shared memory at any time (cp.async). A lane
-takes eight weights, one word, of a row: a logic operation each makes two of them float16 (see
-:mod:`.int4`), and as they come they are an operand of ``mma.m16n8k16``: which step of the reduction
-is which column of that operand is free, if the activation's steps are in the same order. They are
-put into that order once a thread block. Sums are float32; a scale multiplies the sum of its group.
+A warp takes tiles of 16 weight rows and walks along K, 256 weights a stage; cp.async keeps several
+stages of its own ring in flight. A lane takes words of eight weights of a row. One lop3 turns two
+of them into float16 (:mod:`.unpack`), in the order of the A fragment of ``mma.m16n8k16``: K may be
+permuted freely if the activation is permuted alike, which happens once a thread block::
+
+    word, 4 bits each, from bit 0:            w0 w1 w2 w3 w4 w5 w6 w7
+    float16 pairs (low half, high half):      (w0, w4), (w1, w5), (w2, w6), (w3, w7)
+    activation, in the same order:            (x0, x4), (x1, x5), (x2, x6), (x3, x7)
+
+Accumulators are float32. The scale multiplies the partial sum of its group; scales of groups
+shorter than 128 multiply the weights.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-#: Weights of 16 bytes, those that four lanes take at once, and of one stage.
+#: Weights in 16 bytes (one lane), in 64 bytes (four lanes), and in one stage.
 PIECE, STEP, STAGE = 32, 128, 256
-#: Rows of one tensor instruction.
+#: Rows of one MMA (M).
 TILE = 16
 
 _COMMON = """
@@ -228,13 +233,13 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
 
 
 def int4_source(numbers: dict[str, int], offset: int) -> tuple[str, str]:
-    """Name and text of the device function.
+    """Return name and source of the device function.
 
-    It returns the sum of element ``threadIdx.x`` of the block's results, rows of the weights first.
+    The function returns output element ``threadIdx.x`` of the block, weight rows fastest.
 
     Args:
-        numbers: What the text has in braces, besides the name.
-        offset: What weights are less than their bits.
+        numbers: Values for the placeholders of the source, besides the name.
+        offset: Zero point of the weights.
     """
     name = "_".join(["tvmopt_int4", *(str(number) for number in (*numbers.values(), offset))])
     text = _KERNEL.format(
@@ -244,6 +249,6 @@ def int4_source(numbers: dict[str, int], offset: int) -> tuple[str, str]:
 
 
 def _twice(value: int) -> str:
-    """The bits of a register that holds ``value`` as float16 in both halves."""
+    """Return the register literal with ``value`` as float16 in both halves."""
     bits = int(np.float16(value).view(np.uint16))
     return f"0x{bits:04x}{bits:04x}u"

@@ -1,9 +1,10 @@
-"""Values of four bits become floats by bit operations, two at a time.
+"""Unpack int4 to floating point by bit operations, two float16 values at a time.
 
-A conversion of an integer costs several instructions a value. A float whose exponent is chosen so
-that the last places of its mantissa count ones holds the bits as they are, and one subtraction
-takes what is too much off again; with float16, two values of one word go together. All is exact:
-the results are those of the conversion.
+An integer conversion costs several instructions a value. Instead, place the bits in the mantissa of
+a float whose exponent gives them their integer weight, and subtract the bias; with float16, two
+values of a word share the instructions. All operations are exact: results equal the conversion's::
+
+    float16:  0x6400 | v  =  1024 + v      0x6400 | v << 4  =  1024 + 16 v
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.prim.expr import BitwiseAnd, RShift
 
 _WORDS = ("uint32", "int32")
-# From here on a float16 does not hold the sum of an offset and what the exponent adds.
+# Largest offset for which float16 holds 1024 + offset exactly.
 _MOST_OFFSET = 64
 
 _FLOAT16 = """
@@ -63,7 +64,7 @@ __device__ __forceinline__ float tvmopt_int4_f32_{c}(unsigned int word, int shif
 
 @dataclasses.dataclass(frozen=True)
 class Nibble:
-    """``((word >> shift) & 15) - offset``, as a float of type ``dtype``."""
+    """``((word >> shift) & 15) - offset``, cast to the floating-point ``dtype``."""
 
     word: ir.Expr
     shift: ir.Expr
@@ -72,7 +73,7 @@ class Nibble:
 
     @property
     def place(self) -> ir.Expr | None:
-        """``k`` where the word is a load and the shift ``k % 8 * 4``; None otherwise."""
+        """Index ``k`` where the word is a load and the shift ``k % 8 * 4``; None otherwise."""
         shift = self.shift
         while isinstance(shift, tirx.Cast):
             shift = shift.value
@@ -84,20 +85,21 @@ class Nibble:
 
 
 def rewrite_int4(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Replace products of a scale and a value of four bits in ``func``; attributes are kept.
+    """Replace products of a scale and a 4-bit value in ``func``; attributes are kept.
 
     Before -> after::
 
         W[k] = (Cast("float16", (w[k // 8] >> (k % 8 * 4)) & 15) - 8.0) * s[k // 128]
         W[k] = tvmopt_int4_f16_8(w[k // 8], k % 8 * 4, s[k // 128])
 
-    A float32 product is replaced where its scale is a narrower float, which makes it exact.
+    A float32 product is replaced only if its scale is cast from a 16-bit float: then it is exact.
     """
     body = tvm_ffi.structural_map(func.body, (tirx.Mul, _on_product), order="post")
     return func.with_body(body)
 
 
 def _on_product(product: tirx.Mul) -> ir.Expr:
+    """Return the intrinsic in place of ``product``; ``product`` where it does not match."""
     for value, scale in ((product.a, product.b), (product.b, product.a)):
         nibble = nibble_of(value)
         if nibble is None or not 0 <= nibble.offset <= _MOST_OFFSET:
@@ -124,7 +126,7 @@ def _on_product(product: tirx.Mul) -> ir.Expr:
 
 
 def nibble_of(value: ir.Expr) -> Nibble | None:
-    """The four bits that ``value`` is, less an offset; None when it is something else."""
+    """Match ``value`` as a 4-bit value minus an offset; None when it is something else."""
     offset = 0
     dtype = str(value.ty.dtype)
     while True:
@@ -136,7 +138,7 @@ def nibble_of(value: ir.Expr) -> Nibble | None:
             value = value.a
         elif isinstance(value, tirx.Cast):
             if offset and "uint" in str(value.ty.dtype):
-                return None  # what is below zero wraps around
+                return None  # negative values wrap around
             value = value.value
         elif isinstance(value, BitwiseAnd):
             shifted = value.a
@@ -157,11 +159,11 @@ def _whole(expr: ir.Expr) -> int | None:
 
 
 def _is_narrow(scale: ir.Expr) -> bool:
-    """Whether ``scale`` is a float32 that was a float16 or bfloat16."""
+    """Whether ``scale`` is a float32 cast from float16 or bfloat16."""
     return isinstance(scale, tirx.Cast) and str(scale.value.ty.dtype) in ("float16", "bfloat16")
 
 
 def _twice(value: int) -> str:
-    """The bits of a register that holds ``value`` as float16 in both halves."""
+    """Return the register literal with ``value`` as float16 in both halves."""
     bits = int(np.float16(value).view(np.uint16))
     return f"0x{bits:04x}{bits:04x}u"

@@ -1,10 +1,17 @@
-"""CUDA tensor cores by warp (mma.sync): fragments loaded by ldmatrix, 16 x 16 sums a step.
+"""Warp MMA intrinsics for TensorIR: ldmatrix loads and mma.sync on 16 x 16 accumulators.
 
-A warp multiplies 16 rows by 16 columns over 32 bytes of depth: two instructions of 8 columns. The
-operands' fragments and the sums lie in registers. A schedule sees a fragment as a buffer of shape
-``(32 lanes, elements)``, so that TVM can check what it computes; the maps of this module say which
-lane holds which element. The instructions keep what a lane holds in the first lane's place, on
-every lane: the other places are never touched, and nvcc drops them.
+One step multiplies 16 rows by 16 columns over 32 bytes of K: two ``m16n8`` instructions. Fragments
+in a lane, for 16-bit operands (K = 16); ``e`` numbers the lane's elements::
+
+    a[i, k]     k 0-7    k 8-15      b[j, k]     k 0-7    k 8-15      c[i, j]     j 0-7    j 8-15
+    i 0-7       e 0-1    e 4-5       j 0-7       e 0-1    e 2-3       i 0-7       e 0-1    e 4-5
+    i 8-15      e 2-3    e 6-7       j 8-15      e 4-5    e 6-7       i 8-15      e 2-3    e 6-7
+
+    In each 8 x 8 matrix, lane 4 * (row % 8) + (column % 8) / 2 holds two neighbouring elements.
+
+To a schedule, a fragment is a buffer of shape ``(32 lanes, elements)``, so that TVM can check the
+computation; the maps of this module give lane and element. In the emitted code every lane uses
+index ``[0, e]`` of its own registers. Indices of other lanes are never accessed: nvcc removes them.
 """
 
 from __future__ import annotations
@@ -20,9 +27,9 @@ from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS
 
 ROWS = COLUMNS = 16
 LANES = 32
-_LOCAL = ROWS * COLUMNS // LANES  # sums that a lane holds
-_ROW_BYTES = 16  # what one lane names to ldmatrix: a row of an 8 x 8 matrix of 16 bits
-#: Dtypes of the operands, each with those of the accumulators that mma.sync has for it.
+_LOCAL = ROWS * COLUMNS // LANES  # accumulators of a lane
+_ROW_BYTES = 16  # one row of an 8 x 8 matrix of 16-bit elements: the unit of ldmatrix
+#: Operand dtypes, each with the accumulator dtypes of mma.sync.
 ACCUMULATORS = {
     name: (dtypes.dtype(name).accumulator,) for name in (*HALF_FLOATS, *BYTE_INTEGERS)
 } | {"float16": ("float32", "float16")}
@@ -30,18 +37,17 @@ ACCUMULATORS = {
 
 @dataclasses.dataclass(frozen=True)
 class MmaIntrinsic:
-    """``sums[i, j] += sum over k of a[i, k] * b[j, k]`` on 16 x 16 sums, by a warp.
+    """``sums[i, j] += sum_k a[i, k] * b[j, k]`` on a 16 x 16 accumulator tile, by one warp.
 
     Attributes:
-        dtype: Type of ``a``, and of ``b`` unless ``other`` says otherwise: a key of
+        dtype: Dtype of ``a``, and of ``b`` unless ``other`` is set: a key of
             :data:`ACCUMULATORS`.
-        sums: Type of the sums: ``"float32"``, ``"float16"`` (of float16) or ``"int32"``.
-        a_along_k: Whether ``a`` lies in shared memory as ``[i][k]``, else as ``[k][i]``.
-        b_along_k: Whether ``b`` lies as ``[j][k]``, else as ``[k][j]``; the latter only of 16 bits.
-        swapped: Whether the product is written ``b * a``, which TVM tells apart.
-        other: Type of ``b`` where it differs: bytes with a sign times bytes without, or the other
-            way round.
-        scope: Scope of the shared memory.
+        sums: Accumulator dtype: ``"float32"``, ``"float16"`` (for float16) or ``"int32"``.
+        a_along_k: Whether ``a`` is K-major in shared memory (``[i][k]``), else ``[k][i]``.
+        b_along_k: Whether ``b`` is K-major (``[j][k]``), else ``[k][j]``, which needs 16 bits.
+        swapped: Whether the multiplication is written ``b * a``, which TVM tells apart.
+        other: Dtype of ``b`` where it differs: s8 x u8 or u8 x s8.
+        scope: Storage scope of the shared memory.
     """
 
     dtype: str
@@ -63,79 +69,79 @@ class MmaIntrinsic:
 
     @property
     def weight(self) -> str:
-        """Type of ``b``."""
+        """Dtype of ``b``."""
         return self.other or self.dtype
 
     @property
     def row(self) -> int:
-        """Elements of the 16 bytes that one lane names to ldmatrix."""
+        """Elements of one 16-byte ldmatrix row."""
         return int(_ROW_BYTES // dtypes.itemsize(self.dtype))
 
     @property
     def depth(self) -> int:
-        """Elements of k that a step takes."""
+        """K extent of a step, in elements."""
         return 2 * self.row
 
     @property
     def local(self) -> int:
-        """Elements of an operand that a lane holds."""
+        """Elements of an operand fragment in a lane."""
         return ROWS * self.depth // LANES
 
     def place_a(self, i: Any, k: Any) -> tuple[Any, Any]:
-        """Lane and place in it of ``a[i, k]``."""
+        """Return lane and element of ``a[i, k]``."""
         row, part = self.row, self.row // 4
         lane = 4 * (i % 8) + (k % row) // part
         return lane, (row // 2) * (k // row) + part * (i // 8) + k % part
 
     def place_b(self, j: Any, k: Any) -> tuple[Any, Any]:
-        """Lane and place in it of ``b[j, k]``."""
+        """Return lane and element of ``b[j, k]``."""
         row, part = self.row, self.row // 4
         lane = 4 * (j % 8) + (k % row) // part
         return lane, (row // 2) * (j // 8) + part * (k // row) + k % part
 
     @staticmethod
     def place_c(i: Any, j: Any) -> tuple[Any, Any]:
-        """Lane and place in it of ``sums[i, j]``."""
+        """Return lane and element of ``sums[i, j]``."""
         return 4 * (i % 8) + (j % 8) // 2, 4 * (j // 8) + 2 * (i // 8) + j % 2
 
     @staticmethod
     def at_c(lane: Any, element: Any) -> tuple[Any, Any]:
-        """Row and column of what a lane holds: the inverse of :meth:`place_c`."""
+        """Return row and column of a lane's accumulator element: the inverse of :meth:`place_c`."""
         row = 8 * (element // 2 % 2) + lane // 4
         return row, 8 * (element // 4) + lane % 4 * 2 + element % 2
 
     def load_a(self) -> str:
-        """Register what loads a fragment of ``a``; its name, for ``Schedule.tensorize``."""
+        """Register the ldmatrix load of an ``a`` fragment; return its name for ``tensorize``."""
         along = "k" if self.a_along_k else "i"
         return _register(
             f"tvmopt.mma_load_a_{self.dtype}_{along}_{self.scope}", lambda: _load(self, True)
         )
 
     def load_b(self) -> str:
-        """Register what loads a fragment of ``b``; its name."""
+        """Register the ldmatrix load of a ``b`` fragment; return its name."""
         along = "k" if self.b_along_k else "j"
         return _register(
             f"tvmopt.mma_load_b_{self.weight}_{along}_{self.scope}", lambda: _load(self, False)
         )
 
     def multiply(self) -> str:
-        """Register what multiplies; its name."""
+        """Register the mma.sync intrinsic; return its name."""
         order = "_swapped" if self.swapped else ""
         return _register(
             f"tvmopt.mma_{self.dtype}_{self.weight}_{self.sums}{order}", lambda: _multiply(self)
         )
 
     def zero(self) -> str:
-        """Register what zeroes sums; its name."""
+        """Register the zeroing of the accumulators; return its name."""
         return _register(f"tvmopt.mma_zero_{self.sums}", lambda: _zero(self))
 
     def store(self) -> str:
-        """Register what stores sums to shared memory; its name."""
+        """Register the store of the accumulators to shared memory; return its name."""
         return _register(f"tvmopt.mma_store_{self.sums}_{self.scope}", lambda: _store(self))
 
 
 def register_used(text: str) -> None:
-    """Register the intrinsics of the kinds that ``text`` names, so that traces in it can replay."""
+    """Register the intrinsics that ``text`` names, so that schedule traces in it can replay."""
     if "tvmopt.mma_" not in text:
         return
     for mma in _ALL:
@@ -151,33 +157,33 @@ def _register(name: str, make: Any) -> str:
 
 
 def _fragment(handle: Any, mma: MmaIntrinsic, dtype: str) -> Any:
-    """The registers of an operand, in a function of TVMScript."""
+    """Declare an operand fragment in a TVMScript function."""
     shape = (LANES, mma.local)
     return T.match_buffer(handle, shape, dtype, align=64, offset_factor=mma.row, scope="local")
 
 
 def _sums(handle: Any, dtype: str) -> Any:
-    """The registers of 16 x 16 sums, in a function of TVMScript."""
+    """Declare a 16 x 16 accumulator fragment in a TVMScript function."""
     return T.match_buffer(handle, (LANES, _LOCAL), dtype, align=64, offset_factor=8, scope="local")
 
 
 def _shared(
     handle: Any, shape: tuple[int, int], dtype: str, factor: int, scope: str, strides: Any = None
 ) -> Any:
-    """A tile of shared memory, its rows apart where ``strides`` are given, likewise."""
+    """Declare a shared-memory tile in a TVMScript function, with a row pitch by ``strides``."""
     return T.match_buffer(
         handle, shape, dtype, align=64, offset_factor=factor, scope=scope, strides=strides
     )
 
 
 def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """Shared memory to a fragment: definition and implementation."""
+    """Return description and implementation of the ldmatrix load of a fragment."""
     scope, row, depth, local = mma.scope, mma.row, mma.depth, mma.local
     dtype = mma.dtype if is_a else mma.weight
     along_k = mma.a_along_k if is_a else mma.b_along_k
     place = mma.place_a if is_a else mma.place_b
     height, width = (ROWS, depth) if along_k else (depth, ROWS)
-    # The four 8 x 8 matrices: of a, the second lies below the first; of b, beside it along k.
+    # Order of the four 8 x 8 matrices: the second one of a lies below the first, that of b along k.
     low_first = is_a == along_k
 
     def placed(r: Any, c: Any) -> tuple[Any, Any]:
@@ -232,7 +238,7 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 
 def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """Fragments multiplied into sums: definition and implementation."""
+    """Return description and implementation of mma.sync on fragments."""
     sums, depth, local = mma.sums, mma.depth, mma.local
     swapped, place_c = mma.swapped, mma.place_c
 
@@ -251,7 +257,7 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     short_a, short_b = (dtypes.dtype(name).tvm_mma for name in (mma.dtype, mma.weight))
 
     def product(A: Any, B: Any, C: Any, half: int) -> Any:  # noqa: N803
-        """The instruction, which multiplies 8 of the 16 columns."""
+        """Return the call of one m16n8 instruction, for 8 of the 16 columns."""
         return T.ptx_legacy.mma(
             instruction, "row", "col", short_a, short_b, short_sums,
             A.data, A.elem_offset,
@@ -296,7 +302,7 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 
 def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """Sums set to zero: definition and implementation."""
+    """Return description and implementation of zeroing the accumulators."""
     sums, place_c = mma.sums, mma.place_c
 
     @T.prim_func(s_tir=True)
@@ -326,7 +332,7 @@ def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 
 def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """Sums to shared memory: definition and implementation."""
+    """Return description and implementation of storing accumulators to shared memory."""
     sums, scope, place_c, at_c = mma.sums, mma.scope, mma.place_c, mma.at_c
 
     @T.prim_func(s_tir=True)

@@ -1,4 +1,4 @@
-"""Instructions of NVIDIA's tensor cores, read off the calls of a kernel, by their names in SASS."""
+"""Find which tensor-core instructions a kernel uses, by their SASS names."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from tvm import ir
 from tvmopt.device.dtypes import DTYPES
 from tvmopt.kernels.cpu.intrinsics.calls import called
 
-# Of a warpgroup's instruction the operator names the type; of a warp's, an argument does.
+# wgmma names the dtype in its op; mma.sync in an argument.
 _WARPGROUP = {"f16": "HGMMA", "bf16": "HGMMA", "tf32": "HGMMA", "fp8": "QGMMA", "int": "IGMMA"}
-_TYPE = 3  # the argument of ``mma`` that names the type of A
+_TYPE = 3  # the argument of ``mma`` that names the dtype of A
 _WHOLE = {row.tvm_mma for row in DTYPES.values() if row.is_integer}
 
 
 def tensor_core_instructions(node: tvm_ffi.Object) -> set[str]:
-    """What the tensor cores are told: ``HMMA``, ``IMMA`` by a warp, ``HGMMA``, ... by a warpgroup.
+    """Return the SASS names of all MMA: ``HMMA``, ``IMMA`` (warp), ``HGMMA``, ... (warpgroup).
 
-    ``H`` are floats of 16 bits (and TF32), ``I`` integers, ``Q`` floats of eight bits.
+    ``H`` is 16-bit float (and TF32), ``I`` integer, ``Q`` 8-bit float.
     """
     found: set[str] = set()
 

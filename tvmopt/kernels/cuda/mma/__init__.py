@@ -1,1 +1,1 @@
-"""GEMM and implicit-GEMM convolution by mma.sync."""
+"""GEMM and implicit-GEMM convolution with warp MMA (mma.sync)."""

@@ -1,4 +1,4 @@
-"""Configurations of the product of matrices on tensor cores by warp, the most promising first."""
+"""Enumerate configurations of the mma.sync GEMM, ranked by predicted cycles."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _STEP_BYTES = (32, 64, 128)
 _STAGES = (5, 4, 3, 2)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _MOST_REGISTERS = 255
-# Registers of a thread beyond sums and fragments.
+# Registers of a thread beyond accumulators and fragments.
 _OTHER_REGISTERS = 40
-# The part of the tensor cores' rate that instructions of one warp reach: from Hopper on only those
-# of four warps together reach it all.
+# Share of the tensor cores' rate that mma.sync reaches: from Hopper on only warpgroup MMA (wgmma)
+# reaches it all.
 _WARP_RATE, _HOPPER_WARP_RATE = 0.9, 0.62
-# Cycles for which a line of 128 bytes from L2 keeps shared memory's port from fragments; how many
-# times as long where it goes through registers; and the share of the port's time that is waited for
-# where fragments are not loaded ahead.
+# Cycles for which a 128-byte line from L2 keeps the shared-memory port from fragment loads; how
+# many times as long where it goes through registers; share of the port's time that is exposed
+# without double-buffered fragments.
 _LINE, _LINE_CYCLES = 128, 3.05
 _THROUGH_REGISTERS, _NOT_AHEAD = 1.5, 0.3
-# Cycles of that port for a load and a store of a warp, however little they move.
+# Cycles of that port for a load and a store of a warp, of any width.
 _MOVE_CYCLES = 4.0
-# Cycles from a copy to its arrival: what is in flight must last so long.
+# Latency of a copy in cycles: the stages in flight must cover it.
 _LATENCY = 1300.0
 _FILL = 1500.0
 
@@ -53,13 +53,13 @@ _FILL = 1500.0
 def mma_hints(
     func: tirx.PrimFunc | Product, arch: CudaArch, stages: int = 0, async_copy: bool = True
 ) -> list[Ranked[CudaHint]]:
-    """Every configuration that may pay, ranked; none when the template does not fit.
+    """Return all configurations that may pay, ranked; none when the template does not fit.
 
     Args:
-        func: A function, or its product in the normal form.
+        func: A function, or its GEMM in normal form.
         arch: The GPU.
-        stages: Most steps in flight; 0 is as many as pay.
-        async_copy: Whether copies may be asynchronous.
+        stages: Most pipeline stages; 0 for as many as pay.
+        async_copy: Whether to allow cp.async.
     """
     product = func if isinstance(func, Product) else normalise(func)
     if product is None:
@@ -76,10 +76,10 @@ def mma_hints(
 
 
 def _packings(product: Product, problem: MatmulProblem) -> Iterator[tuple[int, MatmulProblem]]:
-    """Which factors may be packed, as the template's option says, and what is to be done then."""
+    """Yield values of option ``pack`` and the problem after that packing."""
     yield 0, problem
     size = itemsize(problem.dtype)
-    # What cannot be copied by 16 bytes as it is, or not asynchronously.
+    # Operands that 16-byte copies cannot move unchanged, or not asynchronously.
     slow = [
         operand.run * size < 16 or operand.size != size or not operand.plain
         or (size == 1 and operand.contiguous != "k")
@@ -90,10 +90,10 @@ def _packings(product: Product, problem: MatmulProblem) -> Iterator[tuple[int, M
 
 
 def copies_asynchronously(problem: MatmulProblem, rows: int, columns: int, step: int) -> bool:
-    """Whether TVM makes cp.async of both copies, for tiles of that size.
+    """Whether TVM generates cp.async for both copies, for tiles of that size.
 
-    It copies 4, 8 or 16 bytes at once, without arithmetic, and knows zeros of floating point only
-    for what lies outside.
+    It copies 4, 8 or 16 bytes at once, without arithmetic, and zero-fills only floating-point
+    dtypes out of bounds.
     """
     size = itemsize(problem.dtype)
     for n, (edge, tile) in enumerate(((problem.rows, rows), (problem.columns, columns))):
@@ -108,6 +108,7 @@ def copies_asynchronously(problem: MatmulProblem, rows: int, columns: int, step:
 def _hints(
     product: Product, problem: MatmulProblem, arch: CudaArch, most: int, async_copy: bool
 ) -> Iterator[CudaHint]:
+    """Yield tiles, pipelines and split-K factors that fit the problem and the template."""
     plain = CudaHint(NAME, arch)
     mma = mma_of(product, plain)
     if mma is None or problem.depth < 2:
@@ -157,7 +158,7 @@ def _pipelines(
     most: int,
     async_copy: bool,
 ) -> Iterator[tuple[int, bool]]:
-    """Steps in flight, and whether fragments are loaded ahead: what there may be, no more."""
+    """Yield the pipelines that apply: stages, and whether fragments are double-buffered."""
     steps = math.ceil(problem.depth / step)
     is_async = _is_async(problem, arch, block, step, async_copy)
     for stages in _STAGES if is_async else (2, 1):
@@ -168,7 +169,7 @@ def _pipelines(
 
 
 def shared_bytes(problem: MatmulProblem, hint: CudaHint) -> int:
-    """Shared memory of a thread block: steps in flight, or the sums that follow them."""
+    """Return the shared memory of a thread block: the stages, or the spilled accumulators."""
     size = itemsize(problem.dtype)
     pad = int(16 / size)
     (bm, bn), step = hint.block, hint.rstep
@@ -181,7 +182,7 @@ def shared_bytes(problem: MatmulProblem, hint: CudaHint) -> int:
 
 
 def mma_cost(problem: MatmulProblem, hint: CudaHint) -> Ranked[CudaHint] | None:
-    """What ``hint`` is expected to cost; None when it does not fit the GPU."""
+    """Return ``hint`` with its predicted cycles; None when it does not fit the GPU."""
     arch = hint.arch
     (bm, bn), (wm, wn), step = hint.block, hint.warp, hint.rstep
     size = itemsize(problem.dtype)
@@ -209,10 +210,10 @@ def mma_cost(problem: MatmulProblem, hint: CudaHint) -> Ranked[CudaHint] | None:
     loads = warps * (wm + wn) * step * size / arch.smem_bandwidth
     copies = sum(_copies(problem, hint, n, warps * arch.warp) for n in range(2))
     issue = warps * (wm / 16 * wn / 8 * step * size / 32 * 2 + copies * 3 + 20) / arch.partitions
-    # What comes from L2 and what goes to registers shares shared memory's one port.
+    # Data from L2 and fragment loads share the single port of shared memory.
     lines = sum(_lines(problem, hint, n) for n in range(2))
     brought = lines * _LINE_CYCLES
-    if not hint.async_copy:  # waited for, and stored by threads
+    if not hint.async_copy:  # exposed, and stored by the threads
         brought = max(brought * _THROUGH_REGISTERS, warps * copies * _MOVE_CYCLES)
     port = loads + brought
     one = (multiply**8 + port**8 + issue**8) ** 0.125
@@ -229,7 +230,7 @@ def mma_cost(problem: MatmulProblem, hint: CudaHint) -> Ranked[CudaHint] | None:
 
 
 def _lines(problem: MatmulProblem, hint: CudaHint, n: int) -> float:
-    """Lines of memory that a step of a tile reads of operand ``n``."""
+    """Return the 128-byte lines that a K block of a tile reads of operand ``n``."""
     run = (hint.rstep if problem.along_k[n] else hint.block[n]) * problem.sizes[n]
     if problem.runs[n] == 1 and not problem.plain[n]:
         run = problem.sizes[n]
@@ -237,7 +238,7 @@ def _lines(problem: MatmulProblem, hint: CudaHint, n: int) -> float:
 
 
 def _copies(problem: MatmulProblem, hint: CudaHint, n: int, threads: int) -> float:
-    """Copies of a thread in a step for operand ``n``."""
+    """Return the copy instructions of a thread in a K block for operand ``n``."""
     size = itemsize(problem.dtype)
     vector = min(problem.runs[n], int(16 / max(size, problem.sizes[n])))
     if itemsize(problem.dtype) == 1 and not problem.along_k[n]:

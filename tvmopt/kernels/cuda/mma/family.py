@@ -1,4 +1,4 @@
-"""GEMM and implicit-GEMM convolution by mma.sync on CUDA GPUs."""
+"""Kernel family: GEMM and implicit-GEMM convolution with warp MMA (mma.sync)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,28 @@ from tvmopt.kernels.family import Family, Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
-# Fitted on an H200: predicted cycles are that many times too few where wgmma competes, and again
-# where its kernel is a convolution, whose loads of pixels the model leaves out.
+# Measured over predicted cycles, fitted on an H200: where wgmma competes; and again where its
+# kernel is a convolution, since this model leaves out the loads of pixels.
 _BESIDE_WGMMA, _CONVOLUTION = 1.5, 2.0
-# Candidates of so few columns or so short reductions are tried up to that many times the best's
+# For so few columns or so short reductions, try candidates up to this many times the best's
 # predicted cycles: they were 1.4 to 1.8 times as fast where the model says 3 to 5 times as slow.
 _NEAR_THIN, _THIN_COLUMNS, _SHORT_REDUCTION = 6.0, 16, 64
 
 
 class MmaMatmul(Family[Product, CudaHint]):
-    """Tiles by warps: fragments from shared memory by ldmatrix, multiplied by mma.sync.
+    """Warp tiles: ldmatrix loads fragments from shared memory, mma.sync multiplies them.
 
-    ``hint.block`` is (rows, columns) of a thread block, ``hint.warp`` those of a warp,
-    ``hint.rstep`` the K extent of a pipeline stage, ``hint.stages`` the stages (by cp.async with
-    ``async_copy``, else at most 2 through registers), ``hint.raster`` rows of thread blocks in
-    rasterisation order, ``hint.split_k`` parts of K, which a second kernel adds.
+    Fields of the hint:
 
-    Options: ``ahead``: 1 to load fragments one instruction ahead, with at least three stages;
-    ``pack``: which operands are first copied to aligned whole tiles: 1 A, 2 B, 3 both.
+    - ``block``: rows and columns of a thread block;
+    - ``warp``: rows and columns of a warp;
+    - ``rstep``: K extent of a pipeline stage;
+    - ``stages``: stages, by cp.async with ``async_copy``, else at most 2 through registers;
+    - ``raster``: rows of thread blocks in a raster group;
+    - ``split_k``: split-K factor, through workspace with a reduction kernel.
+
+    Options: ``ahead``: 1 to double-buffer fragments, with at least three stages; ``pack``: which
+    operands are packed first: 1 A, 2 B, 3 both.
     """
 
     name = NAME
@@ -40,29 +44,29 @@ class MmaMatmul(Family[Product, CudaHint]):
     share = 4
 
     def match(self, workload: Workload, arch: CudaArch) -> Product | Refusal:
-        """Return the GEMM in the normal form ``C[s, i, j] += A[s, i, k] * B[s, j, k]``."""
+        """Return the GEMM in normal form ``C[s, i, j] += A[s, i, k] * B[s, j, k]``."""
         return workload.analysed(product_of) or Refusal("not a GEMM")
 
     def rank(self, form: Product, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay; none for dtypes without tensor cores."""
+        """Return the configurations, fastest predicted first; none for dtypes without MMA."""
         return mma_hints(form, arch)
 
     def weight(self, form: Product, arch: CudaArch, found: Sequence[Found]) -> float:
-        """Return how many times too few the predicted cycles are beside wgmma."""
+        """Return measured over predicted cycles where wgmma competes."""
         images = any(f.ranked for f in found if f.family.kind == "convolution")
         beside = _BESIDE_WGMMA if arch.has_wgmma else 1.0
         return beside * (_CONVOLUTION if images else 1.0)
 
     def near(self, form: Product) -> float:
-        """Return how many times the best's cycles a candidate may be predicted, to be tried."""
+        """Return up to how many times the best's predicted cycles a candidate is tried."""
         _, _, columns, depth = form.extents
         thin = columns <= _THIN_COLUMNS or depth <= _SHORT_REDUCTION
         return _NEAR_THIN if thin else super().near(form)
 
     def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None where it does not fit."""
+        """Schedule ``func`` as configured by ``hint``; None where it does not fit."""
         return emit(func, hint)
 
     def build_effort(self, hint: CudaHint) -> float:
-        """Return the time to build the kernel, relative to that of other kernels."""
+        """Return the build time relative to other kernels."""
         return 4.0

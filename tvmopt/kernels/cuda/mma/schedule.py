@@ -1,8 +1,8 @@
-"""Products of matrices on tensor cores by warp (mma.sync), convolution as implicit GEMM.
+"""GEMM with warp MMA (mma.sync); convolution as implicit GEMM.
 
-A thread block computes a tile of the result, each of its warps a part. Steps of the reduction are
-copied to shared memory, several ahead (cp.async); ldmatrix loads fragments from there. The sums go
-through shared memory to the epilogue, which stores whole rows.
+A thread block computes an output tile, each of its warps a part. K blocks are copied to shared
+memory in a cp.async pipeline; ldmatrix loads fragments from there. The accumulators are spilled to
+shared memory for the epilogue, which stores whole rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME = "mma_matmul"
 
 
 def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+    """Schedule ``func`` as configured by ``hint``; None when the template does not fit.
 
     Before -> after::
 
@@ -47,7 +47,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
     if product is None or mma is None or why_not_mma(hint, mma):
         return None
     if product.extents[3] < max(2, hint.split_k):
-        return None  # one step is no reduction to TVM
+        return None  # TVM sees no reduction in a loop of one iteration
     sch, anchor = product.sch, product.anchor
     (bm, bn), (wm, wn), bk = hint.block, hint.warp, hint.rstep
     warps = (bm // wm) * (bn // wn)
@@ -80,7 +80,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         vector = _vector(operand, along, guarded)
         copies.append(_copy(sch, outer, n, operand, k0, warps, along, vector, hint))
         if is_packed and not along:
-            # After its reader: a copy has the layout of what it is made of.
+            # After its reader: a copy takes the layout of its source.
             sch.transform_layout(packing, ("write", 0), lambda s, x, k: (s, k, x))
     fragments = []
     for operand in product.copies:
@@ -98,7 +98,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
     sch.tensorize(sch.get_loops(inner)[-3], mma.multiply())
     (init_inner,) = sch.get_child_blocks(init)
     sch.tensorize(sch.get_loops(init_inner)[-2], mma.zero())
-    # Rows 32 bytes past a multiple of 128 apart: lanes that store together meet in no bank.
+    # Row pitch of 32 bytes more than a multiple of 128: stores of a warp hit different banks.
     stored, size = sch.blockize(tile), itemsize(product.sums)
     sch.storage_align(stored, 0, axis=-2, factor=int(128 / size), offset=int(32 / size))
     sch.tensorize(stored, mma.store())
@@ -111,7 +111,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         sch.unroll(loop)
     sch.annotate(j2, "pragma_unroll_explicit", 0)
     stages = min(hint.stages, int(sch.get(k0).extent))
-    # Unrolled, because the registers of a fragment cannot be indexed by a loop.
+    # Unrolled, because registers cannot be indexed by a loop variable.
     sch.unroll(k1)
     if stages > 2 and hint.option("ahead") and bk > mma.depth:
         pipeline_fragments(sch, k0, k1, stages)
@@ -123,11 +123,11 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
 
 
 def mma_of(product: Product, hint: CudaHint) -> MmaIntrinsic | None:
-    """The instructions that multiply the operands of ``product``; None without any."""
+    """Return the MMA intrinsic for the operands of ``product``; None without one."""
     a, b = product.copies
     if hint.arch.tensor_shape(a.dtype) is None or hint.arch.sm < 80:
         return None
-    # ldmatrix transposes 16 bits only: bytes are put in order on their way to shared memory.
+    # ldmatrix transposes 16-bit elements only: 8-bit operands are transposed by the copy.
     is_byte = itemsize(a.dtype) == 1
     a_along, b_along = (is_byte or x.contiguous != "x" for x in product.copies)
     swapped = a.index > b.index
@@ -138,7 +138,7 @@ def mma_of(product: Product, hint: CudaHint) -> MmaIntrinsic | None:
 
 
 def why_not_mma(hint: CudaHint, mma: MmaIntrinsic) -> str:
-    """What is wrong with ``hint``; empty when nothing is."""
+    """Return what is wrong with ``hint``; empty when nothing is."""
     if len(hint.block) != 2 or len(hint.warp) != 2:
         return "block and warp must be of two axes"
     if any(b % w for b, w in zip(hint.block, hint.warp, strict=True)):
@@ -156,7 +156,7 @@ def why_not_mma(hint: CudaHint, mma: MmaIntrinsic) -> str:
 
 
 def _tensorize_loads(sch: s_tir.Schedule, fragments: list[SBlockRV], mma: MmaIntrinsic) -> None:
-    """Make ldmatrix of the copies from shared memory into fragments."""
+    """Tensorize the copies from shared memory into fragments with ldmatrix."""
     loads = (
         (mma.a_along_k, mma.place_a, mma.load_a()),
         (mma.b_along_k, mma.place_b, mma.load_b()),
@@ -169,7 +169,7 @@ def _tensorize_loads(sch: s_tir.Schedule, fragments: list[SBlockRV], mma: MmaInt
 
 
 def _fragment_map(place: Any, depth: int, along: bool) -> Any:
-    """Where an element of an operand, in the order of its shared memory, lies in a fragment."""
+    """Return the map from an operand's shared-memory indices to fragment indices."""
 
     def index(s: Any, x: Any, k: Any) -> Any:
         return (s, x // ROWS, k // depth, *place(x % ROWS, k % depth))
@@ -181,7 +181,7 @@ def _fragment_map(place: Any, depth: int, along: bool) -> Any:
 
 
 def _sums_map(mma: MmaIntrinsic, batch: int) -> Any:
-    """Where a sum lies, ``batch`` axes before those of rows and columns."""
+    """Return the map from output indices to accumulator fragment indices, with ``batch`` axes."""
 
     def index(s: Any, i: Any, j: Any) -> Any:
         return (s, i // ROWS, j // COLUMNS, *mma.place_c(i % ROWS, j % COLUMNS))
@@ -203,7 +203,7 @@ def _copy(
     vector: int,
     hint: CudaHint,
 ) -> SBlockRV:
-    """Copy an operand to shared memory, its rows an odd number of 16 bytes apart."""
+    """Copy an operand to shared memory with a row pitch of an odd multiple of 16 bytes."""
     copy = sch.cache_read(outer, operand.index, "shared.dyn")
     size = itemsize(operand.dtype)
     if not along:
@@ -230,18 +230,18 @@ def _copy(
 
 
 def _vector(operand: Operand, along: bool, guarded: bool) -> int:
-    """Elements of an operand that a thread copies at once."""
+    """Return the vector width of an operand's copy, in elements."""
     size = itemsize(operand.dtype)
     if (operand.contiguous == "k" if operand.contiguous else along) != along:
         return 1
     most = int(VECTOR_BYTES / max(size, operand.size))
     if size == 1 and guarded:
-        most = 4  # TVM writes a choice between longer vectors of bytes wrongly
+        most = 4  # TVM generates wrong code for selects of longer byte vectors
     return min(operand.run, most)
 
 
 def _tile(sch: s_tir.Schedule, block: SBlockRV, height: int, width: int) -> LoopRV:
-    """Split the last two loops into tiles; the first loop of a tile."""
+    """Tile the last two loops; return the first loop of a tile."""
     x, y = sch.get_loops(block)[-2:]
     x0, x1 = sch.split(x, [None, height])
     y0, y1 = sch.split(y, [None, width])
@@ -252,12 +252,12 @@ def _tile(sch: s_tir.Schedule, block: SBlockRV, height: int, width: int) -> Loop
 
 
 def _most(product: Product) -> int:
-    """Elements of the result that a thread stores at once."""
+    """Return the vector width of output stores, in elements."""
     return max(1, int(VECTOR_BYTES / max(itemsize(product.out), itemsize(product.sums))))
 
 
 def _store(sch: s_tir.Schedule, result: SBlockRV, product: Product, run: int) -> None:
-    """Write finished rows from shared memory, as vectors."""
+    """Store finished rows from shared memory with vectors."""
     rows, columns = sch.get_loops(result)[-2:]
     width = int(sch.get(columns).extent)
     count = int(sch.get(rows).extent) * width

@@ -1,4 +1,4 @@
-"""Configurations of row reductions, with their predicted cycles."""
+"""Enumerate configurations of row reductions, ranked by predicted cycles."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tvmopt.kernels.cuda.row_reduction.form import RowForm
 from tvmopt.kernels.cuda.row_reduction.schedule import NAME
 from tvmopt.kernels.ranked import Ranked
 
-# Instructions of a thread besides those of its elements.
+# Instructions of a thread besides its elements.
 _PROLOGUE = 30.0
-# Instructions of one step of an exchange in a warp, and cycles of it.
+# Instructions of one shuffle step, and its cycles.
 _SHUFFLE = 6.0
 _SHUFFLE_WAIT = 45.0
-# What each further column of a thread adds to the time that memory takes.
+# Relative memory time that each further column of a thread adds.
 _SIDE_BY_SIDE = 0.03
 # Cycles of a reduction over several warps: two barriers and shared memory.
 _BARRIERS = 150.0
-# Cycles until what was read before is there again.
+# Cycles until data that was read before arrives again.
 _AGAIN = 120.0
-# Threads of a block of rows; some idle where the elements are fewer.
+# Fewest threads of a block of rows; some idle where the elements are fewer.
 _FEWEST = 32
-# Bytes of a line of the L1 cache, and how many lines a store costs that fills no sector of L2.
+# Bytes of an L1 line; lines that a store of less than an L2 sector costs.
 _LINE, _PARTIAL = 128, 3.0
 
 
 def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Configurations of ``gpu_row_reduction`` for ``form``, best first."""
+    """Return the ``gpu_row_reduction`` configurations for ``form``, fastest predicted first."""
     blocks = all_facts(form.sch)
     passes = [f for f in blocks if f.reduction or form.wide]
     work = sum(0.5 + float_work(form.sch, f.name) for f in passes)
@@ -85,7 +85,7 @@ def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[Ranked[CudaHint]]
 
 
 def _most_threads(form: RowForm, vector: int) -> int:
-    """Threads that rows keep busy: up to twice as many as there are rows, and vectors in each."""
+    """Return the most useful threads: up to twice the rows, times twice the vectors of a row."""
     share = 2 ** int(math.log2(2 * (form.columns // vector)))
     return share if form.rows == 1 else share * 2 ** int(math.log2(2 * form.rows))
 
@@ -93,6 +93,7 @@ def _most_threads(form: RowForm, vector: int) -> int:
 def _rows(
     form: RowForm, blocks: list[BlockFacts], hint: CudaHint, work: float, moved: float
 ) -> Stream:
+    """Return the cost model's view of the kernel."""
     (place,), share, vector = hint.thread, hint.reduce_threads, hint.vector
     stage, unroll = hint.option("stage"), hint.option("unroll", 1)
     passes = [f for f in blocks if f.reduction or form.wide]
@@ -127,9 +128,9 @@ def _rows(
 
 
 def _lines(form: RowForm, blocks: list[BlockFacts], hint: CudaHint) -> float:
-    """Lines that a warp touches for one vector of each thread.
+    """Return the lines that a warp touches for one vector of each thread.
 
-    Threads of a warp that are in several rows touch a line in each.
+    Threads of a warp in different rows touch different lines.
     """
     vector, stage = hint.vector, hint.option("stage")
     together = min(hint.reduce_threads, hint.arch.warp)
@@ -150,11 +151,11 @@ def _lines(form: RowForm, blocks: list[BlockFacts], hint: CudaHint) -> float:
 
 
 def _touched(piece: int, row: int, line: int) -> float:
-    """Lines that a piece of a row touches, on average: rows may start anywhere in a line."""
+    """Return the mean number of lines that a piece of a row touches, at any alignment of rows."""
     return math.ceil(piece / line) + (piece / line % 1.0 if row % line else 0.0)
 
 
 def _alone(form: RowForm) -> bool:
-    """Whether the row is a part of the result's last axis."""
+    """Whether the row is only a part of the output's last axis."""
     last = next(f for f in all_facts(form.sch) if f.name == form.last)
     return last.axes[-1].extent > form.columns

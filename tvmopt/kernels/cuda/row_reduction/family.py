@@ -1,4 +1,4 @@
-"""Reductions along contiguous memory on CUDA GPUs: sums, softmax, layer norm."""
+"""Kernel family: reductions along contiguous memory (sum, softmax, layer norm)."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from tvmopt.kernels.workload import Refusal, Workload
 
 
 class CudaRowReduction(MemoryBound[RowForm]):
-    """Rows to the y threads of a block, the elements of a row to the x threads."""
+    """Rows on threadIdx.y, elements of a row on threadIdx.x."""
 
     name = NAME
     kind = REDUCTION
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
-        """Return whether it is no matrix-vector product, which has families of its own."""
+        """Return whether the workload is no GEMV, which has its own families."""
         return super().wanted(workload, found) and not any(f.family.kind == GEMV for f in found)
 
     def match(self, workload: Workload, arch: CudaArch) -> RowForm | Refusal:
-        """Return the function in the form that the kernel computes."""
+        """Return the row reduction form of the function."""
         if workload.refusal_of_kernel is not None:
             return workload.refusal_of_kernel
         return workload.analysed(prepare_rows) or Refusal("its reductions are not along memory")
 
     def rank(self, form: RowForm, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay."""
+        """Return the configurations, fastest predicted first."""
         return row_reduction_hints(form, arch)
 
     def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:

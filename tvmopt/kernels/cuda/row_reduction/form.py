@@ -1,4 +1,4 @@
-"""Functions that reduce contiguous rows, in the form that their template takes."""
+"""Match functions that reduce contiguous rows to the form of the row reduction template."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tvmopt.kernels.cuda.common.steps import (
 
 @dataclasses.dataclass
 class RowForm:
-    """A function that reduces rows, all inlined.
+    """An inlined function that reduces rows.
 
     Attributes:
         sch: Its schedule.
         reductions: Names of the reductions, in order.
-        last: Name of the block after them that writes the result.
-        rows: Rows.
+        last: Name of the output block after them.
+        rows: Number of rows.
         columns: Elements of a row.
-        wide: Whether the result has an element for each of the row, not one a row.
-        vector: Most elements that one load moves.
-        parts: Rows that one axis of the result is divided between; 1 where none is.
+        wide: Whether the output has an element for each input element, not one for each row.
+        vector: Most elements of a vector load.
+        parts: Rows that share one axis of the output; 1 where each has its own.
     """
 
     sch: s_tir.Schedule
@@ -44,12 +44,12 @@ class RowForm:
 
     @property
     def crosses(self) -> bool:
-        """Whether an axis of the result is divided between rows."""
+        """Whether several rows share one axis of the output."""
         return self.parts > 1
 
 
 def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
-    """The form of ``func``; None unless all its reductions are over the same, contiguous rows."""
+    """Return the row reduction form of ``func``; None unless all reductions share the rows."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     inline_all(sch)
     for block in leaf_blocks(sch):
@@ -61,7 +61,7 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
         return None
     final = block_facts(sch, last)
     if final.reduction:
-        # TVM's cross-thread sums may store past the last row; the copy that this makes does not.
+        # TVM's cross-thread reductions may store past the last row; the copy's stores do not.
         last = sch.cache_write(last, 0, "local")
         final = block_facts(sch, last)
         blocks = all_facts(sch)
@@ -108,7 +108,7 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
 
 
 def _drop_last_units(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Leave out axes of one step after the last of more, as of images one pixel wide."""
+    """Drop trailing unit axes, as of images one pixel wide."""
     axes = block_facts(sch, block).axes
     kept = max((i for i, axis in enumerate(axes) if axis.extent > 1), default=len(axes) - 1) + 1
     if kept < len(axes):
@@ -121,7 +121,7 @@ def _elements(read: Access) -> int:
 
 
 def _is_row(facts: BlockFacts, read: Access) -> bool:
-    """Whether the reduction walks ``read`` step by step."""
+    """Whether the reduction axes read ``read`` contiguously."""
     step = 1
     for i in reversed(facts.reduction):
         if facts.axes[i].extent > 1 and read.strides[i] != step:

@@ -1,4 +1,4 @@
-"""Where a row is kept between the blocks that read it: shared memory, or registers."""
+"""Keep a row between the passes that read it: in shared memory or in registers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tvmopt.kernels.cuda.common.steps import extent, index_map, split_vector, un
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.row_reduction.form import RowForm
 
-#: Values of the option ``stage``: where a row is kept after it was first read.
+#: Values of the option ``stage``: where a row is kept after its first load.
 SHARED, REGISTERS = 1, 2
-# Shared memory of a block that a kernel may declare itself, and what sums of warps take of it.
+# Most static shared memory of a block; shared memory of the cross-warp reductions.
 _SMEM_STATIC = 48 * 1024
 _SMEM_OTHER = 1024
-# Elements of a row that one thread keeps in registers at most.
+# Most elements of a row that one thread keeps in registers.
 _MOST_KEPT = 160
 
 
 def bind_parts(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
-    """Bind the loops of columns that :func:`keep_rows` has numbered; the loop around a vector."""
+    """Bind the column loops that :func:`keep_rows` split; return the loop around a vector."""
     step, thread, *lane = loops
-    single = extent(sch, step) == 1  # TVM has made it an axis that is not reduced: it stays outside
+    single = extent(sch, step) == 1  # TVM makes a unit step a spatial axis: it stays outside
     if not single:
         sch.reorder(thread, step)
     sch.bind(thread, "threadIdx.x")
@@ -36,10 +36,10 @@ def bind_parts(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
 
 
 def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint) -> SBlockRV | None:
-    """Have all blocks read from shared memory what the first of them reads along the rows.
+    """Cache in shared memory the row that all passes read.
 
     Returns:
-        The block that fills it; None where there is nothing to gain, or too little of it.
+        The block that fills the cache; None where nothing is gained, or the rows do not fit.
     """
     blocks = [sch.get_sblock(n) for n in dict.fromkeys([*form.reductions, form.last])]
     first = block_facts(sch, blocks[0])
@@ -60,7 +60,7 @@ def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint) -> SBlockRV |
 def place_staged(
     sch: s_tir.Schedule, copy: SBlockRV, grid: LoopRV, hint: CudaHint, vector: int
 ) -> None:
-    """Copy a block's rows into shared memory before they are used, by all its threads."""
+    """Load a block's rows into shared memory before use, with all its threads."""
     sch.compute_at(copy, grid, preserve_unit_loops=True)
     pieces, lane = split_vector(sch, sch.get_loops(copy)[1:], vector)
     together = hint.thread[0] if hint.thread else 1
@@ -73,15 +73,15 @@ def place_staged(
 
 
 def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint, vector: int) -> SBlockRV | None:
-    """Have every thread keep its part of what the blocks read along the rows in registers.
+    """Keep each thread's part of a row in registers for all passes.
 
-    The columns of all blocks are numbered by step, thread and place in a vector, so that TVM sees
-    which part is whose. Where single columns do not divide, only those of the registers are: there
-    are some for columns past the end, which hold zeros and are read by none (:func:`is_ragged`).
+    Columns are split by step, thread and vector lane in all blocks, so that TVM sees which thread
+    owns what. If single columns do not divide, only the register buffer is split. It then has
+    zero-padded elements past the end, which no thread reads (:func:`is_ragged`).
 
     Returns:
-        The block that loads it; None where there is nothing to gain, a row is of several axes, or
-        vectors do not divide.
+        The block that loads; None where nothing is gained, a row has several axes, or vectors do
+        not divide.
     """
     blocks = [sch.get_sblock(n) for n in dict.fromkeys([*form.reductions, form.last])]
     share = hint.reduce_threads
@@ -109,7 +109,7 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint, vector: int) -
         mark_own(sch, copy)
         return copy
 
-    # Two steps: TVM does not simplify what one would leave.
+    # Two maps: TVM does not simplify the indices that a single one leaves.
     places = ((-1, vector), (-2, share)) if vector > 1 else ((-1, share),)
     for place, size in places:
         how = index_map(sch, copy, _divided(place, size))
@@ -120,12 +120,12 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint, vector: int) -
 
 
 def is_ragged(form: RowForm, hint: CudaHint, vector: int) -> bool:
-    """Whether the last of the single columns that threads take in turns are fewer than threads."""
+    """Whether single columns are dealt to threads and the last round is incomplete."""
     return vector == 1 and form.columns % hint.reduce_threads != 0
 
 
 def place_kept(sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV) -> None:
-    """Load a thread's part of a row before it is used."""
+    """Load a thread's part of a row before use."""
     sch.compute_at(copy, place, preserve_unit_loops=True)
     rank = len(sch.get(copy).iter_vars)
     step, thread, *lane = sch.get_loops(copy)[-rank:][len(sch.get(copy).reads[0].region) - 1 :]
@@ -137,7 +137,7 @@ def place_kept(sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV) -> None:
 
 
 def _divided(place: int, size: int) -> Callable[..., list[ir.Expr]]:
-    """Axes with that at ``place`` from the end divided into pieces of ``size``."""
+    """Return a map that splits the axis ``place`` (negative, from the end) by ``size``."""
 
     def divide(*axes: tirx.Var) -> list[ir.Expr]:
         n = len(axes) + place

@@ -1,4 +1,4 @@
-"""Reductions along contiguous memory: sums, softmax, layer norm; threads share a row."""
+"""Row reduction (sum, softmax, layer norm): threads share a contiguous row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAME = "gpu_row_reduction"
 
 
 def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None unless :func:`prepare_rows` takes it.
+    """Schedule ``func``; None unless :func:`prepare_rows` takes it.
 
     Before -> after, for a softmax with 32 threads a row, 4 rows a block, vectors of 8::
 
@@ -70,7 +70,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         return None
     rows, columns = divided
     rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
-    # Threads past a single row have no index to be told by: they would store it, too.
+    # With a single row, no index tells further threads apart: they would store it too.
     together = hint.thread[0] if hint.thread and form.rows > 1 else 1
     if together <= extent(sch, rows[-1]):
         inner, place = sch.split(rows[-1], [None, together])
@@ -86,7 +86,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         for n in range(len(sch.get(block).writes)):
             sch.set_scope(block, n, "local")
         sch.compute_at(block, place, preserve_unit_loops=True)
-        # Of a single step of those parts TVM makes an axis that is not reduced.
+        # TVM makes a unit reduction axis spatial, so count the parts instead.
         count = parts if divides else len(block_facts(sch, block).reduction)
         inside = sch.get_loops(block)[2:]
         if math.prod(extent(sch, loop) for loop in inside[:-count]) > 1:
@@ -117,25 +117,25 @@ def _deal_columns(
     vector: int,
     crosses: bool,
 ) -> LoopRV | None:
-    """Deal the elements of a row to the threads, ``vector`` at a time.
+    """Distribute the elements of a row to threads, ``vector`` at a time.
 
-    Where a row is part of an axis, threads past its end would be in the next row, and TVM guards
-    the ends of buffers, not of rows: the loop over that part stays whole.
+    If a row is only part of an axis, threads past its end would be in the next row: TVM checks the
+    bounds of buffers, not of rows. The loop over that part then stays whole.
 
     Returns:
-        The loop around a vector; None where threads would be past the end.
+        The loop around a vector; None where threads would exceed the row.
     """
     around = loops[:1] if crosses and len(loops) > 1 else []
     pieces, lane = split_vector(sch, loops[len(around) :], vector)
     if crosses and not around and extent(sch, pieces) % hint.reduce_threads:
         return None
-    if extent(sch, pieces) == 1 < hint.reduce_threads:  # what tells them apart is a constant
+    if extent(sch, pieces) == 1 < hint.reduce_threads:  # a constant index: no bounds check
         return None
     step, thread = sch.split(pieces, [None, hint.reduce_threads])
     sch.reorder(thread, *around, step, lane)
     sch.bind(thread, "threadIdx.x")
     if vector > 1:
         sch.unroll(lane)
-    # What is kept in registers has no address: every step must know which it is.
+    # Registers have no address: the step must be a constant.
     every = extent(sch, step) if hint.option("stage") == REGISTERS else 1
     return unrolled(sch, step, max(every, hint.option("unroll", 1)))

@@ -1,1 +1,1 @@
-"""GEMM without tensor cores."""
+"""GEMM with FMA instructions (SIMT), without tensor cores."""

@@ -1,4 +1,4 @@
-"""Configurations of the product of matrices without tensor cores, the most promising first."""
+"""Enumerate configurations of the SIMT GEMM, ranked by predicted cycles."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ _TILES = ((2, 2), (2, 4), (4, 2), (4, 4), (4, 8), (8, 4), (8, 8), (8, 16), (16, 
 _STEPS = (8, 16, 32)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_REGISTERS = 255
-# Multiplications in the text of a step, half of it for products of fewer than so many: nvcc takes
-# seconds over more, and gains little.
+# Most unrolled multiply-adds of a K block; half of it for GEMMs of fewer multiply-adds than
+# ``_LONG``: nvcc takes seconds over more, and gains little.
 _MOST_UNROLLED, _LONG = 2048, 2**36
-# Registers beyond sums, fragments and what is under way, and those that guards at edges take.
+# Registers beyond accumulators, fragments and staging; registers of bounds checks.
 _OTHER_REGISTERS, _GUARD_REGISTERS = 30, 8
-# The share of what is under way that stays in registers of its own.
+# Share of the staged elements that has registers of its own.
 _STAGED = 0.75
 # Cycles in which shared memory returns 16 bytes to each lane of a warp.
 _RETURN = 3.0
-# What a warp waits, as a share of its work, when it is alone on its scheduler.
+# Stall of a warp that is alone on its scheduler, as a share of its work.
 _ALONE = 0.9
-# What all warps of a tile wait for each other, as a share of its work, when it runs alone.
+# Barrier stall of a tile that runs alone, as a share of its work.
 _BARRIER = 0.04
-# Cycles before the first product and after the last.
+# Cycles before the first multiply-add and after the last.
 _FILL = 11600.0
-# Measured time over that of a clock that never rises, which data sheets give.
+# Measured time relative to the data sheet's base clock: the clock boosts.
 _BOOST = 0.79
 
 
 def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Every configuration that may pay, ranked; none when the template does not fit.
+    """Return all configurations that may pay, ranked; none when the template does not fit.
 
     Args:
-        func: A function, or its product in the normal form.
+        func: A function, or its GEMM in normal form.
         arch: The GPU.
     """
     product = func if isinstance(func, Product) else normalise(func)
@@ -64,10 +64,11 @@ def simt_matmul_hints(func: tirx.PrimFunc | Product, arch: CudaArch) -> list[Ran
 
 
 def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[CudaHint]:
+    """Yield tiles and split-K factors that fit the problem and the template."""
     work = problem.batch * problem.rows * problem.columns * problem.depth
     unrolled = _MOST_UNROLLED if work >= _LONG else _MOST_UNROLLED // 2
     for bm, bn in itertools.product(_ROWS, _ROWS):
-        # A tile far longer than the result wastes what a shorter one does not.
+        # A tile far larger than the output wastes work that a smaller one does not.
         if bm >= 2 * max(16, problem.rows) or bn >= 2 * max(16, problem.columns):
             continue
         tiles = problem.batch * math.ceil(problem.rows / bm) * math.ceil(problem.columns / bn)
@@ -94,7 +95,7 @@ def _hints(problem: MatmulProblem, arch: CudaArch) -> Iterator[CudaHint]:
 
 
 def simt_matmul_cost(problem: MatmulProblem, hint: CudaHint) -> Ranked[CudaHint] | None:
-    """What ``hint`` is expected to cost; None when it does not fit the GPU."""
+    """Return ``hint`` with its predicted cycles; None when it does not fit the GPU."""
     arch = hint.arch
     (bm, bn), (tm, tn), step = hint.block, hint.thread, hint.rstep
     threads, rows, columns = tm * tn, bm // tm, bn // tn
@@ -116,7 +117,7 @@ def simt_matmul_cost(problem: MatmulProblem, hint: CudaHint) -> Ranked[CudaHint]
     tiles = grid(problem, arch, hint.block, hint.split_k, resident)
     warps = threads / arch.warp
     steps = math.ceil(problem.depth / (step * hint.split_k))
-    # Cycles of one step of one tile that has the multiprocessor's units to itself.
+    # Cycles of one K block of one tile that has the SM to itself.
     rate = arch.fp32_fma / arch.fma(problem.dtype) if problem.dtype == "float64" else 1.0
     lanes = arch.warp * arch.partitions / arch.fp32_fma
     multiply = warps * rows * columns * step * rate * lanes / arch.partitions
@@ -137,7 +138,7 @@ def simt_matmul_cost(problem: MatmulProblem, hint: CudaHint) -> Ranked[CudaHint]
 
 
 def _moves(problem: MatmulProblem, hint: CudaHint, n: int) -> float:
-    """Instructions of a thread in a step to bring operand ``n`` to shared memory."""
+    """Return a thread's instructions to copy a K block of operand ``n`` to shared memory."""
     count = hint.rstep * hint.block[n] / math.prod(hint.thread)
     inner = hint.rstep if problem.along_k[n] else hint.block[n]
     vector = math.gcd(

@@ -1,9 +1,12 @@
-"""Products of matrices without tensor cores: a register tile a thread, operands in shared memory.
+"""SIMT GEMM: a register tile a thread, operands double-buffered in shared memory.
 
-A thread block computes a tile of the result. The next step of the reduction is loaded into
-registers while the present one is multiplied from shared memory, and stored to its other half
-afterwards. Each thread keeps ``groups x 4`` rows by ``groups x 4`` columns of sums in registers,
-the groups far apart, so that the threads of a warp read 16 bytes each side by side.
+A thread block computes an output tile. The next K block is loaded into registers while the current
+one is multiplied from shared memory, then stored to the other shared-memory buffer. A thread holds
+``groups x 4`` rows by ``groups x 4`` columns of accumulators. Its groups are far apart, so that the
+threads of a warp read neighbouring 16-byte vectors::
+
+    columns of warp 0, 2 groups:  | t0 | t1 | ... | t7 | ... next warps ... | t0 | t1 | ... | t7 |
+                                  |<-- group 0 ------>|                     |<-- group 1 ------>|
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, Operand, Product, n
 from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
 from tvmopt.kernels.cuda.hint import CudaHint
 
-# Elements on their way through a thread's registers up to which shared memory has two halves: with
-# more, the registers that it takes cost a thread block of two on a multiprocessor.
+# Staged elements of a thread up to which shared memory is double-buffered. With more, the extra
+# registers cost one of two resident thread blocks.
 _FEW_STAGED = 8
 
 
@@ -29,7 +32,7 @@ NAME = "simt_matmul"
 
 
 def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+    """Schedule ``func`` as configured by ``hint``; None when the template does not fit.
 
     Before -> after::
 
@@ -63,7 +66,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
     ko, ki = sch.split(k, [None, bk])
     sch.reorder(*batch, io, jo, ig, jg, iw, jw, il, jl, ko, ki, iv, jv)
     bind_blocks(sch, batch, io, jo, hint.raster)
-    # Virtual threads share everything but their sums; what depends on one alone is done once.
+    # Virtual threads share all but accumulators; code that depends on none is emitted once.
     sch.bind(ig, "vthread.y")
     sch.bind(jg, "vthread.x")
     thread = sch.fuse(iw, jw, il, jl)
@@ -80,7 +83,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
     sch.decompose_reduction(anchor, ko)
     for loop in (ki, iv, jv):
         sch.unroll(loop)
-    # By nvcc: text of so many products costs it seconds.
+    # nvcc unrolls: the source text of so many multiply-adds would take it seconds.
     sch.annotate(ki, "pragma_unroll_explicit", 0)
     stages = min(hint.stages, int(sch.get(ko).extent))
     if stages > 1:
@@ -92,7 +95,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
 
 
 def why_not_simt(hint: CudaHint) -> str:
-    """What is wrong with ``hint``; empty when nothing is."""
+    """Return what is wrong with ``hint``; empty when nothing is."""
     if len(hint.block) != 2 or len(hint.thread) != 2 or hint.rstep < 1:
         return "block and thread must be of two axes and rstep positive"
     threads = math.prod(hint.thread)
@@ -110,7 +113,7 @@ def why_not_simt(hint: CudaHint) -> str:
 
 
 def _lanes(hint: CudaHint) -> tuple[int, int]:
-    """Rows and columns of threads in a warp."""
+    """Return rows and columns of threads in a warp."""
     (tm, tn), rows = hint.thread, hint.option("lanes_m", 4)
     while tm % rows or tn % (hint.arch.warp // rows):
         rows = rows * 2 if rows < hint.arch.warp else 1
@@ -120,18 +123,18 @@ def _lanes(hint: CudaHint) -> tuple[int, int]:
 
 
 def _group(product: Product) -> int:
-    """Elements that a thread reads from shared memory at once."""
+    """Return the vector width of a thread's loads from shared memory, in elements."""
     widest = max(itemsize(x.dtype) for x in product.copies)
     return max(1, int(VECTOR_BYTES / widest))
 
 
 def _most(product: Product) -> int:
-    """Elements of the result that a thread stores at once."""
+    """Return the vector width of output stores, in elements."""
     return max(1, int(VECTOR_BYTES / max(itemsize(product.out), itemsize(product.sums))))
 
 
 def _store(sch: s_tir.Schedule, store: SBlockRV, vector: int) -> None:
-    """Write what a thread has: rows unrolled, columns as vectors."""
+    """Store the accumulators of a thread: rows unrolled, columns as vectors."""
     *_, rows, columns = sch.get_loops(store)
     width = int(sch.get(columns).extent)
     sch.unroll(rows)
@@ -144,7 +147,7 @@ def _store(sch: s_tir.Schedule, store: SBlockRV, vector: int) -> None:
 def _copy(
     sch: s_tir.Schedule, anchor: SBlockRV, place: int, operand: Operand, at: LoopRV, hint: CudaHint
 ) -> SBlockRV:
-    """Copy an operand to shared memory, k first, its rows padded where it is transposed."""
+    """Copy an operand to shared memory as [k][x], with padded rows where that transposes it."""
     size, threads = itemsize(operand.dtype), math.prod(hint.thread)
     copy = sch.cache_read(anchor, operand.index, "shared.dyn")
     sch.transform_layout(copy, ("write", 0), lambda s, x, k: (s, k, x))
@@ -155,7 +158,7 @@ def _copy(
     along_k = operand.contiguous == "k"
     order = (x, k) if along_k else (k, x)
     if along_k:
-        # Threads that hold neighbours along k write rows apart: not all to the same bank.
+        # Threads with neighbours along k write different rows: the padding avoids bank conflicts.
         sch.storage_align(copy, 0, axis=1, factor=int(128 / size), offset=width)
     else:
         sch.reorder(k, x)
@@ -163,9 +166,9 @@ def _copy(
     count = hint.rstep * hint.block[place]
     vector = min(operand.run, max(1, int(VECTOR_BYTES / max(size, operand.size))))
     if along_k and hint.async_copy:
-        vector = 1  # what is transposed on the way is copied element by element
+        vector = 1  # cp.async transposes element by element
     elif along_k or size == 1:
-        vector = min(vector, 4)  # TVM writes longer vectors of places, or of bytes, wrongly
+        vector = min(vector, 4)  # TVM generates wrong code for longer scattered or byte vectors
     while vector > 1 and (count % (threads * vector) or inner % vector):
         vector //= 2
     fused = sch.fuse(s, *order)
@@ -177,10 +180,10 @@ def _copy(
 
 
 def _fragment(sch: s_tir.Schedule, anchor: SBlockRV, operand: Operand, at: LoopRV) -> None:
-    """Read what a thread multiplies next into registers, as vectors."""
+    """Load a thread's next operand fragment into registers, as vectors."""
     fragment = sch.cache_read(anchor, operand.index, "local")
     sch.compute_at(fragment, at, preserve_unit_loops=True)
-    # In the order of the shared buffer's axes: k, then rows or columns.
+    # The axes of the shared buffer: k, then rows or columns.
     inner = sch.get_loops(fragment)[-1]
     if int(sch.get(inner).extent) > 1:
         sch.vectorize(inner)

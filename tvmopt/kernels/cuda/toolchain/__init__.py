@@ -1,1 +1,1 @@
-"""CUDA toolchain: nvcc or NVRTC, fatbinaries, CUDA graphs."""
+"""CUDA toolchain: nvcc or NVRTC, cubins, and passes over lowered device functions."""

@@ -1,6 +1,6 @@
-"""CUDA source -> machine code of one GPU, by nvcc or NVRTC, whichever is here.
+"""Compile CUDA source to a cubin of one GPU architecture, with nvcc or NVRTC.
 
-Both take about half a second a kernel, most of it for headers; :mod:`.lean` takes a tenth.
+Either takes about half a second a kernel, mostly for headers; :mod:`.fast_nvcc` takes a tenth.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tvmopt.errors import BuildError, EnvironmentSetupError
 from tvmopt.kernels.cuda.toolchain.fast_nvcc import LeanError, lean_compiler
 from tvmopt.versions import installed
 
-#: Environment variable of TVM's that asks for one of the two.
+#: TVM's environment variable that selects the compiler.
 MODE = "TVM_CUDA_COMPILE_MODE"
 
 
 @functools.cache
 def compiler() -> str:
-    """``"nvcc"`` or ``"nvrtc"``: what ``TVM_CUDA_COMPILE_MODE`` asks for, or what is found first.
+    """Return ``"nvcc"`` or ``"nvrtc"``: the one in ``TVM_CUDA_COMPILE_MODE``, or the first found.
 
     Raises:
-        EnvironmentSetupError: When neither is here, or not the one asked for.
+        EnvironmentSetupError: When neither is installed, or not the selected one.
     """
     found = {
         "nvcc": shutil.which("nvcc") is not None,
@@ -49,10 +49,10 @@ def compiler() -> str:
 
 @functools.cache
 def version() -> str:
-    """The compiler and its version: ``"nvcc 13.0.88"``.
+    """Return the compiler and its version, for example ``"nvcc 13.0.88"``.
 
     Raises:
-        EnvironmentSetupError: As :func:`compiler`.
+        EnvironmentSetupError: When :func:`compiler` finds none.
     """
     which = compiler()
     if which == "nvcc":
@@ -63,6 +63,7 @@ def version() -> str:
 
 
 def _has_nvrtc() -> bool:
+    """Whether NVRTC and CUDA's headers are installed."""
     try:
         if importlib.util.find_spec("cuda.bindings.nvrtc") is None:
             return False
@@ -71,21 +72,24 @@ def _has_nvrtc() -> bool:
     try:
         from tvm.support.nvcc import find_cuda_path
 
-        find_cuda_path()  # NVRTC has no headers of its own
-    except Exception:  # TVM raises RuntimeError here, or whatever stopped it
+        find_cuda_path()  # NVRTC comes without headers
+    except Exception:  # TVM raises RuntimeError, or lets other errors through
         return False
     return True
 
 
 def compile_cubin(source: str, arch: CudaArch) -> bytes:
-    """Machine code of ``source`` for one GPU.
+    """Compile ``source`` to a cubin.
 
     Args:
         source: CUDA source, as TVM generates it.
         arch: The GPU.
 
+    Returns:
+        The cubin.
+
     Raises:
-        BuildError: With the compiler's first complaint.
+        BuildError: With the compiler's first error message.
         EnvironmentSetupError: When there is no compiler.
     """
     from tvm.support.nvcc import compile_cuda
@@ -95,7 +99,7 @@ def compile_cubin(source: str, arch: CudaArch) -> bytes:
     option = ["-gencode", f"arch=compute_{suffix},code=sm_{suffix}"]
     lean = lean_compiler((*option, *_nvcc_options())) if which == "nvcc" else None
     if lean is not None:
-        with contextlib.suppress(LeanError):  # what is wrong with it, if anything, nvcc says
+        with contextlib.suppress(LeanError):  # nvcc below reports the error, if there is one
             return lean.cubin(source)
     try:
         with arch.to_tvm(), _exact_functions():
@@ -110,15 +114,15 @@ def compile_cubin(source: str, arch: CudaArch) -> bytes:
     return bytes(code)
 
 
-# Division and roots by the fast instructions, without numbers near zero; unlike --use_fast_math not
-# functions, whose fast forms err by 5e-4 (tanh) and have no powers of negative numbers.
+# Approximate division and square root, denormals flushed to zero. Not --use_fast_math: its math
+# functions err by 5e-4 (tanh), and its powers fail for negative bases.
 _FAST = ("--ftz=true", "--prec-div=false", "--prec-sqrt=false")
 _NO_FAST_MATH = "TVM_CUDA_NVCC_NO_FAST_MATH"
 
 
 @contextlib.contextmanager
 def _exact_functions() -> Iterator[None]:
-    """While this lasts, TVM does not ask nvcc for fast functions."""
+    """Context in which TVM does not pass ``--use_fast_math`` to nvcc."""
     before = os.environ.get(_NO_FAST_MATH)
     os.environ[_NO_FAST_MATH] = "1"
     try:
@@ -130,7 +134,7 @@ def _exact_functions() -> Iterator[None]:
 
 
 def _nvcc_options() -> tuple[str, ...]:
-    """What TVM tells nvcc, without what only changes what it prints."""
+    """Return TVM's nvcc options, without those that only change the log."""
     from tvm.support.nvcc import _ptxas_option_flags
 
     quiet = ("-v", "--warn-on-local-memory-usage")
@@ -139,7 +143,7 @@ def _nvcc_options() -> tuple[str, ...]:
 
 
 def first_complaint(log: str) -> str:
-    """The first line of a compiler's log that says what is wrong."""
+    """Return the first line of a compiler log that reports an error."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     wrong = [line for line in lines if re.search(r"(\berror\b.*:|\bfatal\b).*\S", line)]
     wrong = [line for line in wrong if not line.endswith("error:")]

@@ -1,15 +1,15 @@
-"""A kernel comes when the blocks of the one before have ended (programmatic dependent launch).
+"""Programmatic dependent launch (PDL): overlap the launch of a kernel with the end of another.
 
-Between two kernels of a stream a GPU does nothing for about a microsecond: what the one before
-wrote is brought to where all see it, and the next one is launched. From compute capability 9.0 on
-the second can begin while the first is still done: its blocks come once all blocks of the kernel
-before have ended, and wait, before they read or write anything, until its results are seen.
+Between two kernels of a stream a GPU idles for about a microsecond: it flushes the results of the
+first and launches the second. From compute capability 9.0 on, PDL overlaps the two: blocks of the
+second kernel start once all blocks of the first have ended. Before any access to global memory they
+execute ``griddepcontrol.wait``: it returns once the results of the first kernel are visible.
 
-A kernel could ask for its successor before its end. Successors then take the places of the blocks
-that end first, many on the same multiprocessor, while others get none: networks of kernels of many
-kinds took 1 to 15 % longer on an H200, a kernel that follows itself less.
+We do not trigger earlier (``griddepcontrol.launch_dependents``). An early trigger puts the
+dependent's blocks where the first blocks end, many on one SM and none on others. On an H200,
+networks of many kinds of kernels then took 1 to 15 % longer; a kernel that follows itself, less.
 
-A kernel that waits is launched so, and no other: whoever did not wait would run too early.
+Only a kernel that waits is launched with PDL: without the wait it would read stale data.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.target import Target
 
-#: Attribute of functions whose kernels are to wait for the one before.
+#: Attribute of PrimFuncs whose kernels use PDL.
 OVERLAPS = "tvmopt.overlaps"
-# What TVM's runtime launches so; TVM spells it that way.
+# Launch tag for which TVM's runtime uses PDL; the spelling is TVM's.
 _TAG = "tirx.use_programtic_dependent_launch"
 _LAUNCH, _DYNAMIC_SHARED = "tirx.kernel_launch_params", "tirx.use_dyn_shared_memory"
 _LEAST_CAPABILITY = 90
@@ -36,14 +36,14 @@ __forceinline__ __device__ void {_WAIT}() {{
 
 
 def wait_for_kernel_before() -> Any:
-    """A call that ends when the kernel before is done; every thread makes it, before all else."""
+    """Return a ``griddepcontrol.wait`` call; every thread executes it before global accesses."""
     return cuda_func_call(_WAIT, source_code=_SOURCE)
 
 
 def waiting(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A lowered device function that waits before all else; others, and old GPUs', are as before.
+    """Insert the wait at the start of a lowered device function, if its GPU supports PDL.
 
-    before -> after: ``kernel(): body`` -> ``kernel(): wait_for_kernel_before(); body``
+    Before -> after: ``kernel(): body`` -> ``kernel(): wait_for_kernel_before(); body``
     """
     if not _is_kernel(func) or _waits(func) or not can_wait(func.attrs["target"]):
         return func
@@ -52,16 +52,16 @@ def waiting(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def launched_early(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A lowered device function that is launched while the kernel before ends, where it waits."""
+    """Mark a lowered device function for launch with PDL, if it waits."""
     if not _is_kernel(func) or not _waits(func):
         return func
     tags = [str(tag) for tag in func.attrs[_LAUNCH] if str(tag) != _TAG]
-    place = len(tags) - (_DYNAMIC_SHARED in tags)  # which must be the last
+    place = len(tags) - (_DYNAMIC_SHARED in tags)  # the dynamic shared memory tag must be last
     return func.with_attr(_LAUNCH, [*tags[:place], _TAG, *tags[place:]])
 
 
 def can_wait(target: Target) -> bool:
-    """Whether the GPU of ``target`` has what this needs."""
+    """Whether the GPU of ``target`` supports PDL."""
     arch = str(target.attrs["arch"]).removeprefix("sm_").rstrip("af")
     return int(arch) >= _LEAST_CAPABILITY
 
@@ -71,6 +71,7 @@ def _is_kernel(func: tirx.PrimFunc) -> bool:
 
 
 def _waits(func: tirx.PrimFunc) -> bool:
+    """Whether ``func`` calls ``griddepcontrol.wait``."""
     found: list[ir.Call] = []
 
     def on_call(call: ir.Call) -> None:

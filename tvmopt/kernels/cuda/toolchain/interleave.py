@@ -1,24 +1,25 @@
-"""Copies of a later step spread among the products of the present one, one barrier a step.
+"""Interleave the cp.async of a later K block with the mma of the current one, one barrier a block.
 
-TVM's software pipeline issues all copies of a step at once, waits for the next step's data before
-the present one is multiplied, and lets all threads meet twice. Where fragments are loaded ahead,
-what a step needs of the next one is loaded at its end: so it can wait there, while products are
-still under way, and copies can go between products before that. Only the order of statements
-changes, in the loop over steps alone.
+TVM's software pipeline issues all copies of a K block at once, and waits for the next block's data
+before the current one's mma. It needs two barriers. With double-buffered fragments, the next
+block's fragments are loaded at the end of the current block. The wait can move there, where mma is
+still in flight, and the copies can go between the mma before it. Only statements in the loop over K
+blocks are reordered.
 
-before -> after::
+Before -> after::
 
     for step:                                  for step:
         commit:                                    fragments(step, 1); copies(step + 3), some
-            sync; copies(step + 3)                 products(step, 0); commit: copies, the others
+            sync; copies(step + 3)                 mma(step, 0); commit: the other copies
         wait(2 in flight):                         wait(2 in flight):
             sync                                       sync
-            fragments(step, 1); products(step, 0)      fragments(step + 1, 0)
-            fragments(step + 1, 0)                     products(step, 1)
-            products(step, 1)
+            fragments(step, 1); mma(step, 0)           fragments(step + 1, 0)
+            fragments(step + 1, 0)                     mma(step, 1)
+            mma(step, 1)
 
-The copies overwrite what was read in the step before, all of it before that step's barrier. Where
-fragments are not loaded ahead, a step waits and meets first, then copies: one barrier, too.
+The copies overwrite the stage that the previous iteration read, entirely before its barrier.
+Without double-buffered fragments, an iteration waits and synchronises first, then copies: also one
+barrier.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ _SYNC = "tvm_storage_sync"
 
 
 def interleave_copies(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Reorder the loop over steps of a kernel of warps on tensor cores; others stay as they are.
+    """Reorder the loop over K blocks of an mma.sync kernel; other loops stay as they are.
 
     Args:
-        func: A lowered device function, its copies asynchronous.
+        func: A lowered device function with asynchronous copies.
     """
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, _on_loop), order="post"))
 
 
 def _on_loop(loop: tirx.For) -> tirx.Stmt:
+    """Return ``loop`` with a reordered body, if it is a pipelined loop over K blocks."""
     parts = _flat(loop.body)
     if len(parts) < 2 or not _is_scope(parts[0], _COMMIT) or not _is_scope(parts[1], _WAIT):
         return loop
@@ -63,7 +65,7 @@ def _on_loop(loop: tirx.For) -> tirx.Stmt:
 def _among_products(
     commit: tirx.AttrStmt, wait: tirx.AttrStmt, rest: Sequence[tirx.Stmt]
 ) -> list[tirx.Stmt] | None:
-    """A step with its copies among its products; None unless it loads fragments ahead."""
+    """Return the loop body with copies between its mma; None without double-buffered fragments."""
     binds, copies = _binds_first(_flat(commit.body))
     more, work = _binds_first([*_flat(wait.body.body), *rest])
     found = _divided(copies, work)
@@ -79,7 +81,7 @@ def _among_products(
 def _after_barrier(
     commit: tirx.AttrStmt, wait: tirx.AttrStmt, rest: Sequence[tirx.Stmt]
 ) -> list[tirx.Stmt] | None:
-    """A step that waits first, for one copy more, and meets once; None where it has no barriers."""
+    """Return the loop body that waits first, for one more copy; None without its two barriers."""
     binds, copies = _binds_first(_flat(commit.body))
     sync, *work = _flat(wait.body.body)
     count = wait.body.value
@@ -93,7 +95,7 @@ def _after_barrier(
 
 
 def _waiting(wait: tirx.AttrStmt, count: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
-    """``body`` once no more than ``count`` copies are under way."""
+    """Return ``body`` after a wait until at most ``count`` commit groups are in flight."""
     inner = tirx.AttrStmt(wait.body.node, _COUNT, count, body)
     return tirx.AttrStmt(wait.node, _WAIT, wait.value, inner)
 
@@ -101,7 +103,7 @@ def _waiting(wait: tirx.AttrStmt, count: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
 def _divided(
     copies: Sequence[tirx.Stmt], work: Sequence[tirx.Stmt]
 ) -> tuple[list[tirx.Stmt], tirx.Stmt, list[tirx.Stmt], list[tirx.Stmt], list[tirx.Stmt]] | None:
-    """Copies, barrier, and what comes before, in and after the last loads of fragments."""
+    """Return copies, barrier, and the statements before, in and after the last fragment loads."""
     if len(copies) < 2 or len(work) < 4 or _call(copies[0]) != _SYNC or _call(work[0]) != _SYNC:
         return None
     calls = [_call(stmt) for stmt in work[1:]]
@@ -111,7 +113,7 @@ def _divided(
     start = end
     while start and calls[start - 1] == _LOAD:
         start -= 1
-    # Fragments of the next step come last, so there are two loads with products between them.
+    # The next block's fragments come last, so two groups of loads have mma between them.
     if _MULTIPLY not in calls[:start] or _LOAD not in calls[:start] or end == len(calls):
         return None
     if calls[0] != _LOAD:
@@ -123,7 +125,7 @@ def _divided(
 def _spread(
     main: Sequence[tirx.Stmt], copies: Sequence[tirx.Stmt]
 ) -> tuple[list[tirx.Stmt], tirx.Stmt]:
-    """``main`` with ``copies`` among its products, evenly; and the copies that are left."""
+    """Spread ``copies`` evenly among the mma of ``main``; also return the remaining copies."""
     total = sum(_call(stmt) == _MULTIPLY for stmt in main)
     among: list[tirx.Stmt] = []
     issued = done = 0
@@ -153,7 +155,7 @@ def _is_scope(stmt: tirx.Stmt, key: str) -> bool:
 
 
 def _call(stmt: tirx.Stmt) -> str:
-    """The last word of the name of what ``stmt`` calls, in a loop or not; empty without a call."""
+    """Return the last part of the name of the op that ``stmt`` (or its loop body) calls."""
     if isinstance(stmt, tirx.For):
         _, inner = _binds_first(_flat(stmt.body))
         calls = {_call(one) for one in inner}
@@ -164,7 +166,7 @@ def _call(stmt: tirx.Stmt) -> str:
 
 
 def _unrolled(stmt: tirx.Stmt) -> list[tirx.Stmt]:
-    """The steps of a loop over copies one by one, without names for parts of their places."""
+    """Unroll a loop over copies; substitute its bindings."""
     if not isinstance(stmt, tirx.For):
         return [stmt]
     found: list[tirx.Stmt] = []

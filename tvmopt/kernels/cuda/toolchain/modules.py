@@ -1,11 +1,11 @@
-"""Libraries that hold machine code for a GPU rather than CUDA source.
+"""Embed cubins, not CUDA source, in compiled libraries.
 
-TVM puts source into a library and compiles it when the library is loaded: slowly, one kernel after
-the other, and only where a compiler is. Here each module of kernels is compiled while it is built.
+TVM embeds source and compiles it when the library is loaded: slowly, one kernel after the other,
+and only where a compiler is installed. Here each kernel module is compiled at build time.
 
-TVM's CUDA runtime, which writes such modules, does not load where there is no driver, as on the
-machine that builds for a GPU elsewhere. It asks nothing of the driver until a kernel is run, so
-there a library that stands in for the driver, and refuses every call, is enough.
+TVM's CUDA runtime writes such modules, but does not load without a driver, as on a machine that
+cross-compiles. It calls the driver only when a kernel runs, so there a stub driver library, whose
+every function fails, suffices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tvmopt.errors import EnvironmentSetupError
 from tvmopt.kernels.cuda.toolchain.compiler import compile_cubin, compiler
 
 _CREATE = "ffi.Module.create.cuda"
-# What TVM's CUDA runtime takes from the driver.
+# Driver functions that TVM's CUDA runtime links.
 _DRIVER_FUNCTIONS = (
     "cuDeviceGetName", "cuFuncSetAttribute", "cuGetErrorName", "cuGetErrorString",
     "cuLaunchKernelEx", "cuModuleGetFunction", "cuModuleLoadData", "cuModuleUnload",
@@ -37,7 +37,7 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 @contextlib.contextmanager
 def embed_cubins(arch: CudaArch) -> Iterator[None]:
-    """While this lasts, modules of kernels are compiled for ``arch`` as they are built.
+    """Context in which TVM compiles kernel modules to cubins for ``arch``.
 
     Raises:
         EnvironmentSetupError: When TVM's CUDA runtime cannot be loaded.
@@ -61,12 +61,12 @@ def embed_cubins(arch: CudaArch) -> Iterator[None]:
     finally:
         if before is not None:
             register_global_func(_CREATE, before, override=True)
-        else:  # other builds of this process leave source in their libraries, as they did before
+        else:  # other builds in this process embed source, as before
             remove_global_func(_CREATE)
 
 
 def check_tools() -> None:
-    """Raise :class:`EnvironmentSetupError` when something is missing that builds for GPUs need."""
+    """Raise :class:`EnvironmentSetupError` when a tool that builds for GPUs need is missing."""
     compiler()
     if not cuda_runtime.load_library():
         raise EnvironmentSetupError(
@@ -77,7 +77,7 @@ def check_tools() -> None:
 
 @functools.cache
 def _create_function() -> Any:
-    """What makes a module of kernels: TVM's CUDA runtime's, loaded for it."""
+    """Return the module constructor of TVM's CUDA runtime; load the runtime for it."""
     import tvm
 
     _load_runtime()
@@ -88,11 +88,12 @@ def _create_function() -> Any:
 
 
 def _load_runtime() -> None:
+    """Load TVM's CUDA runtime library."""
     import tvm
 
     runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
     cuda_runtime.load_library()
-    stand_in = _driver_stand_in()  # kept loaded: the runtime finds it by its name
+    stand_in = _driver_stand_in()  # keep it loaded: the runtime finds it by its soname
     try:
         ctypes.CDLL(str(runtime))
     except OSError as error:
@@ -104,7 +105,7 @@ def _load_runtime() -> None:
 
 
 def _driver_stand_in() -> ctypes.CDLL:
-    """A library called like the driver whose every function says that there is no device."""
+    """Return the CUDA driver; without one, a stub with its soname that reports no device."""
     from tvmopt.link import cxx_compiler
 
     with contextlib.suppress(OSError):

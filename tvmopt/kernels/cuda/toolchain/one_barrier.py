@@ -1,17 +1,17 @@
-"""One barrier a step where steps go through registers into two halves of shared memory.
+"""Remove the second barrier of each iteration where shared memory is double-buffered by registers.
 
-A step stores what it has loaded to one half while the other is read. The barrier at its beginning
-ends the reading of the first and the storing of the second; TVM, which does not see that they are
-halves, lets threads meet again between storing and reading.
+An iteration stores what it has loaded to one buffer while the other is read. The barrier at its
+start separates the reads of the first and the stores to the second. TVM does not see that the
+buffers are disjoint, and puts another barrier between storing and reading.
 
-before -> after::
+Before -> after::
 
     for step:                                   for step:
         sync                                        sync
         shared[(step + 1) % 2] = registers          shared[(step + 1) % 2] = registers
         registers = memory[step + 2]                registers = memory[step + 2]
         sync
-        products of shared[step % 2]                products of shared[step % 2]
+        multiply shared[step % 2]                   multiply shared[step % 2]
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-#: Annotation of a loop over steps that stores to one half of shared memory and reads the other.
+#: Annotation of a loop that stores to one of two shared-memory buffers and reads the other.
 HALVES = "tvmopt.halves"
 _SYNC = "tvm_storage_sync"
 
 
 def meet_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Leave out the second barrier of loops that are annotated with :data:`HALVES`.
+    """Remove the second barrier of loops that are annotated with :data:`HALVES`.
 
     Args:
         func: A lowered device function.
@@ -36,6 +36,7 @@ def meet_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _on_loop(loop: tirx.For) -> tirx.Stmt:
+    """Return ``loop`` without its second barrier, if it is annotated and has two."""
     if HALVES not in loop.annotations or not _alternates(loop):
         return loop
     parts = _flat(loop.body)
@@ -51,7 +52,7 @@ def _on_loop(loop: tirx.For) -> tirx.Stmt:
 
 
 def _alternates(loop: tirx.For) -> bool:
-    """Whether places in ``loop`` are told apart by the step being odd, and by the next being so."""
+    """Whether ``loop`` indexes by both ``step % 2`` and ``(step + odd) % 2``."""
     found: set[int] = set()
     step = loop.loop_var
 

@@ -1,8 +1,7 @@
-"""What a generated kernel needs of CUDA's headers, and of the host's none.
+"""Prelude for generated kernels: CUDA's device headers without the host's headers.
 
-CUDA's own headers declare the device functions; they are read from the toolkit that is installed.
-The host's headers, which they include for code that runs on the host, are replaced by files that
-hold the few names that they mention.
+CUDA's own headers declare the device functions; they are read from the installed toolkit. They
+include host headers for host code; stand-in files define the few names that they need from these.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-#: CUDA's headers that a prelude may hold, in the order in which they need each other.
+#: CUDA headers that a prelude may include, in dependency order.
 HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "math_constants.h", "mma.h")
-#: Headers whose part in a kernel every prelude has.
+#: Headers of which every prelude defines the part that kernels use.
 OWN_HEADERS = ("cstdint", "stdint.h", "type_traits", "cuda.h", "sm_61_intrinsics.h")
 
-# Guards of CUDA's headers that hold nothing for kernels: the host's runtime, textures.
+# Include guards of CUDA headers without device code: host runtime, textures.
 _LEFT_OUT = (
     "__CUDA_RUNTIME_API_H__", "__CUDA_DEVICE_RUNTIME_API_H__", "__TEXTURE_INDIRECT_FUNCTIONS_H__",
     "__SURFACE_INDIRECT_FUNCTIONS_H__",
@@ -88,7 +87,7 @@ template <bool b, class T, class F> struct conditional { typedef T type; };
 template <class T, class F> struct conditional<false, T, F> { typedef F type; };
 }
 """
-# As cuda.h has it: what a kernel takes by value for the copy engine.
+# As in cuda.h: the TMA descriptor, which a kernel takes by value.
 _TENSOR_MAP = """
 #if __CUDACC_VER_MAJOR__ >= 13
 struct alignas(128) CUtensorMap_st {
@@ -108,7 +107,7 @@ struct thread_block {
 __device__ __forceinline__ thread_block this_thread_block() { return thread_block(); }
 }
 """
-# Functions of the host's <cmath>, by how many numbers they take.
+# Functions of the host's <cmath> with one and with two arguments.
 _ONE = (
     "acos", "asin", "atan", "ceil", "cos", "cosh", "exp", "fabs", "floor", "log", "log10", "sin",
     "sinh", "sqrt", "tan", "tanh",
@@ -117,6 +116,7 @@ _TWO = ("atan2", "fmod", "pow")
 
 
 def _cmath() -> str:
+    """Return the stand-in for ``<cmath>``: the overloads that device code uses."""
     mark = "__attribute__((host)) __attribute__((device)) inline float"
     lines = ["#pragma once", "namespace std {"]
     for name in _ONE:
@@ -145,7 +145,7 @@ def _cmath() -> str:
 
 
 def write_stand_ins(folder: Path) -> None:
-    """Write what is included in place of the host's headers into ``folder``."""
+    """Write the stand-ins for the host headers into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in _EMPTY:
         (folder / name).write_text("")
@@ -163,7 +163,7 @@ def write_stand_ins(folder: Path) -> None:
 
 
 def prelude_source(headers: Sequence[str]) -> str:
-    """The text that is preprocessed once, for kernels that include ``headers``."""
+    """Return the text that is preprocessed once for kernels that include ``headers``."""
     lines = ["#define __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__"]
     lines += [f"#define {guard}" for guard in _LEFT_OUT]
     lines += [f"#include <{name}>" for name in ("features.h", "stddef.h")]

@@ -1,7 +1,7 @@
-"""Guarded asynchronous copies without a branch: what lies outside is read as no bytes.
+"""Predicated cp.async without a branch: zero-fill by the source size operand.
 
-TVM makes two instructions of a guarded copy, the copy and a store of zeros, of which each thread
-runs one. cp.async takes the number of bytes to read and fills the rest with zeros itself.
+TVM lowers a predicated copy to a branch: cp.async, or a store of zeros. But cp.async takes the
+number of source bytes and fills the rest with zeros.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __forceinline__ __device__ void {name}(void* to, int to_offset, void* from, int 
 
 
 def fill_with_zeros(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Let guarded asynchronous copies of ``func``, a lowered device function, fill with zeros.
+    """Replace predicated copies of ``func``, a lowered device function, by zero-filling cp.async.
 
     Before -> after::
 
@@ -38,6 +38,7 @@ def fill_with_zeros(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _on_call(call: ir.Call) -> ir.Expr:
+    """Return the zero-filling copy in place of a predicated one."""
     if getattr(call.op, "name", "") != _COPY or len(call.args) != 6:
         return call
     to, to_offset, source, source_offset, size, inside = call.args
@@ -61,6 +62,6 @@ def _on_call(call: ir.Call) -> ir.Expr:
 
 
 def _element(pointer: ir.Expr) -> int:
-    """Bytes of what ``pointer`` points at, in which offsets count."""
+    """Return the bytes of an element that ``pointer`` points at, the unit of its offset."""
     dtype = getattr(getattr(pointer.ty, "element_type", None), "dtype", None)
     return tvm_ffi.dtype(str(dtype)).itemsize if dtype is not None else 1

@@ -1,4 +1,4 @@
-"""Configurations of the templates in which one thread computes a result by itself."""
+"""Enumerate configurations of the window and fallback templates, ranked by predicted cycles."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tvmopt.kernels.ranked import Ranked
 
 # Instructions of a load besides its address.
 _LOAD = 2.0
-# What the fallback takes longer than a template that fits, at least.
+# Time of the fallback relative to a template that fits, at least.
 _UNTUNED = 3.0
 
 
 def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Configurations of ``gpu_window`` for a function of one reduction, best first.
+    """Return the ``gpu_window`` configurations for one reduction, fastest predicted first.
 
     Args:
-        sch: A schedule of the function, all inlined.
+        sch: A schedule of the function, everything inlined.
         facts: Facts of its reduction.
         arch: The GPU.
     """
@@ -54,6 +54,7 @@ def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list
 
 
 def _window(facts: BlockFacts, hint: CudaHint, cost: float) -> Stream:
+    """Return the cost model's view of the kernel; ``cost`` is the arithmetic of a tap."""
     (threads,), vector, tile = hint.thread, hint.vector, hint.option("tile", 1)
     direct = hint.option("direct") or vector == 1
     inner = facts.spatial[-1] if facts.spatial else None
@@ -84,7 +85,7 @@ def _window(facts: BlockFacts, hint: CudaHint, cost: float) -> Stream:
 
 
 def fallback_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked[CudaHint]]:
-    """Configurations of ``gpu_fallback``, which takes all, best first."""
+    """Return the ``gpu_fallback`` configurations, fastest predicted first."""
     ranked = []
     facts = all_facts(sch)
     for threads in (128, 64, 256):

@@ -1,4 +1,4 @@
-"""Pooling and depthwise convolution on CUDA GPUs, and any other function of leaf blocks."""
+"""Kernel families: pooling and depthwise convolution; fallback for any function of leaf blocks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tvmopt.kernels.workload import Inlined, Refusal, Workload
 
 
 class CudaWindow(MemoryBound[tuple[Inlined, BlockFacts]]):
-    """A vector of outputs a thread, the window unrolled."""
+    """One thread computes a vector of outputs, with the pooling window unrolled."""
 
     name = WINDOW_NAME
     kind = "window"
 
     def match(self, workload: Workload, arch: CudaArch) -> tuple[Inlined, BlockFacts] | Refusal:
-        """Return the function inlined, and its only reduction."""
+        """Return the inlined function and its only reduction."""
         if workload.refusal_of_kernel is not None:
             return workload.refusal_of_kernel
         found = inlined(workload.func)
@@ -43,7 +43,7 @@ class CudaWindow(MemoryBound[tuple[Inlined, BlockFacts]]):
         return found, reductions[0]
 
     def rank(self, form: tuple[Inlined, BlockFacts], arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that may pay."""
+        """Return the configurations, fastest predicted first."""
         found, facts = form
         return window_hints(found.sch, facts, arch)
 
@@ -53,17 +53,17 @@ class CudaWindow(MemoryBound[tuple[Inlined, BlockFacts]]):
 
 
 class CudaFallback(MemoryBound[Inlined]):
-    """A kernel for every block, a thread for every element of its result."""
+    """A kernel for every block, one thread for each output element."""
 
     name = FALLBACK_NAME
     kind = "any"
 
     def match(self, workload: Workload, arch: CudaArch) -> Inlined | Refusal:
-        """Return the function inlined."""
+        """Return the inlined function."""
         return workload.refusal_of_kernel or inlined(workload.func)
 
     def rank(self, form: Inlined, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every number of threads that may pay."""
+        """Return a configuration for each thread block size, fastest predicted first."""
         return fallback_hints(form.sch, arch)
 
     def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:

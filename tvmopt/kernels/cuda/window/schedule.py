@@ -1,4 +1,4 @@
-"""Reductions over a small window in every thread: pooling, depthwise convolution, and the rest."""
+"""Serial reduction in every thread: pooling, depthwise convolution, and the fallback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tvmopt.kernels.cuda.common.steps import (
 from tvmopt.kernels.cuda.elementwise.schedule import schedule_elementwise
 from tvmopt.kernels.cuda.hint import CudaHint
 
-#: Bytes of the widest vector of sums that TVM can write in CUDA.
+#: Bytes of the widest accumulator vector that TVM can generate in CUDA.
 WIDEST = 16
 
 
@@ -32,9 +32,9 @@ WINDOW_NAME = "gpu_window"
 
 
 def emit_window(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None unless it holds one reduction.
+    """Schedule ``func``; None unless it holds exactly one reduction.
 
-    Before -> after, for a pooling of 3 x 3 with vectors of 8 channels::
+    Before -> after, for 3 x 3 pooling with vectors of 8 channels::
 
         for n, h, w, c: for y, x: P[n, h, w, c] = max(P[...], X[n, 2 * h + y, 2 * w + x, c])
 
@@ -94,7 +94,7 @@ def emit_window(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         sch.vectorize(sch.get_loops(end)[-1])
     if hint.option("direct"):
         sch.vectorize(lane)
-        sch.decompose_reduction(block, reduced[0])  # its lanes are a vector already
+        sch.decompose_reduction(block, reduced[0])  # the lanes are vectorised already
     else:
         sch.unroll(lane)
         init_before(sch, block, reduced[0])
@@ -102,7 +102,7 @@ def emit_window(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
 
 
 def _vector(facts: BlockFacts, wanted: int) -> int:
-    """The longest vector, up to ``wanted``, along the last axis of the result."""
+    """Return the longest vector, up to ``wanted``, along the last axis of the output."""
     inner = max((i for i in facts.spatial if facts.axes[i].extent > 1), default=-1)
     if inner < 0 or facts.write.strides[inner] != 1:
         return 1
@@ -119,7 +119,7 @@ FALLBACK_NAME = "gpu_fallback"
 
 
 def emit_fallback(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule any function of leaf blocks."""
+    """Schedule any function of leaf blocks, a kernel for each block."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     inline_all(sch)
     for block in leaf_blocks(sch):
@@ -131,6 +131,7 @@ def emit_fallback(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
 
 
 def _serial(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> None:
+    """Schedule a reduction block with one thread for each output element."""
     facts = block_facts(sch, block)
     copy = sch.cache_write(block, 0, "local") if facts.stores == 1 else None
     loops = sch.get_loops(block)

@@ -1,1 +1,1 @@
-"""Winograd transforms."""
+"""Input and output transforms of Winograd convolution."""

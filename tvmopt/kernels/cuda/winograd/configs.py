@@ -1,4 +1,4 @@
-"""Configurations of Winograd's transforms, the most promising first."""
+"""Enumerate configurations of the Winograd transforms, ranked by predicted cycles."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.winograd_matrices import MATRICES
 
 _VECTORS, _TILES, _THREADS = (4, 2, 1), (1, 2, 3, 4), (128, 64, 256)
-# Registers of a thread, for each that it loads into and besides, about what ptxas reports at ragged
-# edges; and the most of these with which it leaves nothing in local memory.
+# Registers of a thread: for each loaded element, and besides (about what ptxas reports at ragged
+# edges); most registers for which ptxas does not spill.
 _LOADED, _OTHER_REGISTERS, _MOST_REGISTERS = 1.15, 14, 240
-# Instructions of a thread besides those of its elements, and of a load or store with its address
-# and its condition.
+# Instructions of a thread besides its elements; instructions of a load or store with its address
+# and bounds check.
 _PROLOGUE, _ACCESS = 60.0, 4.0
 _FLOAT = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """A transform: what all of its configurations share.
+    """A Winograd transform, common to all its configurations.
 
     Attributes:
-        form: The function, made ready.
-        name: Of its template.
-        moved: Bytes that it reads and writes, each once.
-        ending: Instructions of what follows the transform, of an element.
-        others: Arrays besides the products that are read for every element.
+        form: The analysed function.
+        name: Name of its template.
+        moved: Compulsory memory traffic in bytes.
+        ending: Epilogue instructions of an element.
+        others: Inputs of the epilogue.
     """
 
     form: TransformForm
@@ -56,7 +56,7 @@ class Transform:
     def ranked(
         self, vector: int, tiles: int, threads: int, arch: CudaArch
     ) -> Ranked[CudaHint] | None:
-        """One configuration with its cost; None where it does not fit."""
+        """Return one configuration with its cost; None where it does not fit."""
         form, m, side = self.form, self.form.m, self.form.m + 2
         options = (("tiles", tiles),)
         hint = CudaHint(self.name, arch, thread=(threads,), vector=vector, options=options)
@@ -69,7 +69,7 @@ class Transform:
         if there:
             accesses = loads + tiles * side * side
             work = tiles * transform_work(MATRICES[m].bt)
-            # Of what neighbouring tiles share, each reads its own.
+            # Neighbouring tiles overlap; each thread loads the overlap itself.
             again = max(0.0, count * loads * vector * _FLOAT - _data_bytes(form))
         else:
             accesses = loads + tiles * m * m * (1 + self.others)
@@ -87,20 +87,20 @@ class Transform:
         return Ranked(hint, stream.cycles(arch), stream.parts(arch))
 
     def configs(self, arch: CudaArch) -> list[Ranked[CudaHint]]:
-        """Return every configuration that fits, best first."""
+        """Return all configurations that fit, fastest predicted first."""
         choices = itertools.product(_VECTORS, _TILES, _THREADS)
         found = (self.ranked(*choice, arch) for choice in choices)
         return sorted((r for r in found if r is not None), key=lambda r: r.cycles)
 
 
 def transform_work(matrix: Sequence[Sequence[float]]) -> float:
-    """Additions of ``matrix @ tile @ matrix.T`` for a square tile; their factors come with them."""
+    """Return the additions of ``matrix @ tile @ matrix.T``; multiplications fuse with them."""
     of_column = sum(sum(c != 0 for c in row) - 1 for row in matrix)
     return float(of_column * (len(matrix[0]) + len(matrix)))
 
 
 def transform_of(func: tirx.PrimFunc) -> Transform | None:
-    """Return the transform that ``func`` is; None when it is none."""
+    """Return the Winograd transform that ``func`` computes; None when it is none."""
     if (form := prepare_data(func)) is not None:
         written = math.prod(form.grid) * (form.m + 2) ** 2 * form.channels * _FLOAT
         return Transform(form, DATA_NAME, _data_bytes(form) + written)
@@ -118,7 +118,7 @@ def transform_of(func: tirx.PrimFunc) -> Transform | None:
 
 
 def _data_bytes(form: TransformForm) -> float:
-    """Bytes of the data before its transform."""
+    """Return the bytes of the input before its transform."""
     assert form.padded is not None
     [data] = form.sch.get(form.padded).reads
     return float(size_of(data.source))

@@ -1,4 +1,4 @@
-"""Winograd transforms on CUDA GPUs; the GEMM between them is a function of its own."""
+"""Kernel families: Winograd input and output transforms; the GEMM between is its own function."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tvmopt.kernels.workload import Refusal, Workload
 
 
 class WinogradData(MemoryBound[Transform]):
-    """The transform of the data: a few tiles of a few channels in a thread's registers."""
+    """Input transform: a thread holds a few tiles of a few channels in registers."""
 
     name = DATA_NAME
     kind = "winograd"
     exclusive = True
 
     def match(self, workload: Workload, arch: CudaArch) -> Transform | Refusal:
-        """Return the transform that the function is, of this family."""
+        """Return the transform, if it is of this family."""
         if workload.refusal_of_kernel is not None:
             return workload.refusal_of_kernel
         found = workload.analysed(transform_of)
         return found if found and found.name == self.name else Refusal("not such a transform")
 
     def rank(self, form: Transform, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
-        """Return every configuration that fits a thread's registers."""
+        """Return the configurations that fit a thread's registers, fastest predicted first."""
         return form.configs(arch)
 
     def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
@@ -44,7 +44,7 @@ class WinogradData(MemoryBound[Transform]):
 
 
 class WinogradOutput(WinogradData):
-    """The transform back, and the epilogue."""
+    """Output transform and epilogue."""
 
     name = OUT_NAME
 

@@ -1,10 +1,9 @@
-"""Winograd's transforms: a thread has a few tiles of a few channels in registers.
+"""Winograd input and output transforms: a thread holds a few tiles of a few channels in registers.
 
-Before the products of matrices the data of each tile is transformed, after them the outputs are
-made of the products (see ``transform/winograd_gpu.py``). Both move much more than they compute: a
-thread loads all that its tiles need, by vectors of channels, neighbouring threads neighbouring
-channels, and stores what it has computed at once. All loops of a thread are straight-line code, so
-that only what is not zero of the transforms' matrices is left of them.
+The input transform runs before the batched GEMM, the output transform after it (see
+``transform/winograd_gpu.py``). Both are memory-bound: a thread loads all that its tiles need with
+vectors along the channels, coalesced, and stores each result at once. All loops of a thread are
+unrolled, so that zeros of the transform matrices cost nothing.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ from tvmopt.kernels.cuda.common.steps import (
 )
 from tvmopt.kernels.cuda.hint import CudaHint
 
-#: Annotations of the blocks that make the transformed data, and the outputs of the tiles; their
-#: value is the tile size m.
+#: Annotations of the blocks with the transformed input and the output tiles; the value is the
+#: tile size m.
 WINOGRAD_DATA = "tvmopt.winograd_data"
 WINOGRAD_OUT = "tvmopt.winograd_out"
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformForm:
-    """A transform made ready.
+    """An analysed Winograd transform, F(m x m, 3 x 3).
 
     Attributes:
-        sch: Its schedule; axes of all its blocks end with image, y, x, channel.
+        sch: Its schedule; the axes of all blocks end with image, y, x, channel.
         m: Tile size: m x m outputs.
-        padded: Block that reads the data, or zeros where there is none; None in a transform back.
-        half: First half of the transform, the columns.
-        whole: Second half, the rows.
-        last: Block that writes the result: ``whole`` itself, or bias, residual, activation.
+        padded: Block that reads the zero-padded input; None in an output transform.
+        half: First half of the transform, along the columns.
+        whole: Second half, along the rows.
+        last: Block that writes the output: ``whole`` itself, or its epilogue.
         grid: Images, tiles along y, tiles along x.
-        channels: Of the data, or of the result.
+        channels: Channels of the input, or of the output.
     """
 
     sch: s_tir.Schedule
@@ -60,7 +59,7 @@ class TransformForm:
     channels: int
 
     def takes(self, hint: CudaHint) -> bool:
-        """Whether the vectors and tiles of ``hint`` divide channels and tiles."""
+        """Whether vectors and tiles of ``hint`` divide channels and tiles."""
         sizes = hint.vector, hint.option("tiles", 1), *hint.thread
         return (
             len(hint.thread) == 1
@@ -71,7 +70,7 @@ class TransformForm:
 
 
 def prepare_data(func: tirx.PrimFunc) -> TransformForm | None:
-    """``func`` made ready, or None when it does not transform data."""
+    """Analyse an input transform; None when ``func`` is none."""
     found = _marked(func, WINOGRAD_DATA)
     if found is None:
         return None
@@ -86,7 +85,7 @@ def prepare_data(func: tirx.PrimFunc) -> TransformForm | None:
 
 
 def prepare_out(func: tirx.PrimFunc) -> TransformForm | None:
-    """``func`` made ready, or None when it does not transform back, or spreads what it gets."""
+    """Analyse an output transform; None when ``func`` is none, or rearranges its output."""
     found = _marked(func, WINOGRAD_OUT)
     if found is None:
         return None
@@ -112,7 +111,7 @@ DATA_NAME = "gpu_winograd_data"
 
 
 def emit_data(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None when it does not transform data.
+    """Schedule ``func``; None when it is no input transform.
 
     Before -> after, for one tile of 2 x 2 a thread and vectors of 4 channels::
 
@@ -153,7 +152,7 @@ OUT_NAME = "gpu_winograd_out"
 
 
 def emit_out(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None when it does not transform back.
+    """Schedule ``func``; None when it is no output transform.
 
     Before -> after, for tiles of 2 x 2 and a bias::
 
@@ -202,7 +201,7 @@ def emit_out(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
 
 
 def _marked(func: tirx.PrimFunc, key: str) -> tuple[s_tir.Schedule, SBlockRV, int] | None:
-    """A schedule, its one block with the annotation ``key``, and that; None without."""
+    """Return a schedule, its one block with annotation ``key``, and the value; None without."""
     if why_not_schedulable(func) is not None:
         return None
     sch = s_tir.Schedule(IRModule({"main": func}))
@@ -213,12 +212,12 @@ def _marked(func: tirx.PrimFunc, key: str) -> tuple[s_tir.Schedule, SBlockRV, in
 
 
 def _shape(sch: s_tir.Schedule, block: SBlockRV) -> list[int]:
-    """Extents of what ``block`` writes."""
+    """Return the shape of the output of ``block``."""
     return [int(extent) for extent in sch.get(block).writes[0].source.shape]
 
 
 def _bind(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: CudaHint) -> LoopRV:
-    """Deal what ``loops`` run over to threads."""
+    """Bind the fused ``loops`` to thread blocks and threads; return the loop over threads."""
     grid, thread = split_threads(sch, fuse_all(sch, loops), hint.thread[0])
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
@@ -226,7 +225,7 @@ def _bind(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: CudaHint) -> LoopR
 
 
 def _straight(sch: s_tir.Schedule, loops: Sequence[LoopRV], vector: int = 1) -> None:
-    """Straight-line code of ``loops``; the last is one access where it is of vectors."""
+    """Unroll ``loops``; vectorise the last one where ``vector`` exceeds 1."""
     *outer, lane = loops
     for loop in outer if vector > 1 else loops:
         sch.unroll(loop)
