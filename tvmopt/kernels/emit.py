@@ -72,7 +72,7 @@ def emit_kernel(func: tirx.PrimFunc, hint: Hint) -> tirx.PrimFunc:
 def compilable(
     made: s_tir.Schedule | tirx.PrimFunc, func: tirx.PrimFunc, arch: CpuArch | CudaArch
 ) -> tirx.PrimFunc:
-    """Finish the result of :func:`emit` for ``func``: run the device's passes, set attributes.
+    """Return the result of :func:`emit` after the device's passes, with its attributes set.
 
     Args:
         made: The schedule or generated function that :func:`emit` returned.

@@ -58,7 +58,7 @@ def _loaded(paths: Sequence[str]) -> tuple[Family[Any, Any], ...]:
 
 
 def memory_bound() -> tuple[Family[Any, Any], ...]:
-    """Return the CUDA families for memory-bound workloads (no tensor cores)."""
+    """Return the CUDA families for memory-bound workloads."""
     return _loaded(_CUDA_MEMORY_BOUND)
 
 

@@ -91,7 +91,7 @@ class Policy:
         families have different errors.
 
         Args:
-            topk: Number of configurations to return at most.
+            topk: Maximum number of configurations.
         """
         ranked = self.ranked
         shares = self._shares(topk) if self._compares else {}
@@ -124,11 +124,14 @@ def policy_of(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Policy:
 
 
 def DefaultPolicy(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Policy:  # noqa: N802
-    """Return the policy without tensor-core families; on a CPU, the policy over all families.
+    """Return the policy over the memory-bound families; on a CPU, the policy over all families.
 
     Args:
         func: A TensorIR function after FuseTIR.
         arch: The target device.
+
+    Returns:
+        The policy.
     """
     return Policy(func, arch, () if isinstance(arch, CpuArch) else memory_bound())
 

@@ -42,6 +42,9 @@ def rank(
         families: In matching order; the last one accepts every workload.
         weighted: Whether to apply each family's weight, which makes predicted cycles comparable
             across all families of the device.
+
+    Returns:
+        The ranking, with the matches and refusals.
     """
     found: list[Found] = []
     refusals: dict[str, Refusal] = {}

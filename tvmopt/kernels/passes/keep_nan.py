@@ -71,7 +71,7 @@ def keep_nan(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def keep_nan_in(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
-    """Rewrite the floating-point Max and Min of one lowered function.
+    """Return one lowered function with NaN-propagating Max and Min.
 
     Args:
         func: The function, after TVM's simplifier, which folds ``x != x`` to false, and after its
@@ -120,7 +120,7 @@ def _reduction(
     takes: Callable[[ir.Expr], bool],
     keeps: Callable[[ir.Expr, ir.Expr], ir.Expr | None],
 ) -> tirx.BufferStore:
-    """Rewrite a reduction step so that a NaN element becomes the running maximum.
+    """Return a reduction step in which a NaN element becomes the running maximum.
 
     Args:
         store: The store of the running maximum or minimum.

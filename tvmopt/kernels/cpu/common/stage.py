@@ -246,10 +246,13 @@ def inline_read_once(sch: s_tir.Schedule, block: SBlockRV) -> None:
 def inline_injective(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
     """Inline every injective block into its consumers, unless that repeats much work.
 
-    A block stays if it writes an output, if a consumer is a reduction, or if it is costly and read
-    much more often than it is computed. It also stays if the inlined expression grows too large (a
-    chain of blocks that each read their predecessor twice doubles it every time) or nests too many
-    of the functions that :mod:`.vector_math` rewrites.
+    A block stays if
+
+    - it writes an output, or a consumer is a reduction;
+    - it is costly and read much more often than it is computed;
+    - the inlined expression grows too large (in a chain of blocks that each read their predecessor
+      twice, it doubles at every step);
+    - the inlined expression nests too many functions that :mod:`.vector_math` rewrites.
 
     Args:
         sch: The schedule.

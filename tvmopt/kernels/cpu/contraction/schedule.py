@@ -70,6 +70,9 @@ def emit(func: tirx.PrimFunc, hint: CpuHint, pack: bool = True) -> s_tir.Schedul
         func: A TensorIR function after FuseTIR.
         hint: The configuration.
         pack: Whether operands may be packed.
+
+    Returns:
+        The schedule, or None.
     """
     found = only_reduction(func)
     if found is None:

@@ -5,8 +5,8 @@ loaded tile is used twice. Integer accumulators wrap around. bfloat16 accumulato
 even and flush denormals; the even and the odd products of a step are summed separately.
 
 The instructions are inline assembly in LLVM IR functions. LLVM's intrinsics are not usable: for
-some CPUs the post-RA scheduler renames tile registers as if all had one shape (seen with LLVM 22
-and ``znver4``), and the CPU then faults on the tile multiply.
+some CPUs the post-RA scheduler renames tile registers as if all had one shape. The CPU then faults
+on the tile multiply (seen with LLVM 22 and ``znver4``).
 """
 
 from __future__ import annotations

@@ -37,10 +37,13 @@ def with_tile_configuration(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Args:
         func: A scheduled function with a root block.
 
+    Returns:
+        The new function.
+
     Raises:
-        ValueError: When the intrinsics have several tile shapes, when one stage uses tiles both
-            inside and outside a parallel loop, or when TVM would widen the dtype of an internal
-            buffer that a tile intrinsic reads.
+        ValueError: When the intrinsics have several tile shapes. When one stage uses tiles both
+            inside and outside a parallel loop. When TVM would widen the dtype of an internal buffer
+            that a tile intrinsic reads.
     """
     found = [match for call in _calls(func.body) if (match := _match(call)) is not None]
     functions = sorted({match[1] for match in found})

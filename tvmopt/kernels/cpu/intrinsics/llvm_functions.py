@@ -16,7 +16,9 @@ PURE = "alwaysinline mustprogress nocallback nofree nosync nounwind willreturn m
 
 
 def with_llvm_functions(func: tirx.PrimFunc, sources: Iterable[str]) -> tirx.PrimFunc:
-    """Define LLVM functions around the last stage of ``func``; prepacking blocks stay outermost.
+    """Return ``func`` with LLVM functions defined around its last stage.
+
+    Only the last stage is wrapped, because prepacking blocks must stay direct children of the root.
 
     Args:
         func: A function with a root block.

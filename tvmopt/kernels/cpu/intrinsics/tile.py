@@ -32,15 +32,14 @@ class TileIntrinsic:
     """Tile multiply ``sums[i, j] += sum over k of data[i, k] * weight[j, k]`` for a block of tiles.
 
     A block has ``row_blocks`` x ``column_blocks`` tiles of ``rows`` x 16 accumulators. Rows of the
-    data have a constant stride; the ``kbytes`` of K within a row are contiguous. The packed layout
-    of the weight is ``[column blocks][...][K in groups of 4 bytes][16][depth]``, so that the part
-    of a K step is contiguous in each tile. All axes but the last three may be longer in the whole
-    weight::
+    data have a constant stride; the ``kbytes`` of K within a row are contiguous. The packed weight
+    has the layout ``[column blocks][...][K in groups of 4 bytes][16][depth]``, so that a K step of
+    a tile is contiguous. All axes but the last three may be longer in the whole weight. One tile::
 
-        data                 weight (packed)                accumulators
-        row 0  |k ... k|     [k/4][16 columns][depth]       row 0  |16 columns|
-        row 1  |k ... k|                                    row 1  |16 columns|
-          ...   kbytes                                        ...
+        accumulators            data                weight, one row per 4 bytes of K
+        row 0  |16 columns|     row 0  |kbytes|     k 0  |16 columns x depth|
+        row 1  |16 columns|     row 1  |kbytes|     k 1  |16 columns x depth|
+          ...                     ...                 ...
 
     The accumulators have axes ``(row, column)``, or ``(line, row, column)`` with ``line_step``. The
     data has axes ``(row, k)``, ``(line, row, k)``, or, with ``pitch``, no row axis. A block of one

@@ -128,7 +128,7 @@ def most_lanes(write: Access, source: int, lanes: int) -> int:
 
 
 def choose_tile(along: int, across: int, most: int, cut: bool) -> TransposeTile | None:
-    """Choose the transpose tile; None when the plain loop is as good.
+    """Return the transpose tile; None when the plain loop is as good.
 
     Args:
         along: Extent of the source axis.

@@ -85,8 +85,8 @@ def _rows(sch: s_tir.Schedule, reductions: list[str]) -> tuple[list[str], int]:
     """Find the row axes.
 
     Returns:
-        Names of the blocks that cannot be computed at the row loop (they precede the first
-        reduction and have other axes), and the number of leading data-parallel axes that the other
+        Names of the blocks that cannot be computed at the row loop: they precede the first
+        reduction and have other axes. And the number of leading data-parallel axes that the other
         blocks share.
     """
     blocks = all_facts(sch)
