@@ -197,7 +197,7 @@ def schedule_rest(sch: s_tir.Schedule, hint: CpuHint) -> None:
         if PREPROC in sch.get(block).annotations or _is_scheduled(sch, block):
             continue
         if not isinstance(sch.get(block).body, tirx.BufferStore | tirx.SeqStmt):
-            continue  # an intrinsic
+            continue  # a tensor intrinsic
         if not block_facts(sch, block).reduction:
             schedule_injective(sch, block, hint)
 

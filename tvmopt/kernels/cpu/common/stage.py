@@ -223,7 +223,7 @@ def inline_copies(sch: s_tir.Schedule, block: SBlockRV) -> None:
             try:
                 sch.compute_inline(producer)
             except ScheduleError:
-                continue  # it stays a stage
+                continue  # cannot be inlined: it keeps its own loop nest
 
 
 def inline_read_once(sch: s_tir.Schedule, block: SBlockRV) -> None:
@@ -240,7 +240,7 @@ def inline_read_once(sch: s_tir.Schedule, block: SBlockRV) -> None:
             try:
                 sch.compute_inline(producer)
             except ScheduleError:
-                continue  # it stays a stage
+                continue  # cannot be inlined: it keeps its own loop nest
 
 
 def inline_injective(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
@@ -279,7 +279,7 @@ def inline_injective(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
         try:
             sch.compute_inline(block)
         except ScheduleError:
-            continue  # it stays a stage
+            continue  # cannot be inlined: it keeps its own loop nest
 
 
 def inlined_reductions(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[str]] | None:

@@ -144,7 +144,7 @@ def _sort_columns(sch: s_tir.Schedule, data: SBlockRV, step: int, lanes: int) ->
 
     rank = len(facts.write.buffer.shape)
     layout = tirx.IndexMap.from_func(sort, ndim=rank)
-    # The layout pads an odd number of columns; the padding is never read.
+    # The layout pads the columns to a multiple of the stride; the padding is never read.
     sch.transform_layout(data, ("write", 0), layout, assume_injective_transform=True)
     if any(facts.conditional):
         fill = sch.decompose_padding(data, sch.get_loops(data)[-2])
