@@ -1,1 +1,1 @@
-"""What code runs on: dtypes, CPUs, GPUs."""
+"""Devices: CPU and GPU descriptors, the dtype table, targets, CUDA runtime and graphs."""

@@ -1,9 +1,9 @@
-"""How fast this machine's caches and memory are beside its L1 cache: measured once, remembered.
+"""Measure cache and DRAM bandwidth relative to L1, once per machine, and scale the cost models.
 
-The bandwidths of :class:`~tvmopt.device.cpu.CpuArch` are those with which the models of
-:mod:`tvmopt.kernels` were fitted. What another machine measures scales them, by powers of two: the
-order of configurations depends on no finer difference, and timings on busy machines differ by
-less. The file with the measured ratios keeps the choices of a machine the same from run to run.
+The default bandwidths of :class:`~tvmopt.device.cpu.CpuArch` belong to the machine on which the
+cost models of :mod:`tvmopt.kernels` were fitted. Measured ratios scale them by powers of two: the
+ranking of configurations depends on no finer difference, and noise on busy machines is smaller. A
+cache file keeps the ratios, so that rankings on a machine are reproducible.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from typing import Any
 from tvmopt import host
 from tvmopt.device.cpu import CpuArch
 
-#: Bytes from each level in the time of one byte from L1, on the machine of the fits.
+#: Bandwidth of each level relative to L1, on the machine of the fits.
 FITTED = {"l2": 0.56, "l3": 0.11, "dram": 0.065}
 
-# Ratios that a machine may have; what the file says beyond is damage.
+# Plausible ratios; the cache file is damaged if it holds others.
 _LEAST, _MOST = 0.001, 2.0
 _ACCUMULATORS, _REPEATS = 8, 7
-# Bytes read by one call, at least, and the size of what is in no cache.
+# Minimum bytes read per call; buffer size for DRAM, larger than any cache.
 _READ, _MEMORY = 16 * 1024 * 1024, 256 * 1024 * 1024
 
 
 def with_measured_bandwidths(arch: CpuArch) -> CpuArch:
-    """``arch``, its bandwidths scaled to this machine, on which it must be able to run."""
+    """Return ``arch`` with bandwidths scaled to the host, which must be able to run its code."""
     return scaled(arch, _ratios(arch))
 
 
 def scaled(arch: CpuArch, ratios: Mapping[str, float]) -> CpuArch:
-    """``arch``, bandwidths scaled by measured ratios; no level's is above that of the one before.
+    """Return ``arch`` with bandwidths scaled by measured ratios, decreasing from level to level.
 
     Args:
-        arch: A CPU with the bandwidths of the fits.
-        ratios: Bytes from ``l2``, ``l3`` and ``dram`` in the time of one byte from L1.
+        arch: A CPU with the default (fitted) bandwidths.
+        ratios: Measured bandwidth of ``l2``, ``l3`` and ``dram`` relative to L1.
     """
     before, found = math.inf, {}
     for level, fitted in FITTED.items():
@@ -52,34 +52,34 @@ def scaled(arch: CpuArch, ratios: Mapping[str, float]) -> CpuArch:
 
 
 def scale(measured: float, fitted: float) -> float:
-    """The power of two nearest to ``measured / fitted``."""
+    """Return the power of two nearest to ``measured / fitted``, on a log scale."""
     return 2.0 ** round(math.log2(measured / fitted))
 
 
 @functools.cache
 def _ratios(arch: CpuArch) -> dict[str, float]:
-    """Ratios by level: from the file, or measured and written there."""
+    """Return the ratios by level from the cache file; measure and store them if missing."""
     path = cache_file()
     key = f"{host.cpu_model()} {arch.mcpu} {arch.l1_bytes} {arch.l2_bytes}"
     known = _read(path)
     if key not in known:
         known[key] = measure(arch)
-        # A home that cannot be written to only means measuring again.
+        # If the file cannot be written, the next process measures again.
         with contextlib.suppress(OSError):
             _write(path, known)
     return known[key]
 
 
 def cache_file() -> Path:
-    """Where measured ratios are kept: under ``XDG_CACHE_HOME``, by default ``~/.cache``."""
+    """Return the path of the cache file, under ``XDG_CACHE_HOME`` or ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "tvmopt" / "bandwidth.json"
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:
-    """What the file holds; nothing when there is none, or when it is damaged."""
+    """Return the content of the cache file; empty if it is missing or damaged."""
     try:
-        if not path.is_file():  # reading a pipe might never end
+        if not path.is_file():  # a read from a pipe might block
             return {}
         known = json.loads(path.read_text())
         return {
@@ -103,9 +103,10 @@ def _write(path: Path, known: dict[str, dict[str, float]]) -> None:
 
 
 def measure(arch: CpuArch) -> dict[str, float]:
-    """Bytes from L2, L3 and memory in the time of one byte from L1, of one core; under a second.
+    """Measure the bandwidth of L2, L3 and DRAM relative to L1, on one core; under a second.
 
-    Each is the fastest of a few readings of a buffer that fits the level and not the one above.
+    Each level's time is the fastest of several reads of a buffer that fits the level, but not the
+    level above.
     """
     import numpy as np
     import tvm
@@ -135,7 +136,7 @@ def measure(arch: CpuArch) -> dict[str, float]:
 
 
 def _sum_of_rows(rows: int, width: int, turns: int) -> Any:
-    """Read ``rows`` x ``width`` float32 over and over, as vectors into independent registers."""
+    """Return a function that sums ``rows`` x ``width`` float32, ``turns`` times, in registers."""
     from tvm.script import tirx as T  # noqa: N812
 
     @T.prim_func(s_tir=True)

@@ -1,4 +1,4 @@
-"""What a CPU can do: the facts a schedule is chosen from, probed or built from a name."""
+"""CpuArch: descriptor of a CPU for schedules and cost models, probed or built from a name."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class CpuArch:
     """Descriptor of one CPU target.
 
     Attributes:
-        mcpu: LLVM's name of the micro-architecture, e.g. ``"sapphirerapids"``.
-        isa: Instruction-set family, ``"x86_64"``, ``"aarch64"``, ...
+        mcpu: LLVM's CPU name, e.g. ``"sapphirerapids"``.
+        isa: Instruction-set architecture, ``"x86_64"``, ``"aarch64"``, ...
         cores: Threads that a kernel may use.
-        simd_bits: Width in bits of the vector registers that kernels should use.
-        vector_registers: Architectural vector registers of that width.
+        simd_bits: Width in bits of the vector registers that kernels use.
+        vector_registers: Number of architectural vector registers of that width.
         l1_bytes: L1 data cache of one core, in bytes.
         l2_bytes: L2 cache of one core, in bytes.
         l3_bytes: Last-level cache shared by the cores, in bytes.
-        fma_ports: Vector multiply-adds that start in one cycle.
-        fma_latency: Cycles until the result of one can be used.
-        load_ports: Vector loads in one cycle.
-        l1_bandwidth: Bytes a cycle and core from L1; the next three likewise from the levels below.
-        l2_bandwidth: From L2.
-        l3_bandwidth: From L3.
-        dram_bandwidth: From memory.
+        fma_ports: Vector FMAs issued per cycle.
+        fma_latency: Latency of an FMA in cycles.
+        load_ports: Vector loads issued per cycle.
+        l1_bandwidth: L1 bandwidth of one core, in bytes per cycle.
+        l2_bandwidth: L2 bandwidth of one core, in bytes per cycle.
+        l3_bandwidth: L3 bandwidth of one core, in bytes per cycle.
+        dram_bandwidth: DRAM bandwidth of one core, in bytes per cycle.
         mattr: Features added or removed, in LLVM's notation.
-        mtriple: LLVM's name of the platform; empty for that of this machine.
+        mtriple: LLVM's target triple; empty for the host.
     """
 
     mcpu: str
@@ -57,13 +57,13 @@ class CpuArch:
         return self.simd_bits // 8
 
     def to_tvm(self) -> Any:
-        """The ``tvm.target.Target`` that compiles for this CPU."""
+        """Return the ``tvm.target.Target`` of this CPU."""
         return llvm_target(self.mcpu, self.mattr, self.cores, mtriple=self.mtriple)
 
     def features(self) -> frozenset[str]:
-        """Every feature of the CPU, in LLVM's names."""
+        """Return all features of the CPU, in LLVM's names."""
         return llvm_features(self.mcpu, self.mattr, self.mtriple)
 
     def lanes(self, dtype: str) -> int:
-        """Elements of ``dtype`` in one vector register (at least 1)."""
+        """Return the elements of ``dtype`` per vector register (at least 1)."""
         return max(1, self.simd_bits // dtypes.dtype(dtype).lane_bits)

@@ -1,4 +1,4 @@
-"""What a CUDA GPU can do: the facts a kernel is chosen from, by name or probed."""
+"""CudaArch: descriptor of a CUDA GPU for kernels and cost models, by name or probed."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tvmopt.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class CudaArch:
-    """Descriptor of one GPU, constructible where there is none.
+    """Descriptor of one GPU; it needs no GPU in this machine.
 
     Attributes:
-        name: What :data:`~tvmopt.device.gpus.GPUS` calls it, e.g. ``"nvidia-h200"``.
+        name: Key in :data:`~tvmopt.device.gpus.GPUS`, e.g. ``"nvidia-h200"``.
         sm: Compute capability times ten, e.g. 90.
-        sms: Streaming multiprocessors.
+        sms: Number of streaming multiprocessors (SMs).
         clock_ghz: Clock under load, in GHz.
-        smem_bytes: Shared memory that one thread block may ask for, in bytes.
-        smem_sm_bytes: Shared memory of one multiprocessor, in bytes.
-        registers_sm: 32-bit registers of one multiprocessor.
-        threads_sm: Threads that one multiprocessor holds.
-        blocks_sm: Thread blocks that one multiprocessor holds.
+        smem_bytes: Maximum shared memory per thread block, in bytes.
+        smem_sm_bytes: Shared memory per SM, in bytes.
+        registers_sm: 32-bit registers per SM.
+        threads_sm: Maximum resident threads per SM.
+        blocks_sm: Maximum resident thread blocks per SM.
         l2_bytes: L2 cache, in bytes.
         memory_bytes: Device memory, in bytes.
         dram_gbs: Bandwidth of device memory, in GB/s.
-        l2_gbs: Bandwidth from L2, in GB/s.
-        fp32_fma: Multiply-adds of float32 that one multiprocessor does a cycle.
-        tensor_fma: Multiply-adds of float16 that its tensor cores do a cycle; 0 without any.
+        l2_gbs: L2 bandwidth, in GB/s.
+        fp32_fma: float32 FMAs per SM and cycle.
+        tensor_fma: float16 tensor-core FMAs per SM and cycle; 0 without tensor cores.
     """
 
     name: str
@@ -49,36 +49,33 @@ class CudaArch:
     tensor_fma: int
     registers_sm: int = 65536
 
-    #: Threads of a warp, and the most of a block, on every GPU that this describes.
+    #: Threads per warp, and maximum threads per block, on all supported GPUs.
     warp = 32
     threads_block = 1024
-    #: Warp schedulers of a multiprocessor.
+    #: Warp schedulers per SM.
     partitions = 4
-    #: Bytes that shared memory moves a cycle, and those of one sector of device memory.
+    #: Shared-memory bandwidth per SM, in bytes per cycle; size of a memory sector, in bytes.
     smem_bandwidth = 128
     sector = 32
 
     @property
     def arch(self) -> str:
-        """TVM's and nvcc's name of the instruction set, e.g. ``"sm_90a"``."""
-        # From Hopper on, the tensor cores' own instructions belong to one chip alone.
+        """Architecture name for TVM and nvcc, e.g. ``"sm_90a"``."""
+        # From Hopper on, tensor-core instructions are architecture-specific ("a").
         return f"sm_{self.sm}{'a' if self.sm >= 90 else ''}"
 
     @property
     def has_wgmma(self) -> bool:
-        """Whether warpgroups multiply straight from shared memory, fed by the copy engine."""
+        """Whether the GPU has wgmma and TMA (Hopper)."""
         return self.sm == 90
 
     @property
     def has_async_copy(self) -> bool:
-        """Whether threads copy to shared memory without waiting (cp.async)."""
+        """Whether the GPU has cp.async copies to shared memory."""
         return self.sm >= 80
 
     def tensor_shape(self, dtype: str) -> tuple[int, int, int] | None:
-        """Rows, columns and depth of the warp's tensor instruction for ``dtype`` inputs.
-
-        None where the tensor cores do not take that type.
-        """
+        """Return the mma.sync shape (m, n, k) for ``dtype`` inputs; None if not supported."""
         row = dtypes.dtype(dtype)
         if not row.tensor_core_sm or self.sm < row.tensor_core_sm:
             return None
@@ -86,31 +83,31 @@ class CudaArch:
         return 16, 8, 8 * k_bytes // row.bits
 
     def fma(self, dtype: str) -> float:
-        """Multiply-adds that one multiprocessor does a cycle on ``dtype`` inputs, at its best."""
+        """Return the peak FMAs per SM and cycle for ``dtype`` inputs."""
         if self.tensor_fma and self.tensor_shape(dtype):
             return self.tensor_fma * 2.0 / dtypes.itemsize(dtype)
         return self.fp32_fma * {"float64": 0.5, "int8": 4.0, "uint8": 4.0}.get(dtype, 1.0)
 
     @property
     def dram_bytes_cycle(self) -> float:
-        """Bytes a cycle from device memory, of all multiprocessors together."""
+        """DRAM bandwidth of the GPU, in bytes per cycle."""
         return self.dram_gbs / self.clock_ghz
 
     @property
     def l2_bytes_cycle(self) -> float:
-        """Bytes a cycle from L2, of all multiprocessors together."""
+        """L2 bandwidth of the GPU, in bytes per cycle."""
         return self.l2_gbs / self.clock_ghz
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able form; ``CudaArch(**data)`` reverses it."""
+        """Return a JSON-serialisable dict; ``CudaArch(**data)`` is the inverse."""
         return dataclasses.asdict(self)
 
     def to_tvm(self, host_mcpu: str = "", host_mattr: tuple[str, ...] = ()) -> Any:
-        """The ``tvm.target.Target`` that compiles for this GPU.
+        """Return the ``tvm.target.Target`` of this GPU.
 
         Args:
-            host_mcpu: LLVM's name of the CPU that launches; that of any such CPU by default.
-            host_mattr: Features of it.
+            host_mcpu: LLVM's name of the host CPU; generic ``x86-64`` by default.
+            host_mattr: Features of the host CPU, in LLVM's notation.
         """
         from tvm.target import Target
 
@@ -126,10 +123,13 @@ class CudaArch:
 
 
 def probe() -> CudaArch:
-    """The first GPU of this machine, by its name where that is known.
+    """Return the descriptor of this machine's first GPU.
+
+    For an unknown name, the descriptor is derived from the latest known GPU with the same or a
+    lower compute capability.
 
     Raises:
-        ConfigError: When there is none, or TVM cannot use it.
+        ConfigError: When there is no GPU, TVM cannot use it, or it is older than all known GPUs.
     """
     import tvm
 

@@ -1,7 +1,7 @@
-"""Launches recorded as a CUDA graph, and played back at once.
+"""CUDA graphs: capture kernel launches on a stream and replay them as one launch.
 
-A launch takes the host some microseconds, longer than many a kernel runs. TVM records parts of
-networks only; here the CUDA runtime that it has loaded is called directly.
+A kernel launch takes the host some microseconds, longer than many kernels run. TVM captures only
+parts of networks; this module calls the CUDA runtime that TVM has loaded.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-_RELAXED = 2  # cudaStreamCaptureModeRelaxed: TVM may allocate while it records
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed: TVM may allocate during capture
 _NON_BLOCKING = 1
 
 
 class CudaCallError(RuntimeError):
-    """A call of CUDA's runtime failed."""
+    """A CUDA runtime call failed."""
 
 
 class Stream:
-    """A stream of the first GPU on which TVM launches, and the graphs recorded on it.
+    """A stream of the first GPU for TVM's launches, and the graphs captured on it.
 
     Raises:
-        CudaCallError: When TVM's CUDA runtime is not loaded, or CUDA refuses a call.
+        CudaCallError: When TVM's CUDA runtime is not loaded, or a CUDA call fails.
     """
 
     def __init__(self) -> None:
@@ -42,15 +42,15 @@ class Stream:
         self._free = weakref.finalize(
             self, _free, self._cuda, self._graphs, self._start, self._stop, self._handle
         )
-        self._free.atexit = False  # the process ends with all of it
+        self._free.atexit = False  # process exit frees everything
 
     def close(self) -> None:
-        """Free the stream and what was recorded on it; else done when nothing refers to it."""
+        """Free the stream and its graphs; garbage collection does the same."""
         self._free()
 
     @contextlib.contextmanager
     def launching(self) -> Iterator[None]:
-        """Inside, what TVM launches in this thread goes to this stream."""
+        """Make this stream TVM's current stream in this thread, within the context."""
         self._device.set_raw_stream(self._handle.value)
         try:
             yield
@@ -58,13 +58,21 @@ class Stream:
             self._device.set_raw_stream(0)
 
     def wait(self) -> None:
-        """Wait for what was launched on this stream, which others do not wait for."""
+        """Synchronise with this stream; it is non-blocking, so other streams do not wait for it."""
         self._call("cudaStreamSynchronize", self._handle)
 
     def record(self, run: Callable[[], object], count: int = 1) -> Callable[[], None]:
-        """A graph of ``count`` runs, as a function that launches it on this stream.
+        """Capture ``count`` calls of ``run`` as a CUDA graph.
 
-        ``run`` must launch the same work on every call, at the same addresses, and not wait for it.
+        Args:
+            run: Launches the same work at the same addresses on every call, without synchronising.
+            count: Number of calls in the graph.
+
+        Returns:
+            A function that launches the graph on this stream.
+
+        Raises:
+            CudaCallError: When a CUDA call fails.
         """
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         with self.launching():
@@ -79,7 +87,7 @@ class Stream:
         return lambda: self._call("cudaGraphLaunch", executable, self._handle)
 
     def seconds(self, run: Callable[[], object]) -> float:
-        """Seconds on the GPU of what ``run`` launches on this stream."""
+        """Return the GPU time, in seconds, of the work that ``run`` launches on this stream."""
         self._call("cudaEventRecord", self._start, self._handle)
         run()
         self._call("cudaEventRecord", self._stop, self._handle)
@@ -97,7 +105,7 @@ class Stream:
 
 
 def free_bytes() -> int:
-    """Bytes of the first GPU's memory that nothing has taken.
+    """Return the free memory of the first GPU, in bytes.
 
     Raises:
         CudaCallError: As :class:`Stream`.
@@ -125,7 +133,7 @@ def _free(
 
 
 def _runtime_library() -> ctypes.CDLL:
-    """The CUDA runtime that TVM has loaded into this process."""
+    """Return the libcudart that TVM has loaded into this process."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         found = re.search(r"\s(/\S*libcudart\.so\S*)$", line)
         if found:

@@ -1,8 +1,8 @@
-"""What a process needs to run code on an NVIDIA GPU, and what of it is missing.
+"""Find and load the CUDA runtime of this process; report what is missing.
 
-TVM loads its CUDA runtime when it is imported, if the driver and CUDA's own runtime library lie
-where the system looks. The latter may also be that of the PyPI package ``nvidia-cuda-runtime``,
-which nothing but this page would find.
+TVM loads its CUDA runtime on import if the dynamic linker finds the NVIDIA driver and libcudart.
+libcudart may also come from the PyPI package ``nvidia-cuda-runtime``, where only this module finds
+it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DRIVER = "libcuda.so.1"
-#: What TVM's wheel is linked with.
+#: The libcudart that TVM's wheel is linked with.
 LIBRARY = "libcudart.so.13"
-#: The package of PyPI that has it.
+#: The PyPI package that contains it.
 PACKAGE = "nvidia-cuda-runtime>=13,<14"
-#: What to do where it is missing.
+#: Advice for error messages when it is missing.
 CURE = f'install CUDA 13\'s toolkit, or run: pip install "{PACKAGE}"'
 _DEVICE_API = "device_api.cuda"
 
 
 @functools.cache
 def problem() -> str:
-    """Why this process can use no NVIDIA GPU; empty when it can use those that there are.
+    """Return why this process cannot use an NVIDIA GPU; empty if it can.
 
-    TVM's CUDA runtime is loaded where it was not, but could be.
+    Loads TVM's CUDA runtime if it is not loaded yet.
     """
     import tvm
     import tvm_ffi
@@ -48,10 +48,10 @@ def problem() -> str:
 
 
 def missing(sm: int) -> str:
-    """What this machine lacks to run code for a GPU; empty when nothing.
+    """Return what this machine lacks to run code for a GPU; empty if nothing.
 
     Args:
-        sm: Compute capability of that GPU, times ten.
+        sm: Compute capability of the GPU, times ten.
     """
     import tvm
 
@@ -63,9 +63,9 @@ def missing(sm: int) -> str:
 
 
 def describe() -> str:
-    """This machine's first GPU and its driver, e.g. ``"NVIDIA H200, driver for CUDA 13.0"``.
+    """Return this machine's first GPU and driver, e.g. ``"NVIDIA H200, driver for CUDA 13.0"``.
 
-    Empty where this process can use none.
+    The text is empty if this process cannot use a GPU.
     """
     if problem():
         return ""
@@ -78,12 +78,12 @@ def describe() -> str:
 
 
 def load_library() -> bool:
-    """Load CUDA's runtime library, the system's or PyPI's; whether there is one."""
+    """Load libcudart from the system or from PyPI packages; return whether that succeeded."""
     return _loads(LIBRARY) or any(_loads(str(path)) for path in _wheels())
 
 
 def _wheels() -> Iterator[Path]:
-    """Where packages of PyPI put CUDA's runtime library."""
+    """Yield the paths of libcudart in installed PyPI packages."""
     try:
         found = importlib.util.find_spec("nvidia")
     except (ImportError, ValueError):
@@ -93,7 +93,7 @@ def _wheels() -> Iterator[Path]:
 
 
 def _has_driver() -> bool:
-    try:  # what stands in for it where kernels are built has no such function
+    try:  # the stub driver on build machines has no such function
         return hasattr(ctypes.CDLL(DRIVER), "cuInit")
     except OSError:
         return False

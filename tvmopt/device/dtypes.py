@@ -1,7 +1,7 @@
-"""The dtype table: one row a dtype, with every fact that the rest of the package asks of it.
+"""The dtype table: one row per dtype, with every property that the package uses.
 
-A fact of an instruction (the shape of an mma, the CPU feature that it needs) stays with the
-instruction. Names are those of TVM: ``"float16"``, ``"bfloat16"``, ``"float8_e4m3fn"``.
+Properties of an instruction (shape of an mma, required CPU feature) stay with the instruction.
+Names are TVM's: ``"float16"``, ``"bfloat16"``, ``"float8_e4m3fn"``.
 """
 
 from __future__ import annotations
@@ -19,38 +19,39 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DType:
-    """One dtype. An empty or zero default means that the fact does not apply.
+    """One dtype. An empty or zero default means that the property does not apply.
 
     Attributes:
         name: TVM's name.
         bits: Bits of one element in memory.
         kind: ``"float"``, ``"int"``, ``"uint"`` or ``"bool"``.
-        accumulator: Dtype in which a GEMM or a convolution of this dtype accumulates.
+        accumulator: Accumulator dtype of GEMMs and convolutions.
         mantissa_bits: Stored bits of the mantissa of a float, without the implicit one.
-        short: Abbreviation in task tables; empty where the name is short enough.
-        ml_dtypes: Whether ml_dtypes has the NumPy type, because NumPy has none.
-        onnx: Element type in ``onnx.TensorProto``, of dtypes that layers compute in.
+        short: Abbreviation in task tables; empty if the name is short enough.
+        ml_dtypes: Whether the NumPy type comes from ml_dtypes, because NumPy has none.
+        onnx: Element type in ``onnx.TensorProto``, for dtypes of layers.
         ptx: Type in PTX instructions, ``"bf16"``.
         tvm_mma: Type in the arguments of TVM's ``ptx_legacy.mma``.
-        cuda: Scalar type in CUDA C; ``2`` or ``4`` behind it gives the vector type.
+        cuda: Scalar type in CUDA C; the suffix ``2`` or ``4`` gives the vector type.
         cuda_from_floats: CUDA C function that rounds two floats to a pair of this dtype.
         cuda_sm: First compute capability, times ten, with arithmetic in this dtype.
-        tensor_core_sm: First compute capability, times ten, whose warp-level mma takes it.
-        cpu_rates: Linux CPU flags whose instructions multiply this dtype, each with the rate of
-            multiplications relative to float32. The first flag that a CPU has counts.
+        tensor_core_sm: First compute capability, times ten, with mma.sync for this dtype.
+        cpu_rates: Linux CPU flags of multiply instructions for this dtype, each with the peak rate
+            relative to float32. The first flag that a CPU has counts.
         dot_k: K granularity of dot-product instructions on CPUs (4 for VNNI int8); 1 without any.
-        widened: Whether CPU vectors compute in it in lanes of 32 bits.
-        buffer_dtype: Dtype that buffers inside a CPU function have instead, to hold the bits.
-        exact_in: Other dtypes that kernels may read an operand as, because they hold every value.
-        convertible: Whether a conversion can have layers compute in it instead of float32.
-        kernel_tolerance: Largest difference of a kernel's output from the reference, relative to
+        widened: Whether CPU vectors compute it in 32-bit lanes.
+        buffer_dtype: Storage dtype of internal buffers in CPU functions, if not the dtype itself.
+        exact_in: Other dtypes that kernels may read an operand as, because they represent every
+            value.
+        convertible: Whether layers can be converted from float32 to it.
+        kernel_tolerance: Maximum difference of a kernel's output from the reference, relative to
             the largest reference value; 0 for equality. Reordering a sum of n terms changes it by
-            about sqrt(n) roundings of the accumulator, storing it by one of this dtype.
-        model_tolerance: Largest deviation of a model's outputs from the reference that rounding to
-            this dtype and other orders of summation explain.
-        min_cosine: Smallest cosine with the float32 outputs that a converted model may have. A
-            dtype that breaks a model falls far below; the owner says how much may be lost.
-        cosine_loss: Loss of that cosine that a proposed set of skipped layers may leave.
+            about sqrt(n) roundings of the accumulator; the store adds one rounding of this dtype.
+        model_tolerance: Maximum deviation of a model's outputs from the reference that rounding to
+            this dtype and reordered reductions explain.
+        min_cosine: Minimum cosine similarity of a converted model's outputs with the float32
+            outputs. A dtype that breaks a model falls far below; the user sets the accuracy bar.
+        cosine_loss: Maximum loss of this cosine that a proposed set of skipped layers may leave.
     """
 
     name: str
@@ -85,7 +86,7 @@ class DType:
 
     @property
     def lane_bits(self) -> int:
-        """Bits of the vector lane in which a CPU computes one element."""
+        """Bits of a CPU vector lane for one element."""
         return 32 if self.widened else self.bits
 
     @property
@@ -105,7 +106,7 @@ class DType:
 
     @property
     def significant_bits(self) -> int:
-        """Binary digits of the integers that it holds without gaps: 24 for float32, 7 for int8."""
+        """Significand bits: 24 for float32; value bits of an integer: 7 for int8."""
         return self.mantissa_bits + 1 if self.is_float else self.bits - (self.kind == "int")
 
     @property
@@ -125,7 +126,7 @@ class DType:
 
     @property
     def magnitude_mask(self) -> int:
-        """Bits of a float but for its sign."""
+        """Mask of a float's bits without the sign bit."""
         return (1 << (self.bits - 1)) - 1
 
     @property
@@ -135,7 +136,7 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype:
-        """The NumPy dtype, from ml_dtypes where NumPy has none; NumPy is imported when asked."""
+        """NumPy dtype, from ml_dtypes if NumPy has none; imports NumPy lazily."""
         return _numpy(self.name, self.ml_dtypes)
 
 
@@ -209,7 +210,7 @@ _TABLE = (
     ),
     DType("uint4", 4, "uint", "int32", ml_dtypes=True, ptx="u4", tvm_mma="uint4", widened=True),
     DType("bool", 8, "bool", "int32", widened=True),
-    # Dtypes that tensors may have, but that no kernel computes in.
+    # Dtypes of tensors that no kernel computes in.
     *(
         DType(name, bits, "float", "float32", mantissa_bits=m, ml_dtypes=True, widened=True)
         for name, bits, m in (
@@ -225,7 +226,7 @@ DTYPES = {row.name: row for row in _TABLE}
 
 
 def dtype(name: str) -> DType:
-    """The row of a dtype.
+    """Return the row of a dtype.
 
     Args:
         name: TVM's name, without lanes: ``"float32"``, not ``"float32x4"``.
@@ -240,20 +241,20 @@ def dtype(name: str) -> DType:
 
 
 def itemsize(name: str) -> float:
-    """Bytes of one element; 0.5 for int4."""
+    """Return the bytes of one element; 0.5 for int4."""
     return dtype(name).itemsize
 
 
 def names(where: Callable[[DType], bool]) -> tuple[str, ...]:
-    """Names of the dtypes that ``where`` holds for, in the order of the table."""
+    """Return the names of the dtypes for which ``where`` is true, in table order."""
     return tuple(row.name for row in _TABLE if where(row))
 
 
 #: 16-bit floats: ``("float16", "bfloat16")``.
 HALF_FLOATS = names(lambda row: row.is_half)
-#: Floats of 16 bits or more, which hold NaN and infinities as IEEE 754 has them.
+#: Floats of 16 bits or more, with NaN and infinities as in IEEE 754.
 FLOATS = names(lambda row: row.is_float and row.bits >= 16)
 #: Floats of 32 bits or more.
 WIDE_FLOATS = names(lambda row: row.is_float and row.bits >= 32)
-#: 8-bit integers, in which quantised tensors are stored: ``("int8", "uint8")``.
+#: 8-bit integers of quantised tensors: ``("int8", "uint8")``.
 BYTE_INTEGERS = names(lambda row: row.is_integer and row.bits == 8)

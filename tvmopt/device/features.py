@@ -1,10 +1,10 @@
-"""LLVM's names of CPU features, and Linux's names of the same.
+"""CPU features: map LLVM's names to Linux's CPU flags.
 
-A library is built from LLVM's names and refused at load from Linux's, since the machine that
-loads it has no LLVM. Only features that code generation uses matter; LLVM's tuning hints
-(``fast-gather``, ``prefer-256-bit``, ...) change nothing a CPU could lack. On RISC-V,
-Linux does not tell how long vectors are beyond what V promises, so code for longer ones is refused
-there. What runs on Hexagon asks no Linux: names are LLVM's.
+Compilation uses LLVM's names. The load-time check of a library uses Linux's flags, because the
+machine that loads it has no LLVM. Only features that code generation uses count; LLVM's tuning
+hints (``fast-gather``, ``prefer-256-bit``, ...) are ignored. On RISC-V, Linux does not report
+vector lengths beyond V's minimum, so the check rejects code for longer vectors. Hexagon has no
+Linux flags and keeps LLVM's names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MATTERS = {
     "riscv64": re.compile(r"^([imafdcv]$|zb[abcs]$|zbk|zf|zicond$|zk|zv)"),
     "hexagon": re.compile(r"^(hvx|v\d)"),
 }
-# What V promises, and Linux need not list beside it.
+# Extensions that V implies; Linux need not list them.
 _PART_OF_V = re.compile(r"^(zve\d+[xfd]|zvl(32|64|128)b)$")
 _LINUX_NAME = {
     "x86_64": {
@@ -45,7 +45,7 @@ _LINUX_NAME = {
 
 
 def required_cpu_flags(isa: str, llvm_features: Iterable[str]) -> tuple[str, ...]:
-    """Features that code for a CPU with ``llvm_features`` may use, in Linux's names, sorted."""
+    """Return the Linux CPU flags that code for a CPU with ``llvm_features`` requires, sorted."""
     matters = _MATTERS.get(isa)
     if matters is None:
         return ()
@@ -57,11 +57,11 @@ def required_cpu_flags(isa: str, llvm_features: Iterable[str]) -> tuple[str, ...
 
 
 def vector_registers(isa: str, flags: Iterable[str]) -> tuple[int, int]:
-    """Width in bits of the vector registers, and their number, of a CPU with ``flags``.
+    """Return (width in bits, number) of the vector registers of a CPU.
 
     Args:
-        isa: Instruction-set family.
-        flags: What :func:`required_cpu_flags` gave for it.
+        isa: Instruction-set architecture.
+        flags: Its flags from :func:`required_cpu_flags`.
     """
     flags = set(flags)
     if isa == "x86_64":

@@ -1,4 +1,4 @@
-"""GPUs by name: figures of their makers' data sheets, bandwidth of L2 as measured or estimated."""
+"""Table of GPUs: figures from data sheets; L2 bandwidth is measured or estimated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _gpu(
         sm=sm,
         sms=sms,
         clock_ghz=clock_ghz,
-        # One KiB of each block's shared memory is the driver's from compute capability 8.0 on.
+        # From compute capability 8.0 on, the driver reserves 1 KiB of shared memory per block.
         smem_bytes=(smem_sm - (1 if sm >= 80 else 0)) * _KIB if sm != 70 else 96 * _KIB,
         smem_sm_bytes=smem_sm * _KIB,
         threads_sm=threads,
@@ -44,7 +44,7 @@ def _gpu(
     )
 
 
-# Shared memory in KiB, threads and blocks of one multiprocessor, its float32 multiply-adds a cycle.
+# Per SM, by compute capability: shared memory in KiB, threads, blocks, float32 FMAs per cycle.
 _BY_SM = {
     70: (96, 2048, 32, 64),
     75: (64, 1024, 16, 64),
@@ -71,23 +71,24 @@ _ALL = (
     _gpu("nvidia-h200", 90, 132, 1.755, 60, 141, 4800, 5700, 2048),
 )
 
-# Words of a driver's name that mostly make no difference here.
+# Words of a driver's device name that are optional in a match.
 _EXTRAS = tuple(rf"-{word}(?=-|$)" for word in (r"sxm\d?", r"hbm\d\w?", "nvl", "pcie", r"\d+gb"))
 
-#: Every GPU that has a name here.
+#: All known GPUs by name.
 GPUS: dict[str, CudaArch] = {gpu.name: gpu for gpu in _ALL}
 
 
 def named_gpu(text: str) -> CudaArch | None:
-    """The GPU that ``text`` names, a name of :data:`GPUS` or what a driver calls it.
+    """Return the GPU with the name ``text``: a key of :data:`GPUS`, or a driver's device name.
 
-    ``"h200"``, ``"nvidia/nvidia-h200"`` and ``"NVIDIA H200"`` all name the same; None for others.
+    ``"h200"``, ``"nvidia/nvidia-h200"`` and ``"NVIDIA H200"`` name the same GPU. Returns None for
+    an unknown name.
     """
     words = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     words = re.sub(r"^(nvidia-)+", "", words)
     words = re.sub(r"^(tesla|geforce)-", "", words)
-    # A driver's name says the socket and the memory, too, "NVIDIA A100-SXM4-80GB": the GPU is the
-    # one that fewest of these words are left out for.
+    # A driver's name includes socket and memory ("NVIDIA A100-SXM4-80GB"): drop as few of these
+    # words as possible.
     for count in range(len(_EXTRAS) + 1):
         for left_out in itertools.combinations(_EXTRAS, count):
             name = "nvidia-" + re.sub("|".join(left_out) or "$", "", words)
@@ -97,11 +98,11 @@ def named_gpu(text: str) -> CudaArch | None:
 
 
 def gpu_of_target(target: Any) -> CudaArch:
-    """A GPU of the compute capability that a ``tvm.target.Target`` compiles for.
+    """Return a known GPU with the compute capability of a ``tvm.target.Target``.
 
-    The target says no more than that: of several the one with the fastest memory, and of none the
-    last generation before it (of those before the first, that one). They differ in the number of
-    multiprocessors, and hardly in how much they compute for each byte that they load.
+    The target tells no more than that. Among several GPUs, the one with the fastest memory is
+    returned; for an unknown capability, a GPU of the last generation before it, or of the first
+    one. GPUs of a generation differ in the number of SMs, but hardly in FLOPs per byte.
     """
     digits = re.sub(r"[^0-9]", "", str(target.attrs.get("arch", "")))
     known = sorted({gpu.sm for gpu in _ALL})

@@ -1,4 +1,4 @@
-"""TVM's target for a CPU that LLVM knows by name."""
+"""TVM targets and CPU features by LLVM's CPU names."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ def llvm_target(
     opt_level: int | None = None,
     mtriple: str = "",
 ) -> Any:
-    """The ``tvm.target.Target`` of a CPU and its features; LLVM's level is 3 by default.
+    """Return the ``tvm.target.Target`` of a CPU.
 
-    Without ``mtriple`` the CPU is one of this machine's kind.
+    Args:
+        mcpu: LLVM's CPU name.
+        mattr: Features added or removed, in LLVM's notation.
+        threads: Number of cores.
+        opt_level: LLVM's optimisation level; 3 by default.
+        mtriple: LLVM's target triple; the host's by default.
     """
     import tvm
 
@@ -32,7 +37,7 @@ def llvm_target(
 
 @functools.cache
 def llvm_features(mcpu: str, mattr: tuple[str, ...], mtriple: str = "") -> frozenset[str]:
-    """Every feature of a CPU, in LLVM's names."""
+    """Return all features of a CPU, in LLVM's names."""
     from tvm.target.codegen import llvm_get_cpu_features
 
     target = llvm_target(mcpu, mattr, 1, mtriple=mtriple)
@@ -40,16 +45,16 @@ def llvm_features(mcpu: str, mattr: tuple[str, ...], mtriple: str = "") -> froze
 
 
 def pass_config(isa: str) -> dict[str, Any]:
-    """Settings of TVM's passes under which functions are compiled for ``isa``.
+    """Return the ``PassContext`` configuration to compile functions for ``isa``.
 
-    Where RISC-V has V, TVM 0.27 guards vector stores of ragged tiles by masks, and fails.
+    With RISC-V V, TVM 0.27 predicates vector stores of partial tiles by masks, and fails.
     """
     return {"tirx.enable_buffer_level_predication": False} if isa == "riscv64" else {}
 
 
 @functools.cache
 def llvm_cpus(mtriple: str = "") -> frozenset[str]:
-    """LLVM's names of every CPU of a platform, this machine's by default."""
+    """Return LLVM's names of all CPUs of a target triple; of the host's by default."""
     from tvm.target.codegen import llvm_get_cpu_archlist
 
     target = llvm_target("generic", (), 1, mtriple=mtriple)

@@ -1,10 +1,10 @@
-"""CPUs of other platforms: LLVM's names of them, and what a board or a cloud calls them."""
+"""CPU names of boards and clouds, with LLVM's target triple, CPU name and features."""
 
 from __future__ import annotations
 
 import dataclasses
 
-#: LLVM's name of each platform that code is made for, by instruction set.
+#: LLVM's target triple of each supported instruction-set architecture.
 TRIPLES = {
     "x86_64": "x86_64-linux-gnu",
     "aarch64": "aarch64-linux-gnu",
@@ -15,13 +15,13 @@ TRIPLES = {
 
 @dataclasses.dataclass(frozen=True)
 class NamedCpu:
-    """What a name stands for.
+    """A CPU with a well-known name.
 
     Attributes:
-        isa: Instruction set, a key of :data:`TRIPLES`.
-        mcpu: LLVM's name of the CPU.
-        threads: Cores of the whole chip (on Hexagon, vector contexts); 0 where that says nothing.
-        mattr: Features beyond those of ``mcpu``, in LLVM's notation.
+        isa: Instruction-set architecture, a key of :data:`TRIPLES`.
+        mcpu: LLVM's CPU name.
+        threads: Cores of the chip (on Hexagon, vector contexts); 0 if the name does not tell.
+        mattr: Features in addition to ``mcpu``, in LLVM's notation.
     """
 
     isa: str
@@ -31,8 +31,8 @@ class NamedCpu:
 
 
 def _hexagon(version: str) -> NamedCpu:
-    # Floats of IEEE's format by scalar instructions: the vector unit's own format rounds otherwise,
-    # and emulators lack it.
+    # Scalar IEEE 754 floats: the vector unit's qfloat format rounds differently, and emulators lack
+    # it.
     vectors = (f"+hvx{version}", "+hvx-length128b", "-hvx-qfloat", "-hvx-ieee-fp")
     return NamedCpu("hexagon", f"hexagon{version}", 4, vectors)
 

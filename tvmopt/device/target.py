@@ -1,4 +1,4 @@
-"""The target a user asks for, resolved to one exact CPU, its features and threads, or one GPU."""
+"""Resolve a user's target text to one CPU with features and threads, or one GPU."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tvmopt.device.llvm import llvm_cpus, llvm_features, llvm_target
 from tvmopt.device.named import NAMED, TRIPLES, NamedCpu
 from tvmopt.errors import ConfigError
 
-# Newest first: the host is the first of these whose every feature it has. LLVM's own detection
-# goes by family and model number, which hypervisors change, and then names too small a CPU.
+# Newest first: the host is the first CPU whose features it has all. LLVM's own detection uses
+# family and model numbers, which hypervisors change; it then returns a CPU with too few features.
 _X86_BY_CAPABILITY = (
     "diamondrapids", "graniterapids", "sapphirerapids", "znver5", "znver4", "cooperlake",
     "icelake-server", "cascadelake", "skylake-avx512", "alderlake", "znver3", "haswell",
@@ -38,13 +38,14 @@ class TargetSpec:
     """One exact CPU, or one GPU and the CPU that launches its kernels.
 
     Attributes:
-        mcpu: LLVM's name of the CPU; beside a GPU any of its family, since it computes nothing.
-        isa: Instruction-set family, ``"x86_64"``, ``"aarch64"``, ``"riscv64"``, ``"hexagon"``.
-        threads: Threads that compiled code may use, at least 1; beside a GPU it is 1.
+        mcpu: LLVM's CPU name; with a GPU a generic one, because the host CPU computes nothing.
+        isa: Instruction-set architecture, ``"x86_64"``, ``"aarch64"``, ``"riscv64"`` or
+            ``"hexagon"``.
+        threads: Threads that compiled code may use, at least 1; with a GPU it is 1.
         mattr: Features added or removed, in LLVM's notation (``"+avx2"``, ``"-avx512f"``).
-        cpu_flags: Features the code may use, in Linux's names; checked when a library is loaded.
-        mtriple: LLVM's name of the platform; empty for that of this machine.
-        gpu: The GPU that compiled functions run on; None for the CPU.
+        cpu_flags: Features that the code may use, as Linux CPU flags; checked at library load.
+        mtriple: LLVM's target triple; empty for the host.
+        gpu: The GPU that compiled functions run on; None for a CPU target.
     """
 
     mcpu: str
@@ -56,7 +57,7 @@ class TargetSpec:
     gpu: CudaArch | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able form; :meth:`from_dict` reverses it."""
+        """Return a JSON-serialisable dict; :meth:`from_dict` is the inverse."""
         data = {
             "kind": "llvm",
             "mcpu": self.mcpu,
@@ -65,7 +66,7 @@ class TargetSpec:
             "mattr": list(self.mattr),
             "cpu_flags": list(self.cpu_flags),
         }
-        # Left out when empty: digests of targets of this machine's kind stay what they were.
+        # Left out when empty, so that digests of host targets do not change.
         if self.mtriple:
             data["mtriple"] = self.mtriple
         if self.gpu is not None:
@@ -74,7 +75,7 @@ class TargetSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TargetSpec:
-        """Rebuild a target from :meth:`to_dict`."""
+        """Rebuild a target from the result of :meth:`to_dict`."""
         return cls(
             mcpu=data["mcpu"],
             isa=data["isa"],
@@ -92,20 +93,20 @@ class TargetSpec:
 
     @property
     def device(self) -> str:
-        """What computes, by name, e.g. ``"sapphirerapids"`` or ``"nvidia-h200"``."""
+        """Name of the compute device, e.g. ``"sapphirerapids"`` or ``"nvidia-h200"``."""
         return self.mcpu if self.gpu is None else self.gpu.name
 
     def to_tvm(self, opt_level: int | None = None) -> Any:
-        """The ``tvm.target.Target`` that compiles for this; LLVM's level is 3 by default."""
+        """Return the ``tvm.target.Target``; LLVM's optimisation level is 3 by default."""
         if self.gpu is not None:
             return self.gpu.to_tvm(self.mcpu, self.mattr)
         return llvm_target(self.mcpu, self.mattr, self.threads, opt_level, self.mtriple)
 
     def arch(self) -> CpuArch:
-        """Descriptor of the CPU for scheduling.
+        """Return the CPU descriptor for schedules and cost models.
 
-        Sizes and relative bandwidths of the caches are this machine's when it can run the code,
-        and usual ones when it cannot.
+        If the host can run the code, cache sizes and relative bandwidths are the host's; otherwise
+        they are defaults.
         """
         bits, registers = vector_registers(self.isa, self.cpu_flags)
         runs_here = not self.missing_on_host()
@@ -123,7 +124,7 @@ class TargetSpec:
         return with_measured_bandwidths(arch) if runs_here else arch
 
     def missing_on_host(self) -> tuple[str, ...]:
-        """What this target needs and this machine lacks; empty when it can run here."""
+        """Return the features that this target needs and the host lacks; empty if it can run."""
         if self.isa != host.isa():
             return (self.isa,)
         lacking = sorted(set(self.cpu_flags) - host.cpu_flags())
@@ -132,7 +133,7 @@ class TargetSpec:
         return tuple(lacking)
 
     def why_not_here(self) -> str:
-        """What this machine lacks to run the code, in words; empty when it can."""
+        """Return a message about the features that the host lacks; empty if it can run the code."""
         missing = ", ".join(self.missing_on_host())
         if not missing:
             return ""
@@ -141,19 +142,22 @@ class TargetSpec:
 
 
 def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:
-    """Turn what a user wrote into a :class:`TargetSpec`.
+    """Resolve a user's target text to a :class:`TargetSpec`.
 
     Args:
-        text: ``"host"``, an LLVM CPU name of any platform, a name in
-            :data:`~tvmopt.device.named.NAMED`, a JSON object with ``mcpu`` (one of those names)
-            and optionally ``mattr``, ``num-cores``, ``mtriple``; ``"cuda"`` for this machine's GPU,
-            or a name in :data:`~tvmopt.device.gpus.GPUS`.
-        threads: Threads to compile for; 0 means every core of what was named, or of this machine
-            where the name does not tell. A GPU takes none.
+        text: ``"host"``; an LLVM CPU name of any architecture; a name in
+            :data:`~tvmopt.device.named.NAMED`; a JSON object with ``mcpu`` (such a name) and
+            optionally ``mattr``, ``num-cores``, ``mtriple``; ``"cuda"`` for this machine's GPU; or
+            a name in :data:`~tvmopt.device.gpus.GPUS`.
+        threads: Threads to compile for; 0 means all cores of the named CPU, or of this machine if
+            the name does not tell. A GPU target always has 1.
+
+    Returns:
+        The resolved target.
 
     Raises:
-        ConfigError: When the text names no CPU or feature that LLVM knows, or threads are negative
-            or too many.
+        ConfigError: When LLVM does not know the CPU or a feature, or ``threads`` is negative or too
+            large.
     """
     text = text.strip()
     if text in ("", "host", "auto", "cpu"):
@@ -219,7 +223,7 @@ def _spec(name: str, mattr: tuple[str, ...], threads: int, mtriple: str = "") ->
 
 
 def _isa(mtriple: Any) -> str:
-    """Instruction set of a platform; LLVM would crash on those that TVM has no code for."""
+    """Return the ISA of a target triple; reject others, on which LLVM in TVM would crash."""
     first = mtriple.split("-")[0] if isinstance(mtriple, str) else ""
     isa = {"arm64": "aarch64", "amd64": "x86_64"}.get(first, first)
     if isa not in TRIPLES:
@@ -231,12 +235,12 @@ def _isa(mtriple: Any) -> str:
 
 
 def _platform(isa: str) -> str:
-    """LLVM's name of the platform; empty for that of this machine."""
+    """Return LLVM's target triple for ``isa``; empty for the host's."""
     return "" if isa == host.isa() else TRIPLES[isa]
 
 
 def _named(name: str, isas: list[str]) -> NamedCpu:
-    """What ``name`` stands for on the first of these instruction sets that has it."""
+    """Return the CPU ``name`` of the first of these architectures that has it."""
     known = [n for n, cpu in NAMED.items() if cpu.isa in isas]
     if name in known:
         return NAMED[name]
@@ -253,7 +257,7 @@ def _named(name: str, isas: list[str]) -> NamedCpu:
 
 
 def _plain_cpu() -> str:
-    """A CPU that every machine of this one's kind is: what launches kernels needs no more."""
+    """Return the baseline CPU of the host's architecture; it suffices to launch GPU kernels."""
     return "x86-64" if host.isa() == "x86_64" else "generic"
 
 
@@ -269,8 +273,8 @@ def _host_cpu() -> str:
 
 
 def set_thread_environment(threads: int) -> None:
-    """Make TVM's pool use ``threads`` threads; must run before TVM's pool starts.
+    """Set the size of TVM's thread pool; call it before the pool starts.
 
-    TVM assumes hyper-threading and would otherwise use half the CPUs.
+    By default TVM assumes hyper-threading and uses half of the logical CPUs.
     """
     os.environ["TVM_NUM_THREADS"] = str(threads)

@@ -1,7 +1,7 @@
-"""Facts about the blocks of a PrimFunc: axes, access strides, and what stands in the way.
+"""Static analysis of a PrimFunc's blocks: iterators, access strides, and whether it is schedulable.
 
-Everything here only reads. A *block* is a leaf ``SBlock`` as LegalizeOps makes them: one store (or
-a few, for tuple reductions such as argmax) under a perfect nest with one loop an axis.
+No function here changes its argument. A *block* is a leaf ``SBlock`` as LegalizeOps creates it: one
+store (several for tuple reductions such as argmax) in a perfect loop nest, one loop per iterator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """One block iterator: its variable, its extent, and whether it is reduced over."""
+    """One block iterator.
+
+    Attributes:
+        var: Its variable.
+        extent: Its constant extent.
+        reduce: Whether it is a reduction axis; otherwise it is data-parallel.
+    """
 
     var: tirx.Var
     extent: int
@@ -33,13 +39,13 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """One read or write of a buffer, seen as a flat row-major offset.
+    """One read or write of a buffer, as a flat row-major offset.
 
     Attributes:
-        buffer: The buffer touched.
-        strides: Elements the offset moves when an axis steps by one, axis by axis; None where the
-            step is not a constant (gather, division that does not simplify, ...).
-        offset: The offset itself.
+        buffer: The buffer.
+        strides: Stride in elements for each block axis; None where it is not a constant (gather,
+            division that does not simplify, ...).
+        offset: The flat offset, in elements.
     """
 
     buffer: tirx.Buffer
@@ -49,21 +55,21 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class BlockFacts:
-    """What a rule needs to know about one block.
+    """Analysis result for one block.
 
     Attributes:
         name: The block's name hint.
         axes: Its iterators, outermost loop first.
-        reads: Its loads, without those of the buffers that it writes.
-        write: Its (first) store.
-        conditional: For each axis, whether the condition of an ``if_then_else`` uses it: TVM turns
-            a vectorised loop over such an axis back into a scalar one. (``Select`` is harmless.)
+        reads: Its loads, except loads from buffers that the block itself writes.
+        write: Its first store.
+        conditional: For each axis, whether the condition of an ``if_then_else`` uses it. TVM
+            scalarises a vectorised loop over such an axis. (``Select`` is harmless.)
         calls: Names of the calls in the body (``tirx.exp``, ...).
-        stores: How many stores the body holds (more than one: tuple reduction).
-        size: How many expressions the body holds.
-        math_depth: How deep the functions that :mod:`.vector_math` rewrites are nested.
-        dtype: The widest data type that the body computes with.
-        divides: Whether it divides integers that it has loaded: no CPU has vectors for that.
+        stores: Number of stores in the body; a tuple reduction has more than one.
+        size: Number of expressions in the body.
+        math_depth: Nesting depth of the functions that :mod:`.vector_math` rewrites.
+        dtype: The widest dtype in the body.
+        divides: Whether the body divides loaded integers; no CPU has a vector instruction for it.
     """
 
     name: str
@@ -80,9 +86,10 @@ class BlockFacts:
 
     @property
     def spatial(self) -> list[int]:
-        """Indices of the data-parallel axes, one for each dimension of what is written.
+        """Indices of the data-parallel axes, one for each dimension of the written buffer.
 
-        Block transforms make further ones, of extent 1, from reduction axes of extent 1.
+        Block transforms turn reduction axes of extent 1 into further data-parallel axes; these are
+        left out.
         """
         parallel = [i for i, a in enumerate(self.axes) if not a.reduce]
         return parallel[: len(self.write.buffer.shape)]
@@ -94,27 +101,27 @@ class BlockFacts:
 
     @property
     def work(self) -> int:
-        """Iterations of the block."""
+        """Number of iterations of the block."""
         return math.prod(a.extent for a in self.axes)
 
     @property
     def reduced(self) -> int:
-        """Iterations of the reduction axes: how many elements one result is made of."""
+        """Reduction length: iterations of the reduction axes for one output element."""
         return math.prod(a.extent for a in self.axes if a.reduce)
 
 
 def leaf_blocks(sch: s_tir.Schedule) -> list[SBlockRV]:
-    """The blocks under the root of ``main``, in program order."""
+    """Return the blocks under the root block of ``main``, in program order."""
     return sch.get_child_blocks(sch.get_sblock("root"))
 
 
 def all_facts(sch: s_tir.Schedule) -> list[BlockFacts]:
-    """The facts of every leaf block, in program order."""
+    """Return the facts of every leaf block, in program order."""
     return [block_facts(sch, block) for block in leaf_blocks(sch)]
 
 
 def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
-    """Read the facts of one block off its body."""
+    """Analyse one block."""
     block = sch.get(block_rv)
     axes = tuple(
         Axis(iv.var, int(iv.dom.extent), iv.iter_type == _REDUCE) for iv in block.iter_vars
@@ -181,14 +188,14 @@ def _bits(dtype: str) -> int:
 
 
 def _loads_integers(expr: ir.Expr) -> bool:
-    """Whether ``expr`` is of integer type and depends on memory, unlike an index."""
+    """Return whether ``expr`` is an integer expression with a load (index arithmetic has none)."""
     found: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append), order="post")
     return bool(found) and "int" in str(expr.ty.dtype)
 
 
 def variables(expr: ir.Expr) -> set[tirx.Var]:
-    """The variables that ``expr`` uses."""
+    """Return the free variables of ``expr``."""
     found: set[tirx.Var] = set()
     tvm_ffi.structural_walk(expr, (tirx.Var, found.add), order="post")
     return found
@@ -200,7 +207,7 @@ def _access(
     offset = None
     for index, extent in zip(indices, buffer.shape, strict=True):
         offset = index if offset is None else offset * extent + index
-    if offset is None:  # a 0-d buffer: every axis broadcasts it
+    if offset is None:  # 0-d buffer: every axis broadcasts
         return Access(buffer, (0,) * len(axes), tirx.IntImm("int64", 0))
     offset = analyzer.simplify(offset)
     used = variables(offset)
@@ -215,10 +222,11 @@ def _access(
 
 
 def constant_run(access: Access, axis: Axis) -> int:
-    """Over how many steps of ``axis``, from a multiple of that number on, ``access`` stays put.
+    """Return the longest aligned run of ``axis`` over which ``access`` keeps its address.
 
-    64 for the data of a grouped convolution with 64 outputs a group, along its output channels;
-    1 when it moves at once. A divisor of the extent.
+    Returns:
+        A divisor of the axis's extent: 64 for the input of a grouped convolution with 64 output
+        channels per group, along the output channels; 1 when every step moves the address.
     """
     dtype = str(axis.var.ty.dtype)
     for run in range(axis.extent, 1, -1):
@@ -236,20 +244,23 @@ def constant_run(access: Access, axis: Axis) -> int:
 
 
 def substitute(expr: ir.Expr, values: Mapping[tirx.Var, ir.Expr]) -> ir.Expr:
-    """``expr`` with ``values`` for its variables."""
+    """Return ``expr`` with its variables replaced by ``values``."""
     return tvm_ffi.structural_map(expr, (tirx.Var, lambda v: values.get(v, v)), order="post")
 
 
 def why_not_schedulable(func: tirx.PrimFunc, *, scalars: bool = False) -> str | None:
-    """Why no rule can take ``func``; None when it is a plain sequence of leaf blocks.
+    """Return why ``func`` cannot be scheduled; None when it is a sequence of plain leaf blocks.
 
-    Plain means: static shapes without zeros, and under the root block only perfect loop nests, one
-    loop a block axis, around blocks that store elements (no calls to the outside, no ``while``).
-    A block of one element need not have loops, unless all blocks are like that.
+    A plain function has static non-zero shapes. Its root block holds only perfect loop nests, one
+    loop per block axis, around blocks of element stores (no extern calls, no ``while``). Blocks of
+    one element may lack loops, but at least one block must have a loop.
 
     Args:
         func: A TensorIR function.
-        scalars: Whether all blocks may be of one element, without loops.
+        scalars: Whether to accept a function in which no block has a loop.
+
+    Returns:
+        The reason in one line, or None.
     """
     for param in func.params:
         if not tirx.is_buffer_var(param):

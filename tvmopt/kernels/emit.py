@@ -1,4 +1,4 @@
-"""Emit the kernel that a hint configures, ready to be compiled."""
+"""Emit the kernel that a hint configures: apply the schedule and the lowering passes it needs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NotApplicable(Exception):  # noqa: N818  # an answer, not an error
 
 
 def hint_from_dict(data: dict[str, Any]) -> Hint:
-    """Rebuild a hint of either kind of device from :meth:`Hint.to_dict`, or from its JSON."""
+    """Rebuild a CPU or CUDA hint from the result of :meth:`Hint.to_dict`, or from its JSON."""
     return (CudaHint if "sms" in data["arch"] else CpuHint).from_dict(data)
 
 
@@ -37,14 +37,14 @@ def emit(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | tirx.PrimFunc:
     """Emit the kernel of ``func`` that ``hint`` configures.
 
     Args:
-        func: A TensorIR function, as FuseTIR leaves it. It is not changed.
-        hint: A configuration of the family that it names.
+        func: A TensorIR function after FuseTIR. It is not changed.
+        hint: A configuration; ``hint.template`` names its family.
 
     Returns:
-        A schedule of the module ``{"main": func}``, or a generated function in place of ``func``.
+        A schedule of the module ``{"main": func}``, or a generated PrimFunc that replaces ``func``.
 
     Raises:
-        NotApplicable: When the family does not take the function, or TVM refuses a step.
+        NotApplicable: When the family does not match, or TVM refuses a schedule primitive.
     """
     family = by_name().get(hint.template)
     if family is None:
@@ -61,7 +61,7 @@ def emit(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | tirx.PrimFunc:
 
 
 def emit_kernel(func: tirx.PrimFunc, hint: Hint) -> tirx.PrimFunc:
-    """Emit the kernel of ``func`` that ``hint`` configures, ready to be compiled.
+    """Emit the kernel of ``func`` that ``hint`` configures, as a PrimFunc ready to compile.
 
     Raises:
         NotApplicable: As :func:`emit`.
@@ -72,7 +72,13 @@ def emit_kernel(func: tirx.PrimFunc, hint: Hint) -> tirx.PrimFunc:
 def compilable(
     made: s_tir.Schedule | tirx.PrimFunc, func: tirx.PrimFunc, arch: CpuArch | CudaArch
 ) -> tirx.PrimFunc:
-    """Return what :func:`emit` gave for ``func``, ready to be compiled."""
+    """Return the result of :func:`emit` after the device's passes, with its attributes set.
+
+    Args:
+        made: The schedule or generated function that :func:`emit` returned.
+        func: The function before scheduling; its attributes are kept.
+        arch: The device.
+    """
     if isinstance(arch, CpuArch):
         return finish_cpu(made.mod["main"], func)
     done = finish_cuda(made.mod["main"], func) if isinstance(made, s_tir.Schedule) else made

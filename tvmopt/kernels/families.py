@@ -1,4 +1,4 @@
-"""The kernel families, in the order in which they are asked; the last one takes every workload."""
+"""Registry of kernel families, in matching order; the last family accepts every workload."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _CUDA_MEMORY_BOUND = (
 
 @functools.cache
 def _loaded(paths: Sequence[str]) -> tuple[Family[Any, Any], ...]:
-    """Import the families, which import TVM, and make one object of each."""
+    """Import the families, which import TVM, and instantiate each once."""
     found = []
     for path in paths:
         module, _, name = path.rpartition(".")
@@ -58,12 +58,12 @@ def _loaded(paths: Sequence[str]) -> tuple[Family[Any, Any], ...]:
 
 
 def memory_bound() -> tuple[Family[Any, Any], ...]:
-    """Return the CUDA families of workloads that are bound by memory."""
+    """Return the CUDA families for memory-bound workloads."""
     return _loaded(_CUDA_MEMORY_BOUND)
 
 
 def families_of(arch: CpuArch | CudaArch) -> tuple[Family[Any, Any], ...]:
-    """Return every family of the kind of device that ``arch`` is."""
+    """Return every family for the device kind of ``arch``, CPU or CUDA, in matching order."""
     return _loaded(
         _CPU if isinstance(arch, CpuArch) else (*_CUDA_COMPUTE_BOUND, *_CUDA_MEMORY_BOUND)
     )
@@ -71,6 +71,6 @@ def families_of(arch: CpuArch | CudaArch) -> tuple[Family[Any, Any], ...]:
 
 @functools.cache
 def by_name() -> dict[str, Family[Any, Any]]:
-    """Return every family by its name, the name that hints and tuning records hold."""
+    """Return every family, keyed by the name that hints and tuning records hold."""
     every = _loaded((*_CPU, *_CUDA_COMPUTE_BOUND, *_CUDA_MEMORY_BOUND))
     return {family.name: family for family in every}

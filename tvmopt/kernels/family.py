@@ -1,11 +1,11 @@
-"""The interface of a kernel family, for CPUs and GPUs alike.
+"""Interface of a kernel family, for CPUs and GPUs.
 
-Who calls what, in the order of a tuning run::
+Callers, in the order of a tuning run::
 
-    rank(workload, arch)    for each family: match -> rank -> sort by predicted cycles
-    policy.emit_config(k)   the candidates to measure: share and near say how many of each family
-    emit(func, hint)        for the few candidates that are built, in a worker process
-    first_choice(func)      the first candidate that emits: no measuring
+    rank(workload, arch)     for each family: match -> rank -> sort by predicted cycles
+    policy.emit_config(k)    top-k candidates to measure; share and near bound each family's part
+    emit(func, hint)         only for candidates that are built, in a worker process
+    schedule_function(func)  the top-1 candidate that emits, without measurement
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ ConfigHint = TypeVar("ConfigHint", bound=Hint)
 
 
 class Family(abc.ABC, Generic[Form, ConfigHint]):
-    """One way to compute a kind of workload on one kind of device.
+    """A kernel template with its matcher, configuration space and cost model.
 
     Attributes:
-        name: What hints, tuning records and reports call the family.
-        kind: What it computes, e.g. ``"gemm"``; families of one kind compete.
-        has_cost_model: Whether the predicted cycles of its candidates can be compared with those of
-            other families. Where they cannot, its candidates go in a fixed order.
-        exclusive: Whether no family after it is asked about a workload that it matches.
-        last_resort_follows: Whether the last family's first candidate is ranked behind its own,
-            for the case that none of them can be emitted.
-        share: Most candidates of the family that are tried where another family leads.
-        beside: Candidates that are tried beside the best of families with a cost model, for a
-            family without one.
-        is_reference: Whether its default configuration is what candidates are checked against.
-        budget: Share of a function's candidates that are measured where the family leads, for
-            kernels that take long to build.
+        name: Name of the family in hints, tuning records and reports.
+        kind: Operator class, e.g. ``"gemm"``; families of one kind compete.
+        has_cost_model: Whether its predicted cycles are comparable with other families' cycles.
+            A family without a cost model lists its candidates in a fixed order.
+        exclusive: Whether matching stops here: later families skip a workload that it matches.
+        last_resort_follows: Whether the last family's top-1 candidate is ranked behind its own, in
+            case none of them can be emitted.
+        share: Maximum number of its candidates to measure when another family is ranked first.
+        beside: For a family without a cost model: number of its candidates to measure beside the
+            best candidates of families with one.
+        is_reference: Whether its default configuration is the reference for correctness checks.
+        budget: Fraction of a function's candidates to measure when the family is ranked first;
+            below 1 for kernels that take long to build.
     """
 
     name: str
@@ -56,58 +56,62 @@ class Family(abc.ABC, Generic[Form, ConfigHint]):
 
     @abc.abstractmethod
     def match(self, workload: Workload, arch: Any) -> Form | Refusal:
-        """Return the workload in the form that the family computes, or why it does not match."""
+        """Match ``workload``.
+
+        Returns:
+            The family's normalised form of the workload, or the reason why it does not match.
+        """
 
     @abc.abstractmethod
     def rank(self, form: Form, arch: Any) -> Sequence[Ranked[ConfigHint]]:
-        """Return every sensible configuration with its predicted cycles, in any order."""
+        """Return the configuration space with predicted cycles, in any order."""
 
     @abc.abstractmethod
     def emit(self, func: tirx.PrimFunc, hint: ConfigHint) -> s_tir.Schedule | tirx.PrimFunc | None:
         """Emit the kernel of ``func`` that ``hint`` configures.
 
         Returns:
-            A fresh schedule of the module ``{"main": func}`` whose trace replays; or a function in
-            place of ``func``, where the kernel is generated; or None where the function or the hint
-            does not fit.
+            A fresh schedule of the module ``{"main": func}`` with a replayable trace; or a PrimFunc
+            that replaces ``func`` if the kernel is generated; None if function or hint do not fit.
 
         Raises:
-            tvm.s_tir.ScheduleError: When a schedule primitive refuses.
+            tvm.s_tir.ScheduleError: When a schedule primitive fails.
         """
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
-        """Return whether to ask the family at all, given what earlier families found."""
+        """Return whether to match this family at all, given the matches of earlier families."""
         return True
 
     def weight(self, form: Form, arch: Any, found: Sequence[Found]) -> float:
-        """Return by what to multiply predicted cycles before other families' are compared."""
+        """Return the factor on predicted cycles that makes them comparable across families."""
         return 1.0
 
     def near(self, form: Form) -> float:
-        """Return how many times the best's cycles a candidate may be predicted, to be tried."""
+        """Return the maximum of predicted cycles over the top-1's for a candidate to be tried."""
         return 1.5
 
     def leads(self, workload: Workload) -> bool:
-        """Return whether the first candidate goes before all others, for a family without model."""
+        """Return whether its first candidate is ranked top-1; for a family without cost model."""
         return False
 
     def signature(self, form: Form) -> str:
-        """Return text that is equal for workloads that differ in their epilogue alone."""
+        """Return a key that is equal for workloads that differ only in their epilogue."""
         return ""
 
     def build_effort(self, hint: ConfigHint) -> float:
-        """Return the time to build the kernel, relative to that of other kernels."""
+        """Return the relative build time of the kernel; 1.0 is a usual kernel."""
         return 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a family makes of a workload.
+    """A successful match of a family, with its candidates.
 
     Attributes:
         family: The family.
-        form: The workload in its form.
-        ranked: Its candidates, those that can run, weighted, the first choice first.
+        form: Its normalised form of the workload.
+        ranked: Its candidates of finite predicted cycles, with the family's weight applied, in the
+            order in which the family lists them.
     """
 
     family: Family[Any, Any]

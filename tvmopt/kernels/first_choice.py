@@ -1,4 +1,4 @@
-"""Schedule functions by the first choice of the ranking: no device needed, nothing measured."""
+"""Schedule functions with the cost model's top-1 candidate; needs no device and no measurement."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, compilable, emit
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import policy_of
 
-# Configurations of one family that may refuse before the others of it are left out.
+# Failed configurations of one family after which the family's remaining ones are skipped.
 _MOST_REFUSALS = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Scheduled:
-    """A function after scheduling.
+    """Result of scheduling one function.
 
     Attributes:
-        func: The function, scheduled or as it was; its attributes are kept.
-        rule: Name of the family that served, or ``"unscheduled: <reason>"``.
-        schedule: The schedule, with its trace; None when no family served, or its kernel is
+        func: The scheduled function, or the input function; attributes are kept.
+        rule: Name of the family, or ``"unscheduled: <reason>"``.
+        schedule: The schedule with its trace; None when no family matched or the kernel is
             generated.
-        hint: The configuration; None when no family served.
+        hint: The configuration; None when no family matched.
     """
 
     func: tirx.PrimFunc
@@ -39,14 +39,14 @@ class Scheduled:
 
 
 def schedule_function(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Scheduled:
-    """Schedule one function with the most promising configuration that can be emitted.
+    """Schedule one function with the highest-ranked configuration that can be emitted.
 
     Args:
-        func: A TensorIR function, as FuseTIR leaves it. It is not changed.
-        arch: The device to schedule for.
+        func: A TensorIR function after FuseTIR. It is not changed.
+        arch: The target device.
 
     Returns:
-        The function, ready to be compiled. A function that no family takes comes back as it was,
+        The function, ready to be compiled. A function that no family matches is returned unchanged,
         with the reason.
     """
     reasons: dict[str, str] = {}
@@ -59,7 +59,7 @@ def schedule_function(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Schedule
 def _emitted(
     func: tirx.PrimFunc, arch: CpuArch | CudaArch, reasons: dict[str, str]
 ) -> Iterator[Scheduled]:
-    """Yield what can be emitted, the most promising first; reasons of refusals by family."""
+    """Yield emitted candidates in ranked order; collect refusals in ``reasons``, by family."""
     refusals: collections.Counter[str] = collections.Counter()
     for ranked in policy_of(func, arch).ranked:
         hint = ranked.hint
@@ -80,13 +80,13 @@ def schedule_module(mod: IRModule, arch: CpuArch | CudaArch) -> tuple[IRModule, 
 
     Args:
         mod: A module after LegalizeOps, FuseOps and FuseTIR. It is not changed.
-        arch: The device to schedule for.
+        arch: The target device.
 
     Returns:
-        The new module, and for each function looked at the name of its family or, beginning with
-        ``"unscheduled: "``, why none takes it. On a CPU such a function stays as it is, on a GPU it
-        gets TVM's default schedule. Relax functions and functions already marked
-        ``tirx.is_scheduled`` are passed through and not listed.
+        The new module, and a map from each visited function to its family's name or to
+        ``"unscheduled: <reason>"``. On a CPU an unscheduled function stays unchanged; on a GPU it
+        gets TVM's default schedule. Relax functions and functions with the attribute
+        ``tirx.is_scheduled`` pass through and are not listed.
     """
     updates: dict[GlobalVar, tirx.PrimFunc] = {}
     served: dict[str, str] = {}
@@ -96,7 +96,7 @@ def schedule_module(mod: IRModule, arch: CpuArch | CudaArch) -> tuple[IRModule, 
             continue
         try:
             result = schedule_function(func, arch)
-        except Exception as error:  # a fault of ours in one function must not cost the network
+        except Exception as error:  # a bug in one kernel must not fail the whole network
             if isinstance(arch, CpuArch):
                 raise
             result = Scheduled(func, f"unscheduled: {type(error).__name__}: {last_line(error)}")
@@ -105,7 +105,7 @@ def schedule_module(mod: IRModule, arch: CpuArch | CudaArch) -> tuple[IRModule, 
             left[var] = func
         elif isinstance(arch, CpuArch):
             updates[var] = result.func
-        else:  # a kernel's name on the device
+        else:  # the kernel's symbol on the device
             updates[var] = result.func.with_attr("global_symbol", var.name_hint)
     out = mod.clone()
     out.update(IRModule(updates))

@@ -1,4 +1,4 @@
-"""What a whole network is expected to cost: the policy's first choices, summed over all calls."""
+"""Cost model of a whole network: top-1 predicted cycles, summed over all kernel calls."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 
 
 def modelled_cycles(lowered: tvm.IRModule, arch: CpuArch) -> float:
-    """Cycles of one inference.
+    """Return the predicted cycles of one inference.
 
     Args:
-        lowered: A module of calls of fused functions, as ``lower`` gives it.
+        lowered: A Relax module with ``call_tir`` of fused PrimFuncs, as ``lower`` returns it.
         arch: The CPU.
     """
     calls: collections.Counter[str] = collections.Counter()

@@ -1,4 +1,4 @@
-"""Hint: one configuration of a kernel family for one device, serialisable."""
+"""Hint: a serialisable configuration of one kernel family for one device."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NOT_SHOWN = ("template", "arch")
 
 @dataclasses.dataclass(frozen=True)
 class Hint(abc.ABC):
-    """A configuration, complete enough to emit the kernel of a function from it alone.
+    """A configuration that suffices, together with the function, to emit the kernel.
 
     Attributes:
         template: Name of the kernel family.
-        arch: The device that the numbers were chosen for.
+        arch: The device that the parameters were chosen for.
     """
 
     arch_type: ClassVar[type]
@@ -28,32 +28,32 @@ class Hint(abc.ABC):
     @property
     @abc.abstractmethod
     def group(self) -> tuple[object, ...]:
-        """What configurations have in common for which the cost model errs alike."""
+        """Grouping key: the cost model has a similar error on all configurations of a group."""
 
     @property
     @abc.abstractmethod
     def features(self) -> list[float]:
-        """The configuration in numbers, for the learned ranker."""
+        """Feature vector of the configuration for the learned ranker."""
 
     @property
     def config_id(self) -> str:
-        """Twelve hexadecimal digits that name this configuration."""
+        """Identifier of this configuration: the first 12 hex digits of its SHA-256."""
         text = json.dumps(self.to_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able form; :meth:`from_dict` reverses it."""
+        """Return a JSON-serialisable dict; :meth:`from_dict` is the inverse."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild a hint from :meth:`to_dict`, or from its JSON."""
+        """Rebuild a hint from the result of :meth:`to_dict`, or from its JSON."""
         values = {key: _tupled(value) for key, value in data.items()}
         arch = {key: _tupled(value) for key, value in values["arch"].items()}
         return cls(**(values | {"arch": cls.arch_type(**arch)}))
 
     def shown(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, without template and device."""
+        """Return the fields that differ from their defaults, except template and device."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -65,5 +65,5 @@ class Hint(abc.ABC):
 
 
 def _tupled(value: Any) -> Any:
-    """Tuples for the lists that JSON makes of them, at any depth."""
+    """Convert lists, which JSON turns tuples into, back to tuples at any depth."""
     return tuple(map(_tupled, value)) if isinstance(value, list | tuple) else value

@@ -1,6 +1,6 @@
-"""Policies: a function and a device -> the configurations that are worth measuring.
+"""Policies: choose the configurations of a function to measure on a device.
 
-The names ``DefaultPolicy``, ``TensorCorePolicy`` and ``emit_config`` are those of the fast dlight
+The names ``DefaultPolicy``, ``TensorCorePolicy`` and ``emit_config`` come from the fast dlight
 proposal for CUDA (TVM community forum, 2024).
 """
 
@@ -27,12 +27,12 @@ class Policy:
     """Ranks the configurations of one function.
 
     Args:
-        func: A TensorIR function, as FuseTIR leaves it.
-        arch: The device to schedule for.
-        families: The families to ask; all of the device by default.
+        func: A TensorIR function after FuseTIR.
+        arch: The target device.
+        families: The families to match; all families of the device by default.
 
     Attributes:
-        reason: Why no family takes the function; None when one does.
+        reason: Why no family matches the function; None when one does.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class Policy:
 
     @functools.cached_property
     def ranking(self) -> Ranking:
-        """The candidates, and what each family makes of the function."""
+        """Candidates, matches and refusals of all families."""
         return rank(self._workload, self.arch, self._families, weighted=self._compares)
 
     @property
     def ranked(self) -> list[Ranked[Any]]:
-        """Every configuration with its predicted cycles, the most promising first."""
+        """All configurations with predicted cycles, in ranked order."""
         return list(self.ranking.candidates)
 
     @property
     def reason(self) -> str | None:
-        """Why no family takes the function; None when one does."""
+        """Why no family matches the function; None when one does."""
         if self.ranking.candidates:
             return None
         workload, on_cpu = self._workload, isinstance(self.arch, CpuArch)
@@ -71,24 +71,27 @@ class Policy:
 
     @property
     def cycles(self) -> float:
-        """Predicted cycles of the first choice; without one, those of reading all arguments."""
+        """Predicted cycles of the top-1 candidate; without one, cycles to stream all arguments."""
         if self.ranking.candidates:
             return self.ranking.candidates[0].cycles
         return stream_cycles(self._workload, self.arch) if isinstance(self.arch, CpuArch) else 0.0
 
     @property
     def signature(self) -> str:
-        """Text that is equal for functions that differ in their epilogue alone; may be empty."""
+        """Key that is equal for functions that differ only in their epilogue; may be empty."""
         found = self.ranking.found
         return next((text for f in found if (text := f.family.signature(f.form))), "")
 
     def emit_config(self, topk: int) -> list[Any]:
-        """Return ``topk`` configurations to measure; none when no family takes the function.
+        """Return the top-k configurations to measure; an empty list when no family matches.
 
-        The first is the most promising, which a build without measuring uses. Then come the best of
-        groups near it (:func:`tvmopt.kernels.ranked.spread`). A share goes to the families whose
-        first candidates are predicted near the best: cost models of different families err
-        differently.
+        The first one is the top-1, which a build without measurement uses. Next come the best of
+        each group near the top-1 (:func:`tvmopt.kernels.ranked.spread`). A share goes to other
+        families whose candidates are predicted near the top-1, because the cost models of different
+        families have different errors.
+
+        Args:
+            topk: Maximum number of configurations.
         """
         ranked = self.ranked
         shares = self._shares(topk) if self._compares else {}
@@ -106,7 +109,7 @@ class Policy:
         return [r for r in ranked if r.cycles <= near[r.hint.template] * ranked[0].cycles]
 
     def _shares(self, topk: int) -> dict[str, int]:
-        """By family near the best's, how many of its candidates are tried."""
+        """Return, for each family predicted near the top-1, how many of its candidates to try."""
         most = {f.family.name: f.family.share for f in self.ranking.found}
         if not any(most.values()):
             return {}
@@ -121,11 +124,14 @@ def policy_of(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Policy:
 
 
 def DefaultPolicy(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Policy:  # noqa: N802
-    """Return the policy without tensor cores; on a CPU that over every family.
+    """Return the policy over the memory-bound families; on a CPU, the policy over all families.
 
     Args:
-        func: A TensorIR function, as FuseTIR leaves it.
-        arch: What to schedule for.
+        func: A TensorIR function after FuseTIR.
+        arch: The target device.
+
+    Returns:
+        The policy.
     """
     return Policy(func, arch, () if isinstance(arch, CpuArch) else memory_bound())
 

@@ -11,19 +11,19 @@ from tvmopt.kernels.family import Family, Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
-# Candidates with a cost model that go before those without, and candidates of each further family
-# without a cost model where none has one.
+# Candidates of modelled families ranked before unmodelled ones; and, where no family has a cost
+# model, candidates of each unmodelled family after the first.
 _MODELLED_FIRST, _EACH_FURTHER = 8, 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-    """The candidates of one workload.
+    """Ranking of the candidates of one workload.
 
     Attributes:
-        candidates: The most promising first.
-        found: What each family that matches makes of the workload.
-        refusals: By family, why it does not match.
+        candidates: All candidates in ranked order, top-1 first.
+        found: The match of each family that accepts the workload.
+        refusals: For each other family, why it does not match.
     """
 
     candidates: tuple[Ranked[Any], ...]
@@ -39,9 +39,12 @@ def rank(
     Args:
         workload: The function.
         arch: The device.
-        families: In the order in which they are asked; the last one takes every workload.
-        weighted: Whether families weight their cycles, so that they can be compared with those of
-            all other families of the device.
+        families: In matching order; the last one accepts every workload.
+        weighted: Whether to apply each family's weight, which makes predicted cycles comparable
+            across all families of the device.
+
+    Returns:
+        The ranking, with the matches and refusals.
     """
     found: list[Found] = []
     refusals: dict[str, Refusal] = {}

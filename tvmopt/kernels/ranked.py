@@ -1,4 +1,4 @@
-"""What a space gives: a hint, and what the model expects of it."""
+"""Ranked: a configuration with its predicted cycles; top-k selection spread over groups."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tvmopt.kernels.hint import Hint
 _Hint = TypeVar("_Hint", bound=Hint)
 #: Length of every feature vector.
 FEATURES = 20
-# What a family's best may be modelled to cost more than the best of all, to be tried early.
+# A group's best joins the top-k early if its predicted cycles are within this ratio of the top-1.
 _NEAR = 1.3
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranked(Generic[_Hint]):
-    """A hint, and what the model expects of it.
+    """A configuration with its predicted cycles.
 
     Attributes:
         hint: The configuration.
-        cycles: Cycles of the busiest core, as modelled.
-        facts: What the model knew; the re-ranker learns from it where the model errs.
+        cycles: Predicted cycles of the busiest core.
+        facts: Intermediate values of the cost model; features of the learned re-ranker.
     """
 
     hint: _Hint
@@ -32,20 +32,20 @@ class Ranked(Generic[_Hint]):
 
     @property
     def features(self) -> list[float]:
-        """``FEATURES`` numbers: of the configuration, and the parts of its modelled cost."""
+        """Feature vector of length ``FEATURES``: configuration, then log2 of the cost's parts."""
         facts = [math.log2(max(f, 1e-6)) for f in self.facts]
         return (self.hint.features + facts + [0.0] * FEATURES)[:FEATURES]
 
 
 def spread(ranked: Sequence[Ranked[_Hint]], count: int) -> list[Ranked[_Hint]]:
-    """``count`` configurations to measure first: the best, and the best of families near it.
+    """Return the ``count`` configurations to measure first: the best of each group near the top-1.
 
-    A model's ties are among neighbours, and where it errs it errs on all of a family. One of each
-    tells more than many of the first.
+    The cost model ties neighbouring configurations, and its error is shared by a whole group
+    (:attr:`Hint.group`). One configuration per group is more informative than many of one group.
 
     Args:
-        ranked: The configurations, the best first.
-        count: How many.
+        ranked: The configurations in ranked order.
+        count: Number of configurations.
     """
     seen: set[tuple[object, ...]] = set()
     first: list[Ranked[_Hint]] = []

@@ -1,4 +1,4 @@
-"""The attribute of functions that have a schedule."""
+"""The attribute that marks a scheduled PrimFunc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SCHEDULED_ATTR = "tirx.is_scheduled"
 
 
 def marked(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return ``scheduled`` marked as such, with the attributes of ``func``."""
+    """Return ``scheduled`` with ``SCHEDULED_ATTR`` set and the attributes of ``func`` copied."""
     for key, value in (func.attrs or {}).items():
         scheduled = scheduled.with_attr(key, value)
     return scheduled.with_attr(SCHEDULED_ATTR, True)

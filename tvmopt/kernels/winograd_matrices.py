@@ -1,4 +1,4 @@
-"""Transform matrices of Winograd's minimal filtering, F(2 x 2, 3 x 3) and F(4 x 4, 3 x 3).
+"""Winograd transform matrices for F(2 x 2, 3 x 3) and F(4 x 4, 3 x 3).
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016),
 arXiv:1509.09308.
@@ -11,12 +11,12 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Matrices:
-    """Of one tile size m: ``Y = at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T``.
+    """Transforms for output tile size m: ``Y = at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T``.
 
     Attributes:
-        bt: (m + 2, m + 2), transforms the data.
-        g: (m + 2, 3), transforms the weight.
-        at: (m, m + 2), transforms the products back.
+        bt: Input transform, (m + 2, m + 2).
+        g: Filter transform, (m + 2, 3).
+        at: Output transform, (m, m + 2).
     """
 
     bt: tuple[tuple[float, ...], ...]
@@ -24,7 +24,7 @@ class Matrices:
     at: tuple[tuple[float, ...], ...]
 
 
-#: By tile size. The points are 0, 1, -1 and infinity; 2 and -2 as well for m = 4.
+#: By output tile size m. Interpolation points 0, 1, -1 and infinity; for m = 4 also 2 and -2.
 MATRICES = {
     2: Matrices(
         bt=((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),

@@ -1,4 +1,4 @@
-"""Workload: a fused TensorIR function, and what families ask of it, each analysis done once."""
+"""Workload: a fused TensorIR function with cached analyses that the kernel families share."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """A family does not take a workload.
+    """A family does not match a workload.
 
     Attributes:
-        reason: Why, in one line.
+        reason: The reason, in one line.
     """
 
     reason: str
 
 
 class Workload:
-    """A TensorIR function, as FuseTIR leaves it.
+    """A TensorIR function after FuseTIR, with cached analyses.
 
     Args:
         func: The function. It is not changed.
@@ -46,7 +46,7 @@ class Workload:
         self._results: dict[Callable[[tirx.PrimFunc], Any], Any] = {}
 
     def analysed(self, analysis: Callable[[tirx.PrimFunc], _T]) -> _T | None:
-        """Return what ``analysis`` gives for the function; None where TVM refuses a step of it."""
+        """Return the cached result of ``analysis``; None where a schedule primitive fails in it."""
         if analysis not in self._results:
             try:
                 self._results[analysis] = analysis(self.func)
@@ -57,25 +57,25 @@ class Workload:
 
     @functools.cached_property
     def refusal(self) -> Refusal | None:
-        """Why no schedule can take the function; None where one can."""
+        """Why the function cannot be scheduled on a CPU; None when it can."""
         reason = why_not_schedulable(self.func)
         return None if reason is None else Refusal(reason)
 
     @functools.cached_property
     def refusal_of_kernel(self) -> Refusal | None:
-        """The same for a GPU kernel, which may also compute scalars."""
+        """Why the function cannot be scheduled on a GPU, where scalars are allowed; or None."""
         reason = why_not_schedulable(self.func, scalars=True)
         return None if reason is None else Refusal(reason)
 
     @functools.cached_property
     def reduces(self) -> bool:
-        """Whether a block of the function is a reduction."""
+        """Whether any block of the function is a reduction."""
         sch = s_tir.Schedule(IRModule({"main": self.func}))
         return any(block_facts(sch, block).reduction for block in leaf_blocks(sch))
 
     @functools.cached_property
     def argument_bytes(self) -> int:
-        """Bytes of all arguments of static shape."""
+        """Total bytes of all arguments with static shapes."""
         return sum(
             math.prod(int(e) for e in p.shape) * p.dtype.itemsize
             for p in self.func.params
@@ -85,11 +85,11 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True)
 class Inlined:
-    """A function with everything inlined that can be.
+    """A function after inlining of its injective blocks.
 
     Attributes:
         sch: The schedule.
-        blocks: Facts of its blocks, in program order.
+        blocks: Facts of its remaining blocks, in program order.
     """
 
     sch: s_tir.Schedule
@@ -97,5 +97,5 @@ class Inlined:
 
     @classmethod
     def of(cls, sch: s_tir.Schedule) -> Inlined:
-        """The facts of ``sch``."""
+        """Analyse the blocks of ``sch``."""
         return cls(sch, tuple(all_facts(sch)))

@@ -1,1 +1,1 @@
-"""CPU kernels: one folder a family; `common` and `passes` are shared by families."""
+"""CPU kernels: one folder per family; families share `common`, `intrinsics` and `passes`."""

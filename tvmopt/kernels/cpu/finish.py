@@ -1,4 +1,4 @@
-"""TensorIR passes that every scheduled CPU function needs before it is compiled."""
+"""TensorIR passes that run on every scheduled CPU function before compilation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from tvmopt.kernels.scheduled import marked
 
 
 def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Add prefetches, vector math, and the functions that tensor intrinsics call.
+    """Run the CPU passes: prefetch, bfloat16, requantize, vector math, intrinsic functions.
 
     Args:
-        scheduled: ``func`` under a schedule.
-        func: The function before, whose attributes are kept.
+        scheduled: ``func`` after scheduling.
+        func: The function before scheduling; its attributes are kept.
+
+    Returns:
+        The function, marked as scheduled and ready to compile.
     """
     result = round_natively(insert_prefetches(scheduled))
     result = keep_bfloat16_bits(result)

@@ -9,41 +9,41 @@ from typing import ClassVar
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.hint import Hint
 
-# Longest vectorised loop, in registers. LLVM cuts it into registers; longer ones only spill.
+# Longest vectorised loop, in vector registers. LLVM splits it into registers; longer loops spill.
 MAX_VECTOR_REGISTERS = 4
-# A hint's ``stage`` for producers that are computed where they are read.
+# Value of ``CpuHint.stage`` that inlines the producers (compute_inline).
 INLINED = -1
-# Parallel tasks a core, at least: the pool hands every thread one contiguous share of the tasks,
-# so a remainder of one task must be small next to a share.
+# Minimum parallel tasks per core: TVM's thread pool gives each thread one contiguous range of
+# tasks, so a remainder of one task must be small relative to a range.
 TASKS_PER_CORE = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class CpuHint(Hint):
-    """What a template is told. A field that a template has no use for keeps its default.
+    """Configuration of a CPU kernel. A field that the template does not use keeps its default.
 
     Attributes:
-        template: Name of the template.
-        arch: The CPU that the numbers were chosen for.
-        block: Elements of each data-parallel axis of the anchor in one register tile, the axes as
-            the template normalises them.
-        task: Elements of each of these axes that are computed together, so that what they share
-            stays in L2; 0 for all of them, empty where no axis is divided so.
-        rstep: Elements of the innermost reduction axis summed up before the next tile; 0 is all.
-        accumulate: How many of the innermost loops over the tiles run within each such step, their
-            unfinished sums in memory; then what a step reads of the weight stays in L1.
-        order: Loops over the tiles, outermost first, as indices into ``block``; after these, in the
-            order of the axes, come the loops over the parts that ``task`` divides an axis into.
-        parallel: How many of these loops are shared out over the cores; 0 is none.
-        stage: How many of these loops surround the producers (padding); 0: a stage of their own;
-            ``INLINED``: none, each element is computed where it is read.
-        pack: How the vectorised operand is laid out: ``"none"`` reads it in place, ``"call"``
-            copies it at every call, ``"constant"`` once, when the model is built.
-        intrin: Name of the tensor intrinsic that multiplies; empty for plain vectors.
-        prefetch: Bytes that a step of the reduction fetches ahead of what it reads of the weight; 0
-            is none. Left out where the CPU is not x86.
-        tasks: Parallel tasks a core of the stages around the anchor; 0 keeps them serial.
-        vectors: Longest vector of these stages, in registers.
+        template: Name of the kernel family.
+        arch: The CPU that the parameters were chosen for.
+        block: Register tile: elements of each data-parallel axis of the anchor, the axes as the
+            template normalises them.
+        task: Cache block for L2: elements of each of these axes that are computed together; 0 for
+            the full extent of an axis, empty without cache blocking.
+        rstep: K block: elements of the innermost reduction axis per block; 0 is the full extent.
+        accumulate: Number of innermost tile loops inside the K-block loop. Their partial sums stay
+            in memory, and the weight's K block stays in L1.
+        order: Order of the tile loops, outermost first. Indices below ``len(block)`` are the tile
+            loops of the axes; the cache-block loops of ``task`` follow, in the order of the axes.
+        parallel: Number of outermost loops that run in parallel; 0 is none.
+        stage: compute_at depth of the producers (padding): number of loops around them; 0: a loop
+            nest of their own at the root; ``INLINED``: compute_inline.
+        pack: Layout of the vectorised operand: ``"none"`` reads it in place, ``"call"`` packs it at
+            every call, ``"constant"`` prepacks it when the model is built.
+        intrin: Name of the tensor intrinsic for the contraction; empty for vector multiply-adds.
+        prefetch: Prefetch distance of the weight in the reduction loop, in bytes; 0 is none. Only
+            x86 uses it.
+        tasks: Parallel tasks per core for the stages around the anchor; 0 keeps them serial.
+        vectors: Longest vector in these stages, in registers.
     """
 
     arch_type: ClassVar[type] = CpuArch
@@ -64,14 +64,14 @@ class CpuHint(Hint):
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Vector width, loop order and K blocking."""
+        """Grouping key: vector width, loop order and K blocking."""
         width = self.block[-1:], self.task[-1:]
         inlined = self.stage == INLINED
         return self.template, *width, self.order, self.rstep > 0, self.accumulate, inlined
 
     @property
     def features(self) -> list[float]:
-        """The configuration in numbers, for the learned ranker."""
+        """Feature vector of the configuration for the learned ranker."""
         order = list(self.order)
         last = len(order) - 1
         column = order.index(last) / max(1, last) if last in order else 0.0

@@ -1,4 +1,4 @@
-"""The plain schedule of a CPU function, which candidates are checked against."""
+"""Reference schedule of a CPU function, for correctness checks of the candidates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvmopt.kernels.families import families_of
 
 
 def reference(func: tirx.PrimFunc, arch: CpuArch) -> tirx.PrimFunc:
-    """Return ``func`` under the first family that serves as reference and takes it."""
+    """Return ``func`` with the default schedule of the first reference family that matches it."""
     for family in families_of(arch):
         if family.is_reference:
             try:

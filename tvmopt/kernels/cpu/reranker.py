@@ -1,8 +1,8 @@
-"""Corrects the modelled ranking from what was measured, task after task.
+"""Learned re-ranker: correct the cost model with measured latencies, task after task.
 
-The model's errors are systematic: it takes a cache for faster than it is, a branch for cheaper.
-Trees learn the ratio of measured to modelled time, within each task, from the facts of a
-configuration; the next choice multiplies the model by what they predict.
+The cost model's errors are systematic: it overrates the bandwidth of a cache, it underrates the
+cost of a branch. Extremely randomised trees learn the log ratio of measured latency to predicted
+cycles within each task. The re-ranker multiplies predicted cycles by the learned ratio.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tvmopt.kernels.ranked import FEATURES, Ranked
 
 FILE = "reranker.npz"
 _TREES, _LEAF = 40, 3
-# Samples below which nothing is corrected.
+# Minimum number of samples; below it the cost model's order stays.
 _LEAST = 8
-# Older samples than the latest so many are forgotten: growing trees must stay fast.
+# Number of latest samples kept, because the trees are trained again after every task.
 _MOST = 4000
-# Of logarithms of seconds; what lies beyond is rounding.
+# Decimals kept of the log ratio; further decimals are rounding error.
 _DECIMALS = 9
 
 
 class Reranker:
-    """Learns the ratio of measured to modelled time.
+    """Predicts the ratio of measured latency to predicted cycles.
 
     Args:
-        seed: Seed of the trees.
+        seed: Random seed of the trees.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -46,14 +46,14 @@ class Reranker:
         """Add the measured configurations of one task.
 
         Args:
-            ranked: What was measured.
-            latency_us: Latency of each, in microseconds.
+            ranked: The measured configurations.
+            latency_us: Latency of each in microseconds.
         """
         if len(ranked) < 3:
             return
         ratio = np.log(latency_us) - np.log([r.cycles for r in ranked])
-        # A task's own scale is of no interest: every configuration of it has it. Not even in how
-        # logarithms round, or trees would split ties otherwise.
+        # Subtract the task's scale, which all its configurations share. Round, because rounding
+        # errors that depend on the scale would break ties in the trees.
         residuals = np.round(ratio - np.median(ratio), _DECIMALS)
         self._residuals = np.concatenate([self._residuals, residuals])[-_MOST:]
         rows = np.array([r.features for r in ranked], np.float32)
@@ -61,7 +61,7 @@ class Reranker:
         self._trees = None
 
     def order(self, ranked: Sequence[Ranked[Any]]) -> list[Ranked[Any]]:
-        """``ranked`` by corrected time; in the model's order while too little is known."""
+        """Return ``ranked`` sorted by corrected cycles; unchanged while samples are too few."""
         if len(self) < _LEAST or len(ranked) < 2:
             return list(ranked)
         if self._trees is None:
@@ -79,16 +79,16 @@ class Reranker:
         return [ranked[i] for i in np.argsort(corrected, kind="stable")]
 
     def save(self, directory: Path) -> None:
-        """Write the samples beside a tuning database; trees are grown again from them."""
+        """Write the training samples beside a tuning database; the trees are not stored."""
         partial = directory / f"partial-{FILE}"
         np.savez_compressed(partial, features=self._features, residuals=self._residuals)
-        partial.replace(directory / FILE)  # a kill leaves the old file or the new one
+        partial.replace(directory / FILE)  # atomic: a kill leaves the old file or the new one
 
     def load(self, directory: Path) -> None:
-        """Add the samples that :meth:`save` wrote, when there are any.
+        """Add the samples that :meth:`save` wrote to ``directory``, if any.
 
         Raises:
-            TuneError: When the file is something else.
+            TuneError: When the file cannot be read as samples.
         """
         path = directory / FILE
         if not path.exists():
@@ -102,7 +102,7 @@ class Reranker:
                 "delete it to start without"
             ) from error
         if features.ndim != 2 or features.shape != (len(residuals), FEATURES):
-            return  # written with other features; of no use here
+            return  # written with a different feature vector: unusable
         self._features = np.vstack([features.astype(np.float32), self._features])[-_MOST:]
         self._residuals = np.concatenate([residuals, self._residuals])[-_MOST:]
         self._trees = None

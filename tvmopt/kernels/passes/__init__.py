@@ -1,1 +1,1 @@
-"""TensorIR passes that kernels of every device need."""
+"""TensorIR passes for kernels of every device."""

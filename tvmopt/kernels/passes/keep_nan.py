@@ -1,7 +1,7 @@
-"""NaN-keeping maximum and minimum: ``max(x, 0)`` of NaN is NaN, as in ONNX.
+"""NaN-propagating maximum and minimum: ``max(x, 0)`` of NaN is NaN, as in ONNX.
 
-TVM lowers ``Max(a, b)`` to ``a > b ? a : b``, which gives ``b`` for NaN, so that Relu and Clip
-answer their bound. The pass runs on lowered functions, after TVM's simplifier, and rewrites each
+TVM lowers ``Max(a, b)`` to ``a > b ? a : b``, which returns ``b`` for NaN, so Relu and Clip return
+their bound. This pass runs on lowered functions, after TVM's simplifier. It rewrites each
 floating-point Max (and Min, with ``>`` for ``<``)::
 
     before                   after                              after, AArch64
@@ -10,16 +10,16 @@ floating-point Max (and Min, with ``>`` for ``<``)::
                                     Select(x < y, y, x))
     m[i] = Max(x, m[i])      m[i] = Select(m[i] > x, m[i], x)   m[i] = llvm.maximum(x, m[i])
 
-The first line is one ``vmaxps`` on x86, which returns its second operand when unordered, and one
-``fmax`` on AArch64. The third line, a reduction, gives NaN where all elements are NaN: to keep
-every NaN takes three instructions on x86, and ONNX Runtime does not do it in MaxPool and ReduceMax
-either. Where the elements come from a padded copy, it is done: padding after a NaN would take its
-place (see :mod:`tvmopt.kernels.passes.skip_padding`). An expression that is cast to an integer
-stays as it is, because the cast of NaN is undefined.
+The first line is one ``vmaxps`` on x86, which returns its second operand if unordered, and one
+``fmax`` on AArch64. The third line, a reduction, returns NaN only if all elements are NaN: full
+propagation takes three instructions on x86, and ONNX Runtime's MaxPool and ReduceMax do not do it
+either. A reduction over a padded buffer does propagate every NaN, because padding after a NaN would
+replace it (see :mod:`tvmopt.kernels.passes.skip_padding`). An expression that is cast to an integer
+stays unchanged, because the cast of NaN is undefined.
 
-On a GPU, 16-bit floats stay, too: TVM writes the functions that they call into each source,
-and :func:`keep_nan_in_source` replaces them by ``__hmax_nan`` and ``__hmin_nan``. Vectors of more
-than four float32 stay as they are, because CUDA has no vectors of so many conditions.
+On a GPU, 16-bit floats stay unchanged, too: TVM emits their max and min as functions in each CUDA
+source, and :func:`keep_nan_in_source` replaces these by ``__hmax_nan`` and ``__hmin_nan``. Vectors
+of more than four float32 stay unchanged, because CUDA has no boolean vectors of that length.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from tvmopt.kernels.passes.skip_padding import (
 )
 
 _LLVM = {tirx.Max: "llvm.maximum", tirx.Min: "llvm.minimum"}
-_CONDITIONS = 4  # in a vector of CUDA, at most
-# How TVM defines max and min of 16-bit floats in each CUDA source.
+_CONDITIONS = 4  # maximum lanes of a boolean vector in CUDA
+# TVM's definition of max and min of 16-bit floats in each CUDA source.
 _NARROW = re.compile(r"return __h([gl])t\((?:__half\(a\), __half\(b\)|a, b)\) \? a : b;")
 
 
 def keep_nan_in_source(source: str) -> str:
-    """CUDA source whose ``max`` and ``min`` of 16-bit floats give NaN for NaN."""
+    """Return CUDA ``source`` with NaN-propagating ``max`` and ``min`` of 16-bit floats."""
 
     def on_definition(found: re.Match[str]) -> str:
         return f"return __h{'max' if found.group(1) == 'g' else 'min'}_nan(a, b);"
@@ -71,13 +71,13 @@ def keep_nan(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def keep_nan_in(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
-    """Rewrite the floating-point Max and Min of one lowered function.
+    """Return one lowered function with NaN-propagating Max and Min.
 
     Args:
-        func: After TVM's simplifier, which takes ``x != x`` for false, and after its pass that
-            turns selects of loads into branches.
-        kind: What it is compiled for: ``"cuda"``; ``"aarch64"``, where ``llvm.maximum`` is one
-            instruction; ``"cpu"`` for all others.
+        func: The function, after TVM's simplifier, which folds ``x != x`` to false, and after its
+            pass that turns selects of loads into branches.
+        kind: The target: ``"cuda"``; ``"aarch64"``, where ``llvm.maximum`` is one instruction;
+            ``"cpu"`` for all others.
     """
     aside: dict[tirx.Var, ir.Expr] = {}
 
@@ -88,7 +88,7 @@ def keep_nan_in(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
         if _is_float(cast) or not _is_float(cast.value) or not _has_extremum(cast.value):
             return cast
         stand_in = tirx.Var("aside", str(cast.value.ty.dtype))
-        aside[stand_in] = put_back(cast.value)  # which may hold casts to integers, too
+        aside[stand_in] = put_back(cast.value)  # it may itself contain casts to integers
         return tirx.Cast(str(cast.ty.dtype), stand_in)
 
     body = tvm_ffi.structural_map(func.body, (tirx.Cast, on_cast), order="post")
@@ -107,7 +107,7 @@ def keep_nan_in(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
 
 
 def _kind(func: tirx.PrimFunc) -> str:
-    """The ``kind`` of :func:`keep_nan_in` for a function that knows its target."""
+    """Return the ``kind`` argument of :func:`keep_nan_in` from the function's target attribute."""
     target = func.attrs["target"]
     if target.kind.name != "llvm":
         return "cuda" if target.kind.name == "cuda" else "cpu"
@@ -120,9 +120,16 @@ def _reduction(
     takes: Callable[[ir.Expr], bool],
     keeps: Callable[[ir.Expr, ir.Expr], ir.Expr | None],
 ) -> tirx.BufferStore:
-    """An element that is NaN becomes the maximum so far; ``keeps`` says when it stays it."""
+    """Return a reduction step in which a NaN element becomes the running maximum.
+
+    Args:
+        store: The store of the running maximum or minimum.
+        takes: Whether to rewrite a Max or Min.
+        keeps: Returns, for the running value and the element, the condition under which the running
+            value stays because it is NaN; or None.
+    """
     value = store.value
-    padded = is_if_then_else(value)  # a window with padding
+    padded = is_if_then_else(value)  # a pooling window with padding
     extremum = value.args[1] if padded else value
     if not isinstance(extremum, tirx.Max | tirx.Min) or not takes(extremum):
         return store
@@ -151,7 +158,7 @@ def _keeps(
     padded: set[tirx.Buffer],
     is_nan: Callable[[ir.Expr], ir.Expr],
 ) -> ir.Expr | None:
-    """When to keep ``so_far``: where it is NaN, if ``element`` may be padding; else None."""
+    """Return "``so_far`` is NaN" if ``element`` reads a padded buffer; otherwise None."""
     reads: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(element, (ir.TensorLoad, reads.append), order="post")
     return is_nan(so_far) if any(read.source in padded for read in reads) else None
@@ -177,7 +184,7 @@ def _select(
         return b
 
     def over(x: ir.Expr, y: ir.Expr) -> ir.Expr:
-        """``y`` where it wins; ``x`` where it does not, or one of both is NaN."""
+        """``y`` if it is the extremum; ``x`` otherwise, also if either is NaN."""
         return tirx.Select(x < y if isinstance(extremum, tirx.Max) else x > y, y, x)
 
     def both(x: ir.Expr) -> ir.Expr:
@@ -187,7 +194,7 @@ def _select(
 
 
 def _bound(name: str, value: ir.Expr, body: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
-    """``body`` of a variable that holds ``value``, or of ``value`` where it is a variable."""
+    """Bind ``value`` to a variable with Let, unless it is one, and return ``body`` of it."""
     if isinstance(value, tirx.Var):
         return body(value)
     var = tirx.Var(name, str(value.ty.dtype))
@@ -195,12 +202,12 @@ def _bound(name: str, value: ir.Expr, body: Callable[[ir.Expr], ir.Expr]) -> ir.
 
 
 def _is_nan(value: ir.Expr) -> ir.Expr:
-    """Whether ``value`` is NaN; TVM's ``!=`` of floats is false for NaN, as is its ``==``."""
+    """Return an is-NaN test; TVM's ``!=`` of floats is ordered, hence false for NaN like ``==``."""
     return tirx.Not(tirx.EQ(value, value))
 
 
 def _is_nan_by_bits(value: ir.Expr) -> ir.Expr:
-    """Whether ``value`` is NaN; kernels are simplified once more, and ``x != x`` becomes false."""
+    """Return an is-NaN test on the bits: TVM simplifies kernels again and would fold ``x != x``."""
     dtype, _, lanes = str(value.ty.dtype).partition("x")
     row = dtypes.dtype(dtype)
     unsigned = row.bits_dtype

@@ -1,12 +1,12 @@
-"""Maxima and minima over a window leave padding out, as ONNX Runtime's do.
+"""Max and min pooling skip padded elements, as in ONNX Runtime.
 
-TVM pads with the smallest finite number, and the maximum of NaN and of what follows it is what
-follows (:mod:`tvmopt.kernels.passes.keep_nan`): a window of NaN whose last element is padding would
-give -3.4e38. So on lowered functions::
+TVM pads with the smallest finite number, and a running maximum of NaN is replaced by the next
+element (:mod:`tvmopt.kernels.passes.keep_nan`). A pooling window of NaN that ends in padding would
+return -3.4e38. The pass rewrites lowered functions::
 
     m[i] = max(m[i], x[j] if inside else -3.4e38)   ->   m[i] = max(m[i], x[j]) if inside else m[i]
 
-Padding that a schedule writes to memory stays as it is: :func:`padded_buffers` says where.
+Padding that a schedule materialises in a buffer stays; :func:`padded_buffers` finds these buffers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _IF_THEN_ELSE = "prim.if_then_else"
 
 
 def skip_padding(body: Any) -> Any:
-    """``body``, lowered, with reductions that leave padding out."""
+    """Return the lowered ``body`` with max and min reductions that skip padding."""
     return tvm_ffi.structural_map(body, (tirx.BufferStore, _on_store), order="post")
 
 
 def padded_buffers(body: Any) -> set[tirx.Buffer]:
-    """Buffers of ``body`` that hold what a maximum or minimum is padded with."""
+    """Return the buffers of ``body`` that store the padding value of a maximum or minimum."""
     found = set()
 
     def note(store: tirx.BufferStore) -> None:
@@ -47,12 +47,12 @@ def padded_buffers(body: Any) -> set[tirx.Buffer]:
 
 
 def is_if_then_else(expr: ir.Expr) -> bool:
-    """Whether ``expr`` is ``condition ? a : b`` of which only one is evaluated."""
+    """Return whether ``expr`` is an ``if_then_else``, which evaluates only one of its branches."""
     return isinstance(expr, ir.Call) and getattr(expr.op, "name", "") == _IF_THEN_ELSE
 
 
 def is_read(expr: ir.Expr, store: tirx.BufferStore) -> bool:
-    """Whether ``expr`` is what ``store`` overwrites."""
+    """Return whether ``expr`` loads the element that ``store`` overwrites."""
     return (
         isinstance(expr, ir.TensorLoad)
         and expr.source.same_as(store.buffer)
@@ -61,14 +61,14 @@ def is_read(expr: ir.Expr, store: tirx.BufferStore) -> bool:
 
 
 def constant_of(expr: ir.Expr) -> float | None:
-    """The value of a floating-point constant, or of one in all lanes of a vector."""
+    """Return the value of a floating-point constant, scalar or broadcast; otherwise None."""
     if isinstance(expr, tirx.Broadcast):
         expr = expr.value
     return float(expr.value) if isinstance(expr, tirx.FloatImm) else None
 
 
 def identity(kind: type, like: ir.Expr) -> float:
-    """With what TVM begins, and pads, a maximum or minimum of the type of ``like``."""
+    """Return TVM's identity element, and padding value, for Max or Min in the dtype of ``like``."""
     dtype = str(like.ty.dtype).partition("x")[0]
     limit = tirx.min_value(dtype) if kind is tirx.Max else tirx.max_value(dtype)
     return float(limit.value)

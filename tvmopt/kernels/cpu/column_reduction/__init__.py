@@ -1,1 +1,1 @@
-"""Reductions across contiguous memory."""
+"""Column reductions: the reduced axis is not the contiguous one."""

@@ -1,4 +1,4 @@
-"""Reductions across contiguous memory on CPUs: softmax over channels, argmax."""
+"""Column reductions on CPUs: softmax over channels, argmax across the contiguous axis."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tvmopt.kernels.cpu.hint import CpuHint
 
 
 class ColumnReduction(UnmodelledFamily):
-    """Vectors of columns in parallel; all blocks of the function run vector by vector."""
+    """Vectorises over columns; all blocks of the function are fused at the vector loop."""
 
     name = NAME
     kind = "reduction"
 
     def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None where its blocks share no columns."""
+        """Schedule ``func`` with the configuration ``hint``; None if blocks share no columns."""
         return emit(func, hint)

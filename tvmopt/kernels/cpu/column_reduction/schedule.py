@@ -1,8 +1,8 @@
-"""Reductions across contiguous memory: softmax over channels, argmax, statistics of a channel.
+"""Column reductions: softmax over channels, argmax, statistics of a channel.
 
-What lies innermost (pixels in NCHW, channels in NHWC) is not reduced over, so these *columns* fill
-the lanes and nothing has to be folded. All blocks of a function run for one vector of columns
-before the next, so that partial results stay in registers and intermediate ones in the L1 cache.
+The innermost axes (pixels in NCHW, channels in NHWC) are not reduced. These *columns* fill the
+vector lanes, so no horizontal reduction is needed. All blocks of a function are computed at the
+loop over vectors of columns: accumulators stay in registers, intermediate results in the L1 cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tvmopt.kernels.cpu.common.stage import (
 )
 from tvmopt.kernels.cpu.hint import CpuHint
 
-# Shortest vector, in elements, that is worth it.
+# Minimum vector length in elements; shorter vectors do not pay.
 _SHORTEST = 4
 
 
@@ -33,7 +33,7 @@ NAME = "column_reduction"
 
 
 def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None unless its blocks share columns that lie innermost.
+    """Schedule ``func``; None unless its blocks share innermost columns.
 
     Before -> after, for a softmax over the channels of 19 x 64 x 64::
 
@@ -66,7 +66,7 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
 
 
 def _shared_columns(blocks: list[BlockFacts]) -> int:
-    """How many trailing data-parallel axes all blocks share and can make one vector axis of."""
+    """Return how many trailing data-parallel axes all blocks share and can collapse to a vector."""
     extents = [[f.axes[i].extent for i in f.spatial] for f in blocks]
     count = min(_columns(facts) for facts in blocks)
     while count and len({tuple(e[-count:]) for e in extents}) > 1:
@@ -75,7 +75,7 @@ def _shared_columns(blocks: list[BlockFacts]) -> int:
 
 
 def _columns(facts: BlockFacts) -> int:
-    """How many trailing data-parallel axes of one block are contiguous wherever it looks."""
+    """Return how many trailing data-parallel axes of a block are contiguous in every access."""
     buffer = facts.write.buffer
     if facts.spatial != list(range(len(buffer.shape))):
         return 0
@@ -84,14 +84,14 @@ def _columns(facts: BlockFacts) -> int:
         return 0
     summed = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
     if any(read.strides[tail.inner] == 0 for read in summed):
-        return 0  # a factor that all columns share: a matrix product, which wants tiles
+        return 0  # an operand broadcast over columns: a GEMM, which needs register tiles
     return len(tail.axes)
 
 
 def _vector_length(blocks: list[BlockFacts], columns: int, hint: CpuHint) -> int:
-    """Columns a vector: the divisor that keeps the busiest core busy for the fewest registers.
+    """Return the columns per vector: the divisor with the least register work on the busiest core.
 
-    Among equals the one nearest to half of the longest: several buffers have to fit.
+    Ties go to the length nearest to half of the maximum, because several buffers must fit.
     """
     last = blocks[-1]
     spatial = [last.axes[i].extent for i in last.spatial]
@@ -110,7 +110,7 @@ def _vector_length(blocks: list[BlockFacts], columns: int, hint: CpuHint) -> int
 
 
 def _shared_rows(blocks: list[BlockFacts], columns: int) -> int:
-    """How many leading data-parallel axes all blocks share, besides the columns."""
+    """Return how many leading data-parallel axes, apart from the columns, all blocks share."""
     rows = 0
     for axes in zip(*([f.axes[i] for i in f.spatial[:-columns]] for f in blocks), strict=False):
         if len({axis.extent for axis in axes}) > 1:
@@ -120,7 +120,7 @@ def _shared_rows(blocks: list[BlockFacts], columns: int) -> int:
 
 
 def _collapse(sch: s_tir.Schedule, facts: BlockFacts, columns: int) -> None:
-    """Make the columns one axis, of the block and of the intermediate buffers that it writes.
+    """Collapse the columns to one axis, in the block and in the intermediate buffers it writes.
 
     Before -> after::
 
@@ -147,7 +147,7 @@ def _collapse(sch: s_tir.Schedule, facts: BlockFacts, columns: int) -> None:
 
 
 def _run_by_vectors(sch: s_tir.Schedule, length: int, hint: CpuHint) -> None:
-    """Split the columns of the last block into vectors and run all blocks within that loop."""
+    """Split the last block's columns into vectors and compute all blocks at that loop."""
     blocks = all_facts(sch)
     rows = _shared_rows(blocks, 1)
     *others, last = [sch.get_sblock(facts.name) for facts in blocks]
@@ -162,7 +162,7 @@ def _run_by_vectors(sch: s_tir.Schedule, length: int, hint: CpuHint) -> None:
     nests = [(block, sch.get_loops(block)[len(head) :]) for block in [*others, last]]
     parallelize(sch, head, hint, sum(f.work for f in blocks))
     sums = [(block, _vectorize(sch, block, inner)) for block, inner in nests]
-    # Last: around a reduction whose init is apart TVM proves no other loop parallel.
+    # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
     for block, outermost in sums:
         if outermost is not None:
             init = sch.decompose_reduction(block, outermost)
@@ -170,10 +170,10 @@ def _run_by_vectors(sch: s_tir.Schedule, length: int, hint: CpuHint) -> None:
 
 
 def _vectorize(sch: s_tir.Schedule, block: SBlockRV, loops: list[LoopRV]) -> LoopRV | None:
-    """Make the loop over the columns the innermost one, and a vector.
+    """Move the column loop innermost and vectorise it.
 
     Returns:
-        The outermost loop of the reduction; None when ``block`` is none.
+        The outermost reduction loop; None when ``block`` is no reduction.
     """
     parallel = len(loops) - len(block_facts(sch, block).reduction)
     *around, vector = loops[:parallel]

@@ -1,1 +1,1 @@
-"""Parts that several CPU families share: loop nests, packing, costs."""
+"""Shared by several CPU families: loop nests, packing, cost model."""

@@ -1,4 +1,4 @@
-"""A function made ready for a tile: one sum of products, its operands, what finishes it."""
+"""Normalised form of a contraction (GEMM, convolution): anchor, operands, epilogue, producers."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tvmopt.kernels.cpu.intrinsics import (
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """A function made ready for tiling.
+    """A contraction, normalised for tiling.
 
     Attributes:
-        sch: Its schedule: everything inlined that can be, the row axes made one where possible.
-        anchor: The reduction.
-        epilogue: The block that finishes the anchor's elements.
-        facts: Of the anchor; its last data-parallel axis is the vectorised one.
-        weight: Access of the operand that is loaded as vectors.
-        data: Access of the other one.
+        sch: Schedule with injective blocks inlined, and row axes collapsed where possible.
+        anchor: The reduction block.
+        epilogue: The block that applies the epilogue to the anchor's elements.
+        facts: Facts of the anchor; its last data-parallel axis is the vectorised one.
+        weight: Access of the vector operand (B of a GEMM).
+        data: Access of the broadcast operand (A of a GEMM).
         constant: Whether the weight is a parameter that does not change between calls.
-        producers: Names of the blocks that make the data, padding mostly.
-        run: Widest tile: how many steps of the vectorised axis use the same data.
+        producers: Names of the blocks that produce the data, usually padding.
+        run: Maximum tile width: steps of the vectorised axis that use the same data element.
     """
 
     sch: s_tir.Schedule
@@ -47,19 +47,20 @@ class Form:
     run: int
 
     def dot(self, arch: CpuArch) -> DotIntrinsic | None:
-        """The instruction that multiplies the operands on ``arch``; None when it has none.
+        """Return the dot-product instruction of ``arch`` for the operands; None if there is none.
 
-        Its products must lie side by side in the data.
+        The instruction needs a reduction axis of unit stride in the data, K divisible by its depth,
+        and the data as its first operand.
         """
         found = find_dot(arch, str(self.data.buffer.dtype), str(self.weight.buffer.dtype))
         if found is None or self.contiguous < 0 or not self.data_first:
             return None
         whole = self.facts.axes[self.contiguous].extent % found.depth == 0
-        steps = self.facts.reduced > found.depth  # TVM takes a loop of one step for no reduction
+        steps = self.facts.reduced > found.depth  # TVM treats a loop of extent 1 as no reduction
         return found if whole and steps and self.facts.dtype == found.sums else None
 
     def tile(self, arch: CpuArch) -> TileIntrinsic | None:
-        """The instruction that multiplies tiles of the operands on ``arch``; None without one."""
+        """Return the matrix-tile intrinsic of ``arch`` for the operands; None if there is none."""
         itemsize = self.data.buffer.dtype.itemsize
         found = find_tile(arch, str(self.data.buffer.dtype), str(self.weight.buffer.dtype))
         if found is None or self.contiguous < 0 or self.facts.dtype != found.sums:
@@ -67,35 +68,35 @@ class Form:
         if not self.data_first:
             return None
         step = largest_step(self.facts.axes[self.contiguous].extent * itemsize)
-        whole = self.run == self.facts.axes[self.vector].extent  # no groups
+        whole = self.run == self.facts.axes[self.vector].extent  # no grouped convolution
         return dataclasses.replace(found, kbytes=step) if step and whole else None
 
     def depth(self, arch: CpuArch) -> int:
-        """Products that a lane adds up at once on ``arch``."""
+        """Return the K granularity of the dot-product instruction on ``arch``; 1 without one."""
         dot = self.dot(arch)
         return dot.depth if dot else 1
 
     def steps(self, arch: CpuArch) -> int:
-        """Iterations of the innermost loop of the reduction."""
+        """Return the iterations of the innermost reduction loop, in dot-product groups."""
         last = self.facts.reduction[-1]
         grouped = self.depth(arch) if self.contiguous == last else 1
         return self.facts.axes[last].extent // grouped
 
     @property
     def data_first(self) -> bool:
-        """Whether the data is the first factor, as in the definitions of the instructions."""
+        """Whether the data is the first factor, as in the tensor intrinsics' definitions."""
         return self.facts.reads[0].buffer.same_as(self.data.buffer)
 
     @property
     def contiguous(self) -> int:
-        """Index of the reduced axis whose steps are side by side in the data; -1 without one."""
+        """Index of the reduction axis with unit stride in the data; -1 if there is none."""
         axes = self.facts.axes
         found = [i for i in self.facts.reduction if self.data.strides[i] == 1]
         return next((i for i in found if axes[i].extent > 1), -1)
 
     @property
     def extents(self) -> list[int]:
-        """Of the data-parallel axes."""
+        """Extents of the data-parallel axes."""
         return [self.facts.axes[i].extent for i in self.facts.spatial]
 
     @property
@@ -105,12 +106,12 @@ class Form:
 
     @property
     def rows(self) -> list[int]:
-        """Axes whose steps use the same weight."""
+        """Data-parallel axes with weight stride 0 (M of a GEMM, pixels of a convolution)."""
         return [i for i in self.facts.spatial if self.weight.strides[i] == 0]
 
     @property
     def columns(self) -> list[int]:
-        """Axes whose steps use the same data; the vectorised one is the last."""
+        """Data-parallel axes with data stride 0 (N of a GEMM); the vectorised one is the last."""
         return [
             i
             for i in self.facts.spatial
@@ -119,11 +120,14 @@ class Form:
 
 
 def prepare(func: tirx.PrimFunc, collapse: bool = True) -> Form | None:
-    """``func`` made ready, or None when it is not one sum of products of that kind.
+    """Normalise ``func`` as a contraction.
 
     Args:
-        func: A TensorIR function, as FuseTIR leaves it.
-        collapse: Whether to make row axes one where memory allows.
+        func: A TensorIR function after FuseTIR.
+        collapse: Whether to collapse row axes that are contiguous in memory.
+
+    Returns:
+        The form; None when ``func`` is not a single contraction that can be tiled.
     """
     found = only_reduction(func)
     if found is None:
@@ -157,7 +161,7 @@ def prepare(func: tirx.PrimFunc, collapse: bool = True) -> Form | None:
 
 
 def _operands(facts: BlockFacts) -> tuple[Access, Access] | None:
-    """The operand that has the last output axis, and the one that has not."""
+    """Return (weight, data), the operands with and without the last output axis; or None."""
     if len(facts.reads) != 2 or any(facts.conditional) or not facts.spatial:
         return None
     vector = facts.spatial[-1]
@@ -167,17 +171,17 @@ def _operands(facts: BlockFacts) -> tuple[Access, Access] | None:
     weight, data = reads
     if weight.buffer.same_as(data.buffer) or None in weight.strides:
         return None
-    # A grouped convolution's channel is o // outputs: constant inside a narrow enough tile.
+    # Stride None: a grouped convolution reads group o // outputs, constant in a narrow enough tile.
     return (weight, data) if data.strides[vector] in (0, None) else None
 
 
 def _collapse_rows(sch: s_tir.Schedule, anchor: SBlockRV, epilogue: SBlockRV) -> None:
-    """Make adjacent row axes one where memory allows: y and x of a 1 x 1 convolution."""
+    """Collapse adjacent row axes where memory is contiguous: y and x of a 1 x 1 convolution."""
     facts = block_facts(sch, anchor)
     operands = _operands(facts)
     assert operands is not None
     rows = [i for i in facts.spatial if operands[0].strides[i] == 0]
-    # Only a run of adjacent axes, the innermost ones.
+    # Only the innermost run of adjacent axes.
     run = [i for i in rows if set(range(i, rows[-1] + 1)) <= set(rows)]
     tail = contiguous_tail(facts, run)
     if tail is None or len(tail.axes) < 2:

@@ -1,8 +1,8 @@
-"""What a register tile costs: arithmetic, loads, traffic through the caches, cores left idle.
+"""Cost model of a register tile: FMAs, L1 loads, cache traffic, load imbalance.
 
-The model of Roller (OSDI'22) and Welder (OSDI'23) for a CPU: a roofline over execution ports and
-cache levels for one tile, times the tiles of the busiest core. Cycles of one core; only ratios
-between configurations matter.
+The model follows Roller (OSDI'22) and Welder (OSDI'23), for a CPU: a roofline over execution ports
+and cache levels for one tile, times the tiles of the busiest core. The unit is cycles of one core.
+Only ratios between configurations matter.
 """
 
 from __future__ import annotations
@@ -12,51 +12,51 @@ import math
 
 from tvmopt.device.cpu import CpuArch
 
-# Cycles to enter a parallel region, to begin and end a tile, and to branch around a loop body.
+# Cycles to launch a parallel region, to enter and leave a tile, and of a loop-body branch.
 LAUNCH, _TILE, _BRANCH = 12_000.0, 8.0, 2.0
-# Bytes a cycle of copying, the padded input or a weight; and of reading what another core has
-# written and still keeps: 0.3 where cores share no cache, more where they do. 2 to 6 serve both.
+# Bytes per cycle: copy bandwidth (padding, packing); and bandwidth of a read that hits another
+# core's private cache: 0.3 without a shared cache, more with one. Values of 2 to 6 suit both.
 COPY, REMOTE = 12.0, 4.0
-# How much of the shorter of arithmetic and traffic is not hidden behind the other; the same of
-# multiply-adds and loads from L1; and what a branch around every row costs.
+# Fraction of min(compute, traffic) that does not overlap; the same fraction for FMAs and L1 loads;
+# and the slowdown factor of a branch around every row.
 _OVERLAP, _LOADED, _GUARDED = 1.0, 0.25, 1.2
-# Reductions of at most this many steps become straight-line code, in which LLVM loads the data of
-# every other row early and then has too few registers.
+# LLVM fully unrolls reductions of at most this many steps. It then hoists the data loads of half of
+# the rows and runs out of registers.
 _STRAIGHT = 6
-# Cycles to write one accumulator to L1 and read it again.
+# Cycles to spill one accumulator to L1 and reload it.
 _SPILL = 0.5
-# Bytes that might have been written while a run of the output ends and the next begins.
+# Cost of a break between contiguous runs of the output, in bytes of stores.
 _STRIDED = 256.0
-#: Share of a cache that a working set may fill before it is taken to miss.
+#: Fraction of a cache that a working set may fill before the model assumes misses.
 FILL = 0.4
 
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """One configuration of a register tile, in numbers.
+    """Cost-model inputs for one configuration of a register tile.
 
     Attributes:
         rows: Rows of accumulators.
-        vectors: Vectors side by side.
-        depth: Multiply-adds that one accumulator sums up.
-        tiles: Tiles of the whole function.
+        vectors: Vectors of accumulators per row.
+        depth: Reduction steps (vector FMAs) per accumulator.
+        tiles: Number of tiles in the whole function.
         weight_block: Bytes of weight that one tile reads.
-        weight_reuse: Bytes touched between two uses of the same weight.
-        weight_uses: Tiles of one core that use the same weight; the first finds it in L3.
-        spills: How often unfinished sums go to memory and back.
+        weight_reuse: Reuse distance of the weight: bytes touched between two uses.
+        weight_uses: Tiles of one core that use the same weight; the first use hits L3.
+        spills: Number of times partial sums are spilled to memory and reloaded.
         data_block: Bytes of data that one tile reads for the first time.
-        data_reuse: Bytes touched between two uses of the same data.
+        data_reuse: Reuse distance of the data: bytes touched between two uses.
         out_bytes: Bytes that one tile writes and its epilogue reads.
-        out_run: How many of them lie side by side, with those of the tiles right after it.
+        out_run: Contiguous bytes of output that this tile and its successors write.
         out_total: Bytes of the whole output.
         imbalance: Work of the busiest core over the average.
-        parallel: Whether the tiles are shared out over the cores.
+        parallel: Whether the tiles run in parallel on the cores.
         inner: Extent of the innermost reduction loop.
-        guarded: Whether rows may lie outside and each is guarded by a branch, TVM cutting none off.
-        weight_rounds: How often one core comes back to the same weight after it has been through
-            all others.
-        weight_far: Bytes touched between two such rounds.
-        step: Cycles of one of the ``depth`` steps where no vectors multiply; 0 where they do.
+        guarded: Whether every row is guarded by a bounds check, because TVM does not split off the
+            partial tile (loop partition).
+        weight_rounds: Number of passes of one core over the whole weight.
+        weight_far: Reuse distance between two such passes, in bytes.
+        step: Cycles of one of the ``depth`` steps on a matrix unit; 0 for vector FMAs.
     """
 
     rows: int
@@ -83,13 +83,13 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Modelled cycles, in parts.
+    """Predicted cycles, in parts.
 
     Attributes:
-        compute: Of one tile, if memory were free.
-        traffic: Of one tile, if arithmetic were free.
-        overhead: Of one tile: stores, epilogue, loop control.
-        total: Of the busiest core for everything.
+        compute: Compute-bound cycles of one tile.
+        traffic: Memory-bound cycles of one tile.
+        overhead: Cycles of one tile for stores, epilogue and loop control.
+        total: Cycles of the busiest core for all tiles.
     """
 
     compute: float
@@ -99,7 +99,7 @@ class Cost:
 
 
 def tile_cost(tile: Tile, arch: CpuArch) -> Cost:
-    """What all tiles cost."""
+    """Return the predicted cycles of all tiles on ``arch``."""
     accumulators = tile.rows * tile.vectors
     step = tile.step or _vector_step(tile, arch)
     compute = tile.depth * step
@@ -118,7 +118,7 @@ def tile_cost(tile: Tile, arch: CpuArch) -> Cost:
 
 
 def _vector_step(tile: Tile, arch: CpuArch) -> float:
-    """Cycles of one step of the reduction: a tile of multiply-adds, and what it loads."""
+    """Return the cycles of one reduction step: the FMAs of a tile, and its L1 loads."""
     accumulators = tile.rows * tile.vectors
     multiply = accumulators / arch.fma_ports
     load = (tile.rows + tile.vectors) / arch.load_ports
@@ -127,14 +127,22 @@ def _vector_step(tile: Tile, arch: CpuArch) -> float:
     needed = accumulators + tile.vectors + 1
     if tile.depth <= _STRAIGHT:
         needed += tile.vectors + tile.rows // 2
-    if needed > arch.vector_registers:  # accumulators live in memory
+    if needed > arch.vector_registers:  # register spills
         step += 1.5 * (needed - arch.vector_registers)
     step += _BRANCH / min(4, max(1, tile.inner))
     return step * _GUARDED if tile.guarded else step
 
 
 def bandwidth(working_set: float, arch: CpuArch) -> float:
-    """Bytes a cycle and core from the smallest cache that holds ``working_set`` bytes."""
+    """Return the bandwidth of the smallest cache that holds ``working_set``.
+
+    Args:
+        working_set: Bytes per core.
+        arch: The CPU.
+
+    Returns:
+        Bytes per cycle and core; DRAM bandwidth if no cache holds the working set.
+    """
     levels = (
         (arch.l1_bytes, arch.l1_bandwidth),
         (arch.l2_bytes, arch.l2_bandwidth),
@@ -147,5 +155,5 @@ def bandwidth(working_set: float, arch: CpuArch) -> float:
 
 
 def imbalance(tasks: int, cores: int) -> float:
-    """Tasks of the busiest core over the average, when each gets one contiguous share."""
+    """Return the load imbalance: tasks of the busiest core over the average."""
     return math.ceil(tasks / cores) * cores / tasks

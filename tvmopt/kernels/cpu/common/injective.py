@@ -1,4 +1,4 @@
-"""Schedule one block without reduction as a stage of its own: parallel outside, vector inside."""
+"""Schedule one injective block at the root: parallel outer loops, vectorised inner loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvmopt.kernels.cpu.passes.transpose import schedule_transpose
 def schedule_injective(
     sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint, cut: bool = False
 ) -> None:
-    """Schedule a root-level block: parallel outside, vector inside.
+    """Schedule a root-level block: parallel outer loops, vectorised inner loop.
 
     Before -> after, for ``B[c, y, x] = max(A[c, y, x], 0)`` of 64 x 28 x 28::
 
@@ -26,8 +26,8 @@ def schedule_injective(
     Args:
         sch: The schedule.
         block: The block.
-        hint: Gives the CPU, the tasks and the length of vectors.
-        cut: Whether the block may fall apart into several of other names.
+        hint: Supplies the CPU, the tasks per core and the vector length.
+        cut: Whether the block may be split into several blocks with new names.
     """
     facts = block_facts(sch, block)
     loops = sch.get_loops(block)
@@ -47,9 +47,9 @@ def schedule_injective(
 
 
 def _first_padded_axis(facts: BlockFacts) -> int | None:
-    """The first axis that decides between value and padding; None when all work would be inside.
+    """Return the first axis in the padding condition; None unless an outer loop is left.
 
-    Without loops around the padded ones a large block is better off parallel than vectorised.
+    Without an outer loop to parallelise, a large block gains more from threads than from vectors.
     """
     if not any(facts.conditional):
         return None
@@ -58,7 +58,7 @@ def _first_padded_axis(facts: BlockFacts) -> int | None:
 
 
 def _schedule_padding(sch: s_tir.Schedule, block: SBlockRV, padded: int, hint: CpuHint) -> None:
-    """Fill first, then copy the inside: neither needs a condition, so both vectorise.
+    """Decompose padding: fill with the padding value, then copy the interior; both vectorise.
 
     Before -> after::
 

@@ -1,4 +1,4 @@
-"""The loop nest of a tile: loops over tiles, the reduction, the tile in registers, the epilogue."""
+"""GotoBLAS-style loop nest: tile loops, reduction, register tile (micro-kernel), fused epilogue."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import DotIntrinsic
 from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
 
-# Tells TVM's LoopPartition to cut a loop where a condition changes.
+# Annotation for TVM's LoopPartition: split the loop where a condition changes.
 CUT = "pragma_loop_partition_hint"
 
-#: Marks a block that is run once, when a model is built, and not at every call.
+#: Marks a weight-prepacking block: it runs once, when the model is built, not at every call.
 PREPROC = "meta_schedule.layout_rewrite_preproc"
 
 
 @dataclasses.dataclass(frozen=True)
 class Dot:
-    """How the innermost loops of a tile are computed by one instruction.
+    """A dot-product instruction for the innermost loops of a tile.
 
     Attributes:
-        intrinsic: The instruction; the innermost loop of the tile is as long as it has lanes.
-        products: The loop over the products that one lane adds up.
+        intrinsic: The instruction; its lanes are the extent of the tile's innermost loop.
+        products: The loop over the K group that one lane accumulates.
     """
 
     intrinsic: DotIntrinsic
@@ -37,9 +37,11 @@ class Dot:
 
 
 def only_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | None:
-    """A schedule of ``func`` with all inlined that can be, and its reduction.
+    """Inline the injective blocks of ``func`` and return the schedule with its only reduction.
 
-    None when there is not exactly one, of one value and of more than one step.
+    Returns:
+        The schedule and the reduction block; None unless there is exactly one reduction, with one
+        output and more than one step.
     """
     sch = s_tir.Schedule(IRModule({"main": func}))
     reductions = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
@@ -66,23 +68,24 @@ def schedule_nest(
     unroll_reduction: bool = False,
     dot: Dot | None = None,
 ) -> None:
-    """Order and share out the loops of ``anchor``; move epilogue and producers into them.
+    """Reorder and parallelise the loops of ``anchor``; compute epilogue and producers at them.
 
     Args:
         sch: The schedule.
         anchor: The reduction, its data-parallel loops split into ``outer``, ``rows``, ``vectors``.
-        epilogue: The block that finishes its elements.
-        hint: Gives the order of ``outer``, how many of them are parallel, where the producers go,
-            the step of the innermost reduction loop and what it fetches ahead.
-        units: Loops of extent 1 that are left over.
-        outer: Loops over tiles, in the order of ``hint.block``, then those over parts of axes.
-        reduction: Loops of the reduction.
-        rows: Loops in a tile that become straight-line code.
-        vectors: The loops over the vectors of a tile, where there are several, and over lanes.
-        ragged: Loops over tiles of which the last is not whole: TVM cuts it off, so that no other
-            has a branch around every row; not where it is parallel together with others.
-        unroll_reduction: Whether the reduction, too, becomes straight-line code.
-        dot: The intrinsic that replaces the loop over lanes, where there is one.
+        epilogue: The block that applies the epilogue to its elements.
+        hint: Supplies the order of ``outer``, the number of parallel loops, the compute_at depth of
+            the producers, the K block and the prefetch distance.
+        units: Remaining loops of extent 1.
+        outer: Tile loops in the order of ``hint.block``, then the cache-block loops.
+        reduction: Reduction loops.
+        rows: Row loops of the register tile; they are unrolled.
+        vectors: Loops over the vectors of the register tile, if several, and over lanes.
+        ragged: Tile loops whose last tile is partial. TVM's LoopPartition splits it off, so that
+            full tiles have no bounds check per row; not if the loop is fused with another parallel
+            loop.
+        unroll_reduction: Whether to unroll the reduction loops, too.
+        dot: The dot-product instruction that replaces the lane loop, if any.
     """
     reduction = list(reduction)
     chunks: list[LoopRV] = []
@@ -111,13 +114,13 @@ def schedule_nest(
         if len(head) < 2 or not any(loop.same_as(other) for other in head):
             sch.annotate(loop, CUT, 1)
     annotate_prefetch(sch, reduction[-1], hint)
-    # Last, because TVM proves no loop around a reduction parallel once its init is apart.
+    # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
     init = sch.decompose_reduction(anchor, (chunks or reduction)[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
     if dot:
         loop = tile[-1]
         if not isinstance(sch.get(dot.products).body.predicate, tirx.IntImm):
-            # A block around keeps the condition of a ragged row: an intrinsic must have none.
+            # A block around keeps the bounds check of a partial tile: an intrinsic must have none.
             sch.blockize(loop)
             loop = sch.get_loops(anchor)[0]
         sch.tensorize(loop, dot.intrinsic.register())
@@ -126,9 +129,10 @@ def schedule_nest(
 def place_producers(
     sch: s_tir.Schedule, anchor: SBlockRV, around: Sequence[LoopRV], units: int, hint: CpuHint
 ) -> None:
-    """Move what makes the data (padding) into the loops ``around``, as deep as ``hint`` says.
+    """Compute the producers of the data (padding) at depth ``hint.stage`` of the loops ``around``.
 
-    The first ``units`` of these loops do not count.
+    The first ``units`` of these loops, of extent 1, do not count. At depth 0 a producer gets its
+    own loop nest at the root.
     """
     for producer in sch.get_producers(anchor):
         if PREPROC in sch.get(producer).annotations or _is_scheduled(sch, producer):
@@ -142,13 +146,13 @@ def place_producers(
 
 
 def run_in_parallel(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> None:
-    """Share out the iterations of nested loops over the cores; nothing where there are none."""
+    """Fuse nested loops and run them in parallel; do nothing if there are none."""
     if loops:
         sch.parallel(sch.fuse(*loops) if len(loops) > 1 else loops[0])
 
 
 def fits(hint: CpuHint, extents: Sequence[int]) -> bool:
-    """Whether a tile's hint makes sense for data-parallel axes of these extents."""
+    """Return whether the tile configuration of ``hint`` is valid for axes of ``extents``."""
     loops = len(hint.order) - hint.accumulate
     parts = sum(size > 0 for size in hint.task)
     return (
@@ -167,7 +171,7 @@ def fits(hint: CpuHint, extents: Sequence[int]) -> bool:
 
 
 def packing_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
-    """The blocks of a scheduled function that are run once, when a model is built."""
+    """Return the weight-prepacking blocks of a scheduled function, which run at build time."""
     found: list[s_tir.SBlock] = []
 
     def visit(block: s_tir.SBlock) -> None:
@@ -179,7 +183,7 @@ def packing_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
 
 
 def is_constant(func: tirx.PrimFunc, sch: s_tir.Schedule, weight: Access) -> bool:
-    """Whether ``weight`` reads a parameter that does not change between calls."""
+    """Return whether ``weight`` reads a constant parameter of ``func``."""
     free = func.attrs.get("layout_free_buffers") if func.attrs else None
     if not free:
         return False
@@ -188,24 +192,24 @@ def is_constant(func: tirx.PrimFunc, sch: s_tir.Schedule, weight: Access) -> boo
 
 
 def schedule_rest(sch: s_tir.Schedule, hint: CpuHint) -> None:
-    """Schedule the stages that are neither part of the tile nor packing: each on its own."""
+    """Schedule each remaining stage at the root, outside the tile and except prepacking."""
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         if PREPROC in sch.get(block).annotations or _is_scheduled(sch, block):
             continue
         if not isinstance(sch.get(block).body, tirx.BufferStore | tirx.SeqStmt):
-            continue  # an intrinsic
+            continue  # a tensor intrinsic
         if not block_facts(sch, block).reduction:
             schedule_injective(sch, block, hint)
 
 
 def unit_loops(facts: BlockFacts, loops: Sequence[LoopRV]) -> list[LoopRV]:
-    """The loops of a block's axes that are neither data-parallel nor reduced: extent 1."""
+    """Return the loops of a block's remaining axes, of extent 1: neither spatial nor reduction."""
     used = {*facts.spatial, *facts.reduction}
     return [loop for i, loop in enumerate(loops) if i not in used]
 
 
 def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: CpuHint) -> None:
-    """Vectorise the innermost of the loops that ``block`` has below ``depth``."""
+    """Vectorise the innermost loop of ``block`` below ``depth``."""
     loops = sch.get_loops(block)
     facts = block_facts(sch, block)
     if len(loops) > depth and not facts.conditional[-1]:
@@ -213,7 +217,7 @@ def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: Cpu
 
 
 def _is_scheduled(sch: s_tir.Schedule, block: SBlockRV) -> bool:
-    """Whether one of its loops is no plain one, or also that of another block."""
+    """Return whether a loop of ``block`` is not serial, or is shared with another block."""
     loops = [sch.get(loop) for loop in sch.get_loops(block)]
     return any(
         loop.kind != tirx.ForKind.SERIAL or isinstance(loop.body, tirx.SeqStmt) for loop in loops
@@ -223,7 +227,7 @@ def _is_scheduled(sch: s_tir.Schedule, block: SBlockRV) -> bool:
 def unroll_and_vectorize(
     sch: s_tir.Schedule, loops: list[LoopRV], *, vectorize: bool = True
 ) -> None:
-    """The last loop becomes a vector, the others straight-line code."""
+    """Vectorise the last loop; unroll the others."""
     for loop in loops[:-1]:
         if int(sch.get(loop).extent) > 1:
             sch.unroll(loop)
@@ -232,10 +236,10 @@ def unroll_and_vectorize(
 
 
 def find_epilogue(sch: s_tir.Schedule, anchor: SBlockRV) -> SBlockRV:
-    """The block that finishes the anchor's elements one by one; a copy when there is none.
+    """Return the block to fuse as the anchor's epilogue; a cache_write copy when there is none.
 
-    The consumer serves when it is the only one and its axes are the anchor's spatial axes, in
-    their order. Otherwise it stays a stage of its own, and the copy is made for the tile.
+    The consumer is fused if it is the only one and its axes are the anchor's spatial axes, in
+    order. Otherwise it keeps its own loop nest. The anchor's buffer gets scope ``local``.
     """
     facts = block_facts(sch, anchor)
     consumers = sch.get_consumers(anchor)
@@ -254,7 +258,7 @@ def find_epilogue(sch: s_tir.Schedule, anchor: SBlockRV) -> SBlockRV:
 
 
 def _strides(buffer: tirx.Buffer) -> tuple[int, ...]:
-    """Row-major strides; 0 for extent 1, as :class:`Access` has them."""
+    """Return row-major strides, with 0 for extent 1 as in :class:`Access`."""
     strides: list[int] = []
     step = 1
     for extent in reversed([int(e) for e in buffer.shape]):

@@ -1,9 +1,8 @@
-"""Copy and pad the operands of a contraction, where the copy pays for itself.
+"""Packing: copy and pad the operands of a contraction, where reuse pays for the copy.
 
-A contraction wants to load full vectors along its innermost output axis. Strided convolutions,
-``A B^T`` and feature maps of 7 x 7 do not offer them; a copy of the operand does, and each copied
-element is then used once for every output channel (or row). The copy of a k x k convolution is
-im2col.
+A micro-kernel loads full vectors along the innermost output axis. Strided convolutions, ``A B^T``
+and 7 x 7 feature maps have no such contiguous vectors; a packed copy of the operand has. Every
+output channel (or row) uses each packed element once. For a k x k convolution packing is im2col.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from tvmopt.kernels.cpu.common.stage import (
     vector_length,
 )
 
-# Uses of a copied element from which on the copy pays: against vectors that are too short or
-# strided (a shuffle or two each), and against loading lane by lane.
+# Minimum uses of a packed element for packing to pay: against short or strided vectors (one or two
+# shuffles each), and against gathers.
 _REUSE_SHORT, _REUSE_GATHER = 64, 8
-# Largest step for which LLVM shuffles whole vectors instead of gathering.
+# Largest stride for which LLVM emits vector loads with shuffles instead of gathers.
 _SHUFFLE_STEP = 4
-# Share of the lanes that must be in use before padding is worthwhile.
+# Lane utilisation above which the vector axis is not padded.
 _GOOD_USE = 0.7
-# Row tiles below this many rows load nearly as much as they multiply.
+# Register tiles with fewer rows are load-bound.
 _FEW_ROWS = 4
 _ROW_MULTIPLE = 8
 
 
 def pack_operands(sch: s_tir.Schedule, anchor: SBlockRV, arch: CpuArch) -> None:
-    """Pack and pad what ``anchor`` reads when that is worth it; otherwise change nothing.
+    """Pack and pad the operand of ``anchor`` if it pays; otherwise change nothing.
 
     Before -> after, for a 3 x 3 convolution of 7 x 7 on 16 lanes (49 positions become 64)::
 
@@ -65,12 +64,12 @@ def pack_operands(sch: s_tir.Schedule, anchor: SBlockRV, arch: CpuArch) -> None:
 
 
 def _reuse(facts: BlockFacts, operand: Access) -> int:
-    """How many outputs use one element of the packed operand."""
+    """Return the number of outputs that use one element of the packed operand."""
     return math.prod(facts.axes[i].extent for i in facts.spatial if operand.strides[i] == 0)
 
 
 def _should_copy(facts: BlockFacts, operand: Access, vector: int, arch: CpuArch) -> bool:
-    """Whether the vectors of ``operand`` have to be put together from elements apart."""
+    """Return whether strided loads of ``operand`` cost more than packing it."""
     step = operand.strides[vector]
     if step == 1 or _copied_bytes(facts, operand) > arch.l2_bytes:
         return False
@@ -79,7 +78,7 @@ def _should_copy(facts: BlockFacts, operand: Access, vector: int, arch: CpuArch)
 
 
 def _should_pad_vector(facts: BlockFacts, operand: Access, arch: CpuArch) -> bool:
-    """Whether vectors stay short although all output positions together would fill some."""
+    """Return whether vectors are too short although all output positions would fill a vector."""
     lanes = arch.lanes(facts.dtype)
     tail = contiguous_tail(facts, facts.spatial)
     if tail is None:
@@ -102,13 +101,13 @@ def _copied_bytes(facts: BlockFacts, operand: Access) -> int:
 
 
 def _copy_operand(sch: s_tir.Schedule, anchor: SBlockRV, operand: Access) -> SBlockRV:
-    """Copy ``operand`` into a buffer with one dimension an axis, the output's last axes last."""
+    """Copy ``operand`` to a buffer with one dimension per axis: batch, reduction, then spatial."""
     block = sch.get(anchor)
     index = next(n for n, r in enumerate(block.reads) if r.source.same_as(operand.buffer))
     copy = sch.reindex(anchor, ("read", index))
     facts = block_facts(sch, copy)
     kinds = [_axis_of(sch, anchor, copy, d) for d in range(len(facts.axes))]
-    # Batch-like axes stay in front: those are shared with the other operand.
+    # Batch axes, shared with the other operand, stay in front.
     shared = [d for d, (axis, is_shared) in enumerate(kinds) if is_shared and not axis.reduce]
     reduced = [d for d, (axis, _) in enumerate(kinds) if axis.reduce]
     order = [*shared, *reduced]
@@ -126,7 +125,7 @@ def _copy_operand(sch: s_tir.Schedule, anchor: SBlockRV, operand: Access) -> SBl
 def _axis_of(
     sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV, dimension: int
 ) -> tuple[Axis, bool]:
-    """The anchor's axis behind a dimension of the copy; whether the other operand has it too."""
+    """Return the anchor's axis of a dimension of the copy, and whether both operands have it."""
     facts = block_facts(sch, anchor)
     buffer = sch.get(copy).writes[0].source
     step = math.prod(int(e) for e in list(buffer.shape)[dimension + 1 :])
@@ -135,11 +134,11 @@ def _axis_of(
     for i, axis in enumerate(facts.axes):
         if read.strides[i] == step and axis.extent == int(buffer.shape[dimension]) > 1:
             return axis, other.strides[i] != 0
-    return Axis(facts.axes[0].var, 1, False), True  # extent 1: anywhere will do
+    return Axis(facts.axes[0].var, 1, False), True  # extent 1: any place is valid
 
 
 def _pad_vector(sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV, arch: CpuArch) -> None:
-    """Make the output positions one axis, rounded up to full vectors; zeros fill the copy up."""
+    """Collapse the output positions to one axis and zero-pad it to a multiple of the lanes."""
     facts = block_facts(sch, anchor)
     tail = contiguous_tail(facts, facts.spatial)
     assert tail is not None, "_should_pad_vector found one"
@@ -162,7 +161,7 @@ def _pad_vector(sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV, arch: Cpu
 
 
 def _pad_rows(sch: s_tir.Schedule, anchor: SBlockRV, arch: CpuArch) -> None:
-    """Round up a row axis that does not divide into row tiles, 197 to 200 for instance."""
+    """Pad a row axis without a suitable divisor to a multiple of 8, for example 197 to 200."""
     facts = block_facts(sch, anchor)
     vector = [i for i in facts.spatial if facts.axes[i].extent > 1][-1]
     kept = [r for r in facts.reads if r.strides[vector] != 0]
@@ -181,7 +180,7 @@ def _pad_rows(sch: s_tir.Schedule, anchor: SBlockRV, arch: CpuArch) -> None:
 
 
 def _pad_einsum(sch: s_tir.Schedule, anchor: SBlockRV, multiples: list[int]) -> None:
-    """Round the axes of ``anchor`` up; its consumer reads the inside of the larger result."""
+    """Pad the axes of ``anchor`` (pad_einsum); its consumer reads the unpadded part."""
     extents = [axis.extent for axis in block_facts(sch, anchor).axes]
     if all(e % m == 0 for e, m in zip(extents, multiples, strict=True)):
         return
@@ -191,7 +190,7 @@ def _pad_einsum(sch: s_tir.Schedule, anchor: SBlockRV, multiples: list[int]) -> 
 
 
 def is_einsum(sch: s_tir.Schedule, block: SBlockRV) -> bool:
-    """Whether all indices in the block are its iterators themselves, or constants."""
+    """Return whether all buffer indices in the block are plain iterators or constants."""
     body = sch.get(block)
     regions = [*body.reads, *body.writes]
     plain = (tirx.Var, tirx.IntImm)

@@ -1,7 +1,7 @@
-"""How much memory a tile reads: the tile propagated through the indices of an access.
+"""Memory footprint of a tile: the tile's bounds propagated through the indices of an access.
 
-And how much of that another core has written: one that lies near answers in 20 ns a line, one
-behind another cache in 200 ns, and no prefetch hides that.
+Also the footprint's part that another core wrote: a read from a near core's cache takes 20 ns per
+line, from behind another cache 200 ns, and prefetching does not hide this latency.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tvmopt.kernels.cpu.common.cost import FILL
 
 
 class Region:
-    """What an anchor reads of one buffer.
+    """Footprint of an anchor's tiles in one buffer.
 
     Args:
-        access: The read.
+        access: The read access.
         facts: Facts of the anchor.
     """
 
@@ -27,7 +27,7 @@ class Region:
         self._itemsize = access.buffer.dtype.itemsize
         steps = [math.prod(self._shape[d + 1 :]) for d in range(len(self._shape))]
         self._least = [1] * len(self._shape)
-        # (place in a tile, dimension, elements of it that one step moves)
+        # (index of the axis in a tile, dimension, stride in elements of that dimension)
         self._moves: list[tuple[int, int, int]] = []
         place = {i: position for position, i in enumerate(facts.spatial)}
         for i, axis in enumerate(facts.axes):
@@ -43,13 +43,14 @@ class Region:
         self._known: dict[tuple[int, ...], int] = {}
 
     def bytes(self, tile: Sequence[int]) -> int:
-        """Bytes of the box that a tile reads.
+        """Return the bytes of the bounding box that a tile reads.
 
         Args:
             tile: Elements of each data-parallel axis.
 
         Returns:
-            For a tile of 8 x 8 x 16 of a 3 x 3 depthwise convolution: 10 * 10 * 16 elements.
+            Bytes; a tile of 8 x 8 x 16 of a 3 x 3 depthwise convolution reads 10 x 10 x 16 elements
+            of the input.
         """
         key = tuple(tile)
         if key not in self._known:
@@ -62,20 +63,20 @@ class Region:
     def remote_bytes(
         self, extents: Sequence[int], shares: Sequence[tuple[int, int]], arch: CpuArch
     ) -> float:
-        """Bytes that one core reads of what other cores have written.
+        """Return the bytes that one core reads from the caches of other cores.
 
-        Whatever wrote the buffer is taken to have shared it out along its outermost dimension, as
-        most functions do: one that does the same finds most of its data in its own cache.
+        The model assumes that the buffer's producer was parallel along the outermost dimension, as
+        most functions are. A consumer with the same partition finds most data in its own cache.
 
         Args:
-            extents: Of the data-parallel axes.
-            shares: Axis and trips of each parallel loop, outermost first; together they are cut
-                into one contiguous range a core.
-            arch: Gives the cores, and what each can keep.
+            extents: Extents of the data-parallel axes.
+            shares: Axis and trip count of each parallel loop, outermost first. The fused loop is
+                partitioned into one contiguous range per core.
+            arch: Supplies the number of cores and the L2 size.
 
         Returns:
-            0 where a core cannot keep its share until it is read, and for a 1 x 1 convolution whose
-            rows are shared out; half of the data where two cores share its output channels.
+            Bytes: 0 if a core's part exceeds its L2, or for a 1 x 1 convolution parallel over rows;
+            half of the data if two cores are parallel over output channels.
         """
         share = self.bytes(extents) / arch.cores
         if share > FILL * arch.l2_bytes:
@@ -96,7 +97,7 @@ class Region:
         return read - (min(read, share) if along else read / arch.cores)
 
     def _carried(self, span: list[int]) -> list[int]:
-        """``span`` within the shape: what runs over a dimension goes on in the one before it."""
+        """Clip ``span`` to the shape; carry the overflow of a dimension into the one before it."""
         box = list(span)
         for d in reversed(range(len(box))):
             if d and box[d] > self._shape[d]:

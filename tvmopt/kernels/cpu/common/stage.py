@@ -1,6 +1,6 @@
-"""Steps that several rules share: pick a vector length, vectorise, parallelise, inline.
+"""Schedule steps shared by the families: choose a vector length, vectorise, parallelise, inline.
 
-A *stage* is a block with a loop nest of its own under the root. "Work" counts iterations.
+A *stage* is a block with its own loop nest under the root block. *Work* counts iterations.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
 from tvmopt.kernels.cpu.hint import MAX_VECTOR_REGISTERS, CpuHint
 
-# Below this much work a parallel launch (2 to 10 us) costs more than it saves.
+# Minimum iterations for a parallel loop; below, the launch (2 to 10 us) costs more than it saves.
 PARALLEL_WORK = 16 * 1024
-# Expressions in a block from which on nothing that is read twice is inlined into it: TVM's
-# simplifier takes seconds over nested conditions of a few hundred.
+# Maximum expressions in a block after inlining a producer that it reads twice: TVM's simplifier
+# takes seconds on a few hundred nested conditions.
 MAX_INLINED_SIZE = 300
-# Nested exp, tanh, erf and sigmoid: each uses its argument several times, and TVM's code generator
-# puts the argument in again at every use. Two take it 0.1 s, three 18 s.
+# Maximum nesting of exp, tanh, erf and sigmoid: each uses its argument several times, and TVM's
+# code generator duplicates the argument at every use. Two levels compile in 0.1 s, three in 18 s.
 MAX_MATH_DEPTH = 2
-# Calls worth computing once a row rather than once an element.
+# Calls that are cheaper to compute once per row than to repeat once per element.
 _COSTLY = frozenset(
     {
         "tirx.exp",
@@ -43,16 +43,24 @@ _COSTLY = frozenset(
 
 
 def divisors(extent: int, limit: int) -> list[int]:
-    """The divisors of ``extent`` up to ``limit``, ascending: splits by others need predicates."""
+    """Return the divisors of ``extent`` up to ``limit``, ascending: splits without predicates."""
     return [d for d in range(1, min(extent, limit) + 1) if extent % d == 0]
 
 
 def vector_length(extent: int, lanes: int, registers: int = MAX_VECTOR_REGISTERS) -> int:
-    """The divisor of ``extent`` to vectorise by, at most ``registers`` vectors of ``lanes`` long.
+    """Return the length of the vectorised loop: a divisor of ``extent``.
 
-    A split that does not divide puts a predicate into the vectorised loop, and TVM then makes it
-    scalar; so only divisors count. Among them the one that wastes the fewest lanes wins, then the
-    longest: 3136 -> 64, 49 -> 49 (4 registers of 16, 77 % used), 14 -> 14, 1009 -> 1.
+    A split by a non-divisor puts a predicate into the vectorised loop, and TVM then scalarises it.
+    Among the divisors, the best lane utilisation wins, then the longest vector: 3136 -> 64,
+    49 -> 49 (4 registers of 16, 77 % used), 14 -> 14, 1009 -> 1.
+
+    Args:
+        extent: Extent of the loop.
+        lanes: Lanes of a vector register.
+        registers: Maximum length in vector registers.
+
+    Returns:
+        The length in elements; 1 when only the scalar loop divides.
     """
     best, best_score = 1, (0.0, 0)
     for length in divisors(extent, registers * lanes):
@@ -64,12 +72,12 @@ def vector_length(extent: int, lanes: int, registers: int = MAX_VECTOR_REGISTERS
 
 @dataclasses.dataclass(frozen=True)
 class Tail:
-    """Adjacent axes that are one contiguous axis in memory.
+    """Adjacent axes that form one contiguous axis in memory.
 
     Attributes:
-        axes: Their indices, axes of extent 1 included.
-        inner: Index of the fastest one whose extent is not 1.
-        extent: Product of their extents.
+        axes: Indices of the axes, including axes of extent 1.
+        inner: Index of the innermost axis whose extent is not 1.
+        extent: Product of the extents.
     """
 
     axes: tuple[int, ...]
@@ -78,11 +86,13 @@ class Tail:
 
 
 def contiguous_tail(facts: BlockFacts, order: Sequence[int]) -> Tail | None:
-    """The longest tail of the axes ``order`` that is one contiguous axis in every access.
+    """Return the longest tail of the axes ``order`` that fuses to one axis in every access.
 
-    A tail qualifies when in each access it either walks memory with one constant step or is
-    broadcast, and no condition depends on it; then fusing it costs no division. None when no axis
-    qualifies or all have extent 1.
+    In each access a tail must have one constant stride or be broadcast, and no condition may depend
+    on it. Then fusing it needs no division.
+
+    Returns:
+        The tail; None when no axis qualifies or all have extent 1.
     """
     accesses = [facts.write, *facts.reads]
     start, inner, outer = len(order), None, None
@@ -109,14 +119,14 @@ def _nests(access: Access, outer: int, inner: int, extent: int) -> bool:
 
 
 def vectorizes_well(facts: BlockFacts, axis: int) -> bool:
-    """Whether vectorising ``axis`` gives vector loads and stores rather than gathers."""
+    """Return whether vectorising ``axis`` gives unit-stride or broadcast accesses, no gathers."""
     if facts.divides or facts.conditional[axis] or facts.write.strides[axis] != 1:
         return False
     return all(a.strides[axis] in (0, 1) for a in facts.reads)
 
 
 def collapse_map(facts: BlockFacts, axes: Sequence[int], arity: int) -> tirx.IndexMap:
-    """The index map of ``arity`` indices that makes the adjacent ``axes`` one, row-major."""
+    """Return the index map of ``arity`` indices that collapses adjacent ``axes``, row-major."""
     first, last = axes[0], axes[-1]
     extents = [axis.extent for axis in facts.axes]
 
@@ -130,7 +140,7 @@ def collapse_map(facts: BlockFacts, axes: Sequence[int], arity: int) -> tirx.Ind
 
 
 def collapse_axes(sch: s_tir.Schedule, block: SBlockRV, axes: Sequence[int]) -> None:
-    """Make adjacent axes of ``block`` one axis; the buffers stay as they are.
+    """Collapse adjacent axes of ``block``; the buffers keep their shapes.
 
     Before -> after::
 
@@ -143,13 +153,19 @@ def collapse_axes(sch: s_tir.Schedule, block: SBlockRV, axes: Sequence[int]) -> 
 
 
 def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: CpuHint, work: int) -> None:
-    """Make the head of ``loops`` parallel when there is enough work and the hint allows it.
+    """Parallelise the leading ``loops`` if there is enough work and the hint allows it.
 
     Before -> after, for 2 cores and loops of 3, 32 and 7::
 
         for a, b, c: ...   ->   for ab in T.parallel(96): for c: ...
 
-    Only as many loops are fused as tasks are needed: each further one adds divisions.
+    No more loops are fused than the tasks per core need, because each further one adds divisions.
+
+    Args:
+        sch: The schedule.
+        loops: Data-parallel loops, outermost first.
+        hint: Supplies the cores and the tasks per core.
+        work: Iterations of the nest; below ``PARALLEL_WORK`` it stays serial.
     """
     if work < PARALLEL_WORK or hint.arch.cores < 2 or hint.tasks == 0:
         return
@@ -159,7 +175,7 @@ def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: CpuHint, wor
     for loop in loops:
         extent = int(sch.get(loop).extent)
         if tasks * extent > wanted and extent > 1:
-            # The smallest divisor that gives enough tasks; the rest stays a serial loop.
+            # The smallest divisor that gives enough tasks; the remainder stays a serial loop.
             part = min(d for d in range(1, extent + 1) if extent % d == 0 and tasks * d >= wanted)
             if part < extent:
                 loop, _ = sch.split(loop, [part, extent // part])
@@ -180,7 +196,7 @@ def vectorize_tail(
     """Vectorise the contiguous tail of ``loops``, the loops of the last ``len(loops)`` axes.
 
     Returns:
-        The loops around the vector, outermost first.
+        The loops around the vectorised loop, outermost first.
     """
     first = len(facts.axes) - len(loops)
     tail = contiguous_tail(facts, range(first, len(facts.axes)))
@@ -193,7 +209,7 @@ def vectorize_tail(
 
 
 def inline_copies(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Inline into ``block`` those producers that only copy (a pad by nothing, a reshape)."""
+    """Inline into ``block`` the producers that only copy (a pad of width zero, a reshape)."""
     for producer in sch.get_producers(block):
         facts = block_facts(sch, producer)
         if (
@@ -207,11 +223,11 @@ def inline_copies(sch: s_tir.Schedule, block: SBlockRV) -> None:
             try:
                 sch.compute_inline(producer)
             except ScheduleError:
-                continue  # then it is a stage of its own
+                continue  # cannot be inlined: it keeps its own loop nest
 
 
 def inline_read_once(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Inline into the reduction ``block`` what makes elements that it reads once each (a cast)."""
+    """Inline into the reduction ``block`` the producers whose elements it reads once (a cast)."""
     for producer in sch.get_producers(block):
         facts = block_facts(sch, producer)
         if (
@@ -224,18 +240,23 @@ def inline_read_once(sch: s_tir.Schedule, block: SBlockRV) -> None:
             try:
                 sch.compute_inline(producer)
             except ScheduleError:
-                continue  # then it is a stage of its own
+                continue  # cannot be inlined: it keeps its own loop nest
 
 
 def inline_injective(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
-    """Inline every block without reduction into its consumers, where that repeats little work.
+    """Inline every injective block into its consumers, unless that repeats much work.
 
-    Blocks named in ``kept`` stay.
+    A block stays if
 
-    A block stays when it writes an output, when its consumer is a reduction, when it is costly and
-    read much more often than it is computed, or when the expression would grow too large (a chain
-    of blocks that each read their predecessor twice doubles it every time) or nest too many of the
-    functions that :mod:`.vector_math` rewrites.
+    - it writes an output, or a consumer is a reduction;
+    - it is costly and read much more often than it is computed;
+    - the inlined expression grows too large (in a chain of blocks that each read their predecessor
+      twice, it doubles at every step);
+    - the inlined expression nests too many functions that :mod:`.vector_math` rewrites.
+
+    Args:
+        sch: The schedule.
+        kept: Names of blocks that stay.
     """
     outputs = {sch.get(b).name_hint for b in sch.get_output_blocks("root")}
     for block in leaf_blocks(sch):
@@ -258,13 +279,14 @@ def inline_injective(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
         try:
             sch.compute_inline(block)
         except ScheduleError:
-            continue  # then it is a stage of its own
+            continue  # cannot be inlined: it keeps its own loop nest
 
 
 def inlined_reductions(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[str]] | None:
-    """A schedule of ``func`` with all inlined that can be, and the names of its reductions.
+    """Inline the injective blocks of ``func`` and return the schedule with its reductions' names.
 
-    None when there is no reduction, or more than one result.
+    Returns:
+        None when there is no reduction, or more than one output.
     """
     sch = s_tir.Schedule(IRModule({"main": func}))
     reductions = [facts.name for facts in all_facts(sch) if facts.reduction]
@@ -280,10 +302,10 @@ def inlined_reductions(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[str]] 
 def split_vector(
     sch: s_tir.Schedule, loop: LoopRV, lanes: int, registers: int = MAX_VECTOR_REGISTERS
 ) -> LoopRV:
-    """Vectorise the inner part of ``loop``, as long as :func:`vector_length` says.
+    """Split ``loop`` by :func:`vector_length` and vectorise the inner part.
 
     Returns:
-        The loop around the vector; ``loop`` itself where there is none.
+        The outer loop; ``loop`` itself if the vector length is 1.
     """
     extent = int(sch.get(loop).extent)
     length = vector_length(extent, lanes, registers)

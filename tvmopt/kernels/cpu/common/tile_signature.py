@@ -1,4 +1,4 @@
-"""Text that is equal for functions whose tiles differ in the epilogue alone."""
+"""Signature of a tiled function that ignores the epilogue, for reuse of tuning results."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def tile_signature(form: Any) -> str:
-    """Return axes, operands and producers of the anchor of ``form``.
+    """Return axes, operands and producers of the anchor of ``form``, as text.
 
-    A convolution with a residual and one without want nearly the same configuration.
+    A convolution with a residual add and one without need nearly the same configuration.
     """
     axes = [(axis.extent, axis.reduce) for axis in form.facts.axes]
     reads = [

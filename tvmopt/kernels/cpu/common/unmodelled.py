@@ -1,4 +1,4 @@
-"""CPU families without a cost model: a few variations in a fixed order."""
+"""CPU families without a cost model: a few configurations in a fixed order."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tvmopt.kernels.family import Family, Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
-# Parallel tasks a core, and registers of the longest vector.
+# (tasks per core, longest vector in registers), in the order to try them.
 _VARIATIONS = ((8, 4), (1, 4), (8, 1), (2, 4), (0, 4), (0, 1), (4, 2), (1, 1))
-# Bytes up to which a function runs on one core.
+# Arguments of at most this many bytes: the cost model assumes one core.
 _ONE_CORE_BYTES = 64 * 1024
 
 
 class UnmodelledFamily(Family[Workload, CpuHint]):
-    """A family that matches where its default configuration can be emitted."""
+    """A family that matches if its default configuration can be emitted."""
 
     has_cost_model = False
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
-        """Return whether its candidates are ranked, also beside families with a cost model."""
+        """Return whether to match: if ``beside`` > 0, or if no modelled family has candidates."""
         return self.beside > 0 or not any(f.family.has_cost_model and f.ranked for f in found)
 
     def match(self, workload: Workload, arch: CpuArch) -> Workload | Refusal:
-        """Return the workload itself where the family can schedule it."""
+        """Return the workload itself if the family can schedule it."""
         if workload.refusal is not None:
             return workload.refusal
         try:
@@ -41,7 +41,7 @@ class UnmodelledFamily(Family[Workload, CpuHint]):
         return workload if made is not None else Refusal(f"{self.name} does not fit")
 
     def rank(self, form: Workload, arch: CpuArch) -> Sequence[Ranked[CpuHint]]:
-        """Return the variations, the usual one first."""
+        """Return the configurations, the default first."""
         cycles = stream_cycles(form, arch)
         return [
             Ranked(
@@ -53,7 +53,7 @@ class UnmodelledFamily(Family[Workload, CpuHint]):
 
 
 def stream_cycles(workload: Workload, arch: CpuArch) -> float:
-    """Cycles of one core to read and write every argument once."""
+    """Return the predicted cycles to stream all arguments once (memory-bound roofline)."""
     size = workload.argument_bytes
     cores = arch.cores if size > _ONE_CORE_BYTES else 1
     return size / bandwidth(size / cores, arch) / cores + (LAUNCH if cores > 1 else 0.0)

@@ -1,4 +1,4 @@
-"""Copy a weight into the order in which a tile reads it, rounded up where the tile is wider."""
+"""Weight packing: copy a weight to a buffer with one dimension per axis, zero-padded to tiles."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tvmopt.kernels.analysis import Access, block_facts
 def copy_weight(
     sch: s_tir.Schedule, anchor: SBlockRV, weight: Access, multiples: list[int]
 ) -> SBlockRV:
-    """Copy the weight into a buffer with one dimension an axis; round axes up, zeros at the end.
+    """Copy the weight to a buffer with one dimension per axis; zero-pad the axes to ``multiples``.
 
-    The data is copied as well where an axis of its own is rounded up.
+    If one of the data's axes is padded, the data is copied as well.
 
     Args:
         sch: The schedule.
-        anchor: The sum of products.
-        weight: The operand to copy.
-        multiples: For each axis of ``anchor`` what its extent must be a multiple of.
+        anchor: The contraction.
+        weight: The operand to pack.
+        multiples: For each axis of ``anchor``, the multiple to pad its extent to.
 
     Returns:
-        The block that copies the weight.
+        The packing block.
     """
     copy = sch.reindex(anchor, ("read", _read_index(sch, anchor, weight)))
     facts = block_facts(sch, anchor)
@@ -37,7 +37,7 @@ def copy_weight(
     view = sch.reindex(anchor, ("read", _read_index(sch, anchor, data)))
     sch.pad_einsum(anchor, multiples)
     (crop,) = sch.get_consumers(anchor)
-    sch.compute_inline(view)  # into the padded data where there is some, else into the sum
+    sch.compute_inline(view)  # into the padded copy of the data, if any, else into the anchor
     sch.compute_inline(crop)
     if all(packed.strides[i] == 0 for i in short):
         return copy
@@ -47,7 +47,7 @@ def copy_weight(
 
 
 def dimension_axes(sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV) -> dict[int, int]:
-    """For each dimension of what :func:`copy_weight` made, the axis of ``anchor`` behind it."""
+    """Map each dimension of the buffer from :func:`copy_weight` to its axis of ``anchor``."""
     facts = block_facts(sch, anchor)
     buffer = sch.get(copy).writes[0].source
     read = next(r for r in facts.reads if r.buffer.same_as(buffer))

@@ -1,1 +1,1 @@
-"""One reduction with many independent outputs, without a register tile."""
+"""Contractions by a heuristic tile, without a cost model."""

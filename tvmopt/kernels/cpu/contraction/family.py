@@ -1,4 +1,4 @@
-"""One reduction with many independent outputs on CPUs: a tile by rule, without a cost model."""
+"""Contractions on CPUs with a heuristic register tile, without a cost model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvmopt.kernels.workload import Refusal, Workload
 
 
 class Contraction(UnmodelledFamily):
-    """A register tile of the only reduction, its operands packed; the epilogue fused into it."""
+    """A heuristic register tile of the only reduction, with packing and epilogue fusion."""
 
     name = "contraction"
     is_reference = True
@@ -21,22 +21,22 @@ class Contraction(UnmodelledFamily):
     beside = 1
 
     def match(self, workload: Workload, arch: CpuArch) -> Workload | Refusal:
-        """Return the workload; where it is known to be a contraction, without trying."""
+        """Return the workload; a known contraction matches without a trial schedule."""
         if workload.refusal is None and workload.analysed(prepare) is not None:
             return workload
         return super().match(workload, arch)
 
     def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None where it is not one plain reduction."""
+        """Schedule ``func`` with the configuration ``hint``; None unless it is one reduction."""
         return emit(func, hint, pack=True)
 
 
 class ContractionInPlace(UnmodelledFamily):
-    """The same without packing, for accesses that TVM's layout primitives refuse."""
+    """:class:`Contraction` without packing, for accesses that TVM's layout primitives refuse."""
 
     name = "contraction_in_place"
     kind = "gemm"
 
     def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None where it is not one plain reduction."""
+        """Schedule ``func`` with the configuration ``hint``; None unless it is one reduction."""
         return emit(func, hint, pack=False)

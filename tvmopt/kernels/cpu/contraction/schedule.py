@@ -1,9 +1,9 @@
-"""One reduction with many independent outputs: convolution, matmul, pooling, column sums.
+"""Contractions with a heuristic register tile: convolution, matmul, pooling, column sums.
 
-The schedule is the register-tiled loop nest of GotoBLAS: a tile of accumulators (rows x vectors)
-stays in vector registers while the reduction runs, one operand is loaded as vectors, the other as
-scalars broadcast to all lanes; the epilogue works on the tile before it is stored. Operands are
-read in place unless :mod:`.packing`, or the panel of :func:`schedule_tile`, says otherwise.
+The schedule is the GotoBLAS loop nest. A register tile of accumulators (rows x vectors) stays in
+vector registers over the whole reduction. One operand is loaded as vectors; the other is loaded as
+scalars and broadcast. The fused epilogue runs on the tile before the store. Operands are read in
+place, unless :mod:`.packing` packs them or :func:`schedule_tile` copies a panel.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from tvmopt.kernels.cpu.common.stage import (
 )
 from tvmopt.kernels.cpu.hint import CpuHint
 
-# Instructions, roughly, to load a vector of odd length or of elements apart.
+# Approximate instructions to load a vector of odd length or with a stride.
 _PIECEWISE_LOAD = 6
-# Reductions of at most this many steps (depthwise convolution, pooling) without an operand to
-# reuse are unrolled; then no vector is carried from one iteration to the next.
+# Reductions of at most this many steps without operand reuse (depthwise convolution, pooling) are
+# unrolled; then no vector is loop-carried.
 _UNROLLED = 25
-# Row tiles that must share a panel before it is copied; and the step, in bytes, from which on its
-# rows lie in different pages, for the TLB, and in the same few sets of the cache.
+# Minimum row tiles that share a panel before it is packed; and the stride in bytes above which its
+# rows cause TLB misses and cache-set conflicts.
 _PANEL_USES, _FAR = 4, 1024
-# Independent accumulators that hide the latency of a multiply-add: 4 cycles, 2 a cycle.
+# Independent accumulators that hide the FMA latency: 4 cycles x 2 FMAs per cycle.
 _LATENCY_TILE = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """The register tile of an anchor whose vectorised axes are already one axis.
+    """Register tile of an anchor, after its vectorised axes are collapsed.
 
     Attributes:
         vector: Index of the vectorised axis.
-        length: Elements of one vector. At most one register long where a reduction loop runs: LLVM
-            passes longer vectors of odd length from one iteration to the next in scalar pieces.
-        columns: Vectors side by side in a tile.
-        row: Index of the axis whose steps reuse the loaded vectors, or None.
+        length: Elements of one vector. At most one register in a reduction loop: LLVM scalarises
+            longer loop-carried vectors of odd length.
+        columns: Vectors per row of the tile.
+        row: Index of the axis that reuses the loaded vectors, or None.
         rows: Elements of that axis in a tile.
-        rows_inside: Whether the row tiles are the innermost of the tile loops.
+        rows_inside: Whether the row-tile loop is the innermost tile loop.
     """
 
     vector: int
@@ -64,7 +64,16 @@ class Tile:
 
 
 def emit(func: tirx.PrimFunc, hint: CpuHint, pack: bool = True) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None when it is not one plain reduction of that kind."""
+    """Schedule ``func``; None when it is not a single reduction that can be tiled.
+
+    Args:
+        func: A TensorIR function after FuseTIR.
+        hint: The configuration.
+        pack: Whether operands may be packed.
+
+    Returns:
+        The schedule, or None.
+    """
     found = only_reduction(func)
     if found is None:
         return None
@@ -88,10 +97,10 @@ def emit(func: tirx.PrimFunc, hint: CpuHint, pack: bool = True) -> s_tir.Schedul
 
 
 def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
-    """Pick the vector axis, the row axis and their tile lengths for one anchor.
+    """Choose the vector axis, the row axis and the register tile of one anchor.
 
     Returns:
-        None when the innermost output axis does not vectorise.
+        The tile; None when the innermost output axis does not vectorise.
     """
     lanes = arch.lanes(facts.dtype)
     wide = [i for i in facts.spatial if facts.axes[i].extent > 1]
@@ -100,12 +109,12 @@ def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
     vector = wide[-1]
     budget = arch.vector_registers * 3 // 4
     vector_reads = [r for r in facts.reads if r.strides[vector] != 0]
-    # Stepping a row axis keeps the loaded vectors: convolution's output channel, matmul's row.
+    # Row axes reuse the loaded vectors: output channels of a convolution, rows of a matmul.
     row_axes = [i for i in wide[:-1] if all(r.strides[i] == 0 for r in vector_reads)]
     row = max(row_axes, key=lambda i: facts.axes[i].extent, default=None)
     extent = facts.axes[vector].extent
     if row is None and facts.reduced <= _UNROLLED:
-        # Elements apart: LLVM shuffles whole vectors of the plain loop, TVM gathers lane by lane.
+        # Strided: LLVM vectorises the scalar loop with shuffles, while TVM would gather.
         apart = any(r.strides[vector] != 1 for r in vector_reads)
         length = 1 if apart else vector_length(extent, lanes)
         return Tile(vector, length, 1, None, 1, False)
@@ -117,7 +126,7 @@ def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
         rows = 1
         if row is not None:
             rows = divisors(facts.axes[row].extent, budget // columns)[-1]
-        # Multiply-adds for each instruction; too few accumulators wait for one another.
+        # FMAs per instruction; too few accumulators are latency-bound.
         tile = rows * columns
         score = tile / (tile + rows + columns * load) * min(1.0, tile / _LATENCY_TILE)
         if score > best_score:
@@ -128,17 +137,17 @@ def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
 
 
 def _rows_belong_inside(facts: BlockFacts, tile: Tile, row: int) -> bool:
-    """Whether the loop over row tiles should be the inner one of the two tile loops.
+    """Return whether the row-tile loop should be the inner one of the two tile loops.
 
-    The operand of the inner loop is read again for every step of the outer one; the other stays
-    in the cache.
+    Every step of the outer loop reads the inner loop's operand again; the other operand stays in
+    cache.
     """
     others = [i for i in facts.spatial if i not in (tile.vector, row)]
     vector_steps = facts.axes[tile.vector].extent // (tile.columns * tile.length)
     row_steps = facts.axes[row].extent // tile.rows
 
     def size(axis: int) -> int:
-        """Elements read in one step of the other axes."""
+        """Return the elements that one step of the other axes reads."""
         reads = [r for r in facts.reads if r.strides[axis] != 0]
         used = [
             math.prod(
@@ -159,9 +168,9 @@ def schedule_tile(
     pack: bool,
     hint: CpuHint,
 ) -> None:
-    """Apply ``tile`` to ``anchor`` and move ``epilogue`` to where a tile is complete.
+    """Apply the register tile to ``anchor`` and compute ``epilogue`` at the tile loop.
 
-    With ``pack``, what the row tiles share may be copied into a panel.
+    With ``pack``, the operand that the row tiles share may be packed into a panel.
 
     Before -> after, for a tile of 6 rows x 2 vectors of 16::
 
@@ -197,7 +206,7 @@ def schedule_tile(
 
     shared = outer_loops
     if pack and tile.rows_inside and _needs_panel(sch, anchor, tile, hint):
-        shared = outer_loops[:-1]  # the panel sits between these and the row tiles
+        shared = outer_loops[:-1]  # the panel is packed at these loops, outside the row tiles
         _copy_panel(sch, anchor, tile, shared[-1])
     sch.reverse_compute_at(epilogue, outer_loops[-1], preserve_unit_loops=True)
     tile_loops = sch.get_loops(epilogue)[len(outer_loops) :]
@@ -211,13 +220,13 @@ def schedule_tile(
         for loop in reduction:
             sch.unroll(loop)
     parallelize(sch, shared, hint, facts.work)
-    # Last, because TVM proves no loop around a reduction parallel once its init is apart.
+    # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
     init = sch.decompose_reduction(anchor, reduction[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) :])
 
 
 def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, hint: CpuHint) -> bool:
-    """Whether what row tiles share lies far apart in memory, and a copy is used often enough."""
+    """Return whether packing the shared panel pays: large strides and enough row tiles."""
     facts = block_facts(sch, anchor)
     reads = [r for r in facts.reads if r.strides[tile.vector] == 1]
     if len(reads) != 1 or not is_einsum(sch, anchor):
@@ -238,7 +247,7 @@ def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, hint: CpuHin
 
 
 def _copy_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, loop: LoopRV) -> None:
-    """Copy what the row tiles share into consecutive memory.
+    """Pack the panel that the row tiles share into contiguous memory.
 
     Before -> after, for a matmul of 384 x 1536 weights and tiles 64 wide::
 
@@ -262,7 +271,7 @@ def _split(sch: s_tir.Schedule, loop: LoopRV, inner: int) -> list[LoopRV]:
 
 
 def _collapse_vector_axes(sch: s_tir.Schedule, anchor: SBlockRV, epilogue: SBlockRV) -> None:
-    """Make the contiguous tail of the anchor's spatial axes one axis, in the epilogue too.
+    """Collapse the contiguous tail of the anchor's spatial axes, in the epilogue too.
 
     Before -> after::
 

@@ -1,1 +1,1 @@
-"""Elementwise functions and data movement."""
+"""Elementwise functions and data movement (injective functions)."""

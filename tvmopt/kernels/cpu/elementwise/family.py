@@ -1,4 +1,4 @@
-"""Elementwise functions and data movement on CPUs: one pass over the output."""
+"""Elementwise functions and data movement on CPUs, fused into one pass over the output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvmopt.kernels.workload import Refusal, Workload
 
 
 class Elementwise(UnmodelledFamily):
-    """Functions without a reduction: everything inlined, then parallel and vectorised loops."""
+    """Inlines all blocks of a function without reductions, then parallelises and vectorises."""
 
     name = NAME
     is_reference = True
@@ -20,7 +20,7 @@ class Elementwise(UnmodelledFamily):
     exclusive = True
 
     def match(self, workload: Workload, arch: CpuArch) -> Workload | Refusal:
-        """Return the workload where it has no reduction."""
+        """Return the workload if it has no reduction."""
         if workload.refusal is not None:
             return workload.refusal
         return Refusal(f"{NAME} does not fit") if workload.reduces else workload

@@ -1,8 +1,8 @@
-"""Functions without reduction: elementwise chains and data movement.
+"""Injective functions: elementwise chains and data movement.
 
-Transpose, concat, pad, resize, slice, gather, cast and chains of arithmetic become one pass over
-the output: everything is inlined into the last block, whose contiguous inner axes are vectorised
-and whose outer axes are shared out over the cores.
+Transpose, concat, pad, resize, slice, gather, cast and arithmetic chains become one pass over the
+output. All blocks are inlined into the last one; its contiguous inner axes are vectorised and its
+outer axes are parallelised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME = "elementwise"
 
 
 def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None when it holds a reduction."""
+    """Schedule ``func``; None when it has a reduction."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
         return None

@@ -1,4 +1,4 @@
-"""Any function of leaf blocks on CPUs: each block on its own."""
+"""Fallback on CPUs for any function of leaf blocks: each block has its own loop nest."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tvmopt.kernels.cpu.hint import CpuHint
 
 
 class Fallback(UnmodelledFamily):
-    """Parallel outer loops and a vectorised inner loop, block by block."""
+    """Parallelises the outer loops and vectorises the inner loop of each block."""
 
     name = NAME
     is_reference = True
     kind = "any"
 
     def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule each block of ``func`` as far as TVM lets it."""
+        """Schedule each block of ``func`` as far as TVM's primitives allow."""
         return emit(func, hint)

@@ -1,7 +1,7 @@
-"""Anything else made of leaf blocks: each block is parallelised and vectorised on its own.
+"""Fallback for any function of leaf blocks: parallelise and vectorise each block separately.
 
-Nothing is inlined or moved, so this only asks for what TVM can always check. A block that refuses
-keeps its serial loops.
+Nothing is inlined or moved, so the schedule uses only primitives that TVM can always verify. If a
+primitive fails on a block, the block keeps its serial loops.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = "fallback"
 
 
 def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule each block of ``func`` as far as TVM lets it."""
+    """Schedule each block of ``func`` as far as TVM's primitives allow."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     for name in [sch.get(block).name_hint for block in leaf_blocks(sch)]:
         attempt = sch.copy()
@@ -32,7 +32,7 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
 
 
 def _schedule_block(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) -> None:
-    """Data-parallel loops outside, reduction inside them, the vector loop innermost.
+    """Order the loops of a block: data-parallel, reduction, vector; parallelise the outermost.
 
     Before -> after::
 

@@ -1,6 +1,6 @@
-"""Tensor intrinsics: instructions that multiply and add several narrow numbers at once.
+"""Tensor intrinsics: dot-product instructions (VNNI, sdot, vrmpy, RVV) and AMX tiles.
 
-One family a file. An intrinsic is registered with TVM when a schedule first uses it.
+One file per instruction-set extension. A schedule registers an intrinsic with TVM at its first use.
 """
 
 from tvmopt.kernels.cpu.intrinsics.amx_configuration import with_tile_configuration

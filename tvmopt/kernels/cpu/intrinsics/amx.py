@@ -1,12 +1,12 @@
-"""Intel AMX: eight tile registers of up to 16 rows of 64 bytes, and products of whole tiles.
+"""Intel AMX: eight tile registers of up to 16 rows of 64 bytes, and tile multiply instructions.
 
-A block of 2 x 2 tiles of sums, two tiles of data and two of weights fill the registers: each tile
-that is loaded is used twice. Sums of bytes wrap around; those of bfloat16 round to nearest even and
-take denormals for zeros, even and odd products of a step apart.
+A block of 2 x 2 accumulator tiles, two data tiles and two weight tiles fill the registers; each
+loaded tile is used twice. Integer accumulators wrap around. bfloat16 accumulators round to nearest
+even and flush denormals; the even and the odd products of a step are summed separately.
 
-The instructions are inline assembly, in functions in LLVM's own language. LLVM's intrinsics do not
-do: the scheduler that runs after register allocation for some CPUs renames tile registers as if all
-had the same shape (seen with LLVM 22 and ``znver4``), and the CPU then refuses the product.
+The instructions are inline assembly in LLVM IR functions. LLVM's intrinsics are not usable: for
+some CPUs the post-RA scheduler renames tile registers as if all had one shape. The CPU then faults
+on the tile multiply (seen with LLVM 22 and ``znver4``).
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ AMX = (
 
 
 def llvm_functions(function: str) -> str:
-    """LLVM source of the functions of a tile intrinsic.
+    """Return the LLVM IR of the functions of a tile intrinsic.
 
     Args:
-        function: ``TileIntrinsic.function``; ``_zero``, ``_multiply`` and ``_store`` are added.
+        function: ``TileIntrinsic.function``, the prefix of the function names; the suffixes are
+            ``_zero``, ``_multiply`` and ``_store``.
     """
     instruction, shape = function.split("_")[-2:]
     row_blocks, column_blocks = (int(part) for part in shape.split("x"))
@@ -54,7 +55,7 @@ def llvm_functions(function: str) -> str:
     sums = dict(zip(tiles, _SUMS, strict=False))
     zero = [f'call void asm sideeffect "tilezero %tmm{sums[tile]}", ""()' for tile in tiles]
     store = []
-    # Tiles in the order in which they are first needed, so that products start early.
+    # Load tiles in the order of first use, so that the multiplies start early.
     multiply = []
     for r, c in tiles:
         store += [
@@ -93,11 +94,11 @@ def _define(name: str, parameters: list[str], body: list[str]) -> str:
 
 
 def configuration(rows: int, kbytes: int) -> bytes:
-    """The 64 bytes that set tiles up for blocks of ``rows`` rows and steps of ``kbytes`` bytes."""
+    """Return the 64-byte ``ldtilecfg`` operand for tiles of ``rows`` rows and ``kbytes`` of K."""
     columns = dict.fromkeys((*_SUMS, *_WEIGHT), 64) | dict.fromkeys(_DATA, kbytes)
     lines = dict.fromkeys((*_SUMS, *_DATA), rows) | dict.fromkeys(_WEIGHT, kbytes // 4)
     data = bytearray(64)
-    data[0] = 1  # the palette
+    data[0] = 1  # palette 1
     for tile in range(8):
         data[16 + 2 * tile] = columns[tile]
         data[48 + tile] = lines[tile]

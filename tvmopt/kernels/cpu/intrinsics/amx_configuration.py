@@ -1,8 +1,8 @@
-"""Set up AMX's tiles before they are used, and give them back afterwards.
+"""Insert AMX tile configuration (``ldtilecfg``) and ``tilerelease`` around tile intrinsics.
 
-Each thread has its own tiles, so this is done inside a parallel loop, in every pass of it (80 ns):
-such a loop should have few passes. Giving tiles back lets the CPU save power, and spares the
-operating system from saving 8 KB whenever it switches threads.
+Tile state is per thread, so each iteration of a parallel loop configures the tiles (80 ns); such a
+loop should have few iterations. ``tilerelease`` lets the CPU save power and spares the operating
+system 8 KB of state per context switch.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _PACKS = "meta_schedule.layout_rewrite_preproc"
 
 
 def with_tile_configuration(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Configure tiles around what uses them, and define the functions that use them.
+    """Insert tile configuration and release; define the LLVM functions of the tile intrinsics.
 
-    Before -> after, the last step of a schedule with a :class:`~tvmopt.intrin.TileIntrinsic`::
+    Before -> after, the last pass after a schedule with a :class:`.tile.TileIntrinsic`::
 
         for i in T.parallel(4):
             zero(); multiply(...); store(...)
@@ -31,15 +31,19 @@ def with_tile_configuration(func: tirx.PrimFunc) -> tirx.PrimFunc:
         for i in T.parallel(4):
             configure(); zero(); multiply(...); store(...); release()
 
-    Without a parallel loop it goes around the whole stage. A function that uses no tiles is
-    returned as it is.
+    Without a parallel loop, configuration and release surround the whole stage. A function without
+    tile intrinsics is returned unchanged.
 
     Args:
         func: A scheduled function with a root block.
 
+    Returns:
+        The new function.
+
     Raises:
-        ValueError: When intrinsics of several shapes are used, tiles are used in and beside a
-            parallel loop of one stage, or a buffer inside the function whose dtype TVM widens.
+        ValueError: When the intrinsics have several tile shapes. When one stage uses tiles both
+            inside and outside a parallel loop. When TVM would widen the dtype of an internal buffer
+            that a tile intrinsic reads.
     """
     found = [match for call in _calls(func.body) if (match := _match(call)) is not None]
     functions = sorted({match[1] for match in found})
@@ -60,13 +64,13 @@ def with_tile_configuration(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def tile_instruction(function: str) -> str:
-    """Mnemonic that a function of :mod:`.amx` multiplies with; empty for any other function."""
+    """Return the tile-multiply mnemonic of a function of :mod:`.amx`; empty for other functions."""
     match = _CALL.fullmatch(function)
     return match[1].split("_")[-2] if match else ""
 
 
 def _calls(stmt: tirx.Stmt) -> list[ir.Call]:
-    """The calls of functions that use tiles."""
+    """Return the calls of tile functions."""
     calls: list[ir.Call] = []
 
     def on_call(call: ir.Call) -> None:
@@ -112,7 +116,7 @@ def _configured(stage: tirx.Stmt, name: str, sources: list[str]) -> tirx.Stmt:
             "a stage must use tiles either in one parallel loop or in none, since each thread has "
             f"its own, but {inside} of {uses} uses are in parallel loops"
         )
-    # The definitions also hold the calls around a stage together: it stays one statement.
+    # The pragma of the definitions also keeps the stage one statement.
     return import_llvm(mapped, sources)
 
 
@@ -125,7 +129,7 @@ def _call(name: str) -> tirx.Stmt:
 
 
 def _configure(name: str, data: bytes) -> str:
-    """LLVM source of a function that sets tiles up, and of one that gives them back."""
+    """Return the LLVM IR of the functions that configure and release the tiles."""
     text = "".join(f"\\{byte:02x}" for byte in data)
     return f"""
 @{name}_bytes = linkonce_odr hidden constant [64 x i8] c"{text}", align 64
@@ -147,9 +151,13 @@ attributes #0 = {{ alwaysinline nounwind }}
 
 
 def _check_widened(func: tirx.PrimFunc) -> None:
-    """Refuse a buffer inside a function that TVM would widen, behind the back of a pointer.
+    """Reject an internal buffer that TVM would widen, because the intrinsic uses its address.
 
-    What packs weights is taken out of the function before that, and so may keep its type.
+    Buffers of weight-prepacking blocks leave the function before TVM widens dtypes, so they may
+    keep theirs.
+
+    Raises:
+        ValueError: When there is such a buffer.
     """
     outside = list(func.params)
     viewed: list[s_tir.MatchBufferRegion] = []

@@ -1,8 +1,7 @@
-"""x86 AVX512-BF16: two bfloat16 products into each float32 lane.
+"""x86 AVX512-BF16 dot product: 2 bfloat16 products per float32 lane (``vdpbf16ps``).
 
-``vdpbf16ps`` rounds to nearest even and takes denormals for zeros, whatever MXCSR says. TVM widens
-every bfloat16 argument of an LLVM intrinsic to float32, so the call stands in a function that takes
-the bits as integers.
+``vdpbf16ps`` rounds to nearest even and flushes denormals, independent of MXCSR. TVM widens every
+bfloat16 argument of an LLVM intrinsic to float32, so a wrapper function takes the bits as integers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a dot-product instruction is to a schedule, and its two forms in TensorIR."""
+"""DotIntrinsic: a dot-product instruction as a TVM tensor intrinsic."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from typing import Any
 from tvm import ir, s_tir, tirx
 from tvm.script import tirx as T  # noqa: N812
 
-#: (sums, data, weight) -> new sums: vectors of the instruction's types, ``data`` broadcast already.
+#: (accumulators, data, weight) -> accumulators, as vectors; ``data`` is already broadcast.
 Emit = Callable[[ir.Expr, ir.Expr, ir.Expr], ir.Expr]
 
 
 @dataclasses.dataclass(frozen=True)
 class DotIntrinsic:
-    """``sums[i] += sum over k of data[k] * weight[i, k]``, exact in the type of the sums.
+    """Dot product ``sums[i] += sum over k of data[k] * weight[i, k]`` in the accumulator dtype.
 
-    Each lane adds up ``depth`` products at once. ``data`` is loaded as one word and broadcast to
-    all lanes; ``weight`` is one contiguous register of ``lanes`` x ``depth`` elements.
+    Each lane accumulates ``depth`` products per instruction. ``data`` is loaded as one 32-bit word
+    and broadcast to all lanes; ``weight`` is one contiguous vector of ``lanes`` x ``depth``
+    elements.
 
     Attributes:
-        name: What hints, logs and TVM's registry call it.
-        isa: Instruction-set family it belongs to, ``"x86_64"``, ``"hexagon"``, ...
+        name: Name in hints, logs and TVM's registry of tensor intrinsics.
+        isa: Instruction-set architecture, ``"x86_64"``, ``"hexagon"``, ...
         instruction: Mnemonic in the disassembly.
-        features: LLVM's names of the CPU features that it needs, all of them.
-        data: Type of the broadcast operand.
-        weight: Type of the vector operand.
-        sums: Type of the accumulators.
-        lanes: Accumulators in a register.
-        depth: Products that a lane adds up.
-        emit: Gives the instruction.
-        function: LLVM source of the function that ``emit`` calls, where it calls one; to be put
-            into the scheduled function by
-            :func:`~tvmopt.kernels.cpu.intrinsics.llvm_functions.with_llvm_functions`.
+        features: Required CPU features, in LLVM's names.
+        data: Dtype of the broadcast operand.
+        weight: Dtype of the vector operand.
+        sums: Dtype of the accumulators.
+        lanes: Accumulators per vector register.
+        depth: K granularity: products per lane and instruction.
+        emit: Builds the TensorIR expression of the instruction.
+        function: LLVM IR of the function that ``emit`` calls; empty if it calls an LLVM intrinsic.
+            :func:`~tvmopt.kernels.cpu.intrinsics.llvm_functions.with_llvm_functions` adds it to the
+            scheduled function.
     """
 
     name: str
@@ -55,14 +56,14 @@ class DotIntrinsic:
         return set(re.findall(r"^define .*?@(\w+)\(", self.function, re.MULTILINE))
 
     def register(self) -> str:
-        """Make the intrinsic known to TVM, once; its name, for ``Schedule.tensorize``."""
+        """Register the intrinsic with TVM once; return its name for ``Schedule.tensorize``."""
         if s_tir.TensorIntrin.get(self.name, allow_missing=True) is None:
             s_tir.TensorIntrin.register(self.name, _definition(self), _implementation(self))
         return self.name
 
 
 def _definition(dot: DotIntrinsic) -> tirx.PrimFunc:
-    """What is computed, element by element."""
+    """Return the tensor intrinsic's description: scalar TensorIR for pattern matching."""
     data, weight, sums, lanes, depth = dot.data, dot.weight, dot.sums, dot.lanes, dot.depth
 
     @T.prim_func(s_tir=True)
@@ -82,13 +83,13 @@ def _definition(dot: DotIntrinsic) -> tirx.PrimFunc:
 
 
 def _implementation(dot: DotIntrinsic) -> tirx.PrimFunc:
-    """A function of data, weight and sums that computes a dot product by one instruction."""
+    """Return the tensor intrinsic's implementation: one dot-product instruction."""
     data, weight, sums, lanes, depth = dot.data, dot.weight, dot.sums, dot.lanes, dot.depth
     emit = dot.emit
     vector = f"{data}x{lanes * depth}"
 
     def broadcast(word: ir.Expr) -> ir.Expr:
-        """The elements of one word, over and over."""
+        """Repeat the elements of one 32-bit word in all lanes."""
         return T.reinterpret(vector, T.broadcast(T.reinterpret("int32", word), lanes))
 
     @T.prim_func(s_tir=True)
@@ -109,5 +110,5 @@ def _implementation(dot: DotIntrinsic) -> tirx.PrimFunc:
 
 
 def llvm_call(name: str, dtype: str, *args: ir.Expr) -> Any:
-    """A call of LLVM's intrinsic ``name``, without side effects."""
+    """Return a call of the pure LLVM intrinsic ``name``."""
     return T.call_llvm_pure_intrin(dtype, name, *args)

@@ -1,4 +1,4 @@
-"""What TensorIR calls, by name."""
+"""Names of the operators and functions that TensorIR calls."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _LLVM = ("call_llvm_pure_intrin", "call_llvm_intrin")
 
 
 def called(expr: ir.Expr) -> str:
-    """Name of the operator that ``expr`` calls, without its dialect; empty for anything else."""
+    """Return the operator that ``expr`` calls, without dialect prefix; empty for other nodes."""
     if not isinstance(expr, ir.Call):
         return ""
     return str(getattr(expr.op, "name", "")).rpartition(".")[2]
 
 
 def callees(node: tvm_ffi.Object) -> set[str]:
-    """Names of the functions that ``node`` calls, and ``llvm:<number>`` of LLVM's intrinsics."""
+    """Return the extern functions that ``node`` calls, and LLVM intrinsics as ``llvm:<id>``."""
     found: set[str] = set()
 
     def on_call(call: ir.Call) -> None:

@@ -1,4 +1,4 @@
-"""Which intrinsic a CPU has for a pair of types."""
+"""Select the tensor intrinsic of a CPU for a pair of operand dtypes."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ from tvmopt.kernels.cuda.intrinsics import mma
 
 _Intrinsic = TypeVar("_Intrinsic", DotIntrinsic, TileIntrinsic)
 
-#: Every dot-product intrinsic, within a family the widest first.
+#: All dot-product intrinsics; within one extension the widest first.
 DOTS: tuple[DotIntrinsic, ...] = (*VNNI, *AVX512_BF16, *SDOT, *VRMPY, *RVV)
 
-#: Every tile intrinsic, with the largest block of tiles.
+#: All tile intrinsics, each with its largest block of tiles.
 TILES: tuple[TileIntrinsic, ...] = AMX
 
 
 def find_dot(arch: CpuArch, data: str, weight: str) -> DotIntrinsic | None:
-    """The best intrinsic of ``arch`` for these types; None when it has none.
+    """Return the widest dot-product intrinsic of ``arch`` for the dtypes; None if there is none.
 
     Args:
         arch: The CPU.
-        data: Type of the operand that is broadcast.
-        weight: Type of the operand that is read as vectors.
+        data: Dtype of the broadcast operand.
+        weight: Dtype of the vector operand.
     """
     usable = _usable(DOTS, arch.isa, arch.features())
     return next((dot for dot in usable if (dot.data, dot.weight) == (data, weight)), None)
 
 
 def find_tile(arch: CpuArch, data: str, weight: str) -> TileIntrinsic | None:
-    """The tile intrinsic of ``arch`` for these types; None when it has none.
+    """Return the tile intrinsic of ``arch`` for the dtypes; None if there is none.
 
-    Its shape is the largest; ``dataclasses.replace`` gives another.
+    It has the largest shape; ``dataclasses.replace`` changes the shape.
 
     Args:
         arch: The CPU.
-        data: Type of the operand whose rows may be anywhere.
-        weight: Type of the operand that is packed.
+        data: Dtype of the operand with strided rows.
+        weight: Dtype of the packed operand.
     """
     usable = _usable(TILES, arch.isa, arch.features())
     return next((tile for tile in usable if (tile.data, tile.weight) == (data, weight)), None)
 
 
 def multipliable(target: Target) -> frozenset[tuple[str, str]]:
-    """Types of data and weight that ``target`` has an instruction for; empty without any."""
+    """Return the (data, weight) dtypes that ``target`` has a dot-product or tile intrinsic for."""
     from tvm.target.codegen import llvm_get_cpu_features
 
     if target.kind.name != "llvm":
@@ -71,28 +71,28 @@ def multipliable(target: Target) -> frozenset[tuple[str, str]]:
 
 
 def _usable(intrinsics: Iterable[_Intrinsic], isa: str, features: Set[str]) -> Iterator[_Intrinsic]:
-    """Those that a CPU has, in their order."""
+    """Yield the intrinsics that a CPU with ``isa`` and ``features`` supports, in order."""
     return (one for one in intrinsics if one.isa == isa and features >= set(one.features))
 
 
 def dot_named(name: str) -> DotIntrinsic:
-    """The intrinsic of that name.
+    """Return the dot-product intrinsic ``name``.
 
     Raises:
-        KeyError: When there is none.
+        KeyError: When there is none of this name.
     """
     return {dot.name: dot for dot in DOTS}[name]
 
 
 def with_intrinsic_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """``func`` with the definitions of the LLVM functions that its intrinsics call."""
+    """Return ``func`` with definitions of the LLVM functions that its intrinsics call."""
     names = callees(func.body)
     sources = sorted({dot.function for dot in DOTS if names & dot.defines})
     return with_llvm_functions(func, sources) if sources else func
 
 
 def register_used(text: str) -> None:
-    """Register the intrinsics whose names stand in ``text``, so that traces in it can replay."""
+    """Register the intrinsics named in ``text`` (JSON), so that its traces can be replayed."""
     for dot in DOTS:
         if f'"{dot.name}"' in text:
             dot.register()

@@ -1,7 +1,8 @@
-"""Functions written in LLVM's own language, for what TensorIR cannot say.
+"""LLVM IR functions inside a PrimFunc, for instructions that TensorIR cannot express.
 
-A PrimFunc calls one with ``call_extern``; its definition travels in a pragma around the body. All
-are small, inlined wherever they are called, and dropped from the library then.
+A PrimFunc calls such a function with ``call_extern``; the pragma ``pragma_import_llvm`` around the
+body holds its definition. All functions are small and ``alwaysinline``, so the library does not
+contain them.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from collections.abc import Callable, Iterable
 
 from tvm import ir, s_tir, tirx
 
-#: For functions of their arguments alone.
+#: LLVM attributes of a pure function.
 PURE = "alwaysinline mustprogress nocallback nofree nosync nounwind willreturn memory(none)"
 
 
 def with_llvm_functions(func: tirx.PrimFunc, sources: Iterable[str]) -> tirx.PrimFunc:
-    """Define functions around the last stage of ``func``: what packs must stay outermost.
+    """Return ``func`` with LLVM functions defined around its last stage.
+
+    Only the last stage is wrapped, because prepacking blocks must stay direct children of the root.
 
     Args:
         func: A function with a root block.
-        sources: LLVM modules as text, each with the functions that it defines.
+        sources: LLVM IR modules as text, each with the definitions of its functions.
     """
     texts = list(sources)
     body = func.body.block.body
@@ -28,11 +31,11 @@ def with_llvm_functions(func: tirx.PrimFunc, sources: Iterable[str]) -> tirx.Pri
 
 
 def import_llvm(stmt: tirx.Stmt, sources: Iterable[str]) -> tirx.Stmt:
-    """``stmt`` with functions defined around it.
+    """Return ``stmt`` inside the pragmas that define LLVM functions.
 
     Args:
-        stmt: What calls them.
-        sources: LLVM modules as text, each with the functions that it defines.
+        stmt: The statement that calls the functions.
+        sources: LLVM IR modules as text, each with the definitions of its functions.
     """
     zero = tirx.const(0, "int32")
     for source in sources:
@@ -41,11 +44,11 @@ def import_llvm(stmt: tirx.Stmt, sources: Iterable[str]) -> tirx.Stmt:
 
 
 def map_stages(func: tirx.PrimFunc, change: Callable[[tirx.Stmt], tirx.Stmt]) -> tirx.PrimFunc:
-    """``func`` with every statement of its root block replaced by what ``change`` makes of it.
+    """Return ``func`` with ``change`` applied to every statement of its root block.
 
     Args:
         func: A function with a root block.
-        change: Gives the new statement.
+        change: Returns the new statement for a statement.
     """
     realize = func.body
     root = realize.block

@@ -1,8 +1,9 @@
-"""RISC-V V: four bytes times four bytes into each 32-bit lane, by widening multiplies and adds.
+"""RISC-V V dot product: 4 int8 products per 32-bit lane, from widening multiplies and adds.
 
-V has no dot product. Every product of two bytes fits 16 bits, and what neighbours add up to fits
-32: one widening multiply, then twice the even elements plus the odd ones (narrowing shifts take
-them apart). Two registers of sums at once: fewer would leave half of the multiplier's result idle.
+V has no dot-product instruction. A product of two bytes fits 16 bits, a sum of products fits 32:
+one widening multiply, then two pairwise additions of even and odd elements (deinterleaved by
+narrowing shifts). The vector is two registers of accumulators; one register would leave half of
+the widening multiply's result unused.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _WIDENING = {
 
 
 def _halves(value: str, elements: int, dtype: str) -> str:
-    """Its even and its odd elements, as ``%value0`` and ``%value1``."""
+    """Return LLVM IR that splits ``%value`` into ``%value0`` (even) and ``%value1`` (odd lanes)."""
     lines = []
     for odd in (0, 1):
         mask = ", ".join(f"i32 {i}" for i in range(odd, elements, 2))
@@ -35,7 +36,7 @@ def _halves(value: str, elements: int, dtype: str) -> str:
 
 
 def _source(name: str, data: str, weight: str, lanes: int) -> str:
-    """LLVM source of ``name(sums, data, weight)``."""
+    """Return the LLVM IR of the function ``name(sums, data, weight)``."""
     of_products = "zext" if data == weight == "uint8" else "sext"
     full, half = 4 * lanes, 2 * lanes
     return f"""

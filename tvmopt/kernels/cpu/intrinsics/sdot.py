@@ -1,6 +1,6 @@
-"""AArch64 NEON: four bytes times four bytes into each of four words.
+"""AArch64 NEON dot product: 4 int8 products per 32-bit lane, 4 lanes.
 
-``sdot`` and ``udot`` of the dot-product extension, ``usdot`` of the matrix one.
+``sdot`` and ``udot`` need the feature ``dotprod``, ``usdot`` needs ``i8mm``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What a tile instruction is to a schedule: three tensor intrinsics on a block of output tiles.
+"""TileIntrinsic: an AMX tile multiply as three tensor intrinsics (zero, multiply, store).
 
-A schedule zeroes the sums, multiplies step by step over the reduction, and stores. Until it stores,
-the sums are in tile registers: the buffer that stands for them ("local") is never touched, and
-neither it nor the tiles live longer than from zero to store, so that no other block of tiles may
-come between.
+A schedule zeroes the accumulators, multiplies in K steps, and stores. The accumulators live in tile
+registers from zero to store; their buffer (scope ``local``) is a placeholder that no code accesses.
+No other block of tiles may run in between.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from tvmopt.device import dtypes
 MOST_ROWS = 16
 MOST_BYTES = 64
 COLUMNS = 16
-_BYTES = 4  # what one sum takes at once
-# The fields in the names that TVM knows intrinsics by, in their order.
+_BYTES = 4  # bytes of K per accumulator and multiply
+# The fields in an intrinsic's registered name, in order.
 _SHAPE = (
     "rows", "row_blocks", "column_blocks", "kbytes", "step", "line_step", "pitch", "weight_axes",
 )  # fmt: skip
@@ -30,43 +29,47 @@ _SHAPE = (
 
 @dataclasses.dataclass(frozen=True)
 class TileIntrinsic:
-    """``sums[i, j] += sum over k of data[i, k] * weight[j, k]`` for blocks of tiles.
+    """Tile multiply ``sums[i, j] += sum over k of data[i, k] * weight[j, k]`` for a block of tiles.
 
-    A block has ``row_blocks`` x ``column_blocks`` tiles of ``rows`` x 16 sums. Rows of the data may
-    be anywhere, the same distance apart; the ``kbytes`` of a row that a step takes are contiguous.
-    The weight is packed as ``[column blocks][...][steps of 4 bytes][16][depth]``, so that what a
-    step takes of a tile is contiguous. Its first axis may be longer, as all others that are not
-    the last three.
+    A block has ``row_blocks`` x ``column_blocks`` tiles of ``rows`` x 16 accumulators. Rows of the
+    data have a constant stride; the ``kbytes`` of K within a row are contiguous. The packed weight
+    has the layout ``[column blocks][...][K in groups of 4 bytes][16][depth]``, so that a K step of
+    a tile is contiguous. All axes but the last three may be longer in the whole weight. One tile::
 
-    The axes of the sums are ``(row, column)``, or ``(line, row, column)`` with ``line_step``; those
-    of the data ``(row, k)``, ``(line, row, k)`` or, with ``pitch``, without the row. Neither has a
-    row in a block of a single one, whose loop a schedule leaves outside. There may be more axes of
-    extent 1 in front.
+        accumulators            data                weight, one row per 4 bytes of K
+        row 0  |16 columns|     row 0  |kbytes|     k 0  |16 columns x depth|
+        row 1  |16 columns|     row 1  |kbytes|     k 1  |16 columns x depth|
+          ...                     ...                 ...
+
+    The accumulators have axes ``(row, column)``, or ``(line, row, column)`` with ``line_step``. The
+    data has axes ``(row, k)``, ``(line, row, k)``, or, with ``pitch``, no row axis. A block of one
+    row has no row axis; its loop stays outside. Further axes of extent 1 may come first.
 
     Attributes:
-        name: What hints, logs and errors call it.
-        isa: Instruction-set family it belongs to, ``"x86_64"``.
-        instruction: Mnemonic of the multiplication in the disassembly.
-        features: LLVM's names of the CPU features that it needs, all of them.
-        data: Type of the data.
-        weight: Type of the weight.
-        sums: Type of the sums.
-        depth: Products that a sum takes at once: elements in 4 bytes.
+        name: Name in hints, logs and errors.
+        isa: Instruction-set architecture, ``"x86_64"``.
+        instruction: Mnemonic of the tile multiply in the disassembly.
+        features: Required CPU features, in LLVM's names.
+        data: Dtype of the data.
+        weight: Dtype of the weight.
+        sums: Dtype of the accumulators.
+        depth: K granularity: elements in 4 bytes.
         rows: Rows of a tile, 1 to 16.
-        row_blocks: Tiles below each other, 1 or 2.
-        column_blocks: Tiles beside each other, 1 or 2.
-        kbytes: Bytes of a row that a step takes: a multiple of 4, at most 64.
-        step: Distance in rows of the data from a row of the sums to the next: the stride of a
-            convolution along its width.
-        line_step: 0 when the second block of rows follows the first one; else they are on lines of
-            an image, so many lines of the data apart: the stride along the height.
-        pitch: 0, or the distance in elements from a row to the next where rows overlap and so have
-            no axis of their own: few channels times the stride along the width.
-        weight_axes: Axes of the weight between the column blocks and the steps, of extent 1 in a
-            block: the height and width of a convolution's kernel.
-        data_as: Type of the data's buffer where it is not ``data``: its ``buffer_dtype`` in the
+        row_blocks: Tiles along the rows, 1 or 2.
+        column_blocks: Tiles along the columns, 1 or 2.
+        kbytes: K step: bytes of a row per multiply, a multiple of 4, at most 64.
+        step: Stride from one accumulator row to the next, in rows of the data: the stride of a
+            convolution along the width.
+        line_step: 0 if the second row block continues the first. Otherwise the row blocks lie on
+            two image lines, and this is their distance in lines of the data: the stride of a
+            convolution along the height.
+        pitch: 0, or the row stride in elements if rows overlap and have no axis of their own:
+            channels times the stride along the width, for few channels.
+        weight_axes: Number of weight axes between the column blocks and K, of extent 1 in a block:
+            height and width of a convolution kernel.
+        data_as: Dtype of the data's buffer if it differs from ``data``: the ``buffer_dtype`` of the
             dtype table, which buffers inside a function must have.
-        weight_as: The same for the weight.
+        weight_as: Dtype of the weight's buffer if it differs from ``weight``, likewise.
     """
 
     name: str
@@ -116,42 +119,42 @@ class TileIntrinsic:
 
     @property
     def block_rows(self) -> int:
-        """Rows of sums in a block."""
+        """Accumulator rows of a block."""
         return self.rows * self.row_blocks
 
     @property
     def block_columns(self) -> int:
-        """Columns of sums in a block."""
+        """Accumulator columns of a block."""
         return COLUMNS * self.column_blocks
 
     @property
     def block_k(self) -> int:
-        """Elements of the reduction that a step takes."""
+        """Elements of K per step."""
         return int(self.kbytes // dtypes.itemsize(self.data))
 
     @property
     def function(self) -> str:
-        """First part of the names of the functions that do the work; says how tiles are set up."""
+        """Name prefix of the LLVM functions; encodes the tile configuration."""
         shape = f"{self.row_blocks}x{self.column_blocks}"
         return f"tvmopt_amx_r{self.rows}_k{self.kbytes}_{self.instruction}_{shape}"
 
     @property
     def zero(self) -> str:
-        """Name of the intrinsic ``sums = 0``, known to TVM from now on."""
+        """Name of the intrinsic ``sums = 0``; registers it with TVM."""
         return self._registered("zero")
 
     @property
     def multiply(self) -> str:
-        """Name of the intrinsic ``sums += data * weight`` of one step, known from now on."""
+        """Name of the intrinsic ``sums += data * weight`` of one K step; registers it with TVM."""
         return self._registered("multiply")
 
     @property
     def store(self) -> str:
-        """Name of the intrinsic that copies the sums into a buffer, known from now on."""
+        """Name of the intrinsic that stores the accumulators; registers it with TVM."""
         return self._registered("store")
 
     def register_used(self, text: str) -> None:
-        """Register this intrinsic in every shape whose name stands in ``text``."""
+        """Register this intrinsic in every shape that ``text`` (JSON) names."""
         shape = r"(\d+(?:_\d+){7})"
         pattern = rf'"{re.escape(self.name)}\.{shape}(d?)(w?)\.(zero|multiply|store)"'
         for sizes, data, weight, part in set(re.findall(pattern, text)):
@@ -171,7 +174,7 @@ class TileIntrinsic:
 
 
 def largest_step(nbytes: int) -> int | None:
-    """Most bytes, as ``kbytes``, in whole steps of which ``nbytes`` can be taken; None for none."""
+    """Return the largest valid ``kbytes`` that divides ``nbytes`` of K; None if there is none."""
     steps = (s for s in range(MOST_BYTES, 0, -_BYTES) if nbytes % s == 0)
     return next(steps, None)
 
@@ -181,19 +184,19 @@ def _check(name: str, value: int, allowed: range | tuple[int, ...], rule: str) -
         raise ValueError(f"{name} of a tile intrinsic must be {rule}, but got {value}")
 
 
-# (line, row, column, k) -> index, of variables for the definition, of numbers for an address.
+# (line, row, column, k) -> index: variables in the description, numbers in an address.
 _Index = Callable[[Any, Any, Any, Any], str]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Operand:
-    """A buffer of an intrinsic as TVMScript; its parameter has the same name and an underscore."""
+    """A buffer of an intrinsic in TVMScript; its parameter's name ends with an underscore."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     index: _Index
-    local: bool = False  # stands for tile registers
+    local: bool = False  # placeholder for tile registers
 
     @property
     def region(self) -> str:
@@ -205,7 +208,7 @@ class _Operand:
 
     @property
     def strides(self) -> list[str]:
-        """Names of the strides of all axes but the last."""
+        """Names of the stride variables, for all axes but the last."""
         return [f"{self.name.lower()}{axis}" for axis in range(len(self.shape) - 1)]
 
     def matched(self, with_strides: bool) -> list[str]:
@@ -218,13 +221,13 @@ class _Operand:
         return [*lines, f"{self.name} = {matched}{options})"]
 
     def address(self, tile: TileIntrinsic, row_block: int, column_block: int = 0) -> str:
-        """Where a tile of it begins."""
+        """Return the TVMScript address of a tile's first element."""
         line, row = (row_block, 0) if tile.line_step else (0, row_block * tile.rows)
         return f"T.address_of({self.name}[{self.index(line, row, column_block * COLUMNS, 0)}])"
 
 
 def _operands(tile: TileIntrinsic) -> tuple[_Operand, _Operand, _Operand, _Operand]:
-    """Data, weight, sums, and the buffer they are stored to."""
+    """Return data, weight, accumulators, and the destination of the store."""
     lines = (tile.row_blocks,) if tile.line_step else ()
     data_lines = ((tile.row_blocks - 1) * tile.line_step + 1,) if tile.line_step else ()
     rows = tile.rows if tile.line_step else tile.block_rows
@@ -266,7 +269,7 @@ def _operands(tile: TileIntrinsic) -> tuple[_Operand, _Operand, _Operand, _Opera
 
 
 def _sources(tile: TileIntrinsic, part: str) -> tuple[str, str]:
-    """Definition and implementation of ``part`` as TVMScript."""
+    """Return description and implementation of ``part`` as TVMScript."""
     data, weight, sums, stored = _operands(tile)
     row_blocks = range(tile.row_blocks)
     loops = {"l": tile.row_blocks} if tile.line_step else {}
@@ -314,12 +317,12 @@ def _sources(tile: TileIntrinsic, part: str) -> tuple[str, str]:
 
 
 def _distance(operand: _Operand, step: int) -> str:
-    """Elements from a row to the next; a single row has none."""
+    """Return the row stride in elements, as an expression; ``"0"`` for a single row."""
     return f"{step} * {operand.strides[-1]}" if operand.strides else "0"
 
 
 def _value(tile: TileIntrinsic, operand: _Operand, dtype: str) -> str:
-    """An element of ``operand``, a number of ``dtype``, in the type of the sums."""
+    """Return an element of ``operand``, of dtype ``dtype``, cast to the accumulator dtype."""
     value = operand.element
     if operand.dtype != dtype:
         value = f"T.reinterpret('{dtype}', {value})"

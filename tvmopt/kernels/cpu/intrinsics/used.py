@@ -1,4 +1,4 @@
-"""Which tensor instructions a scheduled function uses, read off its calls."""
+"""Find the tensor instructions that a scheduled function uses, from its calls."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tvmopt.kernels.cuda.intrinsics.tensor_cores import tensor_core_instructions
 
 
 def instructions_used(func: tirx.PrimFunc) -> tuple[str, ...]:
-    """Mnemonics of the tensor instructions in ``func``, sorted; empty when there are none.
+    """Return the mnemonics of the tensor instructions in ``func``, sorted.
 
     Args:
-        func: A function after :func:`tvmopt.schedule.finish`, or a kernel for a GPU.
+        func: A function after :func:`tvmopt.kernels.cpu.finish.finish`, or a GPU kernel.
     """
     known = _instructions()
     found = tensor_core_instructions(func.body)
@@ -30,7 +30,7 @@ def instructions_used(func: tirx.PrimFunc) -> tuple[str, ...]:
 
 @functools.cache
 def _instructions() -> dict[str, str]:
-    """Instruction by what is called: the name of a function, or the number of LLVM's intrinsic."""
+    """Map callees (function name or ``llvm:<id>``) to instruction mnemonics."""
     return {callee: dot.instruction for dot in DOTS for callee in callees(_call(dot))}
 
 

@@ -1,8 +1,8 @@
-"""x86 VNNI: four bytes times four bytes into each 32-bit lane.
+"""x86 VNNI dot product: 4 int8 products per 32-bit lane.
 
-``vpdpbusd``, unsigned by signed, of AVX512-VNNI (16 lanes) and of AVX-VNNI (8); of the same signs
-``vpdpbssd`` and ``vpdpbuud`` of AVX-VNNI-INT8 (8). Products and their sum are exact; sums wrap
-around as in C.
+``vpdpbusd`` (u8 x s8) of AVX512-VNNI has 16 lanes, of AVX-VNNI 8 lanes. ``vpdpbssd`` (s8 x s8) and
+``vpdpbuud`` (u8 x u8) of AVX-VNNI-INT8 have 8 lanes. The sum of 4 products is exact; accumulators
+wrap around (no saturation).
 """
 
 from __future__ import annotations

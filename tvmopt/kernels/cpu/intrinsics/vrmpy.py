@@ -1,6 +1,6 @@
-"""Hexagon HVX: four bytes times four bytes into each of 32 words of a 128-byte vector.
+"""Hexagon HVX dot product: 4 int8 products per 32-bit lane, 32 lanes of a 128-byte vector.
 
-``vrmpy`` with two vectors. LLVM's operands are vectors of words, whatever is in them.
+``vrmpy`` with two vector operands. LLVM's intrinsics take int32 vectors for all operand dtypes.
 """
 
 from __future__ import annotations

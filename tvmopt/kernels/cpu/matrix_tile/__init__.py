@@ -1,1 +1,1 @@
-"""GEMM and convolution on matrix units (AMX)."""
+"""GEMM and convolution with AMX tiles."""

@@ -1,4 +1,4 @@
-"""Configurations of the matrix tile, with what each is expected to cost."""
+"""Configuration space of the AMX template, with predicted cycles."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tvmopt.kernels.cpu.register_tile.cost import RegisterTileModel
 from tvmopt.kernels.ranked import Ranked
 
 _MOST_ROWS, _COLUMNS = 16, 16
-# Lines of 64 bytes that are loaded into tiles in one cycle, and cycles a step costs besides.
+# Cache lines of 64 bytes that tile loads read per cycle; cycles of overhead per reduction step.
 _LINES, _STEP = 2.0, 4.0
 
 
 def matrix_tile_hints(form: Form, arch: CpuArch) -> list[Ranked[CpuHint]]:
-    """Every sensible configuration of ``form``, unordered; none where ``arch`` has no tiles."""
+    """Return the configurations of ``form``, unordered; none if ``arch`` has no matrix tiles."""
     tile = form.tile(arch)
     if tile is None:
         return []
@@ -36,7 +36,7 @@ def matrix_tile_hints(form: Form, arch: CpuArch) -> list[Ranked[CpuHint]]:
 
 
 def step_cycles(tile: TileIntrinsic) -> float:
-    """Cycles of one step of a block of tiles: a product takes one a row, whatever its depth."""
+    """Return the cycles of one reduction step: a tile multiply takes one per row, for any K."""
     multiply = tile.row_blocks * tile.column_blocks * tile.rows
     load = (tile.row_blocks * tile.rows + tile.column_blocks * tile.kbytes / 4) / _LINES
     return max(multiply, load) + _STEP
@@ -67,7 +67,7 @@ def _hints(form: Form, tile: TileIntrinsic, arch: CpuArch) -> Iterator[CpuHint]:
 
 
 def _row_sizes(form: Form, rows: list[int]) -> Iterator[dict[int, int]]:
-    """Rows of which axes share a block: of one line, or of two."""
+    """Yield the rows of each axis in a block of tiles: rows of one image line, or of two."""
     size = {p: form.facts.axes[form.facts.spatial[p]].extent for p in rows}
     wide = [p for p in rows if size[p] > 1][-2:]
     if not wide:
@@ -77,7 +77,7 @@ def _row_sizes(form: Form, rows: list[int]) -> Iterator[dict[int, int]]:
     counts = divisors(size[inner], _MOST_ROWS)[-3:]
     filled = _can_be_filled(form, inner)
     if counts[-1] < min(_MOST_ROWS // 2, size[inner]) and filled:
-        counts.append(min(_MOST_ROWS, size[inner]))  # the last block is filled up with zeros
+        counts.append(min(_MOST_ROWS, size[inner]))  # the last block is zero-padded
     for count in counts:
         yield {inner: count}
         if 2 * count <= size[inner] and (filled or size[inner] % (2 * count) == 0):
@@ -87,7 +87,7 @@ def _row_sizes(form: Form, rows: list[int]) -> Iterator[dict[int, int]]:
 
 
 def _can_be_filled(form: Form, position: int) -> bool:
-    """Whether there can be a copy of the data with more rows: they follow one another, unshared."""
+    """Return whether rows of the data can be padded: contiguous rows and a 1 x 1 kernel."""
     axes, channels = form.facts.axes, form.facts.axes[form.contiguous].extent
     shared = sum(axes[i].extent > 1 for i in form.facts.reduction) > 1
     return not shared and form.data.strides[form.facts.spatial[position]] == channels

@@ -1,4 +1,4 @@
-"""GEMM and convolution on CPUs with matrix units (AMX)."""
+"""GEMM and convolution on CPUs with AMX tiles."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tvmopt.kernels.workload import Refusal, Workload
 
 
 class MatrixTile(Family[Form, CpuHint]):
-    """A block of tiles stays in tile registers; the weight is packed."""
+    """Accumulator tiles stay in AMX tile registers over all of K; the weight is packed."""
 
     name = NAME
     kind = "gemm"
 
     def match(self, workload: Workload, arch: CpuArch) -> Form | Refusal:
-        """Return the only contraction, where the CPU has a tile instruction for its dtypes."""
+        """Return the only contraction, if the CPU has a tile instruction for its dtypes."""
         if workload.refusal is not None:
             return workload.refusal
         form = workload.analysed(prepare)
@@ -32,9 +32,9 @@ class MatrixTile(Family[Form, CpuHint]):
         return workload.analysed(prepare_matrix) or Refusal("its operands do not fit tiles")
 
     def rank(self, form: Form, arch: CpuArch) -> Sequence[Ranked[CpuHint]]:
-        """Return every block of tiles and loop order that may pay."""
+        """Return the configuration space: tile blocks and loop orders, with predicted cycles."""
         return matrix_tile_hints(form, arch)
 
     def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None where it does not fit."""
+        """Schedule ``func`` with the configuration ``hint``; None if it does not fit."""
         return emit(func, hint)

@@ -1,8 +1,8 @@
-"""Products on matrix units (AMX): a block of tiles of sums in tile registers.
+"""GEMM and convolution with AMX: a block of accumulator tiles in tile registers.
 
-The same sums of products as :mod:`.register_tile`, and the same loops around a tile; in it the
-sums are zeroed, multiplied and stored by tensor intrinsics, and never seen by a vector. What was
-stored goes through a scratch block of a few KB to the epilogue.
+Contractions and outer loops are as in :mod:`.register_tile`. In the micro-kernel, tensor intrinsics
+zero the accumulator tiles, multiply into them and store them. The epilogue reads the accumulators
+from a scratch buffer of a few KB.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ NAME = "matrix_tile"
 
 
 def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+    """Schedule ``func`` with the configuration ``hint``; None when the template does not fit.
 
-    Before -> after, for a block of 2 x 2 tiles of 16 rows and 64 bytes of the reduction::
+    Before -> after, for a block of 2 x 2 tiles of 16 rows and 64 bytes of K::
 
         for m, n: for k: acc[m, n] += A[m, k] * B[k, n]
-        for m, n: Y[m, n] = requantise(acc[m, n])
+        for m, n: Y[m, n] = requantize(acc[m, n])
 
         for no, mo in T.parallel(...):
             zero(tiles)
             for k: multiply(tiles, A[mo * 32, k * 64], P[no * 2, k * 16, 0, 0])
             store(tiles, S)
-            for mi in T.unroll(32): for v in T.vectorized(32): Y[...] = requantise(S[mi, v])
+            for mi in T.unroll(32): for v in T.vectorized(32): Y[...] = requantize(S[mi, v])
     """
     form = prepare_matrix(func)
     if form is None or not fits(hint, form.extents) or any(hint.task):
@@ -97,12 +97,12 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
 
 
 def prepare_matrix(func: tirx.PrimFunc) -> Form | None:
-    """``func`` made ready: y and x stay two axes, since a tile's rows lie on one line or on two."""
+    """Normalise ``func``; y and x stay separate axes, as a block's rows lie on one or two lines."""
     return prepare(func, collapse=False)
 
 
 def shaped(form: Form, hint: CpuHint) -> TileIntrinsic | None:
-    """The intrinsic of the block that ``hint`` asks for; None when there is none."""
+    """Return the tile intrinsic for the block shape of ``hint``; None when there is none."""
     found = form.tile(hint.arch)
     if found is None or found.name != hint.intrin or hint.pack == "none":
         return None
@@ -111,7 +111,7 @@ def shaped(form: Form, hint: CpuHint) -> TileIntrinsic | None:
     if len(rows) > 2 or width % _COLUMNS or width // _COLUMNS > 2:
         return None
     if any(form.weight.strides[i] != 0 for i in rows):
-        return None  # a batch of weights, too
+        return None  # batched GEMM: the weight has a batch axis, too
     found = dataclasses.replace(found, column_blocks=width // _COLUMNS)
     channels = form.facts.axes[form.contiguous].extent
     if not rows:
@@ -134,7 +134,7 @@ def shaped(form: Form, hint: CpuHint) -> TileIntrinsic | None:
 
 
 def _distance(form: Form, axis: int, unit: int) -> int | None:
-    """By how many whole ``unit`` elements a step of ``axis`` moves in the data."""
+    """Return the data stride of ``axis`` in multiples of ``unit``; None if it does not divide."""
     stride = form.data.strides[axis]
     return stride // unit if stride and stride % unit == 0 else None
 
@@ -147,10 +147,10 @@ def _pack(
     tile: TileIntrinsic,
     hint: CpuHint,
 ) -> TileIntrinsic:
-    """Lay the copy out as tiles: ``P[n // 16, ky, kx, c // 4, n % 16, c % 4]``, batches first.
+    """Pack the weight into tiles: ``P[n // 16, ky, kx, c // 4, n % 16, c % 4]``, batch axes first.
 
     Returns:
-        The intrinsic for a weight with so many axes in the middle.
+        The intrinsic for a packed weight with this number of kernel axes (``ky``, ``kx``).
     """
     facts = block_facts(sch, anchor)
     axis_of = dimension_axes(sch, anchor, copy)

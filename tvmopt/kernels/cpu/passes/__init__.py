@@ -1,1 +1,1 @@
-"""TensorIR passes on scheduled CPU functions."""
+"""Schedule steps and TensorIR passes for CPU functions: transpose, requantize, vector math, ..."""

@@ -1,9 +1,9 @@
-"""bfloat16 as 16 bits: buffers inside a function stay narrow, and casts are plain arithmetic.
+"""Legalise bfloat16: store internal buffers as uint16, and lower casts to integer arithmetic.
 
-TVM widens every bfloat16 buffer that a function allocates to float32: a padded input or a packed
-weight takes twice the memory, and a tensor intrinsic reads the wrong numbers. It also fails where a
-cast stands inside a ``Let``, as :mod:`.vector_math` makes them. So buffers become integers of 16
-bits, and casts shift and round them.
+TVM widens every bfloat16 buffer that a function allocates to float32. Padded inputs and packed
+weights then take twice the memory, and tensor intrinsics read wrong values. TVM also fails on casts
+inside a ``Let``, which :mod:`.vector_math` emits. This pass turns the buffers into uint16 and the
+casts into shifts and rounding.
 
 before -> after::
 
@@ -30,7 +30,7 @@ _MOVED = (ir.TensorLoad, tirx.Select)
 _EXACT = (tirx.Max, tirx.Min)
 _ARITHMETIC = (*_EXACT, tirx.Add, tirx.Sub, tirx.Mul, tirx.Div)
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
-# Functions of numbers, which are computed in float32 as well.
+# Math functions, which are computed in float32 like arithmetic.
 _FUNCTIONS = {
     "abs", "ceil", "cos", "cosh", "erf", "exp", "exp10", "exp2", "fabs", "floor", "log", "log10",
     "log1p", "log2", "nearbyint", "pow", "round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan",
@@ -40,7 +40,7 @@ _REINTERPRET, _ADDRESS, _IF = "reinterpret", "address_of", "if_then_else"
 
 
 def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """``func`` with its own bfloat16 buffers as 16-bit integers, casts as arithmetic on them."""
+    """Return ``func`` with internal bfloat16 buffers as uint16, and casts as integer arithmetic."""
     buffers = _own_buffers(func)
     ours = set(buffers.values())
 
@@ -108,7 +108,7 @@ def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _own_buffers(func: tirx.PrimFunc) -> dict[tirx.Var, tirx.Var]:
-    """The buffers to replace, and views of them."""
+    """Map the internal bfloat16 buffers, and their views, to uint16 buffers."""
     found: dict[tirx.Var, tirx.Var] = {}
 
     def on_block(block: s_tir.SBlock) -> None:
@@ -124,7 +124,7 @@ def _own_buffers(func: tirx.PrimFunc) -> dict[tirx.Var, tirx.Var]:
 
 
 def _bits(value: ir.Expr) -> ir.Expr:
-    """The bits of a bfloat16 value, without arithmetic where it is only moved."""
+    """Return the bits of a bfloat16 value; a value that is only moved needs no rounding."""
     if _is(value, _REINTERPRET) and str(value.args[0].ty.dtype).startswith(_BITS):
         return value.args[0]
     if _is(value, _IF):
@@ -145,17 +145,17 @@ def _bits(value: ir.Expr) -> ir.Expr:
 
 
 def _of_every_lane(bits: ir.Expr, index: ir.Expr) -> ir.Expr:
-    """``bits``, for TVM another number in every lane of a store at ``index``.
+    """Return ``bits`` as an expression that depends on the store's ``index``.
 
-    A constant that is none in the eyes of TVM, which stores no vector of one bfloat16 constant: it
-    forgets to narrow what it broadcasts. LLVM sees that nothing is added.
+    TVM fails to narrow the broadcast of a bfloat16 constant in a vector store, so the constant is
+    hidden behind ``index & 0``; LLVM folds it.
     """
     nothing = index.astype(_like(_BITS, index)) & tirx.const(0, _like(_BITS, index))
     return bits | nothing
 
 
 def _is_exact(value: ir.Expr) -> bool:
-    """Whether :func:`_float32` of it is a bfloat16 already."""
+    """Return whether :func:`_float32` of ``value`` is exactly representable in bfloat16."""
     if isinstance(value, _EXACT):
         return _is_exact(value.a) and _is_exact(value.b)
     moved = _is(value, _REINTERPRET) or _is(value, _IF) or isinstance(value, _MOVED)
@@ -163,7 +163,7 @@ def _is_exact(value: ir.Expr) -> bool:
 
 
 def _float32(value: ir.Expr) -> ir.Expr:
-    """A bfloat16 value as float32: its bits are the upper half."""
+    """Return a bfloat16 value as float32: its bits are the upper half of the float32."""
     if isinstance(value, tirx.FloatImm):
         return tirx.const(float(value.value), "float32")
     if isinstance(value, _ARITHMETIC):
@@ -180,7 +180,7 @@ def _float32(value: ir.Expr) -> ir.Expr:
 
 
 def _rounded(value: ir.Expr) -> ir.Expr:
-    """The bits of a float32 rounded to nearest even; a NaN stays one."""
+    """Return the bfloat16 bits of a float32, rounded to nearest even; NaN stays NaN."""
     word = _like("uint32", value)
 
     def of_number(number: tirx.Var) -> ir.Expr:
@@ -189,7 +189,7 @@ def _rounded(value: ir.Expr) -> ir.Expr:
         half = tirx.const(0x7FFF, word) + (upper & tirx.const(1, word))
         quiet = upper | tirx.const(0x40, word)
         rounded = (bits + half) >> tirx.const(16, word)
-        # Not isnan, which TVM does not vectorise, nor number != number, which it takes for false.
+        # TVM does not vectorise isnan, and folds number != number to false.
         is_nan = (bits & tirx.const(0x7FFFFFFF, word)) > tirx.const(0x7F800000, word)
         return tirx.Select(is_nan, quiet, rounded).astype(_like(_BITS, value))
 
@@ -198,21 +198,21 @@ def _rounded(value: ir.Expr) -> ir.Expr:
 
 
 def _is_computed(expr: ir.Expr) -> bool:
-    """Whether ``expr`` is arithmetic, or a function of numbers."""
+    """Return whether ``expr`` is arithmetic or a math function."""
     return isinstance(expr, _ARITHMETIC) or called(expr) in _FUNCTIONS
 
 
 def _is_bfloat16(expr: ir.Expr) -> bool:
-    """Whether ``expr`` is bfloat16."""
+    """Return whether the dtype of ``expr`` is bfloat16, scalar or vector."""
     return str(expr.ty.dtype).startswith(_TYPE)
 
 
 def _is(expr: ir.Expr, name: str) -> bool:
-    """Whether ``expr`` calls the operator ``name`` of any dialect."""
+    """Return whether ``expr`` calls the operator ``name``, in any dialect."""
     return called(expr) == name
 
 
 def _like(dtype: str, expr: ir.Expr) -> str:
-    """``dtype`` with as many lanes as ``expr`` has."""
+    """Return ``dtype`` with the lanes of ``expr``."""
     _, lanes, count = str(expr.ty.dtype).partition("x")
     return f"{dtype}{lanes}{count}"

@@ -1,10 +1,9 @@
-"""Interpolation: positions and weights from tables, vectors along the channels.
+"""Resize by interpolation: index and weight tables, vectorised over channels.
 
-A resize computes for each element where it reads and how it weighs: a dozen operations, in floating
-point, that depend on the row or on the column alone. Tables hold them once a row and once a column.
-What is left is a sum of a few products; its operands are contiguous along the channels only, so
-where channels are not the innermost axis (NCHW), one row at a time is computed with channels
-innermost and transposed while it is in the L1 cache.
+A resize computes source indices and interpolation weights per element: a dozen floating-point
+operations that depend only on the row or only on the column. Tables hold them once per row and once
+per column. The operands of the remaining weighted sum are contiguous along channels only. In NCHW,
+one row at a time is therefore computed channels-last, and transposed while it is in the L1 cache.
 """
 
 from __future__ import annotations
@@ -23,14 +22,15 @@ from tvmopt.kernels.cpu.passes.transpose import (
     tile_innermost,
 )
 
-# Expressions from which on TVM takes seconds to find what they share (cubic interpolation).
+# Maximum expressions of a block: for more (cubic interpolation) TVM's common-subexpression search
+# takes seconds.
 _MOST_EXPRESSIONS = 800
-# Channels below which NCHW is left as it is.
+# Minimum channels for the channels-last rows in NCHW.
 _FEWEST_CHANNELS = 8
 
 
 def schedule_interpolation(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) -> bool:
-    """Schedule a root-level block that interpolates; whether it does.
+    """Schedule a root-level block that interpolates.
 
     Before -> after, for ``B[y, x, c]``, linear along x alone::
 
@@ -39,6 +39,9 @@ def schedule_interpolation(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) 
         for x in T.vectorized(X): I[x] = int(x * 0.5)             (four of them)
         for y in T.parallel(Y): for x: for c in T.vectorized(C):
             B[y, x, c] = A[y, I[x], c] * U[x] + A[y, J[x], c] * V[x]
+
+    Returns:
+        Whether the block was scheduled.
     """
     facts = block_facts(sch, block)
     channel = _channel_axis(facts)
@@ -54,10 +57,10 @@ def schedule_interpolation(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) 
 
 
 def _channel_axis(facts: BlockFacts) -> int | None:
-    """The only axis along which all of the interpolated elements move by a constant step."""
+    """Return the innermost axis with constant strides in all interpolated loads; or None."""
     moved = [read for read in facts.reads if None in read.strides]
     if (
-        len(moved) < 2  # one is nearest neighbour: LLVM gathers that just as well
+        len(moved) < 2  # one load is nearest-neighbour: LLVM's gathers are as fast
         or facts.stores != 1
         or facts.size > _MOST_EXPRESSIONS
         or any(facts.conditional)
@@ -66,12 +69,12 @@ def _channel_axis(facts: BlockFacts) -> int | None:
         return None
     wide = [i for i, axis in enumerate(facts.axes) if axis.extent > 1]
     steady = [i for i in wide if all(read.strides[i] is not None for read in moved)]
-    # Batches move by a constant step, too; channels are the innermost of such axes.
+    # The batch axis has a constant stride, too; channels are the innermost such axis.
     return steady[-1] if steady and facts.axes[steady[-1]].extent >= 2 else None
 
 
 def _computes_position(read: Access) -> bool:
-    """Whether an index comes from floating-point arithmetic, and not from memory."""
+    """Return whether an index is floating-point arithmetic without loads from memory."""
     casts: list[tirx.Cast] = []
     loads: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(
@@ -83,7 +86,7 @@ def _computes_position(read: Access) -> bool:
 
 
 def _tabulate(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) -> None:
-    """Compute what depends on one axis alone in stages of their own."""
+    """Cache the index and weight expressions of a single axis in tables (cache_index)."""
     for table in sch.cache_index(block, "global", 0):
         loops = sch.get_loops(table)
         if len(loops) == 1:
@@ -93,7 +96,7 @@ def _tabulate(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) -> None:
 def _schedule_planes(
     sch: s_tir.Schedule, block: SBlockRV, channel: int, inner: int, hint: CpuHint
 ) -> bool:
-    """Interpolate rows with channels innermost, from a transposed input to a transposed output.
+    """Interpolate row by row in channels-last layout, from a transposed copy of the input.
 
     Before -> after, for one image::
 

@@ -1,11 +1,12 @@
-"""Fetch the weight of a tile into L1 before it is needed.
+"""Software prefetch of the packed weight into L1 (``prefetcht0``).
 
-The packed weight is read in one long run, which the hardware prefetcher brings into L2 only: where
-other work shares the core's caches, a tile waits for L2 at every step of its reduction (2 to 15 %
-of a product's time here). A step that fetches what a later one reads hides that.
+The packed weight is one contiguous stream, which the hardware prefetcher brings into L2 only. Where
+other work shares the core's caches, the micro-kernel waits for L2 in every reduction step. This
+takes 2 to 15 % of a GEMM's time. A prefetch some steps ahead hides the latency.
 
-LLVM takes its own ``llvm.prefetch`` for a read of any memory, and would store all sums of the tile
-at every step; so the instruction is written out, in a function that touches no memory of ours.
+LLVM treats ``llvm.prefetch`` as a read of any memory, and would store all accumulators in every
+step. The instruction is therefore inline assembly, in a function that LLVM knows to access no
+program-visible memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tvmopt.kernels.analysis import substitute, variables
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics.llvm_functions import with_llvm_functions
 
-#: Annotation of a loop of a reduction: bytes that each step fetches ahead of what it reads.
+#: Annotation of a reduction loop: prefetch distance in bytes.
 PREFETCH = "tvmopt.prefetch"
 
 _LINE = 64
@@ -31,15 +32,15 @@ _ATTRIBUTES = (
 
 
 def annotate_prefetch(sch: s_tir.Schedule, loop: LoopRV, hint: CpuHint) -> None:
-    """Have each step of ``loop`` fetch the weight as far ahead as ``hint`` says, on x86 alone."""
+    """Annotate the reduction loop with the prefetch distance of ``hint``; only on x86."""
     if hint.prefetch and hint.arch.isa == "x86_64":
         sch.annotate(loop, PREFETCH, hint.prefetch)
 
 
 def insert_prefetches(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Put the instructions into the loops that are annotated; ``func`` itself when none is.
+    """Insert prefetches into the annotated loops; return ``func`` itself if there are none.
 
-    Before -> after, for a tile of two vectors of 16 and 1024 bytes ahead::
+    Before -> after, for a tile of two vectors of 16 and a prefetch distance of 1024 bytes::
 
         for k in T.serial(512, annotations={"tvmopt.prefetch": 1024}):
             for m, c, v: acc[m, c * 16 + v] += A[m, k] * P[n, k, c * 16 + v]
@@ -72,7 +73,7 @@ def insert_prefetches(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _weight(loop: tirx.For, ahead: int) -> tuple[ir.Expr, int] | None:
-    """Where the weight of a later step begins, and how many cache lines a step reads of it."""
+    """Return the prefetch address of the weight and the cache lines per step; or None."""
     inner: dict[tirx.Var, tirx.For] = {}
     stmt = loop.body
     while isinstance(stmt, tirx.For):
@@ -88,7 +89,7 @@ def _weight(loop: tirx.For, ahead: int) -> tuple[ir.Expr, int] | None:
         if any(read.source.same_as(buffer) for buffer in written):
             continue
         indices = [substitute(ran.min, values) for ran in read.region]
-        # What one iteration reads: several elements where an instruction replaced its loops.
+        # Elements per iteration: several if a tensor intrinsic replaced the inner loops.
         count = math.prod(int(ran.extent) for ran in read.region)
         whole = len(read.region) > 1 and int(read.region[-2].extent) > 1
         if not whole and not vectors & variables(indices[-1]):
@@ -108,7 +109,7 @@ def _name(lines: int) -> str:
 
 
 def _function(lines: int) -> str:
-    """LLVM IR of a function that fetches ``lines`` cache lines from a pointer on."""
+    """Return the LLVM IR of a function that prefetches ``lines`` cache lines from a pointer."""
     code = "\\0A".join(f"prefetcht0 {_LINE * n}($0)" for n in range(lines))
     return (
         f"define void @{_name(lines)}(ptr %p) #0 {{\n"

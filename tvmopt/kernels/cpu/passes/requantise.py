@@ -1,11 +1,10 @@
-"""Round and clip to eight bits with one addition, on any CPU that has vectors of float32.
+"""Requantize to 8 bits by magic-number rounding: one float32 addition rounds and converts.
 
-The sum of a number and 1.5 * 2^23 is rounded to a whole number, ties to even, and its lowest byte
-is that number's: no conversion of float to integer, no rounding instruction, and the vector is
-narrowed once. Exact for whatever lies within 2^22, and the clip comes first.
+Adding 1.5 * 2^23 rounds a float32 to an integer, ties to even, and the low byte of the bits is the
+low byte of that integer. This needs no float-to-int conversion and no rounding instruction, and it
+narrows the vector once. It is exact for magnitudes up to 2^22; the clip comes first.
 
-Where a number is rounded and clipped to a byte only to be a float again, as at the sum of a
-residual block, it never becomes a byte.
+A quantize-dequantize pair (as before the add of a residual block) stays in float32.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _LIMIT = 1 << 22
 
 
 def rewrite_requantise(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Replace roundings to a byte in ``func``; attributes are kept.
+    """Rewrite the requantizations to 8 bits in ``func``; attributes are kept.
 
     Before -> after, with a zero point of 3::
 
@@ -31,9 +30,9 @@ def rewrite_requantise(func: tirx.PrimFunc) -> tirx.PrimFunc:
         B[i] = Cast("float32", Cast("uint8", max(min(round(A[i]), 255.0), 0.0))) * 0.1
         B[i] = max(min(round(A[i]), 255.0), 0.0) * 0.1
 
-    The clip may come before the rounding because its bounds are whole numbers.
+    The clip may precede the rounding because its bounds are integers.
     """
-    # Outer casts first: what stays a float must not have become a byte before.
+    # Outer casts first, so that a quantize-dequantize pair is found before its inner cast changes.
     body = tvm_ffi.structural_map(func.body, (tirx.Cast, _on_cast), order="pre")
     return func.with_body(body)
 
@@ -46,7 +45,7 @@ def _on_cast(cast: tirx.Cast) -> ir.Expr:
 
 
 def _still_float(narrow: tirx.Cast) -> ir.Expr | None:
-    """The number that is cast to a byte, when the byte holds it exactly."""
+    """Return the float that ``narrow`` casts to 8 bits if the cast is exact; otherwise None."""
     value, low, high = _clip(narrow.value)
     value, zero = _shift(value)
     row = dtypes.dtype(str(narrow.ty.dtype))
@@ -56,12 +55,12 @@ def _still_float(narrow: tirx.Cast) -> ir.Expr | None:
     if low is None or high is None or low < row.lowest or high > row.highest:
         return None
     if not all(number.is_integer() for number in (low, high, zero)):
-        return None  # a byte would be cut to a whole number
+        return None  # the cast would truncate a fraction
     return narrow.value
 
 
 def _to_byte(cast: tirx.Cast) -> ir.Expr:
-    """A cast of a rounded and clipped number to a byte; the cast itself where it is none."""
+    """Rewrite the cast of a rounded and clipped float to 8 bits; return other casts unchanged."""
     if str(cast.ty.dtype) not in dtypes.BYTE_INTEGERS or str(cast.value.ty.dtype) != "float32":
         return cast
     value, low, high = _clip(cast.value)
@@ -82,7 +81,7 @@ def _to_byte(cast: tirx.Cast) -> ir.Expr:
 
 
 def _clip(value: ir.Expr) -> tuple[ir.Expr, float | None, float | None]:
-    """What is clipped, and its bounds, each None where there is none."""
+    """Return the clipped expression with its lower and upper bounds; None without a bound."""
     low: float | None = None
     high: float | None = None
     while isinstance(value, tirx.Max | tirx.Min):
@@ -98,7 +97,7 @@ def _clip(value: ir.Expr) -> tuple[ir.Expr, float | None, float | None]:
 
 
 def _shift(value: ir.Expr) -> tuple[ir.Expr, float]:
-    """What a zero point is added to, and the zero point."""
+    """Return the expression without its zero point, and the zero point (0 without one)."""
     if isinstance(value, tirx.Add):
         number = _number(value.b)
         if number is not None:

@@ -1,7 +1,7 @@
-"""Concatenation along a vector: cut the loop where its condition changes.
+"""Loop partition for concat along the vector axis: split the loop where its condition changes.
 
-TVM makes a vectorised loop over an ``if_then_else`` of its variable scalar again. Between two
-changes the condition is constant, and what is left is a plain copy.
+TVM scalarises a vectorised loop whose ``if_then_else`` condition depends on the loop variable.
+Between two changes the condition is constant, and each part is a plain vector copy.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tvmopt.kernels.analysis import Axis, block_facts, variables
 from tvmopt.kernels.cpu.common.stage import parallelize, vector_length
 from tvmopt.kernels.cpu.hint import CpuHint
 
-# Parts of a loop from which on the code grows more than it gains.
+# Maximum parts of a loop; more parts cost more code size than they gain.
 _MOST_PARTS = 24
 
 
 def schedule_between_conditions(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) -> bool:
-    """Vectorise a root-level block between the changes of its condition; whether that was done.
+    """Partition a root-level block at the changes of its condition, and vectorise the parts.
 
     Before -> after, for operands of 24 and 13 channels::
 
@@ -32,8 +32,11 @@ def schedule_between_conditions(sch: s_tir.Schedule, block: SBlockRV, hint: CpuH
             for c in T.vectorized(24): C[y, x, c] = A[y, x, c]
             for c in T.vectorized(24, 37): C[y, x, c] = B[y, x, c - 24]
 
-    The block falls apart into one for each part. Nothing is done unless the innermost axis is the
-    one that the condition depends on, and all accesses are contiguous along it.
+    Each part becomes a block. Nothing is done unless the condition depends on the innermost axis,
+    and all accesses are contiguous along it.
+
+    Returns:
+        Whether the block was scheduled.
     """
     facts = block_facts(sch, block)
     wide = [i for i, axis in enumerate(facts.axes) if axis.extent > 1]
@@ -71,9 +74,9 @@ def schedule_between_conditions(sch: s_tir.Schedule, block: SBlockRV, hint: CpuH
 
 
 def condition_changes(block: s_tir.SBlock, axis: Axis) -> list[int]:
-    """The values of ``axis`` at which a condition in ``block`` changes, ascending.
+    """Return the values of ``axis`` at which a condition in ``block`` changes, ascending.
 
-    Empty when it cannot be told from ``axis`` alone, or nothing changes.
+    The list is empty if nothing changes, or if a condition depends on more than ``axis``.
     """
     conditions: list[ir.Expr] = []
 
@@ -95,7 +98,7 @@ def condition_changes(block: s_tir.SBlock, axis: Axis) -> list[int]:
 
 
 def _atoms(condition: ir.Expr) -> list[ir.Expr]:
-    """What a condition is made of by and, or, not."""
+    """Return the comparisons that a condition combines with and, or, not."""
     if isinstance(condition, tirx.And | tirx.Or):
         return [*_atoms(condition.a), *_atoms(condition.b)]
     if isinstance(condition, tirx.Not):
@@ -104,7 +107,7 @@ def _atoms(condition: ir.Expr) -> list[ir.Expr]:
 
 
 def _change(atom: ir.Expr, axis: Axis) -> int | None:
-    """Where a comparison changes, 0 when nowhere within the axis; None when it cannot be told."""
+    """Return where a comparison changes, 0 if nowhere in the axis, None if it is not linear."""
     if not isinstance(atom, tirx.LT | tirx.LE | tirx.GT | tirx.GE):
         return None
     analyzer = sym.Analyzer()
@@ -114,7 +117,7 @@ def _change(atom: ir.Expr, axis: Axis) -> int | None:
     if not (isinstance(first, tirx.IntImm) and isinstance(step, tirx.IntImm)):
         return None
     start, slope = int(first), int(step)
-    # start + slope * v against zero, up to which it is less (LT, GE) or at most zero (LE, GT).
+    # Compare start + slope * v with zero: strictly (LT, GE) or not (LE, GT).
     strict = isinstance(atom, tirx.LT | tirx.GE)
     if slope > 0:
         change = -(start // slope) if strict else -start // slope + 1
@@ -130,7 +133,7 @@ def _at(expr: ir.Expr, var: tirx.Var, value: ir.Expr) -> ir.Expr:
 
 
 def _short_parts(ends: list[int], longest: int) -> list[int]:
-    """Further ends, so that no part is longer than ``longest``."""
+    """Return ``ends`` with further ends, so that no part is longer than ``longest``."""
     return [
         end
         for start, stop in itertools.pairwise([0, *ends])

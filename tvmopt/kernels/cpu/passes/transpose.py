@@ -1,9 +1,8 @@
-"""Transposes: tiles that are loaded as vectors and stored through shuffles.
+"""Tiled transpose: vector loads, register shuffles, vector stores.
 
-An axis runs along memory where it is read, another one where it is written. A tile of both is
-loaded as vectors of whole cache lines; its elements are stored row by row in straight-line code,
-which LLVM turns into shuffles of registers. Each line of either buffer is then touched by one tile
-and its neighbour, and not once for each of its elements.
+One axis is contiguous in the source, another in the destination. A tile of both is loaded as
+vectors of whole cache lines and stored row by row in unrolled code; LLVM emits register shuffles.
+Each cache line of either buffer is touched by one or two tiles, not once per element.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ from tvmopt.kernels.analysis import Access, BlockFacts, block_facts
 from tvmopt.kernels.cpu.common.stage import collapse_axes, divisors, parallelize
 from tvmopt.kernels.cpu.hint import CpuHint
 
-# Elements of a tile, at most: LLVM takes 0.1 s for twice as many.
+# Maximum elements of a tile: LLVM takes 0.1 s to compile twice as many.
 _TILE = 128
-# Along the vector; four registers of the narrowest CPU, a cache line of float32.
+# Vector length in elements: maximum (a cache line of float32), and minimum.
 _MOST_LANES, _FEWEST_LANES = 16, 8
-# Rows of a tile: full registers, or what divides an odd extent.
+# Rows of a tile: a full register; maximum and minimum of a divisor of other extents.
 _ROWS, _MOST_ROWS, _FEWEST_ROWS = 8, 16, 5
-# Shorter axes: LLVM finds shuffles for the plain loop.
+# Minimum extents of the source and target axes; for shorter ones LLVM shuffles the plain loop.
 _SHORT_SOURCE, _SHORT_TARGET = 5, 8
-# Extents without divisors that make one tile.
+# Largest extent without divisors that becomes one tile.
 _LONGEST_VECTOR = 32
-# Addresses this many bytes apart fall into the same set of an L1 cache, 8 to 12 lines.
+# Addresses at this distance in bytes map to the same L1 cache set (8 to 12 ways).
 _ALIASED = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class TransposeTile:
-    """A tile of a transpose.
+    """A transpose tile.
 
     Attributes:
-        lanes: Elements along the axis that is contiguous where it is read; the vectorised one.
-        rows: Elements along the axis that is contiguous where it is written.
+        lanes: Elements along the source axis, contiguous in the loads; it is vectorised.
+        rows: Elements along the target axis, contiguous in the store; it is unrolled.
     """
 
     lanes: int
@@ -47,7 +46,7 @@ class TransposeTile:
 
 
 def schedule_transpose(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint, cut: bool) -> bool:
-    """Schedule a root-level block as tiles when it transposes; whether it does.
+    """Schedule a root-level block as a tiled transpose, if it is a transpose.
 
     Before -> after, for ``B[y, x, c] = A[c, y, x]`` of 64 x 56 x 56 on 16 lanes::
 
@@ -59,8 +58,12 @@ def schedule_transpose(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint, cut:
     Args:
         sch: The schedule.
         block: A block without reduction.
-        hint: Gives the CPU; without vectors of several registers nothing is done.
-        cut: Whether the block may fall apart into up to four, where the extents are ragged.
+        hint: Supplies the CPU; nothing is done with ``hint.vectors`` below 2.
+        cut: Whether the block may be split into up to four, for extents that the tile does not
+            divide.
+
+    Returns:
+        Whether the block was scheduled.
     """
     if hint.vectors < 2 or transposed_axes(block_facts(sch, block)) is None:
         return False
@@ -88,17 +91,14 @@ def schedule_transpose(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint, cut:
 
 
 def tile_innermost(sch: s_tir.Schedule, block: SBlockRV, tile: TransposeTile) -> None:
-    """Tile the two innermost loops of ``block``: along where it is read, along where it writes.
-
-    The loops around them stay as they are.
-    """
+    """Tile the two innermost loops of ``block``, source axis first; outer loops stay unchanged."""
     for part in _cut_into_tiles(sch, block, 0, tile):
         target, source = sch.get_loops(part)[-2:]
         _tile_loops(sch, [], source, target, tile)
 
 
 def transposed_axes(facts: BlockFacts) -> tuple[int, int] | None:
-    """The axes along memory where ``facts`` reads and where it writes, when these differ."""
+    """Return the (source, target) axes, contiguous in the loads and in the store; or None."""
     if facts.divides or facts.stores != 1 or any(facts.conditional) or facts.reduction:
         return None
     wide = [i for i, axis in enumerate(facts.axes) if axis.extent > 1]
@@ -107,34 +107,34 @@ def transposed_axes(facts: BlockFacts) -> tuple[int, int] | None:
         return None
     [target] = targets
     if all(read.strides[target] in (0, 1) for read in facts.reads):
-        return None  # vectors as it is; at most a column is broadcast along them
+        return None  # already vectorisable: every load is contiguous or broadcast along the target
     sources = {i for i in wide for read in facts.reads if i != target and read.strides[i] == 1}
     if len(sources) != 1:
         return None
     [source] = sources
     if not all(read.strides[source] in (0, 1) for read in facts.reads):
-        return None  # an operand in the layout of the result
+        return None  # an operand has the layout of the result
     return source, target
 
 
 def most_lanes(write: Access, source: int, lanes: int) -> int:
-    """How many elements along the axis ``source`` to load as one vector, at most.
+    """Return the maximum vector length along the axis ``source``, in elements.
 
-    Each goes to a line of its own until that is complete; a cache keeps few lines that lie a
-    multiple of its stride apart.
+    Each element goes to a separate cache line of the result. If these lines are a multiple of
+    ``_ALIASED`` bytes apart, they map to one cache set, which holds only a few.
     """
     step = (write.strides[source] or 0) * write.buffer.dtype.itemsize
     return _FEWEST_LANES if step % _ALIASED == 0 else min(_MOST_LANES, max(_FEWEST_LANES, lanes))
 
 
 def choose_tile(along: int, across: int, most: int, cut: bool) -> TransposeTile | None:
-    """The tile for a transpose; None when the plain loop is as good.
+    """Return the transpose tile; None when the plain loop is as good.
 
     Args:
-        along: Extent of the axis that is contiguous where it is read.
-        across: Extent of the one that is contiguous where it is written.
-        most: Elements along the former, at most.
-        cut: Whether ragged extents may be cut into whole tiles and a rest.
+        along: Extent of the source axis.
+        across: Extent of the target axis.
+        most: Maximum elements along the source axis.
+        cut: Whether the loops may be partitioned into whole tiles and a remainder.
     """
     if along < _SHORT_SOURCE or across < _SHORT_TARGET:
         return None
@@ -161,12 +161,12 @@ def _rows(extent: int, cut: bool) -> int | None:
     if extent % 4 == 0:
         return 4
     if extent <= _LONGEST_VECTOR:
-        return extent  # a rest would touch every line again
+        return extent  # a remainder would touch every cache line again
     return _ROWS if cut else None
 
 
 def _collapse(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Make adjacent axes one wherever every access walks them as one."""
+    """Collapse adjacent axes that are contiguous in every access."""
     while True:
         facts = block_facts(sch, block)
         accesses = (facts.write, *facts.reads)
@@ -189,16 +189,17 @@ def _walks_on(access: Access, facts: BlockFacts, axis: int) -> bool:
 def _cut_into_tiles(
     sch: s_tir.Schedule, block: SBlockRV, behind: int, tile: TransposeTile
 ) -> list[SBlockRV]:
-    """Cut the loops of source and target into multiples of the tile and the rests.
+    """Partition the source and target loops into multiples of the tile, and remainders.
 
     Args:
         sch: The schedule.
-        block: The block; the loops are adjacent, source first.
-        behind: How many loops are within these two.
+        block: The block; the two loops are adjacent, source first.
+        behind: Number of loops inside these two.
         tile: The tile.
 
     Returns:
-        A block for each part, the loops now target first. Those around a cut are out of reach.
+        One block per part, the loops now target first. After a partition, references to its outer
+        loops are invalid.
     """
     parts: list[SBlockRV] = []
     for strip in _cut(sch, block, behind + 2, tile.lanes):
@@ -209,7 +210,7 @@ def _cut_into_tiles(
 
 
 def _cut(sch: s_tir.Schedule, block: SBlockRV, place: int, length: int) -> list[SBlockRV]:
-    """Cut the ``place``-th loop from within into a multiple of ``length`` and a shorter rest."""
+    """Partition the ``place``-th innermost loop into a multiple of ``length`` and a remainder."""
     loop = sch.get_loops(block)[-place]
     extent = int(sch.get(loop).extent)
     whole = extent - extent % length
@@ -225,10 +226,11 @@ def _tile_loops(
     target: LoopRV,
     tile: TransposeTile,
 ) -> list[LoopRV]:
-    """Tile the loops of the two axes, within the loops ``around``.
+    """Tile the loops of the two axes, inside the loops ``around``.
 
     Returns:
-        The loops over the tiles, those along the result inside: they complete its lines.
+        The tile loops, target axis innermost, so that consecutive tiles complete the cache lines of
+        the result.
     """
     lane_tiles, lane = _tile_loop(sch, source, tile.lanes)
     row_tiles, row = _tile_loop(sch, target, tile.rows)
@@ -241,7 +243,7 @@ def _tile_loops(
 
 
 def _tile_loop(sch: s_tir.Schedule, loop: LoopRV, length: int) -> tuple[list[LoopRV], LoopRV]:
-    """Split a loop into tiles; a rest, which starts where the whole tiles end, stays one."""
+    """Split a loop into tiles; a remainder loop, whose minimum is not 0, stays one loop."""
     extent = int(sch.get(loop).extent)
     if int(sch.get(loop).min) != 0 or extent <= length:
         return [], loop

@@ -1,19 +1,19 @@
-"""exp, sigmoid, tanh, erf and some powers as arithmetic that vectorises.
+"""Vector math: exp, sigmoid, tanh, erf and some powers as polynomials that vectorise.
 
-LLVM has no vector form of these and calls libm lane by lane (4 to 20 ns an element). Each function
-here rewrites one call into polynomials, for float32 (float16 goes through float32):
+LLVM has no vector version of these calls and calls libm per lane (4 to 20 ns per element). Each
+function here rewrites one call to arithmetic in float32 (float16 is computed in float32):
 
 ==========  ====================================================  ==================
 call        method                                                error (measured)
 ==========  ====================================================  ==================
 exp         Cephes expf: 2^n times a polynomial of degree 7       1 ulp
 sigmoid     1 / (1 + exp(-x))                                     2 ulp
-tanh        Eigen ptanh: odd rational function, |x| cut at 7.9    5 ulp
-erf         Eigen erf: odd rational function, |x| cut at 4        6 ulp
+tanh        Eigen ptanh: odd rational function, |x| <= 7.9        5 ulp
+erf         Eigen erf: odd rational function, |x| <= 4            6 ulp
 pow         square roots and products, exponents n/4 up to 4      4 ulp
 ==========  ====================================================  ==================
 
-NaN, infinities and overflow come out as from libm.
+NaN, infinities and overflow give the same results as libm.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _ERF_NUMERATOR = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508
 _ERF_DENOMINATOR = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03,
                     -7.37332916720468e-03, -1.42647390514189e-02)  # fmt: skip
 
-# Exponents of pow that are products of few factors, in quarters.
+# Largest exponent of pow that becomes a product, in quarters.
 _MOST_QUARTERS = 16
 _LARGEST = 3.4028234663852886e38
 
 
 def rewrite_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Replace the calls of this module's table in ``func``; attributes are kept.
+    """Rewrite the math calls of this module's table in ``func``; attributes are kept.
 
     Before -> after::
 
@@ -63,13 +63,13 @@ def rewrite_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return call
 
     body = tvm_ffi.structural_map(func.body, (ir.Call, on_call), order="post")
-    # TVM's vectoriser visits the factors of a product twice, and then refuses a Let in one.
+    # TVM's vectoriser visits the factors of a product twice, and fails on a Let in a factor.
     body = tvm_ffi.structural_map(body, (tirx.Mul, _bind_factors), order="post")
     return func.with_body(body)
 
 
 def math_depth(node: tvm_ffi.Object) -> int:
-    """How deep the functions of this module are nested in ``node``: 2 for ``exp(tanh(x) + y)``."""
+    """Return the nesting depth of this module's functions in ``node``: 2 for ``exp(tanh(x))``."""
     calls: list[ir.Call] = []
 
     def on_call(call: ir.Call) -> None:
@@ -81,7 +81,7 @@ def math_depth(node: tvm_ffi.Object) -> int:
 
 
 def _rewrite_of(call: ir.Call) -> Callable[[ir.Expr], ir.Expr] | None:
-    """What to put for ``call``, given its first argument; None where it stays."""
+    """Return the rewrite of ``call`` as a function of its first argument; None if it stays."""
     name = getattr(call.op, "name", "")
     if name != "tirx.pow":
         return _REWRITES.get(name)
@@ -108,7 +108,7 @@ def _has_let(expr: ir.Expr) -> bool:
 
 
 def _let(name: str, value: ir.Expr, body: Callable[[tirx.Var], ir.Expr]) -> ir.Expr:
-    """``body`` of a fresh variable that holds ``value``."""
+    """Bind ``value`` to a fresh variable with Let, and return ``body`` of it."""
     var = tirx.Var(name, str(value.ty.dtype))
     return tirx.Let(var, value, body(var))
 
@@ -118,7 +118,7 @@ def _float(value: float) -> ir.Expr:
 
 
 def _horner(x: ir.Expr, coefficients: Sequence[float]) -> ir.Expr:
-    """The polynomial in ``x``, highest power first."""
+    """Return the polynomial in ``x`` by Horner's rule; coefficients from the highest power."""
     result = _float(coefficients[0])
     for coefficient in coefficients[1:]:
         result = result * x + _float(coefficient)
@@ -130,13 +130,13 @@ def _exp(x: ir.Expr) -> ir.Expr:
 
 
 def _exp_of_var(x: tirx.Var) -> ir.Expr:
-    # Outside of this range the result is 0 or infinity, which the Selects give; NaN passes them.
+    # Outside this range the result is 0 or infinity; the Selects return these, and pass NaN on.
     low, high = _float(-104.0), _float(88.8)
     clamped = tirx.Select(x < low, low, tirx.Select(x > high, high, x))
 
     def scaled(r: tirx.Var, n: tirx.Var) -> ir.Expr:
         polynomial = _horner(r, _EXP) * (r * r) + r + _float(1.0)
-        # 2^n in two factors, for n is up to 128 and down to -150.
+        # 2^n in two factors, because n ranges from -150 to 128.
         half = tirx.shift_right(n, tirx.const(1, "int32"))
         return polynomial * _power_of_two(half) * _power_of_two(n - half)
 
@@ -161,7 +161,7 @@ def _sigmoid(x: ir.Expr) -> ir.Expr:
 def _odd_rational(
     x: ir.Expr, limit: float, numerator: Sequence[float], denominator: Sequence[float]
 ) -> ir.Expr:
-    """``x P(x^2) / Q(x^2)`` with ``x`` cut to +-limit; NaN stays NaN."""
+    """Return ``x P(x^2) / Q(x^2)`` with ``x`` clamped to +-limit; NaN stays NaN."""
 
     def of_square(c: tirx.Var) -> ir.Expr:
         return _let("s", c * c, lambda s: c * _horner(s, numerator) / _horner(s, denominator))
@@ -182,7 +182,7 @@ def _erf(x: ir.Expr) -> ir.Expr:
 
 
 def _power(x: ir.Expr, quarters: int) -> ir.Expr:
-    """``x`` to the power of ``quarters / 4``: local response normalisation has 3/4."""
+    """Return ``x ** (quarters / 4)``; local response normalisation uses 3/4."""
     whole, rest = divmod(abs(quarters), 4)
 
     def of_root(v: tirx.Var, root: ir.Expr) -> ir.Expr:
@@ -195,7 +195,7 @@ def _power(x: ir.Expr, quarters: int) -> ir.Expr:
         return _let("s", tirx.sqrt(v), lambda root: of_root(v, root)) if rest else of_root(v, v)
 
     def unsigned(v: tirx.Var) -> ir.Expr:
-        # As pow has it and sqrt has not: no fraction of a power of -0 or of -infinity is negative.
+        # Unlike sqrt, pow returns +0 and +infinity for fractional powers of -0 and -infinity.
         limit, infinity = _float(-_LARGEST), tirx.const(float("inf"), "float32")
         zero = _float(0.0)
         finite = tirx.Select(tirx.EQ(v, zero), zero, v)

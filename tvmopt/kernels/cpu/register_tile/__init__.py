@@ -1,1 +1,1 @@
-"""GEMM and convolution by register blocking."""
+"""GEMM and convolution with register tiles (GotoBLAS)."""

@@ -1,4 +1,4 @@
-"""Configurations of the register tile, with what each is expected to cost."""
+"""Configuration space of the register-tile template, with predicted cycles."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from tvmopt.kernels.cpu.register_tile.cost import RegisterTileModel
 from tvmopt.kernels.cpu.register_tile.schedule import NAME
 from tvmopt.kernels.ranked import Ranked
 
-# Share of the lanes that must be in use, unless no width does better.
+# Minimum lane utilisation of a tile width, unless no width reaches it.
 _GOOD_USE = 0.8
 _MOST_VECTORS = 16
-# ``task``, ``order``, ``parallel`` and ``stage`` of a hint.
+# (task, order, parallel, stage) of a hint.
 _Nest = tuple[tuple[int, ...], tuple[int, ...], int, int]
-# Share of the rows that registers allow below which a tile that leaves a rest is worth trying.
+# If the best row divisor is below this fraction of the rows that fit the registers, row counts with
+# a partial last tile are tried, too; for several vectors per row, and for one.
 _FULL, _HALF = 0.8, 0.5
-# Share of the registers that the sums of the last tile may take when it is not whole.
+# Fraction of the registers that the accumulators of a partial last tile may use.
 _REST = 0.6
-# Tiles whose unfinished sums are kept for one step of the reduction.
+# Maximum tiles whose partial sums stay in memory during one K block.
 _MOST_REPEATS = 64
-# Share of L1 that one step of the weight may fill; of L2 that a part of the data may.
+# Fraction of L1 for a K block of the weight; fractions of L2 for a cache block of the data.
 _RESIDENT, _PARTS = 0.7, (0.125, 0.25, 0.5)
 
 
 def register_tile_hints(form: Form, arch: CpuArch) -> list[Ranked[CpuHint]]:
-    """Every sensible configuration of ``form``, unordered."""
+    """Return the configurations of ``form`` with predicted cycles, unordered."""
     model = RegisterTileModel(form, arch)
     return [model.rank(hint) for hint in _hints(form, arch)]
 
@@ -55,7 +56,7 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[CpuHint]:
                 ((), *nest) for nest in loop_orders(extents, block, rows, columns, has_stage, arch)
             ]
             whole = all(e % b == 0 for e, b in zip(extents, block, strict=True))
-            if whole and not has_stage:  # TVM cuts no part of a part off
+            if whole and not has_stage:  # TVM cannot partition a partial tile inside a cache block
                 nests += _parts(form, extents, block, rows, columns, arch)
             for task, order, parallel, stage in nests:
                 around = len(order) - max(parallel, stage, 1)
@@ -86,13 +87,13 @@ def _pack(form: Form, width: int, arch: CpuArch) -> str:
     whole = width % arch.lanes(form.facts.dtype) == 0
     if whole and form.weight.strides[form.vector] == 1:
         rows = math.prod(form.facts.axes[i].extent for i in form.rows)
-        if rows < 64:  # each element of a copy would be used too seldom
+        if rows < 64:  # too little reuse to pay for packing
             return "none"
     return "call"
 
 
 def _widths(form: Form, arch: CpuArch) -> list[int]:
-    """Widths of a tile: divisors of the vectorised axis that waste few lanes."""
+    """Return the tile widths: divisors of the vectorised axis with good lane utilisation."""
     extent = form.facts.axes[form.vector].extent
     lanes = arch.lanes(form.facts.dtype)
     found: dict[int, float] = {}
@@ -104,7 +105,7 @@ def _widths(form: Form, arch: CpuArch) -> list[int]:
 
 
 def _row_blocks(form: Form, rows: list[int], vectors: int, arch: CpuArch) -> list[dict[int, int]]:
-    """How many rows of which axes share a tile."""
+    """Return the row blocks of a register tile, each as {position of the axis: rows}."""
     extents = [form.facts.axes[form.facts.spatial[p]].extent for p in rows]
     most = max(1, (arch.vector_registers - 1 - vectors) // vectors)
     wide = [p for p, e in zip(rows, extents, strict=True) if e > 1][-2:]
@@ -114,7 +115,7 @@ def _row_blocks(form: Form, rows: list[int], vectors: int, arch: CpuArch) -> lis
     inner = wide[-1]
     blocks: list[dict[int, int]] = []
     rest = int(arch.vector_registers * _REST) // vectors
-    # Rows of one vector load so much that a rest is worth it only where divisors are far too small.
+    # Tiles of one vector are load-bound: a partial last tile pays only if divisors are very small.
     near = _FULL if vectors > 1 else _HALF
     for count in _row_counts(size[inner], most, rest, near):
         blocks.append({inner: count})
@@ -130,18 +131,18 @@ def _row_blocks(form: Form, rows: list[int], vectors: int, arch: CpuArch) -> lis
 
 
 def _row_counts(extent: int, most: int, rest: int, near: float) -> list[int]:
-    """Divisors of ``extent`` in the upper range, and where there is none near ``most`` others.
+    """Return row counts: the larger divisors of ``extent``; non-divisors, too, if all are small.
 
     Args:
-        extent: Rows.
-        most: Most rows of a tile.
-        rest: Most rows of the last tile, when it is not whole, where there is a choice.
-        near: Share of ``most`` from which on a divisor is good enough.
+        extent: Rows of the axis.
+        most: Maximum rows of a tile.
+        rest: Preferred maximum rows of a partial last tile.
+        near: Fraction of ``most`` at which a divisor is large enough.
     """
     even = divisors(extent, most)
     counts = {d for d in even if d * 3 >= most} or {even[-1]}
     if even[-1] < near * min(most, extent):
-        # A last tile of few rows; larger ones cost several: LLVM keeps their sums in memory.
+        # Prefer a small partial tile; LLVM spills the accumulators of a large one.
         upper = range(max(2, math.ceil(most * near)), min(most, extent) + 1)
         rests = sorted((extent % c, -c) for c in upper)
         small = [pair for pair in rests if pair[0] <= rest] or rests[:1]
@@ -157,7 +158,16 @@ def loop_orders(
     has_stage: bool,
     arch: CpuArch,
 ) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Orders of the tile loops, the share that runs in parallel, the place of the producers."""
+    """Yield (loop order, number of parallel loops, compute_at depth of the producers).
+
+    Args:
+        extents: Extents of the data-parallel axes.
+        block: Register tile.
+        rows: Positions of the axes that reuse the weight.
+        columns: Positions of the axes that reuse the data.
+        has_stage: Whether the anchor has producers.
+        arch: The CPU.
+    """
     shared = [p for p in range(len(extents)) if p not in rows and p not in columns]
     tiles = [math.ceil(e / b) for e, b in zip(extents, block, strict=True)]
     seen = set()
@@ -184,10 +194,10 @@ def _parts(
     columns: list[int],
     arch: CpuArch,
 ) -> list[_Nest]:
-    """Nests that go through all columns for a part of the rows whose data stays in L2.
+    """Return cache-blocked nests: all columns for a block of rows whose data stays in L2.
 
     Returns:
-        ``task``, ``order``, ``parallel`` and ``stage`` of each.
+        (task, order, parallel, stage) of each nest.
     """
     wide = [p for p in range(len(extents)) if p not in columns and extents[p] > 1]
     if len(wide) != 1 or wide[0] not in rows:
@@ -209,7 +219,7 @@ def _parts(
 
 
 def _part(extent: int, block: int, most: int) -> int:
-    """The part of an axis, in whole tiles, up to ``most`` elements; it divides when it can."""
+    """Return an axis's cache block: whole tiles, at most ``most`` elements, a divisor if near."""
     tiles = math.ceil(extent / block)
     fit = divisors(tiles, max(1, most // block))[-1]
     loose = min(most // block, tiles)
@@ -239,14 +249,14 @@ def _steps(
     most_within: int,
     arch: CpuArch,
 ) -> Iterator[tuple[int, int]]:
-    """Steps of the innermost reduction, and the loops that keep unfinished sums for one.
+    """Yield K blockings as (``rstep``, ``accumulate``) of a hint.
 
     Args:
-        form: The function.
-        block: The tile.
-        counts: Tiles of each axis, or of a part of it.
-        order: The loops over them.
-        most_within: How many of these may run within a step.
+        form: The contraction.
+        block: The register tile.
+        counts: Tiles of each axis, or of its cache block.
+        order: Order of the tile loops.
+        most_within: Maximum tile loops inside the K-block loop.
         arch: The CPU.
     """
     facts = form.facts

@@ -1,4 +1,4 @@
-"""What a configuration of the register tile is expected to cost."""
+"""Cost model of the register-tile template: predicted cycles of a configuration."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tvmopt.kernels.cpu.common.region import Region
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.ranked import Ranked
 
-# Bytes that writing one byte drives out of a cache: its line is read first.
+# Cache bytes that one written byte occupies (write-allocate).
 _WRITTEN = 1.0
 
 
 class RegisterTileModel:
-    """Costs of one function's configurations.
+    """Cost model for the configurations of one contraction.
 
     Args:
-        form: The function, made ready.
+        form: The contraction.
         arch: The CPU.
-        steps: Steps that the reduction takes for a hint, and the cycles of one, where a matrix
-            unit multiplies; None for vectors.
+        steps: For a matrix unit: returns the reduction steps of a hint and the cycles per step;
+            None for vector FMAs.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RegisterTileModel:
         self._inner = form.steps(arch)
 
     def rank(self, hint: CpuHint) -> Ranked[CpuHint]:
-        """Modelled cycles of ``hint``, with what they are made of."""
+        """Return ``hint`` with predicted cycles and the cost model's intermediate values."""
         arch, block, extents = self._arch, hint.block, self._extents
         tiles, axes = self._loops(hint)
         vectors = math.ceil(block[-1] / arch.lanes(self._form.facts.dtype))
@@ -113,7 +113,7 @@ class RegisterTileModel:
         return hint.order[-1] == len(self._extents) - 1
 
     def _loops(self, hint: CpuHint) -> tuple[list[int], list[int]]:
-        """Trips of the loops that ``hint.order`` counts, and the axis that each walks."""
+        """Return the trip count and the axis of each loop that ``hint.order`` indexes."""
         tiles = [math.ceil(e / b) for e, b in zip(self._extents, hint.block, strict=True)]
         axes = list(range(len(tiles)))
         for axis, size in enumerate(hint.task):
@@ -124,7 +124,7 @@ class RegisterTileModel:
         return tiles, axes
 
     def _rounds(self, hint: CpuHint, tiles: list[int], inside: list[float]) -> tuple[float, float]:
-        """How often one core goes through all weights, and the bytes it touches each time."""
+        """Return one core's passes over the whole weight, and the bytes it touches per pass."""
         if len(hint.order) == len(self._extents):
             return 1.0, 1.0
         parts = len(self._extents)
@@ -136,9 +136,9 @@ class RegisterTileModel:
     def _inside(
         self, hint: CpuHint, tiles: list[int], axes: list[int], weight_block: float
     ) -> list[float]:
-        """Bytes touched by the tile, by one run of the innermost loop, of the one around it, ...
+        """Return the working set of the tile, of the innermost tile loop, of the next loop, ...
 
-        Weight, data, and what is written.
+        Bytes of weight, data and output.
         """
         found = []
         span, columns = list(hint.block), 1
@@ -154,7 +154,7 @@ class RegisterTileModel:
         return found
 
     def _stage_cycles(self, hint: CpuHint, tiles: list[int], axes: list[int]) -> float:
-        """Cycles of the producers: a pass of their own, or a copy for each run of some loops."""
+        """Return the cycles of the producers: one separate pass, or copies at their loop."""
         if not self._form.producers:
             return 0.0
         arch = self._arch
@@ -168,12 +168,12 @@ class RegisterTileModel:
         return runs * self._data.bytes(span) / COPY / (arch.cores if hint.parallel else 1)
 
     def _remote_cycles(self, hint: CpuHint, tiles: list[int], axes: list[int]) -> float:
-        """Cycles of one core to get the data that others have written."""
+        """Return one core's cycles to read data from the caches of other cores."""
         shares = [(axes[p], tiles[p]) for p in hint.order[: hint.parallel]]
         return self._data.remote_bytes(self._extents, shares, self._arch) / REMOTE
 
     def _pack_cycles(self, hint: CpuHint) -> float:
-        """Cycles of packing the weight at every call."""
+        """Return the cycles to pack the weight at every call; 0 for a prepacked weight."""
         if hint.pack != "call":
             return 0.0
         shape = [int(e) for e in self._form.weight.buffer.shape]
@@ -182,7 +182,7 @@ class RegisterTileModel:
 
 
 def _reuse(hint: CpuHint, tiles: list[int], inside: list[float], fixed: Sequence[bool]) -> float:
-    """Bytes touched between two uses: those inside the innermost loop that does not move it."""
+    """Return the reuse distance in bytes: the working set of the innermost loop that reuses it."""
     for k, p in enumerate(reversed(hint.order)):
         if tiles[p] > 1 and fixed[p]:
             return inside[k]

@@ -1,4 +1,4 @@
-"""GEMM and convolution on CPUs by register blocking."""
+"""GEMM and convolution on CPUs with register tiles and packed weights (GotoBLAS)."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from tvmopt.kernels.workload import Refusal, Workload
 
 
 class RegisterTile(Family[Form, CpuHint]):
-    """A tile of accumulators stays in vector registers; the weight is packed."""
+    """Keeps a register tile of accumulators over the reduction; the weight is packed."""
 
     name = NAME
     kind = "gemm"
 
     def match(self, workload: Workload, arch: CpuArch) -> Form | Refusal:
-        """Return the only contraction of the workload, its operands and its epilogue."""
+        """Return the workload's only contraction with its operands and epilogue."""
         if workload.refusal is not None:
             return workload.refusal
         return workload.analysed(prepare) or Refusal("not one contraction of two operands")
 
     def rank(self, form: Form, arch: CpuArch) -> Sequence[Ranked[CpuHint]]:
-        """Return every tile, loop order and packing that may pay."""
+        """Return the configuration space: tiles, loop orders, packing; with predicted cycles."""
         return register_tile_hints(form, arch)
 
     def signature(self, form: Form) -> str:
-        """Return text that is equal for workloads that differ in their epilogue alone."""
+        """Return a key that is equal for workloads that differ only in their epilogue."""
         return tile_signature(form)
 
     def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None where it does not fit."""
+        """Schedule ``func`` with the configuration ``hint``; None if it does not fit."""
         return emit(func, hint)

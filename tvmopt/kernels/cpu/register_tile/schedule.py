@@ -1,10 +1,9 @@
-"""Products summed over an axis: matmul, dense, convolution, transposed convolution.
+"""GotoBLAS loop nest for contractions: matmul, dense, convolution, transposed convolution.
 
-The register-tiled loop nest of GotoBLAS. A tile of accumulators (rows x columns of vectors) stays
-in registers while the reduction runs; one operand, the weight, is loaded as vectors, the other, the
-data, element by element and broadcast. The weight is packed so that the vectors of a tile follow
-one another in memory in the order of use; constant weights are packed when the model is built. The
-epilogue (bias, residual, activation, cast) works on the tile before it is stored.
+A register tile of accumulators (rows x vectors) stays in registers over the reduction. The weight
+is loaded as vectors; the data is loaded as scalars and broadcast. The weight is packed so that the
+micro-kernel reads it with unit stride; constant weights are prepacked when the model is built. The
+fused epilogue (bias, residual, activation, cast) runs on the tile before the store.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ NAME = "register_tile"
 
 
 def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+    """Schedule ``func`` with the configuration ``hint``; None when the template does not fit.
 
     Before -> after, for a tile of 6 rows x 2 vectors of 16::
 
@@ -60,7 +59,7 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
     facts = block_facts(sch, anchor)
     operands = [r for r in facts.reads if r.strides[facts.spatial[-1]] != 0]
     if len(operands) != 1:
-        return None  # a group boundary inside the tile
+        return None  # a group boundary of a grouped convolution inside the tile
     if hint.pack == "none":
         if width % lanes or operands[0].strides[facts.spatial[-1]] != 1:
             return None
@@ -100,7 +99,7 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
 
 
 def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, axis: int, depth: int) -> None:
-    """Number groups of ``depth`` products and the products of a group apart, these innermost.
+    """Split a reduction axis into groups of ``depth``; the loop within a group is innermost.
 
     Before -> after, for a depth of 4::
 
@@ -119,7 +118,7 @@ def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, axis: int, depth: int
 def _split_vector_axis(
     sch: s_tir.Schedule, anchor: SBlockRV, epilogue: SBlockRV, width: int
 ) -> None:
-    """Number tiles and places in a tile apart: o -> (o // width, o % width)."""
+    """Split the vectorised axis into tiles: o -> (o // width, o % width)."""
     facts = block_facts(sch, anchor)
     last, rank = facts.spatial[-1], len(facts.axes)
 
@@ -130,8 +129,8 @@ def _split_vector_axis(
         o = indices[last]
         return [*indices[:last], o // width, o % width, *indices[last + 1 :]]
 
-    # The axes first: TVM simplifies an index of the new layout, but not one of new axes, and then
-    # computes the wrong part of the epilogue.
+    # Transform the block axes before the buffer layout: in the other order TVM does not simplify
+    # the index and computes the wrong region of the epilogue.
     sch.transform_block_layout(anchor, tirx.IndexMap.from_func(axes, ndim=rank))
     consumer = len(block_facts(sch, epilogue).axes)
     sch.transform_block_layout(epilogue, tirx.IndexMap.from_func(write, ndim=consumer))
@@ -147,7 +146,7 @@ def _pack(
     lanes: int,
     hint: CpuHint,
 ) -> None:
-    """Copy the weight into the order of use: tile, reduction, place in the tile, zeros at its end.
+    """Pack the weight: (tile, reduction, element in the tile), zero-padded to whole vectors.
 
     Before -> after, for tiles of 40 columns on 16 lanes::
 
@@ -156,7 +155,7 @@ def _pack(
         for no, k, ni: P[no, k, ni] = if ni < 40: B[k, no * 40 + ni] else 0     (48 wide)
         for m, no, ni: for k: acc[m, no, ni] += A[m, k] * P[no, k, ni]
 
-    The products of a dot-product instruction lie side by side: ``P[no, k // 4, ni, k % 4]``.
+    For a dot-product instruction the K group is innermost: ``P[no, k // 4, ni, k % 4]``.
     """
     facts = block_facts(sch, anchor)
     multiples = [lanes if i == facts.spatial[-1] else 1 for i in range(len(facts.axes))]
@@ -179,9 +178,9 @@ def _pack(
 def _packed_order(
     sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV, products: bool
 ) -> list[int]:
-    """Dimensions of the copy: data-parallel ones, reduced ones in loop order, place in the tile.
+    """Return the packed dimension order: data-parallel, reduction in loop order, vector.
 
-    With ``products`` the last reduced one comes after all others.
+    With ``products`` the last reduction dimension (the K group) is innermost.
     """
     facts = block_facts(sch, anchor)
     axis_of = dimension_axes(sch, anchor, copy)

@@ -1,1 +1,1 @@
-"""Reductions along contiguous memory."""
+"""Row reductions: the reduced axis is the contiguous one."""

@@ -1,4 +1,4 @@
-"""Reductions along contiguous memory on CPUs: softmax, layer norm, mean, dot products."""
+"""Row reductions on CPUs: softmax, layer norm, mean, dot products along the contiguous axis."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tvmopt.kernels.workload import Workload
 
 
 class RowReduction(UnmodelledFamily):
-    """Rows in parallel; vectorised partial results and vectorised stages within a row."""
+    """Parallelises rows; reduces each row with vectors of partial results (rfactor)."""
 
     name = NAME
     kind = "reduction"
     beside = 2
 
     def leads(self, workload: Workload) -> bool:
-        """Return whether it is a GEMM of activations: packing pays for many rows only."""
+        """Return whether it is a GEMM of two activations: packing pays only for many rows."""
         form = workload.analysed(prepare)
         return form is not None and not form.constant
 
     def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None where a reduction is not along memory."""
+        """Schedule ``func`` with the configuration ``hint``; None unless it reduces rows."""
         return emit(func, hint)

@@ -1,8 +1,8 @@
-"""Reductions along contiguous memory: softmax, layer norm, mean, global pooling, dot products.
+"""Row reductions: softmax, layer norm, mean, global pooling, dot products.
 
-The reduced axis is the contiguous one, so its elements, not the outputs, fill the vector lanes:
-every lane keeps a partial result, and one short loop folds the lanes at the end. That reorders
-floating-point additions. All blocks of a row run together, while the row is in the L1 cache.
+The reduced axis is the contiguous one, so its elements fill the vector lanes. Every lane keeps a
+partial result (rfactor), and a short loop reduces the lanes at the end. This reorders the
+floating-point additions. All blocks are computed at the row loop, while the row is in L1.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tvmopt.kernels.cpu.common.stage import (
 )
 from tvmopt.kernels.cpu.hint import CpuHint
 
-# From this many elements a row on, several vectors of partial results hide the adder's latency.
+# Minimum row length for several vectors of partial results, which hide the latency of the adder.
 _LONG_ROW = 1024
-# Elements a row for each partial result of an argmax, at least: the lanes are folded one by one.
+# Minimum row elements per partial result of an argmax: the final lane reduction is scalar.
 _FOLD = 16
-# Rows (and columns) from which on a product of matrices is not a set of dot products.
+# Minimum reuse of both operands for a GEMM; below it the outputs are separate dot products.
 _MATMUL_USES = 8
 
 
@@ -39,7 +39,7 @@ NAME = "row_reduction"
 
 
 def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None unless all its reductions run along memory."""
+    """Schedule ``func``; None unless all its reductions are row reductions."""
     prepared = inlined_reductions(func)
     if prepared is None:
         return None
@@ -51,7 +51,7 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
     work = sum(f.work for f in all_facts(sch))
     for block in leaf_blocks(sch):
         if not sch.get_loops(block):
-            sch.add_unit_loop(block)  # rfactor refuses to work next to a block without loops
+            sch.add_unit_loop(block)  # rfactor fails beside a block without loops
     partials = [_split_into_lanes(sch, sch.get_sblock(name), hint.arch) for name in reductions]
     for name in stages:
         schedule_injective(sch, sch.get_sblock(name), hint)
@@ -60,7 +60,7 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
 
 
 def reduces_rows(facts: BlockFacts, arch: CpuArch) -> bool:
-    """Whether the lanes are better filled along the reduction than along the outputs."""
+    """Return whether to vectorise along the reduction rather than along the outputs."""
     outputs = [i for i in facts.spatial if facts.axes[i].extent > 1]
     if outputs and vectorizes_well(facts, outputs[-1]):
         return False
@@ -72,7 +72,7 @@ def reduces_rows(facts: BlockFacts, arch: CpuArch) -> bool:
 
 
 def _is_matmul(facts: BlockFacts) -> bool:
-    """Whether two operands are each used for several outputs: packing one is better then."""
+    """Return whether both operands are reused by several outputs, so that packing one is better."""
     walked = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
     uses = [
         math.prod(facts.axes[i].extent for i in facts.spatial if read.strides[i] == 0)
@@ -82,11 +82,12 @@ def _is_matmul(facts: BlockFacts) -> bool:
 
 
 def _rows(sch: s_tir.Schedule, reductions: list[str]) -> tuple[list[str], int]:
-    """Find the axes that number the rows.
+    """Find the row axes.
 
     Returns:
-        The blocks that do not run row by row (they come before the first reduction, and their
-        axes differ), and how many leading data-parallel axes all others share.
+        Names of the blocks that cannot be computed at the row loop: they precede the first
+        reduction and have other axes. And the number of leading data-parallel axes that the other
+        blocks share.
     """
     blocks = all_facts(sch)
     first = next(n for n, f in enumerate(blocks) if f.name in reductions)
@@ -109,7 +110,7 @@ def _rows(sch: s_tir.Schedule, reductions: list[str]) -> tuple[list[str], int]:
 
 
 def _split_into_lanes(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> str | None:
-    """Give every vector lane a partial result of its own (rfactor).
+    """Split a reduction into partial results, one per vector lane (rfactor).
 
     Before -> after, for a row of 384 and 16 lanes::
 
@@ -119,7 +120,7 @@ def _split_into_lanes(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> st
         for i: for ki in range(16): s[i] += p[i, ki]
 
     Returns:
-        Name of the block that computes ``p``; None when the row is too short or does not divide.
+        Name of the block that computes ``p``; None when the row is too short or has no divisor.
     """
     facts = block_facts(sch, block)
     tail = contiguous_tail(facts, facts.reduction)
@@ -131,17 +132,17 @@ def _split_into_lanes(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> st
     collapse_axes(sch, block, tail.axes)
     _, lane = sch.split(sch.get_loops(block)[-1], [tail.extent // length, length])
     partial = sch.rfactor(lane, len(facts.write.buffer.shape))
-    # The lane, made the first axis by rfactor, becomes the last: compute_at nests in this order.
+    # rfactor makes the lane the first axis; move it last, because compute_at nests in this order.
     rank = len(sch.get(partial).iter_vars)
     sch.reorder_block_iter_var(partial, [*range(1, rank), 0])
     return sch.get(partial).name_hint
 
 
 def _partial_results(facts: BlockFacts, extent: int, arch: CpuArch) -> int:
-    """How many partial results a row of ``extent`` elements gets; 1 when it does not divide."""
+    """Return the number of partial results for a row of ``extent`` elements; 1 if none divides."""
     lanes = arch.lanes(facts.dtype)
     if facts.stores > 1 and facts.dtype != str(facts.reads[0].buffer.dtype):
-        # A maximum and where it stands: each step waits for a comparison and a choice.
+        # Argmax: each step waits for a comparison and a select.
         return vector_length(extent, lanes, max(1, min(4, extent // (_FOLD * lanes))))
     length = vector_length(extent, lanes, 1)
     if length == lanes and extent >= _LONG_ROW:
@@ -157,7 +158,7 @@ def _compute_at_rows(
     work: int,
     hint: CpuHint,
 ) -> None:
-    """Share the rows out over the cores and run all blocks of a row together.
+    """Parallelise the row loop and compute all blocks at it.
 
     Before -> after::
 
@@ -183,7 +184,7 @@ def _compute_at_rows(
         elif not facts.reduction:
             in_row = len(facts.axes) - rows
             vectorize_tail(sch, facts, loops[len(loops) - in_row :], hint)
-    # Last: around a reduction whose init is apart TVM proves no other loop parallel.
+    # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
     for block, loops in sums:
         extents = [int(sch.get(loop).extent) for loop in loops]
         init = sch.decompose_reduction(block, loops[[e > 1 for e in extents].index(True)])

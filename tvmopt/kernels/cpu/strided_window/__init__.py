@@ -1,1 +1,1 @@
-"""Pooling whose vector axis is strided."""
+"""Pooling with a strided vector axis (NCHW)."""

@@ -1,4 +1,4 @@
-"""Pooling on CPUs whose vector axis is strided: NCHW with stride 2."""
+"""Pooling on CPUs with a strided vector axis: NCHW with stride 2."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tvmopt.kernels.cpu.strided_window.schedule import NAME, emit
 
 
 class StridedWindow(UnmodelledFamily):
-    """A tile of rows; the columns of the input are sorted by phase first."""
+    """Copies a tile of input rows with the columns deinterleaved by the stride."""
 
     name = NAME
     kind = "window"
 
     def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None unless it is one reduction over windows."""
+        """Schedule ``func`` with the configuration ``hint``; None unless it is strided pooling."""
         return emit(func, hint)

@@ -1,8 +1,8 @@
-"""Windows that step along their vector: pooling with stride 2 in NCHW.
+"""Pooling with a stride along the vector axis: NCHW, stride 2.
 
-Neighbouring outputs read every second input, for which there is no vector load. So a tile of input
-rows is copied (its padding with it) with even and odd columns apart: then each tap of the window
-reads consecutive elements. The copy stays in the L1 cache and costs one shuffle a vector.
+Neighbouring outputs read every second input, for which there is no vector load. The schedule copies
+a tile of input rows, with padding, and deinterleaves even and odd columns (*phases*). Each tap of
+the window then reads with unit stride. The copy stays in L1 and costs one shuffle per vector.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tvmopt.kernels.cpu.common.nest import find_epilogue, only_reduction, schedu
 from tvmopt.kernels.cpu.common.stage import divisors, parallelize, vector_length
 from tvmopt.kernels.cpu.hint import CpuHint
 
-# Taps that may become straight-line code; elements between neighbours' windows.
+# Maximum unrolled taps; maximum stride between the windows of neighbouring outputs.
 _MOST_TAPS, _MOST_STEP = 64, 4
-# Bytes of input rows copied at a time, about a third of an L1 cache.
+# Bytes of a tile of input rows, about a third of L1.
 _TILE_BYTES = 16 * 1024
 
 
@@ -28,7 +28,7 @@ NAME = "strided_window"
 
 
 def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func``, or None unless it is one reduction over overlapping windows.
+    """Schedule ``func``; None unless it is one reduction over overlapping strided windows.
 
     Before -> after, for 3 x 3 with stride 2, padded by 1::
 
@@ -71,13 +71,13 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
     if not _sort_columns(sch, data, step, lanes):
         return None
     if block_facts(sch, anchor).reads[0].strides[columns] != 1:
-        return None  # the columns are part of another dimension
+        return None  # the columns are not a dimension of their own
     sch.vectorize(sch.get_loops(epilogue)[-1])
     sch.vectorize(vector)
     for tap in taps:
         sch.unroll(tap)
     parallelize(sch, head, hint, facts.work)
-    # Last, because TVM proves no loop around a reduction parallel once its init is apart.
+    # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
     init = sch.decompose_reduction(anchor, taps[0])
     sch.vectorize(sch.get_loops(init)[-1])
     schedule_rest(sch, hint)
@@ -85,9 +85,9 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
 
 
 def _step(facts: BlockFacts) -> int:
-    """Columns between the windows of neighbouring outputs; 0 where the template does not fit.
+    """Return the stride of the windows in columns; 0 if the template does not fit.
 
-    Windows that do not overlap are left to LLVM, which then reads each column once anyway.
+    Windows without overlap do not fit: LLVM reads each of their columns once anyway.
     """
     if len(facts.spatial) < 2 or len(facts.reads) != 1 or facts.reduced > _MOST_TAPS:
         return 0
@@ -106,7 +106,7 @@ def _row_length(read: Access) -> int:
 
 
 def _row_tile(facts: BlockFacts) -> int:
-    """Rows of outputs whose inputs fit into a part of the L1 cache."""
+    """Return the output rows of a tile whose input rows fit ``_TILE_BYTES``."""
     [read], rows = facts.reads, facts.spatial[-2]
     length = _row_length(read)
     row = length * read.buffer.dtype.itemsize
@@ -117,7 +117,7 @@ def _row_tile(facts: BlockFacts) -> int:
 
 
 def _data(sch: s_tir.Schedule, anchor: SBlockRV) -> SBlockRV | None:
-    """The block that copies the data, padding and all; one is made where there is none."""
+    """Return the block that pads the data, or a new cache_read copy; None if it cannot be split."""
     for producer in sch.get_producers(anchor):
         facts = block_facts(sch, producer)
         if any(facts.conditional):
@@ -132,10 +132,10 @@ def _dtype(facts: BlockFacts) -> str:
 
 
 def _sort_columns(sch: s_tir.Schedule, data: SBlockRV, step: int, lanes: int) -> bool:
-    """Lay out what ``data`` writes with its columns sorted by phase, and vectorise it.
+    """Deinterleave the columns of the buffer that ``data`` writes by phase, and vectorise the copy.
 
     Returns:
-        Whether the rows can be cut into vectors.
+        Whether the rows can be split into vectors.
     """
     facts = block_facts(sch, data)
 
@@ -144,7 +144,7 @@ def _sort_columns(sch: s_tir.Schedule, data: SBlockRV, step: int, lanes: int) ->
 
     rank = len(facts.write.buffer.shape)
     layout = tirx.IndexMap.from_func(sort, ndim=rank)
-    # What a last odd column lacks is there, but never read.
+    # The layout pads the columns to a multiple of the stride; the padding is never read.
     sch.transform_layout(data, ("write", 0), layout, assume_injective_transform=True)
     if any(facts.conditional):
         fill = sch.decompose_padding(data, sch.get_loops(data)[-2])
@@ -155,13 +155,13 @@ def _sort_columns(sch: s_tir.Schedule, data: SBlockRV, step: int, lanes: int) ->
     extent = int(sch.get(loop).extent)
     each = math.ceil(extent / step)
     ragged = each * step != extent
-    # A shuffle of one register costs half of one of two.
+    # A one-register shuffle costs half of a two-register shuffle.
     length = vector_length(each, lanes // step, 1)
     if length * 2 <= lanes // step:
         length = vector_length(each, lanes)
     if length < 4 or each * step > block_facts(sch, data).axes[-1].extent:
         return False
-    # Columns that no window needs may be copied with the others, where they exist.
+    # Without predicates the copy may include existing columns that no window reads.
     split = sch.split(loop, [each // length, length, step], disable_predication=ragged)
     around, lane, phase = split
     row = sch.cache_read(data, 0, "local")

@@ -1,4 +1,4 @@
-"""Configurations of the window template, with what each is expected to cost."""
+"""Configuration space of the depthwise and pooling template, with predicted cycles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GOOD_USE = 0.7
 
 
 def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked[CpuHint]]:
-    """Every sensible configuration of ``form``, unordered."""
+    """Return the configurations of ``form`` with predicted cycles, unordered."""
     model = WindowModel(form, arch)
     return [model.rank(hint) for hint in _hints(form, arch)]
 
@@ -40,7 +40,7 @@ def _hints(form: WindowForm, arch: CpuArch) -> Iterator[CpuHint]:
 
 
 def _blocks(form: WindowForm, arch: CpuArch, around: bool) -> Iterator[tuple[int, ...]]:
-    """Tiles of a vector and some neighbours, for reading ``around`` the padding or a copy."""
+    """Yield register tiles: neighbouring outputs x channels; ``around``: padding is inlined."""
     for width in _widths(form, arch, around):
         vectors = math.ceil(width / form.vector(width, arch, around=around))
         for rows in _row_blocks(form.extents, vectors, form, arch):
@@ -48,7 +48,7 @@ def _blocks(form: WindowForm, arch: CpuArch, around: bool) -> Iterator[tuple[int
 
 
 def _orders(last: int) -> list[tuple[int, ...]]:
-    """Channels innermost, just outside of the row, and outside of all but the batch."""
+    """Return loop orders: channels innermost, around the last row axis, or next to the batch."""
     plain = tuple(range(last + 1))
     if last == 0:
         return [plain]
@@ -57,20 +57,20 @@ def _orders(last: int) -> list[tuple[int, ...]]:
 
 
 def _stages(form: WindowForm, order: tuple[int, ...], parallel: int) -> list[int]:
-    """Where the padded input may be made: in a pass of its own, inside of some loops."""
+    """Return compute_at depths of the padding: 0 for a separate pass, else inside tile loops."""
     last = len(order) - 1
     if not form.producers:
         return [0]
     stages = [0]
     if parallel and last >= 2:
         stages.append(max(parallel, last - 1))
-        if order[-1] != last and parallel <= last:  # that of one vector of channels
+        if order[-1] != last and parallel <= last:  # the padded input of one channel tile
             stages.append(last)
     return list(dict.fromkeys(stages))
 
 
 def _widths(form: WindowForm, arch: CpuArch, around: bool) -> list[int]:
-    """Channels of a tile: whole vectors, or where none fit those that fill most of their lanes."""
+    """Return the tile's channel counts: whole vectors, or those with the best lane utilisation."""
     facts = form.facts
     extent = facts.axes[facts.spatial[-1]].extent
     lanes = arch.lanes(facts.dtype)
@@ -82,7 +82,7 @@ def _widths(form: WindowForm, arch: CpuArch, around: bool) -> list[int]:
         longest = max(found[width] for width in whole)
         return [width for width in whole if found[width] == longest]
     used = {width: width / (math.ceil(width / lanes) * lanes) for width in found}
-    if around or not form.unrolled_taps:  # LLVM carries longer ones in pieces
+    if around or not form.unrolled_taps:  # LLVM scalarises longer loop-carried ones
         used = {width: use for width, use in used.items() if width < lanes}
     return [w for w, use in used.items() if use >= min(_GOOD_USE, max(used.values()))]
 
@@ -112,7 +112,7 @@ def _row_blocks(
 
 
 def _depths(tiles: list[int], cores: int) -> list[int]:
-    """How many loops to share out: none, as few as suffice, fewer when all cores get as much."""
+    """Return numbers of parallel loops: 0, the fewest with 4 tasks per core, and balanced ones."""
     if cores == 1 or math.prod(tiles) == 1:
         return [0]
     depths = [0]

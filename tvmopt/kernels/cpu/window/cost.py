@@ -1,4 +1,4 @@
-"""What a configuration of the window template is expected to cost."""
+"""Cost model of the depthwise and pooling template: predicted cycles of a configuration."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from tvmopt.kernels.cpu.hint import INLINED, CpuHint
 from tvmopt.kernels.cpu.window.schedule import WindowForm
 from tvmopt.kernels.ranked import Ranked
 
-# Cycles a tap for each value that finds no register; how much of the shorter of arithmetic and
-# traffic is not hidden behind the other.
+# Cycles per tap of each register spill; fraction of min(compute, traffic) that does not overlap.
 _SPILL, _OVERLAP = 2.0, 0.3
-# Cycles to begin and end a tile, and for each accumulator's epilogue.
+# Cycles to enter and leave a tile, and of the epilogue per accumulator.
 _TILE, _FINISH = 16.0, 2.0
-# What reading around the padding costs: always, for each accumulator beyond as many as LLVM keeps
-# in registers across the branches, and where a tile has neighbours along more than one axis.
+# Slowdown of inlined padding: constant factor; increase per accumulator beyond _MOST_HELD, which
+# LLVM keeps in registers across branches; factor if a tile has neighbours along two axes.
 _AROUND, _CROWDED, _MOST_HELD, _TWO_WAYS = 1.05, 0.08, 8, 1.25
-# Rows of inputs that a tile holds at a time, about: the window's height.
+# Input rows of a tile, about the window's height; one row at a time is in registers.
 _ROWS_HELD = 3
 
 
 class WindowModel:
-    """Costs of one function's configurations.
+    """Cost model for the configurations of one function.
 
     Args:
-        form: The function, made ready.
+        form: The normalised function.
         arch: The CPU.
     """
 
@@ -39,7 +38,7 @@ class WindowModel:
         self._whole = sum(region.bytes(self._extents) for region in self._regions)
 
     def rank(self, hint: CpuHint) -> Ranked[CpuHint]:
-        """Modelled cycles of ``hint``, with what they are made of."""
+        """Return ``hint`` with predicted cycles and the cost model's intermediate values."""
         arch, block = self._arch, hint.block
         tiles = [math.ceil(e / b) for e, b in zip(self._extents, block, strict=True)]
         lanes = self._form.vector(block[-1], arch, around=hint.stage == INLINED)
@@ -73,13 +72,13 @@ class WindowModel:
         return Ranked(hint, cycles, facts)
 
     def _remote_cycles(self, hint: CpuHint, tiles: list[int]) -> float:
-        """Cycles of one core to get the data that others have written."""
+        """Return one core's cycles to read data from the caches of other cores."""
         shares = [(p, tiles[p]) for p in hint.order[: hint.parallel]]
         data = max(self._regions, key=lambda region: region.bytes(self._extents))
         return data.remote_bytes(self._extents, shares, self._arch) / REMOTE
 
     def _loads(self, hint: CpuHint, accumulators: int) -> tuple[float, float]:
-        """Vector loads of one tile, each input once; and values that find no register."""
+        """Return a tile's vector loads (each input once), and its register spills."""
         if not self._form.unrolled_taps:
             return self._taps * accumulators * len(self._regions), 0.0
         vectors = [region.bytes(hint.block) / self._arch.simd_bytes for region in self._regions]
@@ -87,10 +86,10 @@ class WindowModel:
         return sum(vectors), max(0.0, held - self._arch.vector_registers + 4)
 
     def _traffic(self, hint: CpuHint, tiles: list[int]) -> float:
-        """Cycles in which all tiles get what L1, and what L2, does not hold any more.
+        """Return the cycles of all tiles' L1 and L2 misses.
 
-        A cache holds what the loops inside of some depth read; every run of the loops outside of
-        it reads that again from the next level.
+        A cache holds the working set of the inner loops, up to some depth. Every iteration of the
+        outer loops reads that working set from the next level.
         """
         arch = self._arch
         cycles = 0.0
@@ -107,14 +106,14 @@ class WindowModel:
         return cycles
 
     def _span(self, hint: CpuHint, tiles: list[int], depth: int) -> list[int]:
-        """Elements of each axis that the loops inside of ``depth`` compute."""
+        """Return the elements of each axis that the loops inside ``depth`` compute."""
         span = list(hint.block)
         for p in hint.order[depth:]:
             span[p] = min(self._extents[p], span[p] * tiles[p])
         return span
 
     def _copied(self, hint: CpuHint, tiles: list[int]) -> tuple[float, float]:
-        """Bytes that the producers write over all, and at a time."""
+        """Return the bytes that the producers write in total, and per execution."""
         depth = max(0, hint.stage)
         span = self._span(hint, tiles, depth)
         runs = math.prod(tiles[p] for p in hint.order[:depth])

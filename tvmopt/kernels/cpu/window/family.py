@@ -17,25 +17,25 @@ from tvmopt.kernels.workload import Refusal, Workload
 
 
 class Window(Family[WindowForm, CpuHint]):
-    """A tile of neighbouring outputs, a vector of channels each."""
+    """Keeps a register tile of neighbouring outputs x channel vectors; unrolls the window."""
 
     name = NAME
     kind = "window"
 
     def match(self, workload: Workload, arch: CpuArch) -> WindowForm | Refusal:
-        """Return the only reduction over a window, channel by channel."""
+        """Return the only reduction, if it is over a window of each channel."""
         if workload.refusal is not None:
             return workload.refusal
         return workload.analysed(prepare_window) or Refusal("not one reduction over a window")
 
     def rank(self, form: WindowForm, arch: CpuArch) -> Sequence[Ranked[CpuHint]]:
-        """Return every tile and loop order that may pay."""
+        """Return the configuration space: tiles and loop orders, with predicted cycles."""
         return window_hints(form, arch)
 
     def signature(self, form: WindowForm) -> str:
-        """Return text that is equal for workloads that differ in their epilogue alone."""
+        """Return a key that is equal for workloads that differ only in their epilogue."""
         return tile_signature(form)
 
     def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None where it does not fit."""
+        """Schedule ``func`` with the configuration ``hint``; None if it does not fit."""
         return emit(func, hint)

@@ -1,9 +1,9 @@
-"""Sums and maxima over a window, channel by channel: depthwise convolution, pooling.
+"""Depthwise convolution and pooling in NHWC: reductions over a window of each channel.
 
-Channels lie innermost and fill the lanes, so nothing has to be broadcast. A tile of neighbouring
-outputs shares the inputs that its windows have in common: the window is written out as
-straight-line code, and the compiler loads each input once. Whether a tap lies in the padding is the
-same for all lanes, so that reading around it costs less than a padded copy of the data.
+Channels are innermost and fill the vector lanes, so nothing is broadcast. A register tile of
+neighbouring outputs shares the inputs of its overlapping windows: the window is fully unrolled, and
+LLVM loads each input once. The padding condition is uniform over the lanes, so that inlining it
+costs less than a padded copy of the data.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tvmopt.kernels.cpu.common.nest import (
 from tvmopt.kernels.cpu.common.stage import inline_read_once
 from tvmopt.kernels.cpu.hint import INLINED, CpuHint
 
-# Multiply-adds of one vector that a tile may hold as straight-line code.
+# Maximum vector FMAs of an unrolled tile.
 MOST_UNROLLED = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class WindowForm:
-    """A function made ready for tiling.
+    """A depthwise convolution or pooling, normalised for tiling.
 
     Attributes:
-        sch: Its schedule, everything inlined that can be.
-        anchor: The reduction.
-        epilogue: The block that finishes the anchor's elements.
-        facts: Of the anchor; its last data-parallel axis is the vectorised one.
-        producers: Names of the blocks that make the data, padding mostly.
-        inlines: Whether all that they do is to choose between a value read and a constant.
+        sch: Schedule with injective blocks inlined.
+        anchor: The reduction block.
+        epilogue: The block that applies the epilogue to the anchor's elements.
+        facts: Facts of the anchor; its last data-parallel axis (channels) is the vectorised one.
+        producers: Names of the blocks that produce the data, usually padding.
+        inlines: Whether all producers only pad, so that they can be inlined.
     """
 
     sch: s_tir.Schedule
@@ -52,25 +52,29 @@ class WindowForm:
 
     @property
     def extents(self) -> list[int]:
-        """Of the data-parallel axes."""
+        """Extents of the data-parallel axes."""
         return [self.facts.axes[i].extent for i in self.facts.spatial]
 
     @property
     def narrow(self) -> bool:
-        """Whether some of what is read takes less than 32 bits."""
+        """Whether an operand has elements of less than 32 bits."""
         return any(read.buffer.dtype.itemsize < 4 for read in self.facts.reads)
 
     @property
     def unrolled_taps(self) -> int:
-        """Steps of the reduction when it becomes straight-line code; 0 when it stays a loop."""
+        """Taps of the window if the reduction is unrolled; 0 if it stays a loop."""
         return self.facts.reduced if self.facts.reduced <= MOST_UNROLLED // 4 else 0
 
     def vector(self, width: int, arch: CpuArch, *, around: bool) -> int:
-        """Lanes of the vectors that ``width`` channels are computed in: a register, or part of one.
+        """Return the vector length for a tile of ``width`` channels: a register, a half, a quarter.
 
-        A half or a quarter where only that divides and LLVM would take the vector apart: one of
-        narrow numbers, lane by lane, and one that goes from step to step of a loop, or past the
-        branches ``around`` the padding, in pieces.
+        A part of a register is used if only it divides ``width`` and LLVM would scalarise a vector
+        of another length: for narrow dtypes, loop-carried vectors and inlined padding.
+
+        Args:
+            width: Channels of the tile.
+            arch: The CPU.
+            around: Whether the padding is inlined (branches in the tile).
         """
         lanes = arch.lanes(self.facts.dtype)
         whole = self.narrow or around or not self.unrolled_taps
@@ -79,7 +83,7 @@ class WindowForm:
 
 
 def prepare_window(func: tirx.PrimFunc) -> WindowForm | None:
-    """``func`` made ready, or None when it is not one reduction within channels."""
+    """Normalise ``func``; None when it is not a single reduction within each channel."""
     found = only_reduction(func)
     if found is None:
         return None
@@ -102,7 +106,7 @@ def prepare_window(func: tirx.PrimFunc) -> WindowForm | None:
 
 
 def _only_pads(block: s_tir.SBlock) -> bool:
-    """Whether a block writes either what it reads or a constant."""
+    """Return whether a block writes either the element that it reads or a constant."""
     value = getattr(block.body, "value", None)
     if not isinstance(value, ir.Call) or not value.op.name.endswith(".if_then_else"):
         return False
@@ -114,7 +118,7 @@ NAME = "window"
 
 
 def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+    """Schedule ``func`` with the configuration ``hint``; None when the template does not fit.
 
     Before -> after, for a 3 x 3 depthwise convolution, tiles of 4 outputs of 32 channels::
 

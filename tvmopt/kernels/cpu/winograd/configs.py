@@ -1,4 +1,4 @@
-"""Configurations of the Winograd template, with what each is expected to cost."""
+"""Configuration space of the Winograd template, with predicted cycles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_VECTORS = 4
 
 
 def winograd_hints(form: WinogradForm, arch: CpuArch) -> list[Ranked[CpuHint]]:
-    """Every sensible configuration of ``form``, unordered."""
+    """Return the configurations of ``form`` with predicted cycles, unordered."""
     model = WinogradModel(form, arch)
     return [model.rank(hint) for hint in _hints(form, arch)]
 
@@ -51,7 +51,7 @@ def _hints(form: WinogradForm, arch: CpuArch) -> Iterator[CpuHint]:
 def _row_blocks(
     tiles_y: int, tiles_x: int, vectors: int, arch: CpuArch
 ) -> Iterator[tuple[int, int]]:
-    """Tiles along y and x whose products of a few channels fit the registers."""
+    """Yield register-tile rows as (tiles along y, tiles along x) that fit the registers."""
     most = max(1, (arch.vector_registers - 1 - vectors) // vectors)
     for x in divisors(tiles_x, most) or [1]:
         for y in range(1, min(tiles_y, most // x) + 1):
@@ -61,7 +61,7 @@ def _row_blocks(
 
 
 def _tasks(form: WinogradForm, rows: tuple[int, int], width: int) -> Iterator[tuple[int, int, int]]:
-    """What a task may compute: some rows of tiles, whole or in part, in some channels."""
+    """Yield L2 blocks as (tiles along y, tiles along x, output channels)."""
     tiles_y, tiles_x, outputs = form.extents
     tall = sorted({min(tiles_y, rows[0] * k) for k in (1, 2, 4, 8)} | {tiles_y})
     wide = {tiles_x} | {
@@ -75,5 +75,5 @@ def _tasks(form: WinogradForm, rows: tuple[int, int], width: int) -> Iterator[tu
 
 
 def _few(part: int, whole: int) -> bool:
-    """A selection of divisors: the smallest, the whole, its half, its quarter, its eighth."""
+    """Return whether ``part`` is 1, or ``whole`` divided by 1, 2, 4 or 8."""
     return part == 1 or whole // part in (1, 2, 4, 8)

@@ -1,4 +1,4 @@
-"""What a configuration of the Winograd template is expected to cost."""
+"""Cost model of the Winograd template: predicted cycles of a configuration."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.winograd.schedule import WinogradForm, channel_vector
 from tvmopt.kernels.ranked import Ranked
 
-# Cycles to transform one vector of one tile, there and back.
+# Cycles of the input and output transforms for one vector of one tile, by m.
 _THERE, _BACK = {2: 40.0, 4: 130.0}, {2: 30.0, 4: 100.0}
-# Cycles to begin a task: its loops, its memory.
+# Cycles of overhead per parallel task (loops, buffers).
 _TASK = 500.0
 
 
 class WinogradModel:
-    """Costs of one function's configurations.
+    """Cost model for the configurations of one Winograd convolution.
 
     Args:
-        form: The function, made ready.
+        form: The normalised function.
         arch: The CPU.
     """
 
@@ -40,7 +40,7 @@ class WinogradModel:
         self._points = (form.m + 2) ** 2
 
     def rank(self, hint: CpuHint) -> Ranked[CpuHint]:
-        """Modelled cycles of ``hint``, with what they are made of."""
+        """Return ``hint`` with predicted cycles and the cost model's intermediate values."""
         form, arch, points, size = self._form, self._arch, self._points, self._itemsize
         tiles_y, tiles_x, outputs = form.extents
         y, x, o = hint.task
@@ -48,7 +48,7 @@ class WinogradModel:
         tasks = grid * (outputs // o)
         cores = arch.cores if hint.parallel else 1
         busy = imbalance(tasks, cores)
-        # Bytes of one task: transformed data, products, weights.
+        # Bytes of one L2 block: transformed data, GEMM output, weight.
         data = points * y * x * form.channels * size
         products = points * y * x * o * size
         weights = points * form.channels * o * size
@@ -64,7 +64,7 @@ class WinogradModel:
     def _products(
         self, hint: CpuHint, tasks: int, data: float, products: float, busy: float
     ) -> tuple[float, float]:
-        """Cycles of the busiest core for the products; bytes between two uses of a weight."""
+        """Return the GEMM cycles of the busiest core, and the weight's reuse distance in bytes."""
         form, arch, size = self._form, self._arch, self._itemsize
         y, x, o = hint.task
         by, bx, width = hint.block
@@ -91,16 +91,16 @@ class WinogradModel:
             inner=form.channels,
             guarded=y % by != 0 or x % bx != 0,
         )
-        # What a task reads of the weight for the first time is counted apart.
+        # The first read of the weight per L2 block is in _weights.
         cost = tile_cost(tile, arch)
         first = tile.tiles * slab / arch.l3_bandwidth / passes
         return cost.total - first * busy / (arch.cores if hint.parallel else 1), between
 
     def _weights(self, hint: CpuHint, tasks: float, others: float, weights: float) -> float:
-        """Cycles of one core to read the weights of its tasks for the first time."""
+        """Return one core's cycles for the first read of the weight in each of its L2 blocks."""
         arch = self._arch
         whole = weights * (self._form.extents[2] // hint.task[2])
-        if hint.order[0] == 2:  # all tasks of the same channels, then those of the next
+        if hint.order[0] == 2:  # output channels outermost: blocks of equal channels in sequence
             cores = arch.cores if hint.parallel else 1
             once = min(tasks, max(1.0, (self._form.extents[2] // hint.task[2]) / cores))
             again = max(0.0, tasks - once)
@@ -112,7 +112,7 @@ class WinogradModel:
         return weights * (once / arch.l3_bandwidth + again / bandwidth(between, arch))
 
     def _data(self, hint: CpuHint, grid: int, tasks: int, data: float) -> tuple[float, float]:
-        """Cycles of all cores to transform the data; what else a stage of its own costs."""
+        """Return the input transform's cycles on all cores, and extra cycles of a separate pass."""
         form, arch = self._form, self._arch
         tiles_y, tiles_x, _ = form.extents
         y, x, _ = hint.task

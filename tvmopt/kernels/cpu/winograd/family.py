@@ -15,38 +15,38 @@ from tvmopt.kernels.family import Family
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
-# Time to build relative to other kernels: the transforms are much straight-line code.
+# Relative build time: the unrolled transforms are long straight-line code.
 _BUILD_EFFORT = 3.0
 
 
 class Winograd(Family[WinogradForm, CpuHint]):
-    """Tasks of tiles and channels: transform, one GEMM a point, transform back, epilogue."""
+    """L2 blocks of tiles x channels: input transform, batched GEMM, output transform, epilogue."""
 
     name = NAME
     kind = "winograd"
     exclusive = True
     last_resort_follows = True
-    #: The best came among the first three in most that were measured, within 1 % in all.
+    #: In measurements the best was in the top-3 of most workloads, and the top-3 within 1 % in all.
     budget = 0.6
 
     def match(self, workload: Workload, arch: CpuArch) -> WinogradForm | Refusal:
-        """Return the stages of a function that was lowered as a Winograd convolution."""
+        """Return the stages of a function that is lowered as a Winograd convolution."""
         if workload.refusal is not None:
             return workload.refusal
         return workload.analysed(prepare_winograd) or Refusal("not lowered as Winograd convolution")
 
     def rank(self, form: WinogradForm, arch: CpuArch) -> Sequence[Ranked[CpuHint]]:
-        """Return every task size and register tile that may pay."""
+        """Return the configuration space: L2 blocks, register tiles; with predicted cycles."""
         return winograd_hints(form, arch)
 
     def signature(self, form: WinogradForm) -> str:
-        """Return text that is equal for workloads that differ in their epilogue alone."""
+        """Return a key that is equal for workloads that differ only in their epilogue."""
         return tile_signature(form)
 
     def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` as ``hint`` says; None where it does not fit."""
+        """Schedule ``func`` with the configuration ``hint``; None if it does not fit."""
         return emit(func, hint)
 
     def build_effort(self, hint: CpuHint) -> float:
-        """Return the time to build the kernel, relative to that of other kernels."""
+        """Return the relative build time of the kernel; 1.0 is a usual kernel."""
         return _BUILD_EFFORT

@@ -1,8 +1,8 @@
-"""Winograd convolutions: data transform, one matrix product a point, transform back, epilogue.
+"""Winograd convolution: input transform, one GEMM per point, output transform, epilogue.
 
-A task computes some tiles' outputs in some channels. What lies between its stages, the transformed
-data and the products, belongs to the task and stays in its core's L2; the transforms themselves
-work on one vector of channels of one tile, as straight-line code.
+A parallel task computes one L2 block: some tiles x some output channels. The transformed input and
+the GEMM output of a block stay in the core's L2. The transforms are unrolled code for one vector of
+channels of one tile.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
 
-#: Annotation of the products' block; its value is the tile size (see ``transform/winograd.py``).
+#: Annotation of the GEMM block; its value is the tile size m (see ``transform/winograd.py``).
 WINOGRAD_ATTR = "tvmopt.winograd"
 
-# Accumulators of a register tile, all straight-line code.
+# Maximum accumulators of the unrolled register tile, in vectors.
 _MOST_UNROLLED = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class WinogradForm:
-    """A function made ready: what follows the transform back is one block.
+    """A Winograd convolution, normalised: one epilogue block follows the output transform.
 
     Attributes:
         sch: Its schedule.
-        m: Tile size: m x m outputs.
-        pad: Block that pads the data; None when nothing is padded.
-        data_rows: First half of the data transform.
-        data: Second half.
-        product: The sum of products; axes point y, point x, batch, tile y, tile x, output, sum.
-        out_rows: First half of the transform back.
-        out: Second half.
-        epilogue: Bias, residual, activation; axes batch, y, x, output.
-        facts: Of ``product``.
+        m: Output tile size: m x m.
+        pad: Block that pads the input; None without padding.
+        data_rows: First half of the input transform (``bt @ d``).
+        data: Second half of the input transform (``@ bt.T``).
+        product: The batched GEMM; axes point y, point x, batch, tile y, tile x, output channel,
+            input channel (reduction).
+        out_rows: First half of the output transform (``at @ M``).
+        out: Second half of the output transform (``@ at.T``).
+        epilogue: Bias, residual, activation; axes batch, y, x, output channel.
+        facts: Facts of ``product``.
         constant: Whether the weight is a parameter that does not change between calls.
     """
 
@@ -59,17 +60,17 @@ class WinogradForm:
 
     @property
     def producers(self) -> tuple[str, ...]:
-        """Names of the blocks that make the data: padding."""
+        """Names of the blocks that produce the data: padding."""
         return (self.sch.get(self.pad).name_hint,) if self.pad is not None else ()
 
     @property
     def batch(self) -> int:
-        """Images."""
+        """Batch size."""
         return self.facts.axes[2].extent
 
     @property
     def extents(self) -> tuple[int, int, int]:
-        """Tiles along y, along x, and output channels: the axes of ``block`` and ``task``."""
+        """Tiles along y, tiles along x, output channels: the axes of ``block`` and ``task``."""
         return (
             self.facts.axes[3].extent,
             self.facts.axes[4].extent,
@@ -78,12 +79,12 @@ class WinogradForm:
 
     @property
     def channels(self) -> int:
-        """Of the data."""
+        """Input channels (K of the GEMM)."""
         return self.facts.axes[6].extent
 
 
 def prepare_winograd(func: tirx.PrimFunc) -> WinogradForm | None:
-    """``func`` made ready, or None when it is no Winograd convolution."""
+    """Normalise ``func``; None when it is no Winograd convolution."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     products = [b for b in leaf_blocks(sch) if WINOGRAD_ATTR in sch.get(b).annotations]
     if len(products) != 1:
@@ -120,11 +121,11 @@ NAME = "winograd"
 
 
 def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func`` as ``hint`` says; None when the template does not fit.
+    """Schedule ``func`` with the configuration ``hint``; None when the template does not fit.
 
-    ``hint.block`` is the register tile of the products, ``hint.task`` what one task computes,
-    both in tiles along y, tiles along x, output channels. ``hint.order`` gives the order of the
-    tasks, ``hint.stage`` where the data is transformed: 0 before all tasks, 1 in each.
+    ``hint.block`` is the register tile of the GEMM, ``hint.task`` the L2 block; both in tiles along
+    y, tiles along x, output channels. ``hint.order`` is the order of the L2 blocks. ``hint.stage``
+    places the input transform: 0 in a separate pass before all L2 blocks, 1 in each L2 block.
 
     Before -> after::
 
@@ -148,7 +149,7 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
     _schedule_data(form, hint, tasks)
     if hint.parallel:
         sch.parallel(sch.fuse(*tasks))
-    # Last, because TVM proves no loop around a reduction parallel once its init is apart.
+    # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
     init = sch.decompose_reduction(form.product, products)
     unroll_and_vectorize(sch, sch.get_loops(init)[-4:])
     return sch
@@ -172,16 +173,15 @@ def _fits(form: WinogradForm, hint: CpuHint) -> bool:
 
 
 def channel_vector(channels: int, lanes: int) -> int:
-    """Channels that are computed side by side: whole registers, or a half or quarter of them.
+    """Return the channels per vector: a register, or a power-of-two part of it.
 
-    Of 16 lanes: 64 -> 16, 24 -> 8, 13 -> 1. LLVM carries vectors of other lengths from one
-    iteration to the next in pieces.
+    For 16 lanes: 64 -> 16, 24 -> 8, 13 -> 1. LLVM scalarises loop-carried vectors of other lengths.
     """
     return math.gcd(channels, lanes)
 
 
 def _pack(sch: s_tir.Schedule, product: SBlockRV, width: int, pack: str) -> None:
-    """Copy the weight into the order of use: point, tile, channel, place in the tile."""
+    """Prepack the weight: (point y, point x, output tile, input channel, channel in the tile)."""
     if pack == "none":
         return
 
@@ -194,10 +194,10 @@ def _pack(sch: s_tir.Schedule, product: SBlockRV, width: int, pack: str) -> None
 
 
 def _schedule_out(form: WinogradForm, hint: CpuHint, vector: int) -> list[LoopRV]:
-    """The transform back and the epilogue: one vector of channels of one tile at a time.
+    """Schedule output transform and epilogue: one vector of channels of one tile per iteration.
 
     Returns:
-        The loops over tasks.
+        The loops over L2 blocks.
     """
     sch, task = form.sch, hint.task
     batch, y, x, o = sch.get_loops(form.epilogue)
@@ -221,10 +221,10 @@ def _schedule_out(form: WinogradForm, hint: CpuHint, vector: int) -> list[LoopRV
 def _schedule_product(
     form: WinogradForm, hint: CpuHint, vector: int, tasks: list[LoopRV]
 ) -> LoopRV:
-    """The products of one task, a tile of accumulators in registers at a time.
+    """Schedule the GEMM of one L2 block with a register tile of accumulators.
 
     Returns:
-        The loop of the reduction.
+        The reduction loop.
     """
     sch, product = form.sch, form.product
     sch.compute_at(product, tasks[-1], preserve_unit_loops=True)
@@ -242,7 +242,7 @@ def _schedule_product(
 
 
 def _schedule_data(form: WinogradForm, hint: CpuHint, tasks: list[LoopRV]) -> None:
-    """The data transform: one vector of channels of one tile at a time."""
+    """Schedule the input transform: one vector of channels of one tile per iteration."""
     sch, data = form.sch, form.data
     lanes = hint.arch.lanes(form.facts.dtype)
     around: list[LoopRV] = []
