@@ -122,7 +122,9 @@ def _fork(function: Callable[..., None], folder: Path, *args: str) -> int:
             os.dup2(log.fileno(), 2)
         function(folder, *args)
         code = 0
-    except (TvmoptError, MlflowException, SQLAlchemyError, OSError) as error:
+    except TvmoptError as error:  # as the entry points do
+        print("error:", error)
+    except (MlflowException, SQLAlchemyError, OSError) as error:
         print("error:", explain(error))
     except BaseException:
         traceback.print_exc()
