@@ -77,7 +77,7 @@ class _Rewrite(PyExprMutator):
         )
 
     def _is_moved(self, data: relax.Expr) -> bool:
-        """Return whether ``data`` comes elementwise from a model input or a data-movement operator."""
+        """Return whether ``data`` comes elementwise from a model input or from data movement."""
         made = self.lookup_binding(data) if isinstance(data, relax.Var) else None
         if made is None:
             return isinstance(data, relax.Var)

@@ -33,7 +33,7 @@ class _Pairwise(PyExprMutator):
         if axes != [int(stack.attrs.axis)] or not isinstance(tensors, relax.Tuple):
             return call
         fields = list(tensors.fields)
-        if len(fields) > 1:  # one operand keeps the full shape, so that the others need no broadcast copy
+        if len(fields) > 1:  # the first operand sets the shape
             fields[1:] = [self._narrow(field) for field in fields[1:]]
         pairwise = _PAIRWISE[_name(call)]
         return functools.reduce(lambda a, b: self.builder_.normalize(pairwise(a, b)), fields)

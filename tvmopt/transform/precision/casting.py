@@ -15,7 +15,7 @@ def largest(dtype: str) -> float:
 
 
 def cast_array(data: np.ndarray, dtype: str) -> np.ndarray:
-    """Cast ``data`` to ``dtype`` as compiled code does: round to nearest even, truncate to integers.
+    """Cast ``data`` to ``dtype`` as compiled code does: nearest even, or truncation to integers.
 
     Integers outside the range of ``dtype`` saturate, since C leaves that case undefined.
     """

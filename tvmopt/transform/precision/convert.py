@@ -237,7 +237,7 @@ class _Convert(PyExprMutator):
         self._twins[var] = low
         self._stored_low.add(var)
         if isinstance(low.ty, relax.TupleType):
-            return super().visit_call_(op)  # the tuple's fields come from the twin; this call is dead
+            return super().visit_call_(op)  # dead: its fields come from the twin
         return relax.op.astype(low, FLOAT)
 
     def _mean(self, op: relax.Call, data: relax.Expr) -> relax.Expr:
