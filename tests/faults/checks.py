@@ -58,6 +58,7 @@ def check_folders(temporary: Path, *others: Path) -> None:
         others: Folders of stores; may hold no folder of ours that a killed command left.
     """
     left = {path.name for path in temporary.iterdir()} - {_OF_ONNX_RUNTIME}
-    assert left == set()
+    assert left == set(), left
     for folder in others:
-        assert [path.name for path in folder.glob(".tvmopt-*")] == []
+        ours = [path.name for path in folder.glob(".tvmopt-*")]
+        assert ours == [], ours

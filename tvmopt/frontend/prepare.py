@@ -17,7 +17,7 @@ import onnx
 import onnxruntime as ort
 
 from tvmopt.errors import ModelError, in_one_line
-from tvmopt.frontend.external import PROTOBUF_LIMIT
+from tvmopt.frontend.external import PROTOBUF_LIMIT, graphs
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
 
 
@@ -47,6 +47,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
     reference = onnx.ModelProto()
     reference.CopyFrom(model)
     _make_initializers_constant(reference)
+    _drop_trailing_empty_inputs(reference)
     fixed = fix_input_shapes(reference, shapes)
     if reference.ByteSize() > PROTOBUF_LIMIT:
         raise ModelError(
@@ -103,6 +104,17 @@ def _pads_a_pool(graph: onnx.GraphProto) -> bool:
         if any(_pads_a_pool(a.g) for a in node.attribute if a.HasField("g")):
             return True
     return False
+
+
+def _drop_trailing_empty_inputs(model: onnx.ModelProto) -> None:
+    """Leave out optional inputs at the end instead of naming them "".
+
+    ONNX Runtime 1.31 crashes on a LayerNormalization whose bias is "".
+    """
+    for graph in graphs(model.graph):
+        for node in graph.node:
+            while node.input and not node.input[-1]:
+                del node.input[-1]
 
 
 def _make_initializers_constant(model: onnx.ModelProto) -> None:
