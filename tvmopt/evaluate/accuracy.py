@@ -88,7 +88,7 @@ class AccuracyMeter:
             actual: Outputs of the model.
             expected: Outputs of the float model.
             labels: Class indices, or None.
-            valid: Number of rows with labels to count.
+            valid: Number of samples in the batch; only these rows count for top-1 against labels.
             padding: Number of trailing rows that repeat a sample; they do not count for the top-1
                 agreement.
         """

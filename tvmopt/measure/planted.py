@@ -37,9 +37,9 @@ class Planting:
 
     Attributes:
         arguments: Indices of the arguments; empty when nothing may be planted.
-        nan: Whether NaN may occur among numbers. It may not under a max or min reduction, whose
-            result then depends on the order of operands.
-        huge: Whether huge values may occur. They may not where FMA contraction decides whether a
+        nan: Whether NaN may occur among numbers. False for max and min reductions, whose result
+            depends on the order of operands.
+        huge: Whether huge values may occur. False where FMA contraction decides whether a
             difference of huge values overflows.
     """
 

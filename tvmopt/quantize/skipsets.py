@@ -6,7 +6,8 @@ ran with it.
 1. Prefixes of a ranking: 0, 1, 2, 4, ... layers until the bar holds, then bisection between the
    last failure and the first success. Sizes that the single-layer errors clearly rule out are
    omitted.
-2. When that loses much of the gain, a second ranking that trades a large layer for many small ones.
+2. When that loses much of the gain, a second ranking that skips many small layers instead of a
+   large one.
 3. Layers of the best set are converted again, in ever smaller groups, while a stricter bar holds.
    The bar is stricter because some of many sets meet a bar by chance.
 4. Layers with the largest error for a few hundredths of the gain are added to the best set.

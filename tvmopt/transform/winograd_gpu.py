@@ -8,7 +8,7 @@ before -> after::
     p = winograd_product(v, u)          (points, tiles, outputs): a batched GEMM
     y = relu(winograd_out(p) + bias)    at p at.T, with the elementwise epilogue
 
-Points are the (m + 2)^2 elements of a transformed tile, tiles are those of all images, and ``u`` is
+Points are the (m + 2)^2 elements of a transformed tile, tiles count over all images, and ``u`` is
 the transformed constant weight. The CPU version is one function (:mod:`.winograd`), because a
 core's cache holds the intermediate results; the shared memory of a thread block is too small for
 them.

@@ -40,8 +40,8 @@ def choose_gpu_tile(
 ) -> int:
     """Return the best tile size of a float32 3 x 3 convolution with stride 1; 0 for direct.
 
-    Convolutions also stay direct with fewer than 16 input or output channels, with an array of 2^31
-    or more elements, or when transformed data and GEMM results exceed an eighth of GPU memory.
+    Three further cases stay direct: fewer than 16 input or output channels, an array of 2^31 or
+    more elements, or transformed data and GEMM results beyond an eighth of GPU memory.
 
     Args:
         positions: Batch, height and width of the output.

@@ -44,9 +44,9 @@ class Deadline:
 class SearchEffort:
     """Effort of the evolutionary search between two measured batches.
 
-    TVM's default of 512 traces and 4 generations takes 10 to 15 seconds per batch on two cores,
-    many times the cost of building and measuring the batch. That pays off only with a trained cost
-    model.
+    TVM's default is 512 traces and 4 generations, which takes 10 to 15 seconds per batch on two
+    cores. That is many times the cost of building and measuring the batch, and pays off only with a
+    trained cost model.
 
     Attributes:
         batch: Number of candidates measured at a time.

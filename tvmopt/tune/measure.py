@@ -53,7 +53,7 @@ class Measurement:
     Attributes:
         latency_us: Latency of one call in microseconds; None when the candidate failed.
         error: One-line reason of the failure; None on success.
-        library: Its shared library; the file does not exist when the build failed.
+        library: Its shared library; None when the build failed.
         at: Time of the measurement, from :func:`time.monotonic`.
     """
 

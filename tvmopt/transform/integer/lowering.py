@@ -94,8 +94,8 @@ def lower_quantized(mod: tvm.IRModule) -> IntegerResult:
             floats, and their layers then stay in floating point. The result is simplified.
 
     Returns:
-        The module; unchanged when it has no quantize and no dequantize. Its anchors are those of
-        ``mod``, in order. Results equal ONNX Runtime's within one quantization step per layer.
+        The module; unchanged when it has no quantize and no dequantize. The anchors of ``mod`` keep
+        their order. Results equal ONNX Runtime's within one quantization step per layer.
     """
     if not _is_quantised(mod):
         reasons = {anchor.index: "the model is not quantised" for anchor in anchors(mod)}

@@ -54,7 +54,7 @@ def plan_twins(
     Args:
         nodes: Result of :func:`.fusion.dataflow`.
         converted: Variables bound to converted layers.
-        kept: Sensitive operators in addition to those of the rules.
+        kept: Operators that are sensitive in addition to :data:`.rules.SENSITIVE`.
         dtype: The 16-bit dtype.
     """
     steps = [Step(converted=node.var in converted) for node in nodes]

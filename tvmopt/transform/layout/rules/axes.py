@@ -79,7 +79,7 @@ def softmax(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def layer_norm(call: relax.Call, operands: Operands) -> Follow | None:
-    """Layer normalization over unblocked axes that keep their order, as in scale and shift."""
+    """Layer normalization over unblocked axes that keep their order, as scale and shift do."""
     data = operands.tensor(call.args[0])
     if data is None:
         return None

@@ -27,7 +27,7 @@ class Follow:
         needs: Returns the operands with their required forms; None when a form is not possible.
         emit: Returns the call on operands in these forms.
         gives: Returns the form of each output.
-        also: Forms to consider besides those of the operands.
+        also: Forms to consider besides the operands' forms.
     """
 
     frame: Shape
