@@ -47,7 +47,6 @@ _SMALL = 4096
 _MOST_POOL, _MOST_COPIED, _MOST_COPIES = 2**27, 2**25, 256
 # Buffer addresses decide about cache conflicts. Activations therefore lie at this many addresses,
 # and every candidate is timed on all of them.
-# candidates are timed on all of them.
 PLACES = 4
 # Maximum number of timing rounds, and the total time in seconds after which a candidate stops.
 ROUNDS, _SECONDS = 40, 0.1
