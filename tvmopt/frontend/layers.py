@@ -1,4 +1,4 @@
-"""The layer table: anchor operators of a prepared model in topological order."""
+"""Layer table: the anchor operators of a prepared model in topological order."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Layer:
     """One anchor operator.
 
     Attributes:
-        index: Position among the anchors, from 0.
+        index: Index among the anchors, from 0.
         name: Name of the ONNX node.
         op: ONNX operator type.
-        shape: Output shape as text, ``"1x64x112x112"``; empty when it is not known.
+        shape: Output shape as text, ``"1x64x112x112"``; empty when unknown.
         weight: Weight shape as text; empty when both operands are activations.
-        flops: Multiplications and additions of one run; None when a shape is not known.
-        bytes: Bytes of its input, weight and output; None when a shape is not known.
-        dtype: Element type it computes with.
-        input_dtype: Element type of its input as it is stored.
-        output_dtype: Element type of its output as it is stored.
+        flops: FLOPs of one run; None when a shape is unknown.
+        bytes: Bytes of input, weight and output; None when a shape is unknown.
+        dtype: Compute dtype.
+        input_dtype: dtype of the stored input.
+        output_dtype: dtype of the stored output.
         layout: Layout of the activation, ``"NCHW"`` for a convolution in ONNX.
-        skipped: Whether conversion left this layer alone, in part or as a whole.
-        reason: Why.
+        skipped: Whether conversion skipped this layer, partly or entirely.
+        reason: Reason for skipping.
     """
 
     index: int
@@ -51,7 +51,7 @@ class Layer:
 
 
 def layer_table(model: onnx.ModelProto) -> list[Layer]:
-    """List the anchors of a prepared model, those in branches of an If included."""
+    """Return the anchors of a prepared model, including those in branches of an If."""
     shapes: dict[str, list[int] | None] = {i.name: list(i.dims) for i in model.graph.initializer}
     dtypes = {i.name: i.data_type for i in model.graph.initializer}
     weights = set(shapes)

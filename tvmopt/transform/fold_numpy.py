@@ -1,9 +1,9 @@
-"""Fold the common operators on constants with NumPy.
+"""Constant folding of common operators with NumPy.
 
-before -> after: ``permute_dims(const)`` -> ``const'``, likewise reshapes and casts, and elementwise
-operators on small constants (the bounds of a Clip, shape arithmetic). TVM's own FoldConstant
-gives the same, but compiles and loads a function for each call: 8 seconds for the biases and
-Clips of a network with 60 convolutions. What this pass leaves, FoldConstant still takes.
+before -> after: ``permute_dims(const)`` -> ``const'``, likewise reshapes, casts, and elementwise
+operators on small constants (the bounds of a Clip, shape arithmetic). TVM's FoldConstant gives the
+same result, but compiles and loads a function for each call: 8 seconds for the biases and Clips of
+a network with 60 convolutions. FoldConstant handles whatever this pass leaves.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _static_type(ty: relax.Type) -> tuple[tuple[int, ...] | None, str]:
 
 @tvm.transform.module_pass(opt_level=0, name="FoldConstantNumpy")
 class FoldConstantNumpy:
-    """Fold what NumPy can fold quickly; see the module's docstring."""
+    """Fold the operators that NumPy evaluates quickly; see the module docstring."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""

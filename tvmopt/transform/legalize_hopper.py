@@ -1,9 +1,9 @@
-"""TensorIR of convolutions and products in the forms that Hopper kernels multiply.
+"""Legalize convolutions and matmuls into the operand layouts of Hopper's wgmma kernels.
 
-before -> after: ``matmul(x, w)`` of 8-bit numbers with ``w`` of shape (k, n) -> a product with
-``transposed(w)`` of shape (n, k), as the instruction wants it; ``conv2d`` of 8-bit numbers with a
-weight in HWIO -> one in OHWI; a convolution of few channels -> lines of pixels
-(:mod:`.few_channels`). What is made of a constant weight is folded. All else is as elsewhere.
+before -> after: 8-bit ``matmul(x, w)`` with ``w`` of shape (k, n) -> matmul with ``transposed(w)``
+of shape (n, k), since 8-bit wgmma requires K-major operands. 8-bit ``conv2d`` with a weight in HWIO
+-> one in OHWI. A convolution with few channels -> rows of pixels (:mod:`.few_channels`). Transposes
+of constant weights are folded. All other operators use the common legalization.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tvmopt.transform.winograd import WinogradRule
 
 
 def hopper_legalize_map(winograd: WinogradRule | None = None) -> dict[str, Legalize]:
-    """What ``relax.transform.LegalizeOps`` takes as ``customize_legalize_map`` for Hopper.
+    """Return the ``customize_legalize_map`` of ``relax.transform.LegalizeOps`` for Hopper.
 
     Args:
         winograd: As for :func:`~tvmopt.transform.legalize.legalize_map`.
@@ -33,7 +33,7 @@ def hopper_legalize_map(winograd: WinogradRule | None = None) -> dict[str, Legal
 
 
 def _or_else(special: Any, plain: Legalize) -> Legalize:
-    """``special`` where it gives something, else ``plain``."""
+    """Return a legalization that uses ``plain`` where ``special`` returns None."""
 
     def run(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         found = special(builder, call)
@@ -43,13 +43,13 @@ def _or_else(special: Any, plain: Legalize) -> Legalize:
 
 
 def _is_narrow(*args: relax.Expr) -> bool:
-    """Whether all are tensors of one 8-bit type that the tensor cores multiply."""
+    """Return whether all tensors have the same 8-bit dtype that tensor cores support."""
     dtypes = {str(arg.ty.dtype) for arg in args}
     return len(dtypes) == 1 and BYTES.get(dtypes.pop()) == 1
 
 
 def _matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
-    """A product of 8-bit numbers with a matrix; None for others."""
+    """Legalize an 8-bit matmul with a weight matrix; return None for others."""
     x, weight = call.args
     if not _is_narrow(x, weight) or weight.ty.ndim != 2 or x.ty.ndim < 2:
         return None
@@ -70,7 +70,7 @@ def _matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
 
 
 def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
-    """A convolution of few channels, or of 8-bit numbers; None for others."""
+    """Legalize a convolution with few channels or 8-bit operands; return None for others."""
     attrs, (data, weight) = call.attrs, call.args
     lines = legalize_few_channels(builder, call)
     if lines is not None:

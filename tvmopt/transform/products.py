@@ -1,4 +1,4 @@
-"""How many narrow products an instruction adds up at once: the depth of a product must divide."""
+"""K granularity of dot-product instructions (4 for VNNI int8, 2 for bfloat16), for padding K."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from tvm import relax
 
 from tvmopt.device import dtypes
 
-#: Dtypes of the data for which CPUs have dot-product instructions.
+#: Data dtypes for which CPUs have dot-product instructions.
 DOT_DTYPES = dtypes.names(lambda row: row.dot_k > 1)
 
 
 def missing_products(dtype: Any, operand: relax.Expr, axis: int) -> int:
-    """By how much ``axis`` of an operand falls short of whole groups of products.
+    """Return the padding of ``axis`` up to a multiple of the K granularity.
 
     Args:
-        dtype: Type of the data.
+        dtype: dtype of the data.
         operand: An operand of static shape.
-        axis: Its axis that is summed over.
+        axis: Its reduction axis.
     """
     return -int(operand.ty.shape[axis]) % dtypes.dtype(str(dtype)).dot_k

@@ -1,11 +1,10 @@
-"""The fast tuner for one function, and for every function of a module, outside of any workflow.
+"""The fast tuner as a library: tune one function, or all functions of a module, without MLflow.
 
-Names and signatures are those of the fast dlight proposal for CUDA (TVM community forum, 2024)::
+Names and signatures follow the fast dlight proposal for CUDA (TVM community forum, 2024)::
 
     policy = DefaultPolicy(func=func, arch=arch)
     configs = policy.emit_config(20)
     results, best = apply_and_build(func, configs, arch, parallel_build=True)
-
     mod = ApplyFastTuning(topk=20, target=target, meta_database_dir="database")(mod)
 """
 
@@ -35,13 +34,13 @@ from tvmopt.tune.tasks import extract_tasks
 
 @dataclasses.dataclass(frozen=True)
 class CompileResult:
-    """One configuration, built, checked and timed.
+    """One candidate, built, checked and timed.
 
     Attributes:
-        func: The function, unscheduled.
+        func: The unscheduled function.
         config: The configuration.
-        latency: Latency of one call in milliseconds; None when it failed.
-        error: Why it failed, in one line; None when it did not.
+        latency: Latency of one call in milliseconds; None when the candidate failed.
+        error: One-line reason of the failure; None on success.
     """
 
     func: tirx.PrimFunc
@@ -51,7 +50,7 @@ class CompileResult:
 
     @property
     def sch(self) -> s_tir.Schedule | None:
-        """The function under this configuration, with its trace; None of a generated kernel."""
+        """The schedule of the function under this configuration; None for a generated kernel."""
         made = emit(self.func, self.config)
         return made if isinstance(made, s_tir.Schedule) else None
 
@@ -62,22 +61,22 @@ def apply_and_build(
     arch: CpuArch | CudaArch,
     parallel_build: bool = True,
 ) -> tuple[list[CompileResult], CompileResult | None]:
-    """Build configurations of one function, check them against a plain schedule, and time them.
+    """Build candidates of one function, check them against a reference, and time them.
 
-    Builds and runs happen in child processes: a configuration that crashes or hangs is a result
-    with an error.
+    Builds and runs happen in child processes. A candidate that crashes or hangs gets a result with
+    an error.
 
     Args:
-        func: A TensorIR function of static shape. It is not changed.
-        configs: What to try, as ``policy.emit_config`` gives it.
-        arch: The CPU or GPU, which must be this machine's.
+        func: A TensorIR function of static shape; it is not modified.
+        configs: Configurations to measure, as ``policy.emit_config`` returns them.
+        arch: The CPU or GPU of this machine.
         parallel_build: Whether to build on all cores.
 
     Returns:
-        One result a configuration, in order; and the fastest, None when all failed.
+        One result per configuration, in order; and the fastest one, or None when all failed.
 
     Raises:
-        ConfigError: When there are no configurations.
+        ConfigError: When ``configs`` is empty.
     """
     if not configs:
         raise ConfigError(
@@ -101,18 +100,19 @@ def _result(func: tirx.PrimFunc, measured: Measured) -> CompileResult:
 
 @tvm.transform.module_pass(opt_level=0, name="ApplyFastTuning")
 class ApplyFastTuning:
-    """Tune every function of a lowered module and put the fastest schedules in place.
+    """Module pass: tune every function of a lowered module and apply the fastest schedules.
 
-    Before -> after: functions that no schedule has touched -> scheduled ones, marked
-    ``tirx.is_scheduled``; on a CPU weights still are packed at every call until
-    :func:`tvmopt.transform.prepack.prepack` has run.
+    Before -> after: unscheduled functions -> scheduled functions with the attribute
+    ``tirx.is_scheduled``. On a CPU the weights are still packed at every call, until
+    :func:`tvmopt.transform.prepack.prepack` runs.
 
     Args:
-        topk: Most configurations of one function that are measured.
-        target: The CPU, its features and its threads, or the GPU.
+        topk: Maximum number of candidates measured for one function.
+        target: The CPU with its features and thread count, or the GPU.
         parallel_build: Whether to build on all cores.
-        meta_database_dir: Directory of the tuning database, a MetaSchedule JSONDatabase. What it
-            holds already is not measured again. By default it is thrown away.
+        meta_database_dir: Directory of the tuning database, a MetaSchedule JSONDatabase.
+            Workloads that have a record are not measured again. By default the database is
+            temporary.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ApplyFastTuning:
         self._directory = None if meta_database_dir is None else Path(meta_database_dir)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Apply the pass to every PrimFunc of ``mod`` that is not scheduled yet."""
+        """Tune and schedule every PrimFunc of ``mod`` that is not scheduled yet."""
         llvm, threads = self._target.to_tvm(), self._target.threads
         options = TuneOptions(trials=0, time_budget_s=0.0, threads=threads, topk=self._topk)
         with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:

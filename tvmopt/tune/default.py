@@ -1,4 +1,4 @@
-"""Strategy ``default``: no search; every function gets the schedule that its shape calls for."""
+"""Strategy ``default``: no search; every function gets its default schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvmopt.tune.tasks import Task
 
 
 class DefaultStrategy(TuneStrategy):
-    """Measures nothing and keeps no database; takes as long as listing the tasks."""
+    """Strategy without measurement and database; it only lists the tasks."""
 
     name = "default"
 
@@ -29,7 +29,7 @@ class DefaultStrategy(TuneStrategy):
         work_dir: Path,
         progress: Progress,
     ) -> TuneResult:
-        """Name the default schedule of every task."""
+        """Return the default schedule's rule for every task."""
         start = time.perf_counter()
         rows = []
         for done, task in enumerate(tasks, start=1):
@@ -46,7 +46,7 @@ class DefaultStrategy(TuneStrategy):
 
 
 def schedule_task(task: Task, arch: CpuArch | CudaArch) -> tuple[IRModule, str]:
-    """A task's module under its default schedule, and the name of the rule that gave it."""
+    """Return a task's module under its default schedule, and the name of the rule that made it."""
     from tvmopt.kernels.first_choice import schedule_function
 
     scheduled = schedule_function(task.mod["main"], arch)
@@ -54,17 +54,17 @@ def schedule_task(task: Task, arch: CpuArch | CudaArch) -> tuple[IRModule, str]:
 
 
 def default_rule(task: Task, arch: CpuArch | CudaArch) -> str:
-    """Name of the rule that schedules a task which nothing was measured of."""
+    """Return the name of the rule that schedules a task without a tuning record."""
     return schedule_task(task, arch)[1]
 
 
 def default_source(rule: str) -> str:
-    """Source of a task that the default schedule serves; a rule that did nothing serves none."""
+    """Return the ``source`` entry of a default schedule; ``unscheduled`` rules count as none."""
     return f"none:{rule}" if rule.startswith("unscheduled") else f"default:{rule}"
 
 
 def untuned(task: Task, source: str) -> TaskResult:
-    """Table row of a task that was not measured."""
+    """Return the table row of a task that was not measured."""
     return TaskResult(
         name=task.name,
         shape=task.shape,

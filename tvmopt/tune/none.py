@@ -1,4 +1,4 @@
-"""Strategy ``none``: TVM's own pipeline untouched, the baseline that others are compared with."""
+"""Strategy ``none``: TVM's own pipeline, the baseline for comparisons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvmopt.tune.tasks import Task
 
 
 class NoneStrategy(TuneStrategy):
-    """Schedules nothing, measures nothing, and keeps no database."""
+    """Strategy without schedules, measurement and database."""
 
     name = "none"
 
@@ -29,7 +29,7 @@ class NoneStrategy(TuneStrategy):
         work_dir: Path,
         progress: Progress,
     ) -> TuneResult:
-        """List the tasks, each left to TVM."""
+        """List the tasks; TVM's pipeline schedules each of them."""
         start = time.perf_counter()
         rows = tuple(untuned(task, "none:baseline") for task in tasks)
         progress(len(rows), len(rows), "left to TVM's own pipeline")

@@ -1,12 +1,11 @@
-"""Convolutions and matrix products on integers, accumulated in int32.
+"""Rules for convolution and matmul: integer operands, int32 accumulator.
 
-before -> after, x quantised with zero point z, w with zero point v:
-
+before -> after, x quantized with zero point z, w with zero point v:
     conv2d(sx * (x - z), sw * (w - v)) -> sx * sw * (conv2d(pad(x, z), w - v) - z * sum(w - v))
 
-The padding is of zero points, so the second summand is one number a channel, and joins the bias.
-``w - v`` is a constant: int8 when it fits, as symmetric weights do, else int16. The product of
-two activations takes the sums of their rows and columns instead.
+The padding value is the zero point. The second summand is then one number per channel, and joins
+the bias. ``w - v`` is a constant: int8 when it fits, as for symmetric weights, otherwise int16. A
+matmul of two activations subtracts their row and column sums instead.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tvmopt.transform.integer.values import (
 
 
 def convolution(ctx: Context, call: relax.Call) -> Linear | str:
-    """conv1d, conv2d, conv3d, grouped or not, and their transposes; or why it stays float."""
+    """Lower conv1d, conv2d, conv3d and their transposes, or return why the layer stays in float."""
     data = _activation(ctx, call.args[0])
     if isinstance(data, str):
         return data
@@ -49,7 +48,7 @@ def convolution(ctx: Context, call: relax.Call) -> Linear | str:
     term, tensor, padding = data.terms[0], data.terms[0].tensor, list(call.attrs.padding)
     zero = -int(term.shift)
     if transposed and zero:
-        # Zeros are put between the elements here, and must stay zeros.
+        # A transposed convolution inserts zeros between the elements, and these must stay zeros.
         tensor = ctx.emitter.emit(relax.op.astype(tensor, "int16"))
         tensor = ctx.emitter.emit(relax.op.subtract(tensor, relax.const(zero, "int16")))
         zero = 0
@@ -76,7 +75,7 @@ def convolution(ctx: Context, call: relax.Call) -> Linear | str:
 
 
 def matmul(ctx: Context, call: relax.Call) -> Linear | str:
-    """A product with a constant, on either side, or of two activations; or why it stays float."""
+    """Lower a matmul with a constant or of two activations, or return why it stays in float."""
     shape = output_shape(call)
     if shape is None or str(call.ty.dtype) != "float32":
         return "its output has no static float32 type"
@@ -129,7 +128,7 @@ def _activation(ctx: Context, arg: relax.Expr) -> Linear | str:
 def _operand(
     ctx: Context, arg: relax.Expr, axis: int
 ) -> tuple[np.ndarray | relax.Expr, np.ndarray, int] | str:
-    """Integers, scale and zero point of an operand; a constant has its zero point subtracted."""
+    """Return integers, scale and zero point of an operand; constants have zero point 0."""
     value = ctx.value(arg)
     if isinstance(value, Constant):
         if str(value.data.dtype) not in BYTE_INTEGERS:
@@ -161,7 +160,7 @@ def _weight_problem(ctx: Context, call: relax.Call, transposed: bool) -> str:
 
 
 def _centred(weight: Constant) -> np.ndarray:
-    """Weights less their zero point, in the smallest type that holds them."""
+    """Return weights minus their zero point, in the narrowest dtype that holds them."""
     centred = weight.data.astype(np.int32) - weight.zero
     for dtype in ("int8", str(weight.data.dtype)):
         info = np.iinfo(dtype)

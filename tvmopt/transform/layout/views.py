@@ -1,4 +1,4 @@
-"""Reshapes and transposes as views: tensors that name the memory of another one anew."""
+"""Reshapes and transposes as views, which share the memory of their base tensor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tvmopt.transform.layout.tensors import Tensor, static_shape
 RESHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
 TRANSPOSE = "relax.permute_dims"
 BROADCAST = "relax.broadcast_to"
-VIEWS = (*RESHAPES, TRANSPOSE, BROADCAST)  # the last one where it changes nothing
+VIEWS = (*RESHAPES, TRANSPOSE, BROADCAST)  # broadcast_to only when it changes nothing
 
 
 def view(name: str, call: relax.Call, base: Tensor) -> Tensor | None:
-    """The result of a reshape or a transpose of ``base``; None for another call."""
+    """Return the result of a reshape or transpose of ``base``; None for other calls."""
     shape = static_shape(call.ty)
     if shape is None or math.prod(shape) == 0:
         return None
@@ -37,7 +37,7 @@ def view(name: str, call: relax.Call, base: Tensor) -> Tensor | None:
 
 
 def before(call: relax.Call, form: Form) -> Form | None:
-    """Form of what is reshaped or transposed, from the form of the result; None: no such form."""
+    """Return the input form of a reshape or transpose from the result's form, or None."""
     shape, out = static_shape(call.args[0].ty), static_shape(call.ty)
     if shape is None or out is None:
         return None
@@ -49,7 +49,7 @@ def before(call: relax.Call, form: Form) -> Form | None:
 
 
 def _axes(call: relax.Call) -> tuple[list[int], list[int]]:
-    """Axes of a transpose, and of its inverse."""
+    """Return the axes of a transpose, and of its inverse."""
     rank = len(call.args[0].ty.shape)
     given = call.attrs.axes
     axes = [int(a) % rank for a in given] if given is not None else [*range(rank)][::-1]
@@ -57,13 +57,14 @@ def _axes(call: relax.Call) -> tuple[list[int], list[int]]:
 
 
 def flattened(tensor: Tensor) -> tuple[Tensor, Form, list[int]] | None:
-    """How a flattened tensor can be had without moving memory, by reordering what it meets.
+    """Find a form in which a flattened tensor exists without moving data.
 
-    For ``(n, c, h, w) -> (n, c * h * w)`` of a tensor in NHWC: that tensor, that form, and for
-    every column of ``reshape(tensor in NHWC)`` the column of the original it is.
+    The consumer must then permute its operand. Example: ``(n, c, h, w) -> (n, c * h * w)`` of a
+    tensor in NHWC returns that tensor, that form, and for every column of the NHWC reshape the
+    column of the original.
 
     Returns:
-        None when ``tensor`` is no such view, or is there in its original form already.
+        None when ``tensor`` is not such a view, or already exists in its original form.
     """
     base = tensor.base
     identity = Form.identity(len(tensor.shape))
@@ -71,7 +72,7 @@ def flattened(tensor: Tensor) -> tuple[Tensor, Form, list[int]] | None:
         return None
     rank = len(base.shape)
     for form in base.available():
-        # The leading axes (all of them but the flattened ones) must lie in front, in order.
+        # The leading axes (all except the flattened ones) must be outermost, in order.
         for lead in range(rank):
             columns = math.prod(base.shape[lead:])
             if columns != tensor.shape[-1] or not _leads(form, base.shape, lead):

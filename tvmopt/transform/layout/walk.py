@@ -1,4 +1,4 @@
-"""The walk through ``main`` that computes every binding in the form that suits it best."""
+"""Traversal of ``main`` that emits every binding in the chosen layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tvmopt.transform.layout.views import VIEWS, flattened, view
 
 @dataclasses.dataclass(frozen=True)
 class _Other:
-    """A value that is no tensor of known shape: what it became."""
+    """The new expression of a value that is not a tensor of static shape."""
 
     expr: relax.Expr
 
@@ -29,11 +29,11 @@ _Value = Tensor | _Other | tuple[Tensor, ...]
 
 
 class Walk:
-    """One walk through ``main``.
+    """One traversal of ``main``.
 
     Args:
         mod: The module.
-        planned: The convolutions to convert.
+        planned: Convolutions to convert, with their forms.
     """
 
     def __init__(self, mod: tvm.IRModule, planned: dict[relax.Var, ConvForms]) -> None:
@@ -45,7 +45,7 @@ class Walk:
         self._operands = Operands(self.forms, self._known)
 
     def run(self) -> relax.Function:
-        """The new ``main``."""
+        """Return the new ``main``."""
         self._calls = {
             binding.var: binding.value
             for block in self._main.body.blocks
@@ -82,7 +82,7 @@ class Walk:
             held = {
                 var: self._builder.emit_output(self._original(var), var.name) for var in outputs
             }
-        # What else there is of a tensor is gone with the block.
+        # Other forms of a tensor are not visible outside the dataflow block.
         for var, value in self._known.items():
             if isinstance(value, Tensor) and not isinstance(var, relax.DataflowVar):
                 identity = Form.identity(len(value.shape))
@@ -101,7 +101,7 @@ class Walk:
         self._known[var] = self._plain(var, expr)
 
     def _plain(self, var: relax.Var, expr: relax.Expr) -> _Value:
-        """What ``var`` is when it has been computed as it was."""
+        """Return the value of ``var`` when it is computed in the original form."""
         shape = static_shape(var.ty)
         if shape is None:
             return _Other(expr)
@@ -164,7 +164,7 @@ class Walk:
         return None if base is None or base.is_constant else view(var.name, call, base)
 
     def _matmul(self, var: relax.Var, call: relax.Call) -> _Value | None:
-        """A flattened tensor meets weights whose rows can be in its order."""
+        """Permute the rows of a constant weight instead of converting a flattened tensor."""
         if call.op.name != "relax.matmul":
             return None
         left, right = (self._operands.tensor(arg) for arg in call.args)
@@ -209,7 +209,7 @@ class Walk:
         return tensor
 
     def _constant(self, var: relax.Var, call: relax.Call, follow: Follow) -> _Value:
-        """What is computed from constants alone is computed in the form that is asked for."""
+        """Compute a value that depends only on constants in whichever form is requested."""
         identity = Form.identity(len(follow.frame))
         if isinstance(call.ty, relax.TupleType) or follow.gives(identity)[0] != identity:
             out = self._emit(follow, identity, var.name)
@@ -225,7 +225,7 @@ class Walk:
         return tensor
 
     def _original(self, expr: relax.Expr) -> relax.Expr:
-        """``expr`` of the original graph with everything it uses in its original form."""
+        """Return ``expr`` with all operands in their original form."""
         if isinstance(expr, relax.Var):
             value = self._known.get(expr)
             if isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""16-bit floats with float32 accumulation: :func:`to_precision`."""
+"""Mixed precision: 16-bit floats with float32 accumulation, see :func:`to_precision`."""
 
 from tvmopt.transform.precision.convert import PrecisionResult, to_precision
 from tvmopt.transform.precision.rules import SENSITIVE

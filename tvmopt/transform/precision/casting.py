@@ -1,4 +1,4 @@
-"""Casting constants in NumPy, where NumPy (with ml_dtypes) has the type."""
+"""Cast constants with NumPy, for dtypes that NumPy or ml_dtypes supports."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tvmopt.device import dtypes
 
 
 def largest(dtype: str) -> float:
-    """Largest finite value of a floating type: 65504 for float16."""
+    """Return the largest finite value of a floating-point dtype: 65504 for float16."""
     return float(ml_dtypes.finfo(dtypes.dtype(dtype).numpy).max)  # type: ignore[no-untyped-call]
 
 
 def cast_array(data: np.ndarray, dtype: str) -> np.ndarray:
-    """``data`` as ``dtype``, as compiled code casts: to nearest even, to whole numbers truncated.
+    """Cast ``data`` to ``dtype`` as compiled code does: nearest even, or truncation to integers.
 
-    Whole numbers outside the range of ``dtype`` saturate, since C leaves that case open.
+    Integers outside the range of ``dtype`` saturate, since C leaves that case undefined.
     """
     row = dtypes.dtype(dtype)
     target = row.numpy
@@ -30,7 +30,7 @@ def cast_array(data: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def cast_constant(data: np.ndarray, dtype: str) -> relax.Expr | None:
-    """A constant of ``data`` as ``dtype``; None when TVM cannot hold it (4-bit types)."""
+    """Return a constant of ``data`` cast to ``dtype``; None for 4-bit dtypes, which TVM lacks."""
     if dtypes.dtype(dtype).bits < 8:
         return None
     return relax.const(np.ascontiguousarray(cast_array(data, dtype)), dtype)

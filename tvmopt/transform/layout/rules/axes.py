@@ -1,4 +1,4 @@
-"""Operators with an axis in their attributes: reductions, softmax, normalisation."""
+"""Layout rules of operators with an axis attribute: reductions, softmax, normalization."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOFTMAX = {"nn.softmax": relax.op.nn.softmax, "nn.log_softmax": relax.op.nn.log_
 
 
 def reduction(call: relax.Call, operands: Operands) -> Follow | None:
-    """Reduce over the same axes, both parts of a blocked one."""
+    """Reduce over the same logical axes, including the block of a blocked axis."""
     data = operands.tensor(call.args[0])
     if data is None:
         return None
@@ -55,7 +55,7 @@ def argument(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def _reduced(form: Form, axes: set[int], keep: bool) -> Form:
-    """Form of what a reduction over ``axes`` leaves."""
+    """Return the form of the result of a reduction over ``axes``."""
     if keep:
         return form
     left = [a for a in range(len(form.order)) if a not in axes]
@@ -79,7 +79,7 @@ def softmax(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def layer_norm(call: relax.Call, operands: Operands) -> Follow | None:
-    """Over axes that stay innermost-last in their order; scale and shift lie as those axes do."""
+    """Layer normalization over unblocked axes that keep their order, as scale and shift do."""
     data = operands.tensor(call.args[0])
     if data is None:
         return None
@@ -100,7 +100,7 @@ def layer_norm(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def instance_norm(call: relax.Call, operands: Operands) -> Follow | None:
-    """Instance normalisation: channels and the axes it averages over may lie anywhere."""
+    """Instance normalization: channels and reduced axes may have any order, without blocks."""
     data = operands.tensor(call.args[0])
     if data is None:
         return None

@@ -1,4 +1,4 @@
-"""Element by element, with broadcasting: any form, the same for all operands."""
+"""Layout rules of elementwise operators with broadcasting: one form for all operands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BINARY = (
 
 
 def elementwise(call: relax.Call, operands: Operands) -> Follow | None:
-    """Unary and broadcasting operators: arguments that are no tensors stay as they are."""
+    """Unary and broadcasting operators; arguments that are not tensors do not change."""
     places = [
         k
         for k, arg in enumerate(call.args)
@@ -55,7 +55,7 @@ def elementwise(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def broadcast(tensors: Sequence[Tensor], form: Form) -> Needs | None:
-    """Each tensor in ``form``, with axes of size 1 in front where it has fewer."""
+    """Require each tensor in ``form``, with leading axes of extent 1 up to its rank."""
     if form.is_identity:
         return [(t, Form.identity(len(t.shape))) for t in tensors]
     lifted = [t.lifted(len(form.order)) for t in tensors]
@@ -63,7 +63,7 @@ def broadcast(tensors: Sequence[Tensor], form: Form) -> Needs | None:
 
 
 def prelu(call: relax.Call, operands: Operands) -> Follow | None:
-    """Slopes along one axis; in a blocked form ``max(x, 0) + slope * min(x, 0)``."""
+    """PReLU with slopes along one axis; a blocked form uses ``max(x, 0) + slope * min(x, 0)``."""
     tensors = operands.tensors(call.args)
     shape = output_shape(call)
     if tensors is None or shape is None:
@@ -90,7 +90,7 @@ def prelu(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def _column(vector: Tensor, axis: int, rank: int) -> Tensor | None:
-    """A constant vector as a tensor of ``rank`` axes that lies along ``axis``."""
+    """Return a constant vector as a tensor of rank ``rank`` along ``axis``."""
     if vector.data is None or vector.data.ndim != 1:
         return None
     shape = tuple(-1 if a == axis else 1 for a in range(rank))
@@ -100,12 +100,12 @@ def _column(vector: Tensor, axis: int, rank: int) -> Tensor | None:
 
 
 def _is_scalar(tensor: Tensor | None) -> bool:
-    """Whether a constant broadcasts in any form as it is."""
+    """Return whether ``tensor`` is a constant scalar, which broadcasts in any form."""
     return tensor is not None and tensor.data is not None and math.prod(tensor.shape) == 1
 
 
 def quantize(call: relax.Call, operands: Operands) -> Follow | None:
-    """``quantize`` and ``dequantize``, with one scale or one for each step along an axis."""
+    """``quantize`` and ``dequantize``, per tensor or per channel along an unblocked axis."""
     data = operands.tensor(call.args[0])
     scales = operands.tensors(call.args[1:])
     shape = output_shape(call)

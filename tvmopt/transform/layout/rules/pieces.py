@@ -1,4 +1,4 @@
-"""Operators that put tensors together or cut them apart along an axis: concat, split, pad, ..."""
+"""Layout rules of operators that join or split tensors along an axis: concat, split, pad, ..."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tvmopt.transform.layout.tensors import static_shape
 
 
 def concat(call: relax.Call, operands: Operands) -> Follow | None:
-    """Concatenate; along a blocked axis where every part is whole blocks."""
+    """Concatenate; along a blocked axis only if every part consists of whole blocks."""
     if not isinstance(call.args[0], relax.Tuple) or call.attrs.axis is None:
         return None
     tensors = operands.tensors(call.args[0].fields)
@@ -42,7 +42,7 @@ def concat(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def stack(call: relax.Call, operands: Operands) -> Follow | None:
-    """Stack along a new axis, which lies outermost."""
+    """Stack along a new axis, which becomes the outermost one."""
     if not isinstance(call.args[0], relax.Tuple):
         return None
     tensors = operands.tensors(call.args[0].fields)
@@ -64,7 +64,7 @@ def stack(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def split(call: relax.Call, operands: Operands) -> Follow | None:
-    """Split; along a blocked axis where every part is whole blocks."""
+    """Split; along a blocked axis only if every part consists of whole blocks."""
     data = operands.tensor(call.args[0])
     if data is None or not isinstance(call.ty, relax.TupleType):
         return None
@@ -87,7 +87,7 @@ def split(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def strided_slice(call: relax.Call, operands: Operands) -> Follow | None:
-    """Slice forwards; along a blocked axis only whole blocks."""
+    """Slice with positive strides; along a blocked axis only whole blocks."""
     data, shape = operands.tensor(call.args[0]), output_shape(call)
     lists = [_integers(arg) for arg in call.args[1:]]
     if data is None or shape is None or len(lists) < 3 or any(part is None for part in lists):
@@ -140,7 +140,7 @@ def _all_int(values: Sequence[object]) -> bool:
 
 
 def pad(call: relax.Call, operands: Operands) -> Follow | None:
-    """Pad; a blocked axis by whole blocks of a constant."""
+    """Pad; along a blocked axis only by whole blocks of a constant."""
     data = operands.tensor(call.args[0])
     if data is None:
         return None
@@ -165,7 +165,7 @@ def pad(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def broadcast_to(call: relax.Call, operands: Operands) -> Follow | None:
-    """Broadcast to a shape that is known."""
+    """Broadcast to a static shape."""
     data, shape = operands.tensor(call.args[0]), output_shape(call)
     if data is None or shape is None:
         return None

@@ -1,4 +1,4 @@
-"""Operators that name the layout they work in: pooling and resizing."""
+"""Layout rules of operators with a layout attribute: pooling and resize."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADAPTIVE = {
 
 
 def pool(call: relax.Call, operands: Operands) -> Follow | None:
-    """Maximum or average over windows of the spatial axes."""
+    """Max or average pooling over the spatial axes."""
     attrs = call.attrs
     op = POOLS[call.op.name.removeprefix("relax.")]
 
@@ -43,7 +43,7 @@ def pool(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def adaptive_pool(call: relax.Call, operands: Operands) -> Follow | None:
-    """Average over as many windows as the output has elements."""
+    """Adaptive average pooling."""
     size = call.attrs.output_size
     op = ADAPTIVE[call.op.name.removeprefix("relax.")]
 
@@ -54,7 +54,7 @@ def adaptive_pool(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def resize2d(call: relax.Call, operands: Operands) -> Follow | None:
-    """Resize images; TVM knows no other layouts than NCHW, NHWC and NCHW16c."""
+    """Image resize; TVM supports only NCHW, NHWC and NCHWc."""
     data, attrs = operands.tensor(call.args[0]), call.attrs
 
     def emit(layout: str, expr: relax.Expr) -> relax.Expr:
