@@ -121,7 +121,7 @@ def _measure(
     from tvmopt.kernels.cpu.reranker import Reranker
     from tvmopt.kernels.first_choice import schedule_function
     from tvmopt.kernels.policies import DefaultPolicy
-    from tvmopt.tune.fast_search import Workload, search
+    from tvmopt.tune.fast_search import TuningWorkload, search
 
     func = task.ours.func
     hints = DefaultPolicy(func, arch).emit_config(10**9)
@@ -130,7 +130,7 @@ def _measure(
     measured = sweep(task, wanted, measurer, lambda: deadline.expired)
     began = time.perf_counter()
     [tuned] = search(
-        [Workload(row.name, func)],
+        [TuningWorkload(row.name, func)],
         arch,
         measurer,
         Reranker(settings.seed),

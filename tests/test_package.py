@@ -78,6 +78,15 @@ def test_no_room_imports_a_later_one():
     assert wrong == []
 
 
+def test_no_two_classes_have_one_name():
+    places: dict[str, list[str]] = {}
+    for path, _ in _modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
 def test_whoever_loads_a_library_asks_for_amx():
     # Workers ask when they start, the runtime in its checks; on a board its own server would.
     elsewhere = {

@@ -40,7 +40,7 @@ from tvmopt.tracking.command import command
 from tvmopt.tracking.exclusive import alone
 from tvmopt.tracking.runs import open_run
 from tvmopt.tracking.search_end import Ending
-from tvmopt.tracking.search_loop import Work
+from tvmopt.tracking.search_loop import SearchWork
 from tvmopt.tracking.stage_run import Session, StageOutput
 
 SPACE = Space(("float32",), {}, tuple(f"NCHW{n}c" for n in range(2, 8)), (Effort("default"),))
@@ -97,7 +97,7 @@ def search(folder: Path, name: str) -> None:
         with alone(f"the beginning of {name}"):
             declaration = {"space": SPACE.to_dict(), "objectives": ["latency"]}
             study = open_study(storage, name, declaration, budget)
-        job = Work(
+        job = SearchWork(
             session, SimpleNamespace(name="stub"), study, budget, 0.0, Limits(0.01), ("latency",),
             0.0, 0.0, 0, session.run_id,
         )  # fmt: skip

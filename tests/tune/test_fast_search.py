@@ -14,7 +14,7 @@ from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.hints import Candidates, Measured
 from tvmopt.transform.lower import lower
-from tvmopt.tune.fast_search import Workload, search
+from tvmopt.tune.fast_search import TuningWorkload, search
 
 from .models import ARCH, TARGET
 
@@ -44,7 +44,7 @@ class FakeMeasurer:
 
 
 @pytest.fixture(scope="module")
-def workload() -> Workload:
+def workload() -> TuningWorkload:
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((64, 128), "float32"))
     w = relax.Var("w", relax.TensorType((128, 256), "float32"))
@@ -54,7 +54,7 @@ def workload() -> Workload:
         builder.emit_func_output(out)
     mod = lower(builder.get(), TARGET)
     [func] = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
-    return Workload("matmul", func)
+    return TuningWorkload("matmul", func)
 
 
 @pytest.mark.parametrize("slower", [1.0, 3.0, 1 / 3])

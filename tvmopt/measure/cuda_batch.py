@@ -117,7 +117,7 @@ def run_batch(
     """
     modules = [tvm.runtime.load_module(library) for library in libraries]
     shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
-    bench = _Bench(modules[0], shapes_and_types, seed, planted)
+    bench = _CudaBench(modules[0], shapes_and_types, seed, planted)
     with GraphTimer() as timer:
 
         def kernel(library: int, index: int) -> Callable[[int], float]:
@@ -149,7 +149,7 @@ def _inputs(
     return _made[key]
 
 
-class _Bench:
+class _CudaBench:
     """Arguments and expected output shared by all candidates of a function."""
 
     def __init__(

@@ -17,7 +17,7 @@ _CLUMP = 0.1  # fraction of a sample's rows expected to be wrong together
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class MeasuredAccuracy:
     """Measured accuracy of a converted model on some batches.
 
     Attributes:
@@ -81,7 +81,7 @@ class Bar:
         """Return whether this many rows and samples can resolve the allowed drop."""
         return rows > 0 and self._drop_holds(0.0, rows, samples, ())
 
-    def holds(self, found: Measured, dtype: str) -> bool:
+    def holds(self, found: MeasuredAccuracy, dtype: str) -> bool:
         """Return whether the outputs are close to the float model's, or the accuracy is.
 
         The smallest cosine of an output must be at least 0.99 (int8) or 0.999 (16-bit floats), or

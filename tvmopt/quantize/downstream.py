@@ -83,10 +83,10 @@ class Downstream:
         self.outputs = [name for name in graph.outputs if name in made]
         self._is_output = tensor in graph.outputs
 
-    def compile(self, model: onnx.ModelProto, graph: Graph, example: Arrays) -> _Run:
+    def compile(self, model: onnx.ModelProto, graph: Graph, example: Arrays) -> _DownstreamRun:
         """Return a function from values of :attr:`inputs` to the affected outputs of the model."""
         if not self.outputs:
-            return _Run(None, self, self._is_output)
+            return _DownstreamRun(None, self, self._is_output)
         part = part_of(
             model,
             self.nodes,
@@ -94,10 +94,10 @@ class Downstream:
             self.outputs,
             [graph.constants[name] for name in self.constants],
         )
-        return _Run(new_session(part), self, self._is_output)
+        return _DownstreamRun(new_session(part), self, self._is_output)
 
 
-class _Run:
+class _DownstreamRun:
     def __init__(
         self, session: ort.InferenceSession | None, part: Downstream, is_output: bool
     ) -> None:

@@ -12,7 +12,7 @@ import onnx
 
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Batch
-from tvmopt.quantize.bar import Bar, Measured
+from tvmopt.quantize.bar import Bar, MeasuredAccuracy
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.emulate import cast_layers
 from tvmopt.quantize.quantizer import Quantizer
@@ -36,7 +36,7 @@ def converter(
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class JointVerdict:
     """Accuracy of a converted model, and whether it meets the bar."""
 
     accuracy: Accuracy
@@ -78,7 +78,7 @@ class Judge:
         *,
         patient: bool = False,
         bar: Bar | None = None,
-    ) -> Verdict:
+    ) -> JointVerdict:
         """Measure the accuracy of ``model``.
 
         The previously worst batches run first. A model far off the bar stops early unless
@@ -117,14 +117,14 @@ class Judge:
         self._batch_s = (time.monotonic() - start) / len(losses)
         self._order.sort(key=lambda at: -losses.get(at, 0.0))  # stable sort: ties keep their order
         everywhere = len(losses) == len(self._order)  # the worst batches are not a random sample
-        measured = Measured(
+        measured = MeasuredAccuracy(
             meter.result(),
             sum(self._rows(at) for at in losses),
             tuple(drops),
             tuple(losses.values()) if everywhere else (),
         )
         complete = len(losses) == len(order)
-        return Verdict(measured.accuracy, complete and bar.holds(measured, dtype))
+        return JointVerdict(measured.accuracy, complete and bar.holds(measured, dtype))
 
     def _affordable(self, deadline: float) -> int:
         left = max(0.0, deadline - time.monotonic())

@@ -86,7 +86,7 @@ class Setting:
         return found
 
 
-class Layer:
+class ProbedLayer:
     """A layer that can run in several dtypes.
 
     Args:
@@ -132,7 +132,7 @@ class Probe:
     def __init__(
         self, setting: Setting, node: onnx.NodeProto, after: Downstream, example: Arrays
     ) -> None:
-        self._layer = Layer(setting, node, example)
+        self._layer = ProbedLayer(setting, node, example)
         self._after = after.compile(setting.model, setting.graph, example)
 
     def __call__(self, values: Arrays, dtype: str) -> Arrays:

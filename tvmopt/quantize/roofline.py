@@ -21,7 +21,7 @@ _MOST_BYTES_A_SECOND = 200e9
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class LayerWork:
     """Compute and memory traffic of one layer.
 
     Attributes:
@@ -38,7 +38,7 @@ class Work:
 
 
 @dataclasses.dataclass(frozen=True)
-class Roofline:
+class LayerRoofline:
     """Peaks of one CPU or GPU.
 
     Attributes:
@@ -51,13 +51,13 @@ class Roofline:
     bandwidth: float
     faster: dict[str, float]
 
-    def seconds(self, work: Work, dtype: str) -> float:
+    def seconds(self, work: LayerWork, dtype: str) -> float:
         """Return the roofline time of a layer in seconds."""
         peak = self.flops * self.faster.get(dtype, 1.0)
         return max(work.flops / peak, work.bytes(dtype) / self.bandwidth)
 
 
-def roofline(flags: Collection[str] | None = None, cores: int = 0) -> Roofline:
+def roofline(flags: Collection[str] | None = None, cores: int = 0) -> LayerRoofline:
     """Return the peaks of a CPU.
 
     Args:
@@ -67,7 +67,7 @@ def roofline(flags: Collection[str] | None = None, cores: int = 0) -> Roofline:
     flags = set(host.cpu_flags() if flags is None else flags)
     cores = cores or host.usable_cores()
     lanes = 16 if "avx512f" in flags else 8 if "avx2" in flags else 4
-    return Roofline(
+    return LayerRoofline(
         flops=cores * _HERTZ * lanes * 2 * 2,  # two FMA units, two FLOPs per FMA
         bandwidth=min(_MOST_BYTES_A_SECOND, cores * _BYTES_A_SECOND_PER_CORE),
         faster={
@@ -77,21 +77,21 @@ def roofline(flags: Collection[str] | None = None, cores: int = 0) -> Roofline:
     )
 
 
-def roofline_of(target: TargetSpec) -> Roofline:
+def roofline_of(target: TargetSpec) -> LayerRoofline:
     """Return the peaks of a target: of its GPU, if it has one, otherwise of its CPU."""
     gpu = target.gpu
     if gpu is None:
         return roofline(target.cpu_flags, target.threads)
     plain = gpu.fma("float32")
-    return Roofline(
+    return LayerRoofline(
         flops=2e9 * gpu.sms * gpu.clock_ghz * plain,
         bandwidth=1e9 * gpu.dram_gbs,
         faster={dtype: gpu.fma(dtype) / plain for dtype in LOW_DTYPES},
     )
 
 
-def work_of(flops: int | None, shapes: Collection[tuple[int, ...] | None]) -> Work | None:
+def work_of(flops: int | None, shapes: Collection[tuple[int, ...] | None]) -> LayerWork | None:
     """Return the work of a layer (shapes of operands and result); None when a shape is unknown."""
     if flops is None or any(shape is None for shape in shapes):
         return None
-    return Work(float(flops), float(sum(math.prod(s) for s in shapes if s is not None)))
+    return LayerWork(float(flops), float(sum(math.prod(s) for s in shapes if s is not None)))

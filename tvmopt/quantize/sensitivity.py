@@ -27,7 +27,7 @@ from tvmopt.quantize.checks import check_float
 from tvmopt.quantize.downstream import Downstream, Recording, new_session
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import Judge, converter
-from tvmopt.quantize.probe import Errors, Layer, Probe, Setting
+from tvmopt.quantize.probe import Errors, Probe, ProbedLayer, Setting
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import Progress, Ranges, collect_ranges
 from tvmopt.quantize.report import (
@@ -38,7 +38,7 @@ from tvmopt.quantize.report import (
     Sensitivity,
     SkipSet,
 )
-from tvmopt.quantize.roofline import Roofline, Work, roofline, roofline_of, work_of
+from tvmopt.quantize.roofline import LayerRoofline, LayerWork, roofline, roofline_of, work_of
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.skipsets import Ladder
 
@@ -218,7 +218,7 @@ def _without_measuring(
     layers: Sequence[TableRow],
     nodes: dict[str, onnx.NodeProto],
     dtypes: Sequence[str],
-    peaks: Roofline,
+    peaks: LayerRoofline,
 ) -> Costs:
     """Return an entry per layer and dtype, with its gain, or why it is not convertible."""
     works = {layer.index: _work(setting.graph, layer, nodes) for layer in layers}
@@ -250,7 +250,7 @@ def _convertible_names(costs: Costs, dtype: str) -> list[str]:
     return [cost.name for cost in convertible if cost.dtype == dtype]
 
 
-def _work(graph: Graph, layer: TableRow, nodes: dict[str, onnx.NodeProto]) -> Work | None:
+def _work(graph: Graph, layer: TableRow, nodes: dict[str, onnx.NodeProto]) -> LayerWork | None:
     node = nodes.get(layer.name)
     if node is None:
         return None
@@ -282,7 +282,7 @@ def _measure_layers(
     example = recording.values[0]
     for layer in layers:
         wanted = [dtype for dtype in dtypes if _open(costs, layer, dtype)]
-        own = Layer(setting, nodes[layer.name], example).own_errors(example, wanted)
+        own = ProbedLayer(setting, nodes[layer.name], example).own_errors(example, wanted)
         for dtype, error in own.items():
             out[layer.index, dtype] = dataclasses.replace(out[layer.index, dtype], error=error)
     order = sorted(layers, key=lambda layer: -max(out[layer.index, d].error for d in dtypes))

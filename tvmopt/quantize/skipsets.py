@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tvmopt.quantize.bar import Bar
-from tvmopt.quantize.joint import Convert, Judge, Verdict
+from tvmopt.quantize.joint import Convert, JointVerdict, Judge
 from tvmopt.quantize.report import BALANCED, NEARLY, LayerCost, SkipSet, ranked
 
 _TOO_FAR = 3.0  # multiple of the allowed loss; larger predicted losses are not measured
@@ -62,7 +62,7 @@ class Ladder:
         self._convert, self._judge, self._bar, self._told = convert, judge, bar, told
         self.sets: list[SkipSet] = []
 
-    def climb(self, first: Verdict, deadline: float) -> None:
+    def climb(self, first: JointVerdict, deadline: float) -> None:
         """Measure until a small set holds; afterwards one of :attr:`sets` holds.
 
         Args:
@@ -158,7 +158,7 @@ class Ladder:
         model = self._convert([self._costs[index].name for index in layers])
         return self._add(layers, self._judge(model, self._dtype, deadline, bar=bar))
 
-    def _add(self, layers: tuple[int, ...], verdict: Verdict | None) -> bool:
+    def _add(self, layers: tuple[int, ...], verdict: JointVerdict | None) -> bool:
         """Record a set; a verdict of None means the float model."""
         if verdict is None:
             found = SkipSet(self._dtype, layers, "exact", 1.0, None, 0.0, 0.0, 0, True)

@@ -71,7 +71,7 @@ def add_fallback(mod: tvm.IRModule, lowered: tvm.IRModule, direct: tvm.IRModule)
         if isinstance(func, tirx.PrimFunc):
             bare = _nameless(func)
             known.setdefault(tvm_ffi.structural_hash(bare), []).append((var.name_hint, bare))
-    rename = _Rename(mod)
+    rename = _RenameFunctions(mod)
     for var, func in sorted(direct.functions_items(), key=lambda item: item[0].name_hint):
         if not isinstance(func, tirx.PrimFunc):
             continue
@@ -96,7 +96,7 @@ def _nameless(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 @mutator
-class _Rename(PyExprMutator):
+class _RenameFunctions(PyExprMutator):
     """Replace references to functions; ``variables`` maps old names to new variables."""
 
     def __init__(self, mod: tvm.IRModule) -> None:

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import relax
 
 from tvmopt.transform.anchors import anchors
-from tvmopt.transform.layout.form import Change, Form, Shape, change
+from tvmopt.transform.layout.form import Change, LayoutForm, Shape, change
 from tvmopt.transform.layout.layouts import conv_forms, parse_layouts
 from tvmopt.transform.layout.rules import RULES
 from tvmopt.transform.layout.tensors import static_shape
@@ -134,21 +134,23 @@ def _owned(var: relax.Var, layer: int) -> _Owned | None:
     return None if shape is None else _Owned(layer, shape, str(var.ty.dtype))
 
 
-def forms_of(mod: tvm.IRModule, layouts: Iterable[str]) -> dict[str, Form]:
+def forms_of(mod: tvm.IRModule, layouts: Iterable[str]) -> dict[str, LayoutForm]:
     """Return the form of a convolution's data in each layout, over the axes of ``mod``."""
     [call] = [a.call for a in anchors(mod) if a.op == "nn.conv2d"][:1]
     parsed = {layout: parse_layouts({"nn.conv2d": layout})["nn.conv2d"] for layout in layouts}
     return {layout: conv_forms(call, one).data for layout, one in parsed.items()}
 
 
-def change_between(shape: Shape, source: Form, target: Form) -> Change | None:
+def change_between(shape: Shape, source: LayoutForm, target: LayoutForm) -> Change | None:
     """Return the conversion between two forms; None when the shape does not fit one of them."""
     if len(shape) != len(source.order) or not (source.fits(shape) and target.fits(shape)):
         return None
     return change(shape, source, target)
 
 
-def change_module(shape: Shape, dtype: str, source: Form, target: Form) -> tvm.IRModule | None:
+def change_module(
+    shape: Shape, dtype: str, source: LayoutForm, target: LayoutForm
+) -> tvm.IRModule | None:
     """Return a module that converts a tensor between two forms; None when no data moves.
 
     Args:

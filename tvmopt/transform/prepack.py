@@ -46,7 +46,7 @@ def prepack(mod: tvm.IRModule) -> tvm.IRModule:
     }
     with tvm.transform.PassContext(opt_level=3):
         compiled = tvm.compile(tvm.IRModule(packers), tvm.target.Target({"kind": "llvm"}))
-    folded = _Fold(split, compiled, packers)
+    folded = _FoldWeights(split, compiled, packers)
     for var, func in split.functions_items():
         if isinstance(func, relax.Function):
             folded.builder_.update_func(var, folded.visit_expr(func))
@@ -56,7 +56,7 @@ def prepack(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 @mutator
-class _Fold(PyExprMutator):
+class _FoldWeights(PyExprMutator):
     """Replace calls of packing functions by their results."""
 
     def __init__(self, mod: tvm.IRModule, compiled: Any, packers: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ class MatchSigns:
         """Apply the pass to ``main``."""
         if not self.pairs:
             return mod
-        rewrite = _Rewrite(mod, self.pairs)
+        rewrite = _ConvertSigns(mod, self.pairs)
         rewrite.builder_.update_func(mod.get_global_var("main"), rewrite.visit_expr(mod["main"]))
         return rewrite.builder_.get()
 
@@ -72,7 +72,7 @@ def moved_operands(types: Types, pairs: Collection[Types]) -> tuple[bool, bool] 
 
 
 @mutator
-class _Rewrite(PyExprMutator):
+class _ConvertSigns(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, pairs: Collection[Types]) -> None:
         super().__init__(mod)
         self._pairs = pairs

@@ -45,7 +45,7 @@ class StoreNarrow:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
-        rewrite = _Rewrite(mod)
+        rewrite = _NarrowStores(mod)
         main = mod["main"]
         rewrite.plan(main)
         if not rewrite.splits:
@@ -55,7 +55,7 @@ class StoreNarrow:
 
 
 @mutator
-class _Rewrite(PyExprMutator):
+class _NarrowStores(PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self._mod = mod

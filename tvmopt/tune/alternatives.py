@@ -28,7 +28,7 @@ from tvmopt.transform.layer_graph import (
     forms_of,
     layer_links,
 )
-from tvmopt.transform.layout.form import Form
+from tvmopt.transform.layout.form import LayoutForm
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation, implementations, modelled_plan
 from tvmopt.tune.assignment import minimise, total_cost
@@ -102,7 +102,7 @@ class Alternatives:
     tasks: tuple[Task, ...]
     network_bytes: int
     links: tuple[Link, ...]
-    forms: dict[str, Form]
+    forms: dict[str, LayoutForm]
     changes: dict[tuple[Link, str, str], str]
     modelled: dict[int, Implementation] = dataclasses.field(default_factory=dict)
 
@@ -222,7 +222,7 @@ def _ranked(
 
 def _changes(
     mod: IRModule, ways: Iterable[Way], target: Target, tasks: dict[str, Task]
-) -> tuple[tuple[Link, ...], dict[str, Form], dict[tuple[Link, str, str], str]]:
+) -> tuple[tuple[Link, ...], dict[str, LayoutForm], dict[tuple[Link, str, str], str]]:
     """Return links, layout transforms and conversion functions; add the latter to ``tasks``."""
     layouts: dict[int, set[str]] = {}
     for way in ways:
@@ -231,7 +231,7 @@ def _changes(
     if not several:
         return (), {}, {}
     links = tuple(layer_links(mod, layouts))
-    forms = {"": Form.identity(4)} | forms_of(mod, several)
+    forms = {"": LayoutForm.identity(4)} | forms_of(mod, several)
     changes: dict[tuple[Link, str, str], str] = {}
     known: dict[tuple[object, ...], str | None] = {}
     for link in links:
@@ -252,7 +252,7 @@ def _change_task(
     link: Link,
     source: str,
     wanted: str,
-    forms: Mapping[str, Form],
+    forms: Mapping[str, LayoutForm],
     target: Target,
     tasks: dict[str, Task],
 ) -> str | None:

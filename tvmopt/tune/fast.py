@@ -34,7 +34,7 @@ from tvmopt.tune.database import (
     write_comparisons,
 )
 from tvmopt.tune.default import default_rule, default_source, untuned
-from tvmopt.tune.fast_search import Tuned, Workload, search
+from tvmopt.tune.fast_search import Tuned, TuningWorkload, search
 from tvmopt.tune.metaschedule import check_request
 from tvmopt.tune.tasks import Task, network_bytes
 from tvmopt.tune.warm_start import begin_database
@@ -141,10 +141,10 @@ class _Run:
         self._tuned: dict[str, Tuned] = {}
         self._start = time.monotonic()
 
-    def workloads(self) -> list[Workload]:
+    def workloads(self) -> list[TuningWorkload]:
         """Return the tasks without a record."""
         return [
-            Workload(task.name, task.mod["main"], task.weight, task.effort)
+            TuningWorkload(task.name, task.mod["main"], task.weight, task.effort)
             for task in self.tasks
             if task.is_measurable and self._keys[task.name] not in self._compared
         ]

@@ -48,7 +48,7 @@ _RUNNERS_UP = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Workload:
+class TuningWorkload:
     """A function to tune.
 
     Attributes:
@@ -78,7 +78,7 @@ class Tuned:
             comparable.
     """
 
-    workload: Workload
+    workload: TuningWorkload
     ranked: list[Ranked[Any]]
     signature: str = ""
     measured: list[Measured] = dataclasses.field(default_factory=list)
@@ -118,7 +118,7 @@ class Tuned:
 
 
 def search(
-    workloads: Sequence[Workload],
+    workloads: Sequence[TuningWorkload],
     arch: CpuArch | CudaArch,
     measurer: HintMeasurer,
     reranker: Reranker,

@@ -11,11 +11,11 @@ from tvm import relax
 
 from tests.kernels.ranking.functions import ARCH, convolution, function, matmul, reads
 from tvmopt.kernels.cpu.common.contraction_form import prepare
-from tvmopt.kernels.cpu.common.cost import Tile, bandwidth, imbalance, tile_cost
+from tvmopt.kernels.cpu.common.cost import TileNumbers, bandwidth, imbalance, tile_cost
 from tvmopt.kernels.cpu.common.region import Region
 from tvmopt.kernels.policies import DefaultPolicy
 
-TILE = Tile(
+TILE = TileNumbers(
     rows=6, vectors=4, depth=576, tiles=400, weight_block=576 * 256.0, weight_reuse=200e3,
     weight_uses=50.0, spills=0, data_block=20e3, data_reuse=100e3, out_bytes=3e3, out_run=256.0,
     out_total=800e3, imbalance=1.0, parallel=True, inner=64,

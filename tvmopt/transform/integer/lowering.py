@@ -230,7 +230,7 @@ class _Lowering:
             return relax.Call(expr.op, args, expr.attrs, expr.ty_args, expr.span)
         names = relax.analysis.free_vars(expr)
         known = {v: self._emitter.floats(self._values[v]) for v in names if v in self._values}
-        return _Substitute(known).visit_expr(expr)
+        return _SubstituteIntegers(known).visit_expr(expr)
 
     def _argument(self, arg: relax.Expr, known: dict[relax.Var, relax.Expr]) -> relax.Expr:
         if isinstance(arg, relax.Tuple):
@@ -246,7 +246,7 @@ class _Lowering:
 
 
 @mutator
-class _Substitute(PyExprMutator):
+class _SubstituteIntegers(PyExprMutator):
     def __init__(self, known: dict[relax.Var, relax.Expr]) -> None:
         super().__init__()
         self._known = known

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import tvm
 from tvm import relax
 
-from tvmopt.transform.layout.form import Form, change
+from tvmopt.transform.layout.form import LayoutForm, change
 from tvmopt.transform.layout.layouts import ConvForms
 from tvmopt.transform.layout.rules import RULES, Follow
 from tvmopt.transform.layout.tensors import Forms, Tensor, static_shape
@@ -24,10 +24,10 @@ class Wanted:
         askers: Number of operators that request it.
     """
 
-    forms: dict[relax.Var, Form]
+    forms: dict[relax.Var, LayoutForm]
     askers: dict[relax.Var, int]
 
-    def _ask(self, source: relax.Expr, form: Form | None) -> None:
+    def _ask(self, source: relax.Expr, form: LayoutForm | None) -> None:
         if form is None or not isinstance(source, relax.Var):
             return
         tuples = isinstance(source.ty, relax.TupleType)
@@ -59,7 +59,7 @@ class Wanted:
 
 def choose_form(
     var: relax.Var, call: relax.Call, follow: Follow, forms: Forms, wanted: Wanted
-) -> Form:
+) -> LayoutForm:
     """Return the form that moves the fewest bytes, here and before the requesting convolution.
 
     On a tie, a tensor that several operators request in the new form is converted now; otherwise
@@ -73,7 +73,7 @@ def choose_form(
         wanted: Requests of later convolutions.
     """
     rank = len(follow.frame)
-    identity = Form.identity(rank)
+    identity = LayoutForm.identity(rank)
     goal = wanted.forms.get(var)
     candidates = dict.fromkeys([identity, *follow.also])
     for tensor, _ in follow.needs(identity) or []:
@@ -104,7 +104,7 @@ def _sources(call: relax.Call) -> list[relax.Expr]:
     ]
 
 
-def _bytes_to_move(ty: relax.Type, forms: tuple[Form, ...], wanted: Form | None) -> int:
+def _bytes_to_move(ty: relax.Type, forms: tuple[LayoutForm, ...], wanted: LayoutForm | None) -> int:
     """Return the bytes of outputs in ``forms`` that still need conversion to ``wanted``."""
     if wanted is None:
         return 0

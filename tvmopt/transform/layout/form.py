@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class LayoutForm:
     """One physical layout of a tensor.
 
     Attributes:
@@ -37,9 +37,9 @@ class Form:
     blocks: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
-    def identity(rank: int) -> Form:
+    def identity(rank: int) -> LayoutForm:
         """Return the form of the original graph."""
-        return Form(tuple(range(rank)))
+        return LayoutForm(tuple(range(rank)))
 
     @property
     def is_identity(self) -> bool:
@@ -69,9 +69,9 @@ class Form:
         rank = len(self.order)
         return [self.dim(axis)] + [rank + k for k, (a, _) in enumerate(self.blocks) if a == axis]
 
-    def renamed(self, axes: dict[int, int]) -> Form:
+    def renamed(self, axes: dict[int, int]) -> LayoutForm:
         """Return the same memory layout with logical axis ``axes[a]`` for ``a``."""
-        return Form(
+        return LayoutForm(
             tuple(axes[a] for a in self.order), tuple((axes[a], size) for a, size in self.blocks)
         )
 
@@ -109,7 +109,7 @@ _Atom = tuple[int, int, int]  # axis, piece (0: innermost), size
 
 
 @functools.lru_cache(maxsize=4096)
-def change(shape: Shape, source: Form, target: Form) -> Change | None:
+def change(shape: Shape, source: LayoutForm, target: LayoutForm) -> Change | None:
     """Return the conversion of a tensor of logical ``shape`` from ``source`` to ``target``.
 
     Returns:
@@ -138,7 +138,7 @@ def change(shape: Shape, source: Form, target: Form) -> Change | None:
     )
 
 
-def _atoms(shape: Shape, form: Form, cuts: dict[int, list[int]]) -> list[_Atom]:
+def _atoms(shape: Shape, form: LayoutForm, cuts: dict[int, list[int]]) -> list[_Atom]:
     sizes = dict(form.blocks)
 
     def pieces(axis: int, low: int, high: int) -> list[_Atom]:
@@ -165,12 +165,12 @@ def _moving(atoms: Sequence[_Atom]) -> list[_Atom]:
     return [atom for atom in atoms if atom[2] > 1]
 
 
-def transpose_form(form: Form, axes: Sequence[int]) -> Form:
+def transpose_form(form: LayoutForm, axes: Sequence[int]) -> LayoutForm:
     """Return the form of the same memory after ``permute_dims(axes)``."""
     return form.renamed({axis: position for position, axis in enumerate(axes)})
 
 
-def reshape_form(form: Form, shape: Shape, to_shape: Shape) -> Form | None:
+def reshape_form(form: LayoutForm, shape: Shape, to_shape: Shape) -> LayoutForm | None:
     """Return the form of the same memory after ``reshape(to_shape)``; None when data would move.
 
     Merged axes must be adjacent and in order. A blocked axis must be the last of those that merge,
@@ -198,7 +198,7 @@ def reshape_form(form: Form, shape: Shape, to_shape: Shape) -> Form | None:
     order = [axis for _, outs in sorted(placed) for axis in outs]
     for axis in (a for a, size in enumerate(to_shape) if size == 1):
         order.insert(order.index(axis - 1) + 1 if axis else 0, axis)
-    return Form(tuple(order), tuple(blocks))
+    return LayoutForm(tuple(order), tuple(blocks))
 
 
 def _groups(shape: Shape, to_shape: Shape) -> list[tuple[list[int], list[int]]]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from tvm import relax
 
 from tvmopt.errors import ConfigError
-from tvmopt.transform.layout.form import Form, Shape
+from tvmopt.transform.layout.form import LayoutForm, Shape
 from tvmopt.transform.layout.tensors import static_shape
 
 TENSOR_CORE_DEPTH = 16
@@ -108,8 +108,8 @@ class ConvForms:
         kernel_layout: Kernel layout in the attributes; ``OIHW1i16o`` for a depthwise convolution.
     """
 
-    data: Form
-    weight: Form
+    data: LayoutForm
+    weight: LayoutForm
     data_layout: str
     kernel_layout: str
 
@@ -120,8 +120,8 @@ def conv_forms(call: relax.Call, layout: ConvLayout) -> ConvForms:
     c = layout.block
     if c is None:
         return ConvForms(
-            Form(tuple(data.index(letter) for letter in layout.data)),
-            Form(tuple(kernel.index(letter) for letter in layout.weight)),
+            LayoutForm(tuple(data.index(letter) for letter in layout.data)),
+            LayoutForm(tuple(kernel.index(letter) for letter in layout.weight)),
             layout.data,
             layout.weight,
         )
@@ -129,8 +129,8 @@ def conv_forms(call: relax.Call, layout: ConvLayout) -> ConvForms:
     assert shape is not None
     inner = 1 if shape[kernel.index("I")] == 1 else c
     return ConvForms(
-        Form(tuple(data.index(letter) for letter in "NCHW"), ((data.index("C"), c),)),
-        Form(
+        LayoutForm(tuple(data.index(letter) for letter in "NCHW"), ((data.index("C"), c),)),
+        LayoutForm(
             tuple(kernel.index(letter) for letter in "OIHW"),
             ((kernel.index("I"), inner), (kernel.index("O"), c)),
         ),

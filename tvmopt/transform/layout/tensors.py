@@ -17,13 +17,13 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tvmopt.transform.layout.form import Form, Shape, change, reshape_form
+from tvmopt.transform.layout.form import LayoutForm, Shape, change, reshape_form
 from tvmopt.transform.layout.report import LayoutChange
 
 _LETTERS = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
 
-Sight = Callable[[Form], Form | None]
+Sight = Callable[[LayoutForm], LayoutForm | None]
 
 
 class Tensor:
@@ -48,9 +48,9 @@ class Tensor:
         self.name = name
         self.shape = shape
         self.dtype = dtype
-        self.forms: dict[Form, relax.Expr] = {}
+        self.forms: dict[LayoutForm, relax.Expr] = {}
         self.data: np.ndarray | None = None
-        self.make: Callable[[Form], relax.Expr | None] | None = None
+        self.make: Callable[[LayoutForm], relax.Expr | None] | None = None
         self.base: Tensor | None = None
         self.seen: Sight = lambda form: form
         self.unseen: Sight = lambda form: form
@@ -68,7 +68,7 @@ class Tensor:
         """Whether every form is free, because the tensor is constant."""
         return self.data is not None or self.make is not None
 
-    def available(self) -> list[Form]:
+    def available(self) -> list[LayoutForm]:
         """Return the forms that exist or that a reshape provides, oldest first."""
         found = dict.fromkeys(self.forms)
         if self.base is not None:
@@ -78,7 +78,7 @@ class Tensor:
 
     def is_native(self) -> bool:
         """Return whether the original form needs no more operators than the original graph."""
-        if Form.identity(len(self.shape)) in self.forms:
+        if LayoutForm.identity(len(self.shape)) in self.forms:
             return True
         return self.base is not None and self.base.is_native()
 
@@ -113,7 +113,7 @@ class Tensor:
 
     def settle(self, expr: relax.Expr) -> None:
         """Keep only ``expr``, the tensor in its original form."""
-        self.forms = {Form.identity(len(self.shape)): expr}
+        self.forms = {LayoutForm.identity(len(self.shape)): expr}
         self.base = self.make = None
         self._lifted = {}
 
@@ -141,11 +141,11 @@ class Forms:
                 return None
             tensor = Tensor("constant", data.shape, str(const.ty.dtype))
             tensor.data = data
-            tensor.forms[Form.identity(data.ndim)] = const
+            tensor.forms[LayoutForm.identity(data.ndim)] = const
             self._constants[key] = (const, tensor)
         return self._constants[key][1]
 
-    def cost(self, tensor: Tensor, form: Form) -> tuple[int, int]:
+    def cost(self, tensor: Tensor, form: LayoutForm) -> tuple[int, int]:
         """Return bytes to move and operators to emit for ``tensor`` in ``form``."""
         if tensor.is_constant:
             return 0, 0
@@ -157,7 +157,7 @@ class Forms:
             return 0, 1
         return tensor.bytes, 1
 
-    def get(self, tensor: Tensor, form: Form) -> relax.Expr:
+    def get(self, tensor: Tensor, form: LayoutForm) -> relax.Expr:
         """Return ``tensor`` in ``form``, which must fit its shape."""
         if form not in tensor.forms:
             tensor.forms[form] = self._new_form(tensor, form)
@@ -165,10 +165,10 @@ class Forms:
 
     def original(self, tensor: Tensor) -> relax.Expr:
         """Return ``tensor`` in its original form."""
-        return self.get(tensor, Form.identity(len(tensor.shape)))
+        return self.get(tensor, LayoutForm.identity(len(tensor.shape)))
 
-    def _new_form(self, tensor: Tensor, form: Form) -> relax.Expr:
-        identity = Form.identity(len(tensor.shape))
+    def _new_form(self, tensor: Tensor, form: LayoutForm) -> relax.Expr:
+        identity = LayoutForm.identity(len(tensor.shape))
         if tensor.data is not None:
             step = change(tensor.shape, identity, form)
             assert step is not None  # a form splits an axis once
@@ -191,8 +191,8 @@ class Forms:
 
     def _native(self, tensor: Tensor, base: Tensor) -> relax.Expr:
         """Return the original form, made as in the original graph."""
-        source = tensor.seen(Form.identity(len(base.shape)))
-        identity = Form.identity(len(tensor.shape))
+        source = tensor.seen(LayoutForm.identity(len(base.shape)))
+        identity = LayoutForm.identity(len(tensor.shape))
         assert source is not None
         step = change(tensor.shape, source, identity)
         assert step is not None
@@ -201,9 +201,9 @@ class Forms:
             held = self._reshape(held, source.shape(tensor.shape))
         return self._change(tensor, held, source, identity)
 
-    def _from_base(self, tensor: Tensor, form: Form) -> relax.Expr:
+    def _from_base(self, tensor: Tensor, form: LayoutForm) -> relax.Expr:
         """Return a form that requires a layout conversion of the view's base."""
-        identity = Form.identity(len(tensor.shape))
+        identity = LayoutForm.identity(len(tensor.shape))
         source = tensor.unseen(form) if tensor.base is not None else None
         if tensor.base is None or (form == identity and source is None):
             raise AssertionError(f"{tensor.name} exists in no form")
@@ -212,7 +212,7 @@ class Forms:
         self.get(tensor.base, source)
         return self._new_form(tensor, form)
 
-    def _seen(self, tensor: Tensor, form: Form) -> relax.Expr:
+    def _seen(self, tensor: Tensor, form: LayoutForm) -> relax.Expr:
         """Return an existing form of the tensor or of its base."""
         if form in tensor.forms:
             return tensor.forms[form]
@@ -225,7 +225,9 @@ class Forms:
         tensor.forms[form] = held
         return held
 
-    def _change(self, tensor: Tensor, held: relax.Expr, source: Form, target: Form) -> relax.Expr:
+    def _change(
+        self, tensor: Tensor, held: relax.Expr, source: LayoutForm, target: LayoutForm
+    ) -> relax.Expr:
         step = change(tensor.shape, source, target)
         assert step is not None
         if step.split is not None:
@@ -243,7 +245,7 @@ class Forms:
     def _reshape(self, held: relax.Expr, shape: Shape) -> relax.Expr:
         return self.builder.emit(relax.op.reshape(held, shape))
 
-    def _count(self, tensor: Tensor, source: Form, target: Form) -> None:
+    def _count(self, tensor: Tensor, source: LayoutForm, target: LayoutForm) -> None:
         rank = len(tensor.shape)
         letters = self._letters.get(rank, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:rank])
         names = (source.name(letters), target.name(letters))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from tvm import relax
 
-from tvmopt.transform.layout.form import Form, change, reshape_form, transpose_form
+from tvmopt.transform.layout.form import LayoutForm, change, reshape_form, transpose_form
 from tvmopt.transform.layout.tensors import Tensor, static_shape
 
 RESHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
@@ -36,7 +36,7 @@ def view(name: str, call: relax.Call, base: Tensor) -> Tensor | None:
     return None
 
 
-def before(call: relax.Call, form: Form) -> Form | None:
+def before(call: relax.Call, form: LayoutForm) -> LayoutForm | None:
     """Return the input form of a reshape or transpose from the result's form, or None."""
     shape, out = static_shape(call.args[0].ty), static_shape(call.ty)
     if shape is None or out is None:
@@ -56,7 +56,7 @@ def _axes(call: relax.Call) -> tuple[list[int], list[int]]:
     return axes, [axes.index(a) for a in range(rank)]
 
 
-def flattened(tensor: Tensor) -> tuple[Tensor, Form, list[int]] | None:
+def flattened(tensor: Tensor) -> tuple[Tensor, LayoutForm, list[int]] | None:
     """Find a form in which a flattened tensor exists without moving data.
 
     The consumer must then permute its operand. Example: ``(n, c, h, w) -> (n, c * h * w)`` of a
@@ -67,7 +67,7 @@ def flattened(tensor: Tensor) -> tuple[Tensor, Form, list[int]] | None:
         None when ``tensor`` is not such a view, or already exists in its original form.
     """
     base = tensor.base
-    identity = Form.identity(len(tensor.shape))
+    identity = LayoutForm.identity(len(tensor.shape))
     if base is None or tensor.is_native() or identity in tensor.available():
         return None
     rank = len(base.shape)
@@ -82,7 +82,7 @@ def flattened(tensor: Tensor) -> tuple[Tensor, Form, list[int]] | None:
     return None
 
 
-def _leads(form: Form, shape: tuple[int, ...], lead: int) -> bool:
+def _leads(form: LayoutForm, shape: tuple[int, ...], lead: int) -> bool:
     moving = [a for a in form.order if shape[a] > 1]
     wanted = [a for a in range(lead) if shape[a] > 1]
     return moving[: len(wanted)] == wanted and not any(
@@ -90,9 +90,9 @@ def _leads(form: Form, shape: tuple[int, ...], lead: int) -> bool:
     )
 
 
-def _columns(form: Form, shape: tuple[int, ...], lead: int) -> list[int]:
+def _columns(form: LayoutForm, shape: tuple[int, ...], lead: int) -> list[int]:
     inner = (1,) * lead + shape[lead:]
-    step = change(inner, Form.identity(len(shape)), form)
+    step = change(inner, LayoutForm.identity(len(shape)), form)
     assert step is not None
     numbers = np.arange(math.prod(inner)).reshape(inner)
     return [int(n) for n in step(numbers).ravel()]

@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from tests.kernels.cuda.functions import int4_product, lowered, product, sums
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
@@ -104,11 +104,11 @@ def test_every_reduction_has_a_fallback() -> None:
 
 
 def test_more_traffic_and_fewer_blocks_cost_more() -> None:
-    full = Stream(blocks=4096, threads=256, moved=2**30)
-    assert full.cycles(H200) < Stream(blocks=4096, threads=256, moved=2**31).cycles(H200)
-    assert full.cycles(H200) < Stream(blocks=8, threads=256, moved=2**30).cycles(H200)
+    full = StreamCost(blocks=4096, threads=256, moved=2**30)
+    assert full.cycles(H200) < StreamCost(blocks=4096, threads=256, moved=2**31).cycles(H200)
+    assert full.cycles(H200) < StreamCost(blocks=8, threads=256, moved=2**30).cycles(H200)
     assert full.cycles(H200) < full.cycles(T4)
-    too_much = Stream(blocks=1, threads=256, moved=1.0, smem=2**20)
+    too_much = StreamCost(blocks=1, threads=256, moved=1.0, smem=2**20)
     assert too_much.cycles(H200) == float("inf")
 
 

@@ -21,7 +21,7 @@ from tvmopt.kernels.cpu.intrinsics import (
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class ContractionForm:
     """A contraction, normalised for tiling.
 
     Attributes:
@@ -119,7 +119,7 @@ class Form:
         ]
 
 
-def prepare(func: tirx.PrimFunc, collapse: bool = True) -> Form | None:
+def prepare(func: tirx.PrimFunc, collapse: bool = True) -> ContractionForm | None:
     """Normalise ``func`` as a contraction.
 
     Args:
@@ -147,7 +147,7 @@ def prepare(func: tirx.PrimFunc, collapse: bool = True) -> Form | None:
     run = vector.extent if data.strides[facts.spatial[-1]] == 0 else constant_run(data, vector)
     if run == 1:
         return None
-    return Form(
+    return ContractionForm(
         sch=sch,
         anchor=anchor,
         epilogue=epilogue,

@@ -32,7 +32,7 @@ FILL = 0.4
 
 
 @dataclasses.dataclass(frozen=True)
-class Tile:
+class TileNumbers:
     """Cost-model inputs for one configuration of a register tile.
 
     Attributes:
@@ -82,7 +82,7 @@ class Tile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cost:
+class TileCost:
     """Predicted cycles, in parts.
 
     Attributes:
@@ -98,7 +98,7 @@ class Cost:
     total: float
 
 
-def tile_cost(tile: Tile, arch: CpuArch) -> Cost:
+def tile_cost(tile: TileNumbers, arch: CpuArch) -> TileCost:
     """Return the predicted cycles of all tiles on ``arch``."""
     accumulators = tile.rows * tile.vectors
     step = tile.step or _vector_step(tile, arch)
@@ -114,10 +114,10 @@ def tile_cost(tile: Tile, arch: CpuArch) -> Cost:
     one = max(compute, traffic) + _OVERLAP * min(compute, traffic) + overhead
     shared = tile.parallel and arch.cores > 1
     total = tile.tiles * one * tile.imbalance / (arch.cores if shared else 1)
-    return Cost(compute, traffic, overhead, total + (LAUNCH if shared else 0.0))
+    return TileCost(compute, traffic, overhead, total + (LAUNCH if shared else 0.0))
 
 
-def _vector_step(tile: Tile, arch: CpuArch) -> float:
+def _vector_step(tile: TileNumbers, arch: CpuArch) -> float:
     """Return the cycles of one reduction step: the FMAs of a tile, and its L1 loads."""
     accumulators = tile.rows * tile.vectors
     multiply = accumulators / arch.fma_ports

@@ -42,7 +42,7 @@ _LATENCY_TILE = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Tile:
+class VectorTile:
     """Register tile of an anchor, after its vectorised axes are collapsed.
 
     Attributes:
@@ -96,7 +96,7 @@ def emit(func: tirx.PrimFunc, hint: CpuHint, pack: bool = True) -> s_tir.Schedul
     return sch
 
 
-def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
+def choose_tile(facts: BlockFacts, arch: CpuArch) -> VectorTile | None:
     """Choose the vector axis, the row axis and the register tile of one anchor.
 
     Returns:
@@ -117,9 +117,9 @@ def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
         # Strided: LLVM vectorises the scalar loop with shuffles, while TVM would gather.
         apart = any(r.strides[vector] != 1 for r in vector_reads)
         length = 1 if apart else vector_length(extent, lanes)
-        return Tile(vector, length, 1, None, 1, False)
+        return VectorTile(vector, length, 1, None, 1, False)
     length = vector_length(extent, lanes, 1)
-    best, best_score = Tile(vector, length, 1, row, 1, False), -math.inf
+    best, best_score = VectorTile(vector, length, 1, row, 1, False), -math.inf
     whole = length == lanes and all(r.strides[vector] == 1 for r in vector_reads)
     load = 1 if whole else _PIECEWISE_LOAD
     for columns in divisors(extent // length, budget):
@@ -130,13 +130,13 @@ def choose_tile(facts: BlockFacts, arch: CpuArch) -> Tile | None:
         tile = rows * columns
         score = tile / (tile + rows + columns * load) * min(1.0, tile / _LATENCY_TILE)
         if score > best_score:
-            best, best_score = Tile(vector, length, columns, row, rows, False), score
+            best, best_score = VectorTile(vector, length, columns, row, rows, False), score
     if row is not None:
         best = dataclasses.replace(best, rows_inside=_rows_belong_inside(facts, best, row))
     return best
 
 
-def _rows_belong_inside(facts: BlockFacts, tile: Tile, row: int) -> bool:
+def _rows_belong_inside(facts: BlockFacts, tile: VectorTile, row: int) -> bool:
     """Return whether the row-tile loop should be the inner one of the two tile loops.
 
     Every step of the outer loop reads the inner loop's operand again; the other operand stays in
@@ -164,7 +164,7 @@ def schedule_tile(
     sch: s_tir.Schedule,
     anchor: SBlockRV,
     epilogue: SBlockRV,
-    tile: Tile,
+    tile: VectorTile,
     pack: bool,
     hint: CpuHint,
 ) -> None:
@@ -225,7 +225,7 @@ def schedule_tile(
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(inner) :])
 
 
-def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, hint: CpuHint) -> bool:
+def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: VectorTile, hint: CpuHint) -> bool:
     """Return whether packing the shared panel pays: large strides and enough row tiles."""
     facts = block_facts(sch, anchor)
     reads = [r for r in facts.reads if r.strides[tile.vector] == 1]
@@ -246,7 +246,7 @@ def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, hint: CpuHin
     )
 
 
-def _copy_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: Tile, loop: LoopRV) -> None:
+def _copy_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: VectorTile, loop: LoopRV) -> None:
     """Pack the panel that the row tiles share into contiguous memory.
 
     Before -> after, for a matmul of 384 x 1536 weights and tiles 64 wide::

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.common.contraction_form import Form
+from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
@@ -19,7 +19,7 @@ _MOST_ROWS, _COLUMNS = 16, 16
 _LINES, _STEP = 2.0, 4.0
 
 
-def matrix_tile_hints(form: Form, arch: CpuArch) -> list[Ranked[CpuHint]]:
+def matrix_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[CpuHint]]:
     """Return the configurations of ``form``, unordered; none if ``arch`` has no matrix tiles."""
     tile = form.tile(arch)
     if tile is None:
@@ -42,7 +42,7 @@ def step_cycles(tile: TileIntrinsic) -> float:
     return max(multiply, load) + _STEP
 
 
-def _hints(form: Form, tile: TileIntrinsic, arch: CpuArch) -> Iterator[CpuHint]:
+def _hints(form: ContractionForm, tile: TileIntrinsic, arch: CpuArch) -> Iterator[CpuHint]:
     facts = form.facts
     extents = form.extents
     rows = [facts.spatial.index(i) for i in form.rows]
@@ -66,7 +66,7 @@ def _hints(form: Form, tile: TileIntrinsic, arch: CpuArch) -> Iterator[CpuHint]:
                 )
 
 
-def _row_sizes(form: Form, rows: list[int]) -> Iterator[dict[int, int]]:
+def _row_sizes(form: ContractionForm, rows: list[int]) -> Iterator[dict[int, int]]:
     """Yield the rows of each axis in a block of tiles: rows of one image line, or of two."""
     size = {p: form.facts.axes[form.facts.spatial[p]].extent for p in rows}
     wide = [p for p in rows if size[p] > 1][-2:]
@@ -86,7 +86,7 @@ def _row_sizes(form: Form, rows: list[int]) -> Iterator[dict[int, int]]:
             yield {wide[0]: 2, inner: count}
 
 
-def _can_be_filled(form: Form, position: int) -> bool:
+def _can_be_filled(form: ContractionForm, position: int) -> bool:
     """Return whether rows of the data can be padded: contiguous rows and a 1 x 1 kernel."""
     axes, channels = form.facts.axes, form.facts.axes[form.contiguous].extent
     shared = sum(axes[i].extent > 1 for i in form.facts.reduction) > 1

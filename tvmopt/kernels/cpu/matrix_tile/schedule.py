@@ -14,7 +14,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import block_facts
-from tvmopt.kernels.cpu.common.contraction_form import Form, prepare
+from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, prepare
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.nest import (
     PREPROC,
@@ -96,12 +96,12 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
     return sch
 
 
-def prepare_matrix(func: tirx.PrimFunc) -> Form | None:
+def prepare_matrix(func: tirx.PrimFunc) -> ContractionForm | None:
     """Normalise ``func``; y and x stay separate axes, as a block's rows lie on one or two lines."""
     return prepare(func, collapse=False)
 
 
-def shaped(form: Form, hint: CpuHint) -> TileIntrinsic | None:
+def shaped(form: ContractionForm, hint: CpuHint) -> TileIntrinsic | None:
     """Return the tile intrinsic for the block shape of ``hint``; None when there is none."""
     found = form.tile(hint.arch)
     if found is None or found.name != hint.intrin or hint.pack == "none":
@@ -133,7 +133,7 @@ def shaped(form: Form, hint: CpuHint) -> TileIntrinsic | None:
     return dataclasses.replace(found, rows=count, row_blocks=2, step=step, line_step=line_step)
 
 
-def _distance(form: Form, axis: int, unit: int) -> int | None:
+def _distance(form: ContractionForm, axis: int, unit: int) -> int | None:
     """Return the data stride of ``axis`` in multiples of ``unit``; None if it does not divide."""
     stride = form.data.strides[axis]
     return stride // unit if stride and stride % unit == 0 else None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.common.contraction_form import Form
+from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
 from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.hint import CpuHint
@@ -30,13 +30,13 @@ _MOST_REPEATS = 64
 _RESIDENT, _PARTS = 0.7, (0.125, 0.25, 0.5)
 
 
-def register_tile_hints(form: Form, arch: CpuArch) -> list[Ranked[CpuHint]]:
+def register_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[CpuHint]]:
     """Return the configurations of ``form`` with predicted cycles, unordered."""
     model = RegisterTileModel(form, arch)
     return [model.rank(hint) for hint in _hints(form, arch)]
 
 
-def _hints(form: Form, arch: CpuArch) -> Iterator[CpuHint]:
+def _hints(form: ContractionForm, arch: CpuArch) -> Iterator[CpuHint]:
     facts = form.facts
     extents = form.extents
     rows = [facts.spatial.index(i) for i in form.rows]
@@ -79,7 +79,7 @@ def _hints(form: Form, arch: CpuArch) -> Iterator[CpuHint]:
                     )
 
 
-def _pack(form: Form, width: int, arch: CpuArch) -> str:
+def _pack(form: ContractionForm, width: int, arch: CpuArch) -> str:
     if form.constant:
         return "constant"
     if form.dot(arch):
@@ -92,7 +92,7 @@ def _pack(form: Form, width: int, arch: CpuArch) -> str:
     return "call"
 
 
-def _widths(form: Form, arch: CpuArch) -> list[int]:
+def _widths(form: ContractionForm, arch: CpuArch) -> list[int]:
     """Return the tile widths: divisors of the vectorised axis with good lane utilisation."""
     extent = form.facts.axes[form.vector].extent
     lanes = arch.lanes(form.facts.dtype)
@@ -104,7 +104,9 @@ def _widths(form: Form, arch: CpuArch) -> list[int]:
     return [w for w, use in found.items() if use >= min(_GOOD_USE, best)]
 
 
-def _row_blocks(form: Form, rows: list[int], vectors: int, arch: CpuArch) -> list[dict[int, int]]:
+def _row_blocks(
+    form: ContractionForm, rows: list[int], vectors: int, arch: CpuArch
+) -> list[dict[int, int]]:
     """Return the row blocks of a register tile, each as {position of the axis: rows}."""
     extents = [form.facts.axes[form.facts.spatial[p]].extent for p in rows]
     most = max(1, (arch.vector_registers - 1 - vectors) // vectors)
@@ -187,7 +189,7 @@ def loop_orders(
 
 
 def _parts(
-    form: Form,
+    form: ContractionForm,
     extents: list[int],
     block: list[int],
     rows: list[int],
@@ -242,7 +244,7 @@ def _parallel_depths(tiles: list[int], cores: int) -> list[int]:
 
 
 def _steps(
-    form: Form,
+    form: ContractionForm,
     block: list[int],
     counts: list[int],
     order: tuple[int, ...],

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.common.contraction_form import Form
+from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
 from tvmopt.kernels.cpu.common.cost import (
     COPY,
     LAUNCH,
     REMOTE,
-    Tile,
+    TileNumbers,
     bandwidth,
     imbalance,
     tile_cost,
@@ -36,7 +36,7 @@ class RegisterTileModel:
 
     def __init__(
         self,
-        form: Form,
+        form: ContractionForm,
         arch: CpuArch,
         steps: Callable[[CpuHint], tuple[int, float]] | None = None,
     ) -> None:
@@ -71,7 +71,7 @@ class RegisterTileModel:
         uses = math.prod(t for t, fixed in zip(tiles, weight_fixed, strict=True) if fixed)
         rounds, far = self._rounds(hint, tiles, inside)
         run = tiles[len(block) - 1] if self._ends_in_columns(hint) else 1
-        tile = Tile(
+        tile = TileNumbers(
             rows=rows,
             vectors=vectors,
             depth=steps,

@@ -9,7 +9,7 @@ from tvmopt.kernels.cpu.common.cost import (
     COPY,
     LAUNCH,
     REMOTE,
-    Tile,
+    TileNumbers,
     bandwidth,
     imbalance,
     tile_cost,
@@ -72,7 +72,7 @@ class WinogradModel:
         slab = form.channels * width * size
         one_point = data / self._points
         between = slab + one_point
-        tile = Tile(
+        tile = TileNumbers(
             rows=by * bx,
             vectors=width // self._vector,
             depth=form.channels,

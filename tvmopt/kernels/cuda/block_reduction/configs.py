@@ -11,7 +11,7 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
 from tvmopt.kernels.cuda.block_reduction.schedule import NAME, along_reduction, side_by_side
 from tvmopt.kernels.cuda.common.steps import spatial_extent, widest
-from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.hint import CudaHint
@@ -77,7 +77,7 @@ def _kernels(facts: BlockFacts, hint: CudaHint, work: float) -> float:
     arch = hint.arch
     if facts.reduced == 1:
         vector = 4
-        stream = Stream(
+        stream = StreamCost(
             blocks=math.ceil(facts.work / vector / 256),
             threads=256,
             moved=traffic(facts),
@@ -93,7 +93,7 @@ def _kernels(facts: BlockFacts, hint: CudaHint, work: float) -> float:
     piece = size * (min(share, side_by_side(facts)) if along else min(place, results))
     exchange = math.log2(share) * facts.stores
     apart = _BARRIERS * facts.stores if share > arch.warp or not along else 0.0
-    stream = Stream(
+    stream = StreamCost(
         blocks=math.ceil(results / place) * parts,
         threads=share * place,
         moved=traffic(facts) / min(1.0, piece / _SECTOR),
@@ -104,7 +104,7 @@ def _kernels(facts: BlockFacts, hint: CudaHint, work: float) -> float:
     )
     cycles = stream.cycles(arch)
     if parts > 1:
-        last = Stream(
+        last = StreamCost(
             blocks=math.ceil(results / place),
             threads=min(256, 2 ** math.ceil(math.log2(parts))) * place,
             moved=4.0 * facts.stores * results * (parts + 1),

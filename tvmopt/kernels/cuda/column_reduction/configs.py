@@ -11,7 +11,7 @@ from tvmopt.kernels.cuda.column_reduction.column_walk import NAME as WALK_NAME
 from tvmopt.kernels.cuda.column_reduction.column_walk import WalkForm
 from tvmopt.kernels.cuda.column_reduction.schedule import NAME, ColumnForm
 from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, widest
-from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.hint import CudaHint
@@ -69,7 +69,7 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked[Cuda
         stream = _columns(form, hint, grid, steps, work, moved)
         cycles = stream.cycles(arch)
         if split > 1:
-            second = Stream(
+            second = StreamCost(
                 blocks=math.ceil(columns * others / 128),
                 threads=128,
                 moved=4.0 * columns * others * (split + 1),
@@ -84,7 +84,7 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked[Cuda
 
 def _columns(
     form: ColumnForm, hint: CudaHint, grid: int, steps: int, work: float, moved: float
-) -> Stream:
+) -> StreamCost:
     """Return the cost model's view of the main kernel."""
     (x,), y, vector = hint.thread, hint.reduce_threads, hint.vector
     size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
@@ -94,7 +94,7 @@ def _columns(
     piece = x * vector * size
     line = min(1.0, piece / 32.0) * min(1.0, piece / 128.0) ** 0.1 / (1.0 + _SIDE_BY_SIDE * vector)
     tree = hint.option("tree")
-    return Stream(
+    return StreamCost(
         blocks=grid,
         threads=x * y,
         moved=moved / line,
@@ -123,7 +123,7 @@ def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
         if unroll > form.depth:
             continue
         flying = unroll if form.depth % unroll == 0 else 1
-        stream = Stream(
+        stream = StreamCost(
             blocks=math.ceil(form.count / threads),
             threads=threads,
             moved=max(traffic(f) for f in passes) / line,

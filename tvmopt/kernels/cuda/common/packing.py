@@ -14,13 +14,13 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.inlining import inline_producers
-from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, Operand
+from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, GemmOperand
 
 # Threads of a block; elements that each copies.
 _THREADS, _EACH = 256, 4
 
 
-def packed(operand: Operand, along_k: bool) -> Operand:
+def packed(operand: GemmOperand, along_k: bool) -> GemmOperand:
     """Return ``operand`` as the GEMM reads it after packing.
 
     Args:

@@ -33,7 +33,7 @@ VECTOR_BYTES = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Operand:
+class GemmOperand:
     """One operand of the GEMM.
 
     Attributes:
@@ -76,15 +76,15 @@ class Product:
     sch: s_tir.Schedule
     anchor: SBlockRV
     extents: tuple[int, int, int, int]
-    a: Operand
-    b: Operand
+    a: GemmOperand
+    b: GemmOperand
     sums: str
     out: str
     out_run: int
     read: int
     unique: tuple[int, int]
 
-    def ragged(self, operand: Operand, tile: int, step: int) -> bool:
+    def ragged(self, operand: GemmOperand, tile: int, step: int) -> bool:
         """Whether tiles of ``operand`` exceed its extents.
 
         Args:
@@ -96,7 +96,7 @@ class Product:
         return bool(edge % tile or self.extents[3] % step)
 
     @property
-    def copies(self) -> tuple[Operand, Operand]:
+    def copies(self) -> tuple[GemmOperand, GemmOperand]:
         """Both operands."""
         return self.a, self.b
 
@@ -283,7 +283,7 @@ def _uncast(value: ir.Expr) -> ir.Expr:
 
 def _operand(
     sch: s_tir.Schedule, copy: SBlockRV, index: int, kinds: Sequence[str], own: str
-) -> Operand:
+) -> GemmOperand:
     """Analyse the reads of an operand's copy, with its producers inlined.
 
     Args:
@@ -316,7 +316,7 @@ def _operand(
     plain = _is_plain(value) and all(str(r.buffer.dtype) == dtype for r in facts.reads)
     size = max([float(r.buffer.dtype.itemsize) for r in facts.reads] or [1.0])
     padded = any(call.endswith("if_then_else") for call in facts.calls)
-    return Operand(index, dtype, size, best, run, plain, padded)
+    return GemmOperand(index, dtype, size, best, run, plain, padded)
 
 
 def _is_plain(value: ir.Expr) -> bool:

@@ -31,7 +31,7 @@ _BLOCK = 170.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Stream:
+class StreamCost:
     """One kernel, as the model sees it.
 
     Attributes:

@@ -10,7 +10,7 @@ from tvm import s_tir, tirx
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
 from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, inlined_passes, moves_by_vectors
-from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.elementwise.copy import NAME as COPY_NAME
@@ -76,7 +76,7 @@ def _ways(sch: s_tir.Schedule, facts: BlockFacts, inner: int, vector: int) -> se
 
 def _stream(
     blocks: list[BlockFacts], hint: CudaHint, cost: float, inner: int, arch: CudaArch
-) -> Stream:
+) -> StreamCost:
     """Return the cost model's view of the kernel; ``cost`` is the arithmetic of an element."""
     main = max(blocks, key=lambda facts: facts.work)
     unroll, vector = hint.option("unroll", 1), hint.vector
@@ -95,7 +95,7 @@ def _stream(
         # DRAM prefers requests close together: many threads, one vector each.
         piece = max(1.0, each * int(main.write.buffer.dtype.itemsize) / 16.0)
         moved *= 1.0 + _SCATTER * math.log2(piece) + (0.0 if hint.thread[0] == 1024 else _FEW)
-    return Stream(
+    return StreamCost(
         blocks=math.ceil(main.work / (each * hint.thread[0])),
         threads=hint.thread[0],
         moved=moved + again / 8.0,
@@ -121,7 +121,7 @@ def copy_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint]]:
             moved *= 1.0 + _SCATTER * math.log2(each)
         else:  # as measured: small blocks with two vectors a thread are fastest
             late, like = _LATER * (math.log2(threads / 128.0) + abs(each - 2)), 128
-        stream = Stream(
+        stream = StreamCost(
             blocks=math.ceil(form.vectors / (like * each)),
             threads=like,
             moved=moved,
@@ -155,7 +155,7 @@ def transpose_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint
         grid = form.facts.work // (source * target) * tiles
         each = tile / threads
         line = min(1.0, min(block) * size / 64.0)
-        stream = Stream(
+        stream = StreamCost(
             blocks=grid,
             threads=threads,
             moved=traffic(form.facts) / line,

@@ -6,7 +6,7 @@ import itertools
 import math
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.gemv.schedule import NAME, GemvForm
 from tvmopt.kernels.cuda.hint import CudaHint
@@ -49,7 +49,7 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
         work = elements * (each * (_UNPACK if form.packed > 1 else _CONVERT) + each * batch)
         x = elements * batch * (_CONVERT + 2.0 / 8.0)
         exchanges = each * batch * math.log2(share)
-        stream = Stream(
+        stream = StreamCost(
             blocks=math.ceil(rows / (place * each)),
             threads=share * place,
             moved=moved,

@@ -11,7 +11,13 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES, SHARED_BYTES, Config
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
-from tvmopt.kernels.cuda.hopper.cost import Cost, conv_cost, exceeds_l2, gemm_cost, moved_bytes
+from tvmopt.kernels.cuda.hopper.cost import (
+    HopperCost,
+    conv_cost,
+    exceeds_l2,
+    gemm_cost,
+    moved_bytes,
+)
 from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
 from tvmopt.kernels.cuda.hopper.hints import CONV, GEMM, hint_of
 from tvmopt.kernels.cuda.hopper.pixels import boxes
@@ -57,13 +63,13 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[Ranked[CudaHint]]:
     """
     if not arch.has_wgmma or problem.why_not:
         return []
-    found: list[tuple[Cost, Config]] = []
+    found: list[tuple[HopperCost, Config]] = []
     swap = problem.m <= _FEW or _empty(problem.m) >= _EMPTY or problem.major == (True, False)
     plain = _configs(
         problem.out, arch, swap=swap, fine=problem.n <= _FEW_COLUMNS,
         whole=_has_residual(problem),
     )  # fmt: skip
-    best: dict[Config, Cost] = {}
+    best: dict[Config, HopperCost] = {}
     for config in (*plain, *_apart(problem, arch, swap)):
         # Keep multicast only where the model predicts a gain or nearly no loss.
         key = dataclasses.replace(config, cluster=1, beside=1, flight=1)
@@ -81,7 +87,7 @@ def gemm_hints(problem: GemmProblem, arch: CudaArch) -> list[Ranked[CudaHint]]:
 
 
 def _in_order(
-    problem: GemmProblem, found: Sequence[tuple[Cost, Config]], arch: CudaArch
+    problem: GemmProblem, found: Sequence[tuple[HopperCost, Config]], arch: CudaArch
 ) -> list[Ranked[CudaHint]]:
     """Attach rasterisation orders to ``found`` (fastest first); the top ones get several.
 

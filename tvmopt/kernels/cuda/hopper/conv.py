@@ -26,13 +26,13 @@ from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
 from tvmopt.kernels.cuda.hopper.operand_copies import Copies, pitch_of
 from tvmopt.kernels.cuda.hopper.parameters import Parameters, declare, plain_signature
 from tvmopt.kernels.cuda.hopper.pixels import PixelKernel, pixel_function
-from tvmopt.kernels.cuda.hopper.problem import BYTES, Signature, ceil_div
+from tvmopt.kernels.cuda.hopper.problem import BYTES, KernelSignature, ceil_div
 from tvmopt.kernels.cuda.hopper.shared_layout import SWIZZLE, Lines, blocks_of
 
 
 def conv(
     problem: ConvProblem, config: Config, box: tuple[int, int, int] | None = None,
-    name: str | None = "main", signature: Signature | None = None,
+    name: str | None = "main", signature: KernelSignature | None = None,
 ) -> tirx.PrimFunc:  # fmt: skip
     """Emit the kernel: a PrimFunc of the image, the weight, the epilogue's inputs, the output.
 
@@ -109,7 +109,7 @@ def _tap(p: ConvProblem, lines: LineProblem, filled: int, item: Any) -> tuple[An
     return ((r * kw + s) * p.channels + c) * p.filters + o, there
 
 
-def conv_signature(problem: ConvProblem) -> Signature:
+def conv_signature(problem: ConvProblem) -> KernelSignature:
     """Return the default parameters: image, weight, the epilogue's inputs, output."""
     p = problem
     (kh, kw), (high, wide) = p.kernel, p.out_size

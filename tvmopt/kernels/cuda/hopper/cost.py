@@ -73,7 +73,7 @@ _Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
 
 
 @dataclasses.dataclass(frozen=True)
-class Cost:
+class HopperCost:
     """Predicted cycles and their parts.
 
     Attributes:
@@ -96,7 +96,7 @@ class Cost:
         return self.compute, self.l2, self.dram, self.ending
 
 
-def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> Cost:
+def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> HopperCost:
     """Return the cost of a GEMM."""
     p = problem
     size = BYTES[p.dtype]
@@ -137,7 +137,7 @@ def conv_cost(
     box: tuple[int, int, int],
     arch: CudaArch,
     copied: int = 0,
-) -> Cost:
+) -> HopperCost:
     """Return the cost of an implicit-GEMM convolution whose tiles are pixel boxes.
 
     Args:
@@ -169,7 +169,7 @@ def conv_cost(
     return _with_copies(cost, copied, arch)
 
 
-def _with_copies(cost: Cost, copied: int, arch: CudaArch) -> Cost:
+def _with_copies(cost: HopperCost, copied: int, arch: CudaArch) -> HopperCost:
     """Return ``cost`` plus that of a packing kernel that reads and writes ``copied`` bytes."""
     if not copied:
         return cost
@@ -190,7 +190,7 @@ def _written(out: str, problem: _Problem) -> float:
 def _cost(
     c: Config, arch: CudaArch, tiles: int, steps: int, pitches: tuple[int, int], moved: float,
     out: str, problem: _Problem, pixel: float = 0.0,
-) -> Cost:  # fmt: skip
+) -> HopperCost:  # fmt: skip
     """Return the cost of ``tiles`` output tiles of ``steps`` K blocks.
 
     Args:
@@ -246,7 +246,7 @@ def _cost(
     if not c.persistent:
         work += (waves - 1) * _REFILL
     total = (work**_NORM + dram**_NORM) ** (1.0 / _NORM) + _FILL
-    return Cost(total, waves * depth * compute, waves * depth * l2, dram, waves * ending)
+    return HopperCost(total, waves * depth * compute, waves * depth * l2, dram, waves * ending)
 
 
 def _slower(pitch: int, shared: bool) -> float:

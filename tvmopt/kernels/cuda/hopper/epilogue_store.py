@@ -18,7 +18,7 @@ from tvmopt.kernels.cuda.hopper.emit import (
     sync_threads_of,
     when,
 )
-from tvmopt.kernels.cuda.hopper.epilogue_values import Tile
+from tvmopt.kernels.cuda.hopper.epilogue_values import EpilogueTile
 from tvmopt.kernels.cuda.hopper.problem import ceil_div
 from tvmopt.kernels.cuda.hopper.tma_store import Sending
 
@@ -29,7 +29,7 @@ _TOGETHER = (4, 2, 1)
 class Storing(Sending):
     """Part of a kernel that stores an output tile."""
 
-    def _leave(self, tile: Tile, columns: range) -> None:
+    def _leave(self, tile: EpilogueTile, columns: range) -> None:
         """Store these columns of the tile."""
         c = self.config
         threads = c.consumers * 128
@@ -77,7 +77,7 @@ class Storing(Sending):
                             self._sum(index + 1),
                         )
 
-    def _store_staged(self, tile: Tile, columns: range) -> None:
+    def _store_staged(self, tile: EpilogueTile, columns: range) -> None:
         """Apply the epilogue and store the tile from shared memory, coalesced."""
         c = self.config
         here = tile.column + columns.start

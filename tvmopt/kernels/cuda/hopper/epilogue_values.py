@@ -32,7 +32,7 @@ from tvmopt.kernels.cuda.hopper.residual import Residual
 
 
 @dataclasses.dataclass(frozen=True)
-class Tile:
+class EpilogueTile:
     """Origin of an output tile.
 
     Attributes:
@@ -87,7 +87,9 @@ class Finishing(abc.ABC):
         self._splits: dict[int, tuple[Epilogue, tuple[tuple[Any, Any], ...]]] = {}
 
     @abc.abstractmethod
-    def place(self, tile: Tile, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
+    def place(
+        self, tile: EpilogueTile, row: Any, column: Any
+    ) -> tuple[list[Any], list[tuple[Any, Any]]]:
         """Return where element (row, column) of C lies in the output, with bounds to check.
 
         Returns:
@@ -96,7 +98,7 @@ class Finishing(abc.ABC):
         """
 
     @abc.abstractmethod
-    def corner_of(self, tile: Tile, group: Any, first: int) -> list[Any]:
+    def corner_of(self, tile: EpilogueTile, group: Any, first: int) -> list[Any]:
         """Return the TMA coordinates of one warpgroup's 128-byte-wide epilogue tile.
 
         Args:
@@ -110,7 +112,7 @@ class Finishing(abc.ABC):
         return T.cast(value, "int32") if self.accumulator == "int32" else value
 
     def _finish(
-        self, values: list[Any], tile: Tile, row: Any, column: Any, clamp: bool,
+        self, values: list[Any], tile: EpilogueTile, row: Any, column: Any, clamp: bool,
         residuals: Sequence[Any] = (),
     ) -> list[Any]:  # fmt: skip
         """Apply the epilogue to neighbouring elements of one row of C.

@@ -15,11 +15,11 @@ from tvmopt.kernels.cuda.hopper.emit import const, tensor_map, tma_load
 from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
 from tvmopt.kernels.cuda.hopper.parameters import Parameters, declare, plain_signature
 from tvmopt.kernels.cuda.hopper.pixels import PixelKernel, pixel_function
-from tvmopt.kernels.cuda.hopper.problem import Signature
+from tvmopt.kernels.cuda.hopper.problem import KernelSignature
 from tvmopt.kernels.cuda.hopper.shared_layout import SWIZZLE, Lines, blocks_of
 
 
-def line_signature(problem: LineProblem) -> Signature:
+def line_signature(problem: LineProblem) -> KernelSignature:
     """Return the default parameters: image, weight, the epilogue's inputs, output."""
     p = problem
     return plain_signature(
@@ -32,7 +32,7 @@ def line_signature(problem: LineProblem) -> Signature:
 
 def line_conv(
     problem: LineProblem, config: Config, box: tuple[int, int, int] | None = None,
-    name: str | None = "main", signature: Signature | None = None,
+    name: str | None = "main", signature: KernelSignature | None = None,
 ) -> tirx.PrimFunc:  # fmt: skip
     """Emit the kernel: a PrimFunc of the image, the weight, the epilogue's inputs, the output.
 

@@ -21,10 +21,10 @@ from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES, Config
 from tvmopt.kernels.cuda.hopper.emit import quotient, remainder, tensor_map
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 from tvmopt.kernels.cuda.hopper.mainloop import Kernel
-from tvmopt.kernels.cuda.hopper.operand import Operand
+from tvmopt.kernels.cuda.hopper.operand import TmaOperand
 from tvmopt.kernels.cuda.hopper.operand_copies import Copies
 from tvmopt.kernels.cuda.hopper.parameters import Parameters, declare, mark, plain_signature
-from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, Signature, ceil_div
+from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, KernelSignature, ceil_div
 from tvmopt.kernels.cuda.hopper.split_k_reduction import add_up
 
 
@@ -32,7 +32,7 @@ def gemm(
     problem: GemmProblem,
     config: Config,
     name: str | None = "main",
-    signature: Signature | None = None,
+    signature: KernelSignature | None = None,
 ) -> tirx.PrimFunc:
     """Emit the GEMM kernel: a PrimFunc of A, B, the epilogue's inputs, and C.
 
@@ -58,7 +58,7 @@ def gemm(
     return builder.get()
 
 
-def gemm_signature(problem: GemmProblem) -> Signature:
+def gemm_signature(problem: GemmProblem) -> KernelSignature:
     """Return the default parameters: A, B, the epilogue's inputs, C."""
     p = problem
     rows = tirx.Var("m", "int64") if p.dynamic else p.m
@@ -74,7 +74,7 @@ def gemm_signature(problem: GemmProblem) -> Signature:
     )
 
 
-def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> None:
+def _body(p: GemmProblem, c: Config, name: str | None, signature: KernelSignature) -> None:
     """Emit the parameters, the packing kernel, the GEMM, and the split-K reduction kernel."""
     mark(name, "hopper_gemm")
     parameters = declare(signature)
@@ -83,8 +83,8 @@ def _body(p: GemmProblem, c: Config, name: str | None, signature: Signature) -> 
     a, b = _copy(p, parameters, (batch_a, batch_b))
     first = (a, p.dtype, rows, p.k, p.major[0], batch_a)
     second = (b, p.dtype, p.n, p.k, p.major[1], batch_b)
-    left = Operand(*(second if c.swap else first), c.rows, c.beside)
-    right = Operand(*(first if c.swap else second), c.columns, c.cluster)
+    left = TmaOperand(*(second if c.swap else first), c.rows, c.beside)
+    right = TmaOperand(*(first if c.swap else second), c.columns, c.cluster)
     if not c.apart:
         GemmKernel(p, c, left, right, parameters, p.ending(), rows).emit()
         return
@@ -123,7 +123,7 @@ class GemmKernel(Kernel):
     """
 
     def __init__(
-        self, problem: GemmProblem, config: Config, left: Operand, right: Operand,
+        self, problem: GemmProblem, config: Config, left: TmaOperand, right: TmaOperand,
         parameters: Parameters, ending: Epilogue, rows: Any,
     ) -> None:  # fmt: skip
         p = problem

@@ -36,7 +36,7 @@ from tvmopt.kernels.cuda.hopper.emit import (
 )
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
 from tvmopt.kernels.cuda.hopper.epilogue_store import Storing
-from tvmopt.kernels.cuda.hopper.epilogue_values import Tile
+from tvmopt.kernels.cuda.hopper.epilogue_values import EpilogueTile
 from tvmopt.kernels.cuda.hopper.multicast import Sharing
 from tvmopt.kernels.cuda.hopper.parameters import Parameters
 from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
@@ -77,7 +77,7 @@ class Kernel(Storing):
         """Return rows and columns of the tiled problem, int32."""
 
     @abc.abstractmethod
-    def load(self, slot: Any, step: Any, tile: Tile) -> None:
+    def load(self, slot: Any, step: Any, tile: EpilogueTile) -> None:
         """Issue the TMA loads of one pipeline stage."""
 
     # -- the grid ----------------------------------------------------------------------------
@@ -181,13 +181,13 @@ class Kernel(Storing):
         stage = Scalar("int32", 0)
         phase = Scalar("int32", 0)
 
-        def tile(number: Any) -> Tile:
+        def tile(number: Any) -> EpilogueTile:
             inner = remainder(number, per_batch) if self.batch > 1 else number
             batch = quotient(number, per_batch) if self.batch > 1 else const(0)
             i, j = tile_of(inner, down, across, c.raster)
             i, j = i * c.cluster + self.sharing.above, j * c.beside + self.sharing.left
             i, j, batch = held(i), held(j), held(batch)
-            return Tile(held(i * c.rows), held(j * c.columns), batch, i)
+            return EpilogueTile(held(i * c.rows), held(j * c.columns), batch, i)
 
         def for_tiles(body: Any) -> None:
             if not c.persistent:
@@ -243,11 +243,11 @@ class Kernel(Storing):
         else:
             sync_cluster_relaxed()
 
-    def part(self, tile: Tile) -> Any:
+    def part(self, tile: EpilogueTile) -> Any:
         """Return the index of the K slice that this thread block computes."""
         return self.rank
 
-    def _range(self, tile: Tile) -> tuple[Any, Any]:
+    def _range(self, tile: EpilogueTile) -> tuple[Any, Any]:
         """Return the first K block of this thread block, and its number of K blocks."""
         split = self.config.split
         if split == 1:
@@ -256,11 +256,11 @@ class Kernel(Storing):
         first = held(quotient(part * self.steps, split))
         return first, held(quotient((part + 1) * self.steps, split) - first)
 
-    def stage_bytes(self, tile: Tile) -> Any:
+    def stage_bytes(self, tile: EpilogueTile) -> Any:
         """Return the transaction bytes of one stage; fewer in a ragged last tile."""
         return self.config.stage_bytes
 
-    def _produce(self, tile: Tile) -> None:
+    def _produce(self, tile: EpilogueTile) -> None:
         """Producer: fill a stage for each K block of the tile."""
         first, count = self._range(tile)
         expected = held(self.stage_bytes(tile))
@@ -341,7 +341,7 @@ class Kernel(Storing):
         slot = self._stage.value - steps
         return T.Select(slot < 0, slot + self.config.stages, slot)
 
-    def _consume(self, tile: Tile) -> None:
+    def _consume(self, tile: EpilogueTile) -> None:
         """Consumer: wgmma over all K blocks of the tile, then reduction and epilogue."""
         c = self.config
         _, count = self._range(tile)
@@ -368,7 +368,7 @@ class Kernel(Storing):
         else:
             self._leave(tile, range(c.columns))
 
-    def _exchange(self, tile: Tile) -> None:
+    def _exchange(self, tile: EpilogueTile) -> None:
         """Cluster split-K: reduce over DSMEM and store this block's share of the columns.
 
         The first cluster barrier ensures that every ring is drained: the partial sums of the other

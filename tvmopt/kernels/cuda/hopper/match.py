@@ -26,7 +26,7 @@ from tvmopt.kernels.cuda.hopper.expressions import (
 from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
 from tvmopt.kernels.cuda.hopper.match_conv import convolution, line_problem_of
 from tvmopt.kernels.cuda.hopper.match_gemm import Roles, regroup
-from tvmopt.kernels.cuda.hopper.problem import GemmProblem, Signature
+from tvmopt.kernels.cuda.hopper.problem import GemmProblem, KernelSignature
 
 # Accumulation dtypes of floating-point reductions.
 _SUMS = (*dtypes.HALF_FLOATS, "float32")
@@ -45,7 +45,7 @@ class Match:
     """
 
     problem: GemmProblem | ConvProblem | LineProblem
-    signature: Signature
+    signature: KernelSignature
     name: str | None
 
 
@@ -200,7 +200,7 @@ class _Matcher:
         expr = _replace_loads(expr, anchor.buffer, value)
         return Epilogue(acc, tuple(axes), expr, tuple(inputs)), last.buffer
 
-    def _signature(self, a: Any, b: Any, out: Any, ending: Epilogue, rows: Any) -> Signature:
+    def _signature(self, a: Any, b: Any, out: Any, ending: Epilogue, rows: Any) -> KernelSignature:
         """Return the signature, with the parameters' indices by role."""
 
         def place(buffer: Any) -> int:
@@ -208,7 +208,7 @@ class _Matcher:
             assert index is not None
             return index
 
-        return Signature(
+        return KernelSignature(
             tuple(self.params),
             place(a),
             place(b),

@@ -17,7 +17,7 @@ from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
 _BOX_ROWS, _PATTERN = 256, 8
 
 
-class Operand:
+class TmaOperand:
     """A matrix of which TMA loads (rows x K) tiles into a pipeline stage.
 
     Layout of a tile in shared memory, 128-byte swizzled::

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
-from tvmopt.kernels.cuda.hopper.problem import Signature
+from tvmopt.kernels.cuda.hopper.problem import KernelSignature
 
 #: Attribute of a generated kernel: the name of its template.
 KERNEL_ATTR = "tvmopt.kernel"
@@ -55,7 +55,7 @@ def mark(name: str | None, kernel: str) -> None:
 def plain_signature(
     a: tuple[Sequence[Any], str], b: tuple[Sequence[Any], str], out: tuple[Sequence[Any], str],
     ending: Epilogue, rows: Any = None,
-) -> Signature:  # fmt: skip
+) -> KernelSignature:  # fmt: skip
     """Return the signature A, B, the epilogue's inputs, output, from shapes and dtypes."""
     buffers = [
         tirx.decl_buffer(tuple(shape), dtype, name=name)
@@ -64,10 +64,10 @@ def plain_signature(
     buffers += ending.inputs
     buffers.append(tirx.decl_buffer(tuple(out[0]), out[1], name="out"))
     last = len(buffers) - 1
-    return Signature(tuple(buffers), 0, 1, last, tuple(range(2, last)), rows)
+    return KernelSignature(tuple(buffers), 0, 1, last, tuple(range(2, last)), rows)
 
 
-def declare(signature: Signature) -> Parameters:
+def declare(signature: KernelSignature) -> Parameters:
     """Emit the parameters into the PrimFunc being built."""
     handles = [
         build.arg(f"p_{i}_{buffer.name}", build.handle())

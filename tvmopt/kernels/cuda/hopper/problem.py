@@ -35,7 +35,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Signature:
+class KernelSignature:
     """Parameters of a kernel that replaces a PrimFunc.
 
     Attributes:

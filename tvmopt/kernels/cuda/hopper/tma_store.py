@@ -23,7 +23,7 @@ from tvmopt.kernels.cuda.hopper.emit import (
     tma_load,
     tma_store,
 )
-from tvmopt.kernels.cuda.hopper.epilogue_values import Finishing, Tile
+from tvmopt.kernels.cuda.hopper.epilogue_values import EpilogueTile, Finishing
 from tvmopt.kernels.cuda.hopper.problem import BYTES
 from tvmopt.kernels.cuda.hopper.residual import residual_of
 
@@ -55,7 +55,7 @@ class Sending(Finishing):
         self._residual_map = tensor_of(source, str(source.dtype))
         return [self._residual_map]
 
-    def _load_residual(self, tile: Tile) -> None:
+    def _load_residual(self, tile: EpilogueTile) -> None:
         """Issue a warpgroup's TMA loads of the residual, once its stores have read the buffers."""
         if self.residual is None:
             return
@@ -83,7 +83,7 @@ class Sending(Finishing):
         copy(found, self.leaving.ptr_to([buffer, place]), 2 * size)  # dtypes are equally wide
         return [found[0], found[1]]
 
-    def _send(self, tile: Tile, columns: range) -> None:
+    def _send(self, tile: EpilogueTile, columns: range) -> None:
         """Convert accumulators into shared memory and store them with TMA.
 
         Args:
@@ -135,7 +135,7 @@ class Sending(Finishing):
             tma_store(self.out_map, corner, self.leaving.ptr_to([buffer, 0]))
             build.evaluate(T.ptx.cp.async_.bulk.commit_group())
 
-    def _send_exchanged(self, tile: Tile, columns: range) -> None:
+    def _send_exchanged(self, tile: EpilogueTile, columns: range) -> None:
         """Like :meth:`_send` with swapped A and B: 64 tile rows are 128 bytes of a row of C."""
         first = dataclasses.replace(tile, column=tile.column + columns.start)
         for m in range(self.config.atoms):
@@ -147,7 +147,9 @@ class Sending(Finishing):
 
             self._send_chunk(fill, m, self.corner_of(first, self.group, 64 * m))
 
-    def _turned(self, buffer: Any, tile: Tile, m: int, column: int, line: int, blocks: int) -> None:
+    def _turned(
+        self, buffer: Any, tile: EpilogueTile, m: int, column: int, line: int, blocks: int
+    ) -> None:
         """Transpose one or two 16 x 8 blocks of 16-bit results into the buffer (stmatrix.trans).
 
         Each tile column becomes a line of the buffer. Matrices of a warp, with two blocks::

@@ -17,7 +17,7 @@ from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.inlining import inline_consumers, inline_producers
 from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline, pipeline_fragments
 from tvmopt.kernels.cuda.common.packing import pack, packed
-from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, Operand, Product, normalise
+from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, GemmOperand, Product, normalise
 from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.intrinsics.mma import COLUMNS, LANES, ROWS, MmaIntrinsic
@@ -196,7 +196,7 @@ def _copy(
     sch: s_tir.Schedule,
     outer: SBlockRV,
     place: int,
-    operand: Operand,
+    operand: GemmOperand,
     at: LoopRV,
     warps: int,
     along: bool,
@@ -229,7 +229,7 @@ def _copy(
     return copy
 
 
-def _vector(operand: Operand, along: bool, guarded: bool) -> int:
+def _vector(operand: GemmOperand, along: bool, guarded: bool) -> int:
     """Return the vector width of an operand's copy, in elements."""
     size = itemsize(operand.dtype)
     if (operand.contiguous == "k" if operand.contiguous else along) != along:

@@ -7,7 +7,7 @@ import math
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
-from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.hint import CudaHint
@@ -92,7 +92,7 @@ def _most_threads(form: RowForm, vector: int) -> int:
 
 def _rows(
     form: RowForm, blocks: list[BlockFacts], hint: CudaHint, work: float, moved: float
-) -> Stream:
+) -> StreamCost:
     """Return the cost model's view of the kernel."""
     (place,), share, vector = hint.thread, hint.reduce_threads, hint.vector
     stage, unroll = hint.option("stage"), hint.option("unroll", 1)
@@ -105,7 +105,7 @@ def _rows(
     many = max(0, len(passes) - 1)
     most = math.ceil(form.columns / share)
     kept = min(most, 128) if stage == 2 else vector * min(unroll, steps)
-    return Stream(
+    return StreamCost(
         blocks=math.ceil(form.rows / place),
         threads=share * place,
         moved=moved,

@@ -19,7 +19,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.inlining import inline_consumers, inline_producers
 from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline
-from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, Operand, Product, normalise
+from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, GemmOperand, Product, normalise
 from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
 from tvmopt.kernels.cuda.hint import CudaHint
 
@@ -145,7 +145,12 @@ def _store(sch: s_tir.Schedule, store: SBlockRV, vector: int) -> None:
 
 
 def _copy(
-    sch: s_tir.Schedule, anchor: SBlockRV, place: int, operand: Operand, at: LoopRV, hint: CudaHint
+    sch: s_tir.Schedule,
+    anchor: SBlockRV,
+    place: int,
+    operand: GemmOperand,
+    at: LoopRV,
+    hint: CudaHint,
 ) -> SBlockRV:
     """Copy an operand to shared memory as [k][x], with padded rows where that transposes it."""
     size, threads = itemsize(operand.dtype), math.prod(hint.thread)
@@ -179,7 +184,7 @@ def _copy(
     return copy
 
 
-def _fragment(sch: s_tir.Schedule, anchor: SBlockRV, operand: Operand, at: LoopRV) -> None:
+def _fragment(sch: s_tir.Schedule, anchor: SBlockRV, operand: GemmOperand, at: LoopRV) -> None:
     """Load a thread's next operand fragment into registers, as vectors."""
     fragment = sch.cache_read(anchor, operand.index, "local")
     sch.compute_at(fragment, at, preserve_unit_loops=True)

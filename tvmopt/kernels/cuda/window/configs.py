@@ -10,7 +10,7 @@ from tvm import s_tir
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
 from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, widest
-from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.hint import CudaHint
@@ -53,7 +53,7 @@ def window_hints(sch: s_tir.Schedule, facts: BlockFacts, arch: CudaArch) -> list
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def _window(facts: BlockFacts, hint: CudaHint, cost: float) -> Stream:
+def _window(facts: BlockFacts, hint: CudaHint, cost: float) -> StreamCost:
     """Return the cost model's view of the kernel; ``cost`` is the arithmetic of a tap."""
     (threads,), vector, tile = hint.thread, hint.vector, hint.option("tile", 1)
     direct = hint.option("direct") or vector == 1
@@ -72,7 +72,7 @@ def _window(facts: BlockFacts, hint: CudaHint, cost: float) -> Stream:
         again += results * deep * size * (times / tile) / (vector if still else 1.0)
     guards = 4.0 * tile if any(facts.conditional) else 0.0
     taps = min(deep, 9)
-    return Stream(
+    return StreamCost(
         blocks=math.ceil(results / vector / tile / threads),
         threads=threads,
         moved=traffic(facts),

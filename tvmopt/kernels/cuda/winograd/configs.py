@@ -11,7 +11,7 @@ from tvm import tirx
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import block_facts
-from tvmopt.kernels.cuda.common.stream_cost import Stream
+from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import size_of
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.hint import CudaHint
@@ -75,7 +75,7 @@ class Transform:
             accesses = loads + tiles * m * m * (1 + self.others)
             work = tiles * (transform_work(MATRICES[m].at) + m * m * self.ending)
             again = 0.0
-        stream = Stream(
+        stream = StreamCost(
             blocks=math.ceil(count / threads),
             threads=threads,
             moved=self.moved,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import relax
 
-from tvmopt.transform.layout.form import Form
+from tvmopt.transform.layout.form import LayoutForm
 from tvmopt.transform.layout.rules.base import Follow, Needs, Operands, one_input, positive, same
 
 Reduction = Callable[[relax.Expr, list[int], bool], relax.Expr]
@@ -33,7 +33,7 @@ def reduction(call: relax.Call, operands: Operands) -> Follow | None:
     axes = range(rank) if given is None else [positive(a, rank) for a in given]
     op = REDUCTIONS[call.op.name.removeprefix("relax.")]
 
-    def emit(form: Form, expr: relax.Expr) -> relax.Expr:
+    def emit(form: LayoutForm, expr: relax.Expr) -> relax.Expr:
         return op(expr, sorted(d for a in set(axes) for d in form.dims(a)), keep)
 
     return one_input(data, lambda _: True, emit, lambda f: (_reduced(f, set(axes), keep),))
@@ -54,13 +54,13 @@ def argument(call: relax.Call, operands: Operands) -> Follow | None:
     )
 
 
-def _reduced(form: Form, axes: set[int], keep: bool) -> Form:
+def _reduced(form: LayoutForm, axes: set[int], keep: bool) -> LayoutForm:
     """Return the form of the result of a reduction over ``axes``."""
     if keep:
         return form
     left = [a for a in range(len(form.order)) if a not in axes]
     names = {a: k for k, a in enumerate(left)}
-    return Form(
+    return LayoutForm(
         tuple(names[a] for a in form.order if a in names),
         tuple((names[a], size) for a, size in form.blocks if a in names),
     )
@@ -86,7 +86,7 @@ def layer_norm(call: relax.Call, operands: Operands) -> Follow | None:
     axes = [positive(a, len(data.shape)) for a in call.attrs.axes]
     attrs = call.attrs
 
-    def emit(form: Form, expr: relax.Expr) -> relax.Expr:
+    def emit(form: LayoutForm, expr: relax.Expr) -> relax.Expr:
         return relax.op.nn.layer_norm(
             expr,
             *call.args[1:],
@@ -108,7 +108,7 @@ def instance_norm(call: relax.Call, operands: Operands) -> Follow | None:
     channel = positive(attrs.channel_axis, rank)
     axes = [positive(a, rank) for a in attrs.axes]
 
-    def emit(form: Form, expr: relax.Expr) -> relax.Expr:
+    def emit(form: LayoutForm, expr: relax.Expr) -> relax.Expr:
         return relax.op.nn.instance_norm(
             expr,
             *call.args[1:],
@@ -125,22 +125,22 @@ def instance_norm(call: relax.Call, operands: Operands) -> Follow | None:
 def _normalised(
     call: relax.Call,
     operands: Operands,
-    possible: Callable[[Form], bool],
-    emit: Callable[[Form, relax.Expr], relax.Expr],
+    possible: Callable[[LayoutForm], bool],
+    emit: Callable[[LayoutForm, relax.Expr], relax.Expr],
 ) -> Follow | None:
     data, *parameters = (operands.tensor(arg) for arg in call.args)
     if data is None or any(p is None or p.data is None for p in parameters):
         return None
 
-    def needs(form: Form) -> Needs | None:
+    def needs(form: LayoutForm) -> Needs | None:
         return [(data, form)] if possible(form) else None
 
-    def emit_one(form: Form, exprs: Sequence[relax.Expr]) -> relax.Expr:
+    def emit_one(form: LayoutForm, exprs: Sequence[relax.Expr]) -> relax.Expr:
         return emit(form, exprs[0])
 
     return Follow(data.shape, needs, emit_one, same)
 
 
-def _in_order(form: Form, axes: list[int]) -> bool:
+def _in_order(form: LayoutForm, axes: list[int]) -> bool:
     places = [form.dim(a) for a in axes]
     return places == sorted(places) and not any(form.block(a) for a in axes)

@@ -9,10 +9,10 @@ from typing import Any
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tvmopt.transform.layout.form import Form, Shape
+from tvmopt.transform.layout.form import LayoutForm, Shape
 from tvmopt.transform.layout.tensors import Forms, Tensor, static_shape
 
-Needs = list[tuple[Tensor, Form]]
+Needs = list[tuple[Tensor, LayoutForm]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Follow:
     """
 
     frame: Shape
-    needs: Callable[[Form], Needs | None]
-    emit: Callable[[Form, Sequence[relax.Expr]], relax.Expr]
-    gives: Callable[[Form], tuple[Form, ...]]
-    also: tuple[Form, ...] = ()
+    needs: Callable[[LayoutForm], Needs | None]
+    emit: Callable[[LayoutForm, Sequence[relax.Expr]], relax.Expr]
+    gives: Callable[[LayoutForm], tuple[LayoutForm, ...]]
+    also: tuple[LayoutForm, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,17 +65,17 @@ class Operands:
 Rule = Callable[[relax.Call, Operands], Follow | None]
 
 
-def same(form: Form) -> tuple[Form, ...]:
+def same(form: LayoutForm) -> tuple[LayoutForm, ...]:
     """Return the output form of a call with one output in the form of the frame."""
     return (form,)
 
 
 def one_input(
     tensor: Tensor,
-    possible: Callable[[Form], bool],
-    emit: Callable[[Form, relax.Expr], relax.Expr],
-    gives: Callable[[Form], tuple[Form, ...]] = same,
-    also: tuple[Form, ...] = (),
+    possible: Callable[[LayoutForm], bool],
+    emit: Callable[[LayoutForm, relax.Expr], relax.Expr],
+    gives: Callable[[LayoutForm], tuple[LayoutForm, ...]] = same,
+    also: tuple[LayoutForm, ...] = (),
 ) -> Follow:
     """Return the rule result of a call with one tensor, which is the frame."""
     return Follow(

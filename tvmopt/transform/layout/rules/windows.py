@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from tvmopt.transform.layout.form import Form
+from tvmopt.transform.layout.form import LayoutForm
 from tvmopt.transform.layout.rules.base import Follow, Operands, one_input
 from tvmopt.transform.layout.tensors import Tensor
 
@@ -76,9 +76,9 @@ def resize2d(call: relax.Call, operands: Operands) -> Follow | None:
         return name == "NHWC" or name.startswith("NCHW")
 
     letters = str(attrs.layout)
-    also: tuple[Form, ...] = ()
+    also: tuple[LayoutForm, ...] = ()
     if sorted(letters) == sorted("NHWC"):
-        also = tuple(Form(tuple(map(letters.index, name))) for name in ("NHWC", "NCHW"))
+        also = tuple(LayoutForm(tuple(map(letters.index, name))) for name in ("NHWC", "NCHW"))
     return _in_layout(data, call, emit, known, also)
 
 
@@ -87,7 +87,7 @@ def _in_layout(
     call: relax.Call,
     emit: Callable[[str, relax.Expr], relax.Expr],
     known: Callable[[str], bool] = lambda name: True,
-    also: tuple[Form, ...] = (),
+    also: tuple[LayoutForm, ...] = (),
 ) -> Follow | None:
     letters = str(call.attrs.layout)
     out = str(getattr(call.attrs, "out_layout", letters))
@@ -95,7 +95,7 @@ def _in_layout(
         return None
     channel = letters.index("C")
 
-    def possible(form: Form) -> bool:
+    def possible(form: LayoutForm) -> bool:
         blocked = [axis for axis, _ in form.blocks]
         return known(form.name(letters)) and (
             not blocked or (blocked == [channel] and data.shape[channel] > 1)
