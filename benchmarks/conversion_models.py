@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks import real_inputs, zoo
 from benchmarks.zoo_entries import ENTRIES
-from tvmopt.arch.target import resolve_target
 from tvmopt.config import CalibrateConfig, ConvertConfig, SensitivityConfig
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import TvmoptError
 from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.dataset import load_dataset
@@ -143,8 +143,9 @@ def table(rows: list[Row]) -> str:
     for row in rows:
         cells = []
         for value in dataclasses.astuple(row):
-            cells.append("" if value is None else f"{value:.5g}" if isinstance(value, float)
-                         else str(value))
+            cells.append(
+                "" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)
+            )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -94,10 +94,8 @@ def measure(job: Job, threads: int, topk: int, seconds: float, tune: bool) -> Ro
         return Row(job.name, problem=report.one_line(error))
 
 
-def _measure(
-    job: Job, threads: int, topk: int, seconds: float, tune: bool, scratch: Path
-) -> Row:
-    from tvmopt.arch.target import resolve_target
+def _measure(job: Job, threads: int, topk: int, seconds: float, tune: bool, scratch: Path) -> Row:
+    from tvmopt.device.target import resolve_target
     from tvmopt.frontend.reference import Reference
 
     target = resolve_target("host", threads)
@@ -145,9 +143,7 @@ def _add_ours(
         contenders[f"ours {dtype} tuned"] = library_call(path, model.arrays)
 
 
-def _add_peers(
-    contenders: dict[str, Callable[[], Any]], model: Model, threads: int
-) -> list[str]:
+def _add_peers(contenders: dict[str, Callable[[], Any]], model: Model, threads: int) -> list[str]:
     """Add OpenVINO and PyTorch where they are installed; says what they cannot run, and why."""
     notes = []
 

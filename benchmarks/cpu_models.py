@@ -129,9 +129,9 @@ def measure(job: Job, threads: int, topk: int, seconds: float, untuned: bool) ->
 def _measure(
     job: Job, threads: int, topk: int, seconds: float, untuned: bool, scratch: Path
 ) -> Row:
-    from tvmopt.arch.target import resolve_target
     from tvmopt.build import build_library
     from tvmopt.compare import deviation
+    from tvmopt.device.target import resolve_target
     from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
     from tvmopt.frontend.reference import Reference, tolerance_for
     from tvmopt.transform.lower import lower
@@ -166,9 +166,7 @@ def _measure(
         got = arrays_of(call())
         pairs = zip(got, expected, strict=True)
         errors[name] = max(deviation(actual, wanted) for actual, wanted in pairs)
-    timings = interleave(
-        contenders, time_limit_s=seconds, budgets_s={"untuned": _UNTUNED_S}
-    )
+    timings = interleave(contenders, time_limit_s=seconds, budgets_s={"untuned": _UNTUNED_S})
     return Row(
         name=job.name,
         timings=timings,

@@ -101,8 +101,8 @@ def measure(kind: str, operator: Operator, threads: int, topk: int, seconds: flo
 def _measure(
     row: Row, problem: Problem, threads: int, topk: int, seconds: float, scratch: Path
 ) -> Row:
-    from tvmopt.arch.target import resolve_target
     from tvmopt.compare import deviation
+    from tvmopt.device.target import resolve_target
     from tvmopt.transform.lower import lower
 
     target = resolve_target("host", threads)
@@ -139,7 +139,7 @@ def _measure(
 
 def _config(tuned: Any) -> str:
     """The configuration of the function that takes longest, with its rank in the model's order."""
-    from tvmopt.schedule import Hint
+    from tvmopt.kernels.cpu.hint import CpuHint
     from tvmopt.tune.database import read_comparisons
 
     if tuned.database_dir is None:
@@ -149,7 +149,7 @@ def _config(tuned: Any) -> str:
     if not served:
         return ""
     _, config = max(served, key=lambda pair: pair[0])
-    hint = Hint.from_dict(config)
+    hint = CpuHint.from_dict(config)
     rank = next(event["rank"] for event in tuned.log if event["config_id"] == hint.config_id)
     return f"#{rank + 1} {hint}"
 
@@ -206,9 +206,7 @@ def means(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:
     return found
 
 
-def _rows(
-    parser: argparse.ArgumentParser, args: argparse.Namespace
-) -> list[tuple[str, Operator]]:
+def _rows(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[tuple[str, Operator]]:
     rows = built_in()
     if args.model:
         from tvmopt.frontend import load_onnx, parse_input_shapes, prepare

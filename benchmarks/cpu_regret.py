@@ -30,7 +30,7 @@ _TIMING_S = 4.0  # of the two contenders of the second table
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    from tvmopt.arch.target import resolve_target
+    from tvmopt.device.target import resolve_target
 
     spent = "seconds after which a task's best is sought no further, 0 is no limit"
     parser = options.make_parser("cpu_regret", __doc__, 0.0, spent)
@@ -59,9 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     peers = _peers(tasks, target, args)
     faster = metaschedule_peer.faster(peers)
-    return report.finish(
-        args.json, facts, [*regrets, *peers], geometric_means=means, faster=faster
-    )
+    return report.finish(args.json, facts, [*regrets, *peers], geometric_means=means, faster=faster)
 
 
 def _tasks(
@@ -95,8 +93,9 @@ def _regrets(
         rows = report.measure_all(
             tasks,
             lambda task: regret.measure(task, target.arch(), measurer, settings),
-            lambda row: f"top-1 {row.first:.3f}, best of {args.topk} {row.tuned:.3f}, "
-            f"{row.seconds:.0f} s",
+            lambda row: (
+                f"top-1 {row.first:.3f}, best of {args.topk} {row.tuned:.3f}, {row.seconds:.0f} s"
+            ),
         )
     print(f"\n{regret.table(rows, args.topk)}\n\nRegret, geometric means:")
     for kind, mean in regret.means(rows).items():
@@ -115,8 +114,10 @@ def _peers(
     rows = report.measure_all(
         tasks,
         lambda task: metaschedule_peer.compare(task, target, args.topk, _TIMING_S),
-        lambda row: f"MetaSchedule / fast {row.ratio:.2f}, error {row.error:.1e}, "
-        f"{sum(row.seconds.values()):.0f} s",
+        lambda row: (
+            f"MetaSchedule / fast {row.ratio:.2f}, error {row.error:.1e}, "
+            f"{sum(row.seconds.values()):.0f} s"
+        ),
     )
     print(f"\n{metaschedule_peer.table(rows)}\n")
     won, of = metaschedule_peer.faster(rows)

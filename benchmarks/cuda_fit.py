@@ -3,7 +3,7 @@
 ``python -m benchmarks.cuda_fit FILE.jsonl [--constants NAMES]`` reads what a sweep measured
 (:mod:`.cuda_sweep`). Only the order within a row counts, so each row has a scale of its own, which
 is drawn to 1; points near a row's best weigh most. Prints the regret before and after, and the
-constants; a person writes them into :mod:`tvmopt.hopper.model`.
+constants; a person writes them into :mod:`tvmopt.kernels.cuda.hopper.cost`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.cuda_rows import row as row_of
-from tvmopt.arch.cuda import CudaArch
-from tvmopt.hopper import model
-from tvmopt.hopper.config import Config
-from tvmopt.hopper.hints import GEMM, config_of
-from tvmopt.hopper.match import match
-from tvmopt.hopper.problem import GemmProblem
-from tvmopt.schedule.gpu.hint import GpuHint
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.hopper import cost as model
+from tvmopt.kernels.cuda.hopper.config import Config
+from tvmopt.kernels.cuda.hopper.hints import GEMM, config_of
+from tvmopt.kernels.cuda.hopper.match import match
+from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 
 #: What is fitted unless others are named.
 CONSTANTS = (
@@ -78,7 +78,7 @@ def points_of(lines: Iterable[str]) -> list[Points]:
         right = [p for p in data["points"] if p["us"] and p["hint"]["template"] == GEMM]
         if isinstance(matched, str) or not isinstance(matched.problem, GemmProblem) or not right:
             continue
-        hints = [GpuHint.from_dict(p["hint"]) for p in right]
+        hints = [CudaHint.from_dict(p["hint"]) for p in right]
         us = np.array([p["us"] for p in right])
         configs = [config_of(hint) for hint in hints]
         found.append(Points(data["row"], matched.problem, configs, us, hints[0].arch))
@@ -127,7 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = args.constants.split(",")
     unknown = [name for name in names if not isinstance(getattr(model, name, None), float)]
     if unknown:
-        parser.error(f"constants must be numbers of tvmopt.hopper.model, but got {unknown[0]!r}")
+        parser.error(
+            f"constants must be numbers of tvmopt.kernels.cuda.hopper.cost, but got {unknown[0]!r}"
+        )
     rows = []
     for file in args.files:
         with Path(file).open() as lines:

@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.cuda_timing import in_turns
 from benchmarks.report import markdown
-from tvmopt.arch.cuda import probe
+from tvmopt.device.cuda import probe
 from tvmopt.errors import TvmoptError
 from tvmopt.versions import TVM_VERSION
 

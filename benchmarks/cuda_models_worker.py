@@ -18,10 +18,10 @@ from tvm import relax
 from benchmarks.cuda_models import CONTENDERS
 from benchmarks.cuda_networks import NETWORKS, to_relax
 from benchmarks.cuda_timing import error_of
-from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.build import build_library
-from tvmopt.cuda.modules import embed_cubins
+from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.errors import last_line
+from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
 from tvmopt.runtime.network import network as run_of
 from tvmopt.transform.conversion import convert_module
 from tvmopt.transform.lower import lower

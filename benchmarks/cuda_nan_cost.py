@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.cuda_nan_cost [--only NAMES] [--out FILE.md]`` builds each network of
 :mod:`benchmarks.cuda_networks` with the default schedules: twice with the pass
-(:mod:`tvmopt.transform.keep_nan`), once without it. It then runs the three libraries in turns in
-one process. The ratio of the two equal libraries shows the noise. ``NaN`` says whether the outputs
-of images with NaN and infinities are NaN exactly where PyTorch's are. Needs TVM and PyTorch, not
-ONNX or MLflow. Exits with 1 when a network fails or NaN differs with the pass.
+(:mod:`tvmopt.kernels.passes.keep_nan`), once without it. It then runs the three libraries in turns
+in one process. The ratio of the two equal libraries shows the noise. ``NaN`` says whether the
+outputs of images with NaN and infinities are NaN exactly where PyTorch's are. Needs TVM and
+PyTorch, not ONNX or MLflow. Exits with 1 when a network fails or NaN differs with the pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unittest import mock
 
 from benchmarks.cuda_timing import in_turns
 from benchmarks.report import markdown, number
-from tvmopt.arch.cuda import probe
+from tvmopt.device.cuda import probe
 from tvmopt.errors import TvmoptError, last_line
 from tvmopt.versions import TVM_VERSION
 
@@ -65,9 +65,9 @@ class Row:
 def build(name: str, folder: str, keeps_nan: bool) -> str:
     """Build a network; returns the path of its library. Runs in a process of its own."""
     from benchmarks.cuda_networks import NETWORKS, to_relax
-    from tvmopt.arch.target import resolve_target
     from tvmopt.build import build_library
-    from tvmopt.hopper import pipeline
+    from tvmopt.device.target import resolve_target
+    from tvmopt.kernels.cuda import pipeline
     from tvmopt.transform.conversion import convert_module
     from tvmopt.transform.lower import lower
 

@@ -25,12 +25,12 @@ from benchmarks.cuda_rows import SEED_ROWS
 from benchmarks.cuda_rows import row as row_of
 from benchmarks.report import markdown
 from tvmopt import host
-from tvmopt.arch.cuda import CudaArch, probe
+from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.errors import TvmoptError
+from tvmopt.kernels.policies import policy_of
 from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.hints import Candidates, argument_types, best_of
 from tvmopt.measure.workers import Job, WorkerPool
-from tvmopt.policy.gpu.cuda import CudaPolicy
 from tvmopt.versions import TVM_VERSION
 
 # Largest error allowed, relative to the largest value of the result.
@@ -137,7 +137,7 @@ class Bench:
         """Tune one row and time its contenders; what goes wrong is told in the row."""
         row = row_of(name)
         start = time.perf_counter()
-        policy = CudaPolicy(row.func, self._arch)
+        policy = policy_of(row.func, self._arch)
         configs: Any = policy.emit_config(self._topk)
         if not configs:
             return OpRow(name, row.group, problem=f"no configuration: {policy.reason}")

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cuda_rows import row as row_of
-from tvmopt.arch.cuda import probe
+from tvmopt.device.cuda import probe
 from tvmopt.errors import TvmoptError
+from tvmopt.kernels.policies import policy_of
+from tvmopt.kernels.ranked import Ranked, spread
 from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.hints import Candidates, Measured
-from tvmopt.policy.gpu.cuda import CudaPolicy
-from tvmopt.policy.gpu.ranked import GpuRanked
-from tvmopt.policy.ranked import spread
 
 # Of what is measured: the part that is modelled best, and that in which blocks share a depth.
 _BEST, _DIVIDED = 0.6, 0.2
@@ -32,7 +31,7 @@ _BEST, _DIVIDED = 0.6, 0.2
 _NEAR = 1.8
 
 
-def drawn(ranked: Sequence[GpuRanked], count: int, seed: int) -> list[GpuRanked]:
+def drawn(ranked: Sequence[Ranked[Any]], count: int, seed: int) -> list[Ranked[Any]]:
     """``count`` configurations to measure, the one modelled best first.
 
     Args:
@@ -49,7 +48,7 @@ def drawn(ranked: Sequence[GpuRanked], count: int, seed: int) -> list[GpuRanked]
     return chosen + rng.sample(others, min(len(others), count - len(chosen)))
 
 
-def line_of(name: str, chosen: Sequence[GpuRanked], measured: Sequence[Measured]) -> str:
+def line_of(name: str, chosen: Sequence[Ranked[Any]], measured: Sequence[Measured]) -> str:
     """One row of a sweep, as JSON."""
     points = [
         {"hint": m.hint.to_dict(), "cycles": r.cycles, "us": m.latency_us, "error": m.error}
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Path(args.out).open("a") as out,
     ):
         for number, row in enumerate(rows):
-            policy = CudaPolicy(row.func, arch)
+            policy = policy_of(row.func, arch)
             if not policy.ranked:
                 print(f"{row.name}: no configuration: {policy.reason}", file=sys.stderr)
                 continue

@@ -119,11 +119,11 @@ def build_default(row: str, arch: dict[str, Any], path: str) -> None:
     import tvm
 
     from benchmarks.cuda_rows import row as row_of
-    from tvmopt.arch.cuda import CudaArch
-    from tvmopt.cuda.modules import embed_cubins
+    from tvmopt.device.cuda import CudaArch
+    from tvmopt.kernels.cuda.build import build_kernels
+    from tvmopt.kernels.cuda.default_kernels import default_kernels
+    from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
     from tvmopt.link import link_options
-    from tvmopt.policy.gpu.first_choice import default_kernels
-    from tvmopt.schedule.gpu.apply import build_kernels
 
     gpu = CudaArch(**arch)
     kernel = default_kernels(tvm.IRModule({"main": row_of(row).func}), gpu)["main"]
@@ -192,4 +192,3 @@ def measure(
         "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
     }  # fmt: skip
     return result
-

@@ -95,7 +95,7 @@ def measure(job: Job, dtype: str, args: argparse.Namespace) -> Row:
 
 
 def _measure(job: Job, dtype: str, args: argparse.Namespace, scratch: Path) -> Row:
-    from tvmopt.arch.target import resolve_target
+    from tvmopt.device.target import resolve_target
     from tvmopt.stages.tune_layers import tune_layers
     from tvmopt.transform.lower import lower
     from tvmopt.transform.plan import free_layouts
@@ -126,9 +126,7 @@ def _measure(job: Job, dtype: str, args: argparse.Namespace, scratch: Path) -> R
         calls[name] = library_call(path, model.arrays)
         served.append(counted)
     same = cosine(arrays_of(calls["subgraph"]()), arrays_of(calls["operator"]()))
-    runs = [
-        interleave(calls, time_limit_s=args.seconds, rounds=_ROUNDS) for _ in range(args.runs)
-    ]
+    runs = [interleave(calls, time_limit_s=args.seconds, rounds=_ROUNDS) for _ in range(args.runs)]
     kinds = [str(way) for way in by_subgraph.plan.values()]
     chosen = ", ".join(f"{kinds.count(k)} {k}" for k in sorted(set(kinds))) or "as converted"
     return Row(
@@ -200,9 +198,7 @@ def _study_cells(row: Row, study: TaskStudy) -> list[str]:
 
 
 def _study(data: dict[str, Any]) -> TaskStudy:
-    values: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
-    }
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     return TaskStudy(**values)
 
 

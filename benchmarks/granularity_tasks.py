@@ -66,9 +66,9 @@ def study_tasks(lowered: Any, target: Any, count: int, most: int) -> list[TaskSt
             its choice for the function.
         most: Functions to look at, those with the most arithmetic.
     """
+    from tvmopt.kernels.policies import DefaultPolicy
     from tvmopt.measure.cpu_hints import CpuMeasurer
     from tvmopt.measure.hints import Candidates
-    from tvmopt.policy import DefaultPolicy
     from tvmopt.tune import extract_tasks
     from tvmopt.tune.operator import operator_function
     from tvmopt.tune.tasks import network_bytes
@@ -99,9 +99,7 @@ def study_tasks(lowered: Any, target: Any, count: int, most: int) -> list[TaskSt
     return found
 
 
-def _study(
-    name: str, weight: int, alone: Sequence[Any], fused: Sequence[Any]
-) -> TaskStudy | None:
+def _study(name: str, weight: int, alone: Sequence[Any], fused: Sequence[Any]) -> TaskStudy | None:
     both = [
         (a.latency_us, f.latency_us, str(a.hint))
         for a, f in zip(alone, fused, strict=True)

@@ -136,10 +136,8 @@ def measure(product: Product, threads: int, topk: int, seconds: float) -> Row:
         return Row(product.name, problem=report.one_line(error))
 
 
-def _measure(
-    product: Product, threads: int, topk: int, seconds: float, scratch: Path
-) -> Row:
-    from tvmopt.arch.target import resolve_target
+def _measure(product: Product, threads: int, topk: int, seconds: float, scratch: Path) -> Row:
+    from tvmopt.device.target import resolve_target
 
     target = resolve_target("host", threads)
     row = Row(product.name, product.flops / 1e9)

@@ -68,8 +68,8 @@ def profile(mod: Any, target: Any, inputs: Sequence[np.ndarray]) -> list[Kernel]
     from tvm import relax
 
     from tvmopt.build import build_library
-    from tvmopt.intrin import instructions_used
-    from tvmopt.policy import schedule_module
+    from tvmopt.kernels.cpu.intrinsics import instructions_used
+    from tvmopt.kernels.first_choice import schedule_module
 
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
         path = Path(scratch) / "library.so"
@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = options.parse(parser, arguments)
     with options.errors_in_one_line(parser):
         todo = jobs(parser, args, _MODELS)
-    from tvmopt.arch.target import resolve_target
+    from tvmopt.device.target import resolve_target
 
     facts = report.environment(args.threads)
     report.print_environment(facts, ())

@@ -68,7 +68,7 @@ def compare(task: TuningTask, target: Any, topk: int, seconds: float) -> PeerRow
 
     Args:
         task: The task.
-        target: A :class:`tvmopt.arch.target.TargetSpec`.
+        target: A :class:`tvmopt.device.target.TargetSpec`.
         topk: Configurations that the fast tuner measures.
         seconds: Most seconds of timing.
     """

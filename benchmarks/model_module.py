@@ -12,7 +12,7 @@ def converted_module(model: onnx.ModelProto, target: Any) -> tuple[Any, str]:
 
     Args:
         model: A model with static shapes, folded by :func:`tvmopt.frontend.prepare`.
-        target: A :class:`tvmopt.arch.target.TargetSpec`.
+        target: A :class:`tvmopt.device.target.TargetSpec`.
 
     Returns:
         The module of Relax operators, and its layout.

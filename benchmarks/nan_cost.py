@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.nan_cost [--only NAME | --model FILE.onnx --input_shapes S] [--threads N]
 [--seconds S] [--json FILE]`` compiles each model with the default schedules twice with the pass
-(:mod:`tvmopt.transform.keep_nan`) and once without it. The calls take turns in one process. The
-table has medians with 95% intervals; the ratio of the two equal libraries shows the noise.
+(:mod:`tvmopt.kernels.passes.keep_nan`) and once without it. The calls take turns in one process.
+The table has medians with 95% intervals; the ratio of the two equal libraries shows the noise.
 """
 
 from __future__ import annotations
@@ -58,16 +58,14 @@ class Row:
         return self.timings[AGAIN].median / self.timings[KEPT].median
 
 
-def compiled(
-    lowered: Any, target: Any, folder: Path, keeps_nan: bool
-) -> Callable[..., Any]:
+def compiled(lowered: Any, target: Any, folder: Path, keeps_nan: bool) -> Callable[..., Any]:
     """``main`` of the lowered module, compiled with the pass or without it."""
     import tvm
     from tvm import relax
 
     from tvmopt.build import build_library
+    from tvmopt.kernels.passes.keep_nan import keep_nan
     from tvmopt.transform import cpu_pipeline
-    from tvmopt.transform.keep_nan import keep_nan
 
     path = Path(tempfile.mkdtemp(dir=folder)) / "library.so"
     changed = keep_nan if keeps_nan else lambda module: module
@@ -80,7 +78,7 @@ def measure(job: Job, threads: int, seconds: float) -> Row:
     """Compile and time one model."""
     import tvm
 
-    from tvmopt.arch.target import resolve_target, set_thread_environment
+    from tvmopt.device.target import resolve_target, set_thread_environment
     from tvmopt.frontend import import_onnx, layer_table, load_onnx, parse_input_shapes, prepare
     from tvmopt.frontend.reference import Reference, input_specs, working_random_inputs
     from tvmopt.transform.lower import lower

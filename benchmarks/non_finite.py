@@ -157,8 +157,8 @@ def _measure(
     job: Job, threads: int, topk: int, layouts: Sequence[str], strategies: Sequence[str],
     scratch: Path,
 ) -> Iterable[Row]:  # fmt: skip
-    from tvmopt.arch.target import resolve_target
     from tvmopt.build import build_library
+    from tvmopt.device.target import resolve_target
     from tvmopt.frontend import import_onnx, load_onnx, parse_input_shapes, prepare
     from tvmopt.frontend.reference import Reference, input_specs, working_random_inputs
     from tvmopt.stages.auto_layout import choose_layout
@@ -193,9 +193,7 @@ def _measure(
             lowered = lower(modules[layout], target.to_tvm(), winograd=tiles)
             database = None
             if strategy == "fast":
-                tuned = tuning_tasks.tuned(
-                    "fast", lowered, target, scratch / name, topk=topk
-                )
+                tuned = tuning_tasks.tuned("fast", lowered, target, scratch / name, topk=topk)
                 database = tuned.database_dir
             schedule = "none" if strategy == "none" else "default"
             direct = None
@@ -216,9 +214,7 @@ def _measure(
 def table(rows: Sequence[Row]) -> str:
     """Markdown table of models by inputs."""
     header = list(dict.fromkeys(words for row in rows for words in row.shares))
-    return report.markdown(
-        ["model", *header], [[row.name, *_cells(row, header)] for row in rows]
-    )
+    return report.markdown(["model", *header], [[row.name, *_cells(row, header)] for row in rows])
 
 
 def _cells(row: Row, header: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ def available(name: str) -> bool:
 
 def set_threads(threads: int) -> None:
     """Give TVM and PyTorch ``threads`` threads; before either has started its pool."""
-    from tvmopt.arch.target import set_thread_environment
+    from tvmopt.device.target import set_thread_environment
 
     set_thread_environment(threads)
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)

@@ -76,8 +76,10 @@ def _text(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     font = ImageFont.load_default(size)
     top = int(rng.integers(0, 20)) if height > 64 else int(0.05 * height)
     while top < height - size // 2:
-        words = ["".join(rng.choice(list(string.ascii_letters + string.digits), rng.integers(2, 9)))
-                 for _ in range(rng.integers(1, 5))]
+        words = [
+            "".join(rng.choice(list(string.ascii_letters + string.digits), rng.integers(2, 9)))
+            for _ in range(rng.integers(1, 5))
+        ]
         draw.text((int(rng.integers(2, 20)), top), " ".join(words), fill=(dark,) * 3, font=font)
         top += int(size * rng.uniform(1.3, 2.5))
     noisy = np.asarray(image, np.float32) + rng.normal(0, 6, (height, width, 3))
@@ -90,8 +92,9 @@ def _tokens(
     """Sentences of random ids: 101 first, 102 last, padded with 0."""
     arrays = {s.name: np.zeros((count, *s.shape), s.dtype) for s in specs}
     ids, mask = arrays["input_ids"], arrays["attention_mask"]
-    for row, kept in zip(ids.reshape(-1, ids.shape[-1]), mask.reshape(-1, mask.shape[-1]),
-                         strict=True):
+    for row, kept in zip(
+        ids.reshape(-1, ids.shape[-1]), mask.reshape(-1, mask.shape[-1]), strict=True
+    ):
         length = int(rng.integers(6, len(row) + 1))
         row[:length] = rng.integers(1000, 29000, length)
         row[0], row[length - 1] = 101, 102

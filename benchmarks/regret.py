@@ -18,8 +18,8 @@ from typing import Any
 from benchmarks import report
 from benchmarks.interleave import geometric_mean
 from benchmarks.tuning_tasks import TuningTask
+from tvmopt.kernels.hint import Hint
 from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of
-from tvmopt.schedule import Hint
 from tvmopt.tune.budget import Deadline
 
 # Share of the configurations that the model chooses; the others are drawn from the rest.
@@ -105,9 +105,7 @@ class RegretRow:
         return self.tuned_us / self.best_us
 
 
-def measure(
-    task: TuningTask, arch: Any, measurer: HintMeasurer, settings: Settings
-) -> RegretRow:
+def measure(task: TuningTask, arch: Any, measurer: HintMeasurer, settings: Settings) -> RegretRow:
     """The regret of one task; a row with a problem when there is none."""
     row, start = RegretRow(task.name, task.kind), time.perf_counter()
     try:
@@ -120,9 +118,10 @@ def measure(
 def _measure(
     row: RegretRow, task: TuningTask, arch: Any, measurer: HintMeasurer, settings: Settings
 ) -> RegretRow:
-    from tvmopt.policy import DefaultPolicy, schedule_function
-    from tvmopt.policy.reranker import Reranker
-    from tvmopt.tune.fast_search import Workload, search
+    from tvmopt.kernels.cpu.reranker import Reranker
+    from tvmopt.kernels.first_choice import schedule_function
+    from tvmopt.kernels.policies import DefaultPolicy
+    from tvmopt.tune.fast_search import TuningWorkload, search
 
     func = task.ours.func
     hints = DefaultPolicy(func, arch).emit_config(10**9)
@@ -131,7 +130,7 @@ def _measure(
     measured = sweep(task, wanted, measurer, lambda: deadline.expired)
     began = time.perf_counter()
     [tuned] = search(
-        [Workload(row.name, func)],
+        [TuningWorkload(row.name, func)],
         arch,
         measurer,
         Reranker(settings.seed),

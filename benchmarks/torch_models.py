@@ -65,9 +65,7 @@ def torch_module(model: onnx.ModelProto) -> Any | None:
     for node in model.graph.node:
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         arguments = tuple(operand(name) for name in node.input)
-        values[node.output[0]] = graph.call_function(
-            operators[node.op_type], arguments, attributes
-        )
+        values[node.output[0]] = graph.call_function(operators[node.op_type], arguments, attributes)
     graph.output(tuple(values[output.name] for output in model.graph.output))
     return torch.fx.GraphModule(root, graph).eval()
 

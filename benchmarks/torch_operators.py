@@ -52,9 +52,7 @@ def torch_convolutions(
             last_w, padding, stride, dilation, groups, list(x.shape)
         )
         run = torch.ops.mkldnn._convolution_pointwise
-        return lambda: run(
-            last, packed, tb, padding, stride, dilation, groups, "relu", [], ""
-        )
+        return lambda: run(last, packed, tb, padding, stride, dilation, groups, "relu", [], "")
 
     return _working(
         {
@@ -98,7 +96,7 @@ def torch_matmuls(
 
     return {"plain": plain} | _working(
         {
-            "linear": lambda: (lambda: torch.nn.functional.linear(ta, transposed, tc)),
+            "linear": lambda: lambda: torch.nn.functional.linear(ta, transposed, tc),
             "mkl": mkl,
             "onednn": onednn,
         }

@@ -31,9 +31,7 @@ class TuningTask:
     network_bytes: int = 0
 
 
-def operator_task(
-    kind: str, operator: Operator, target: Any, dtype: str = "float32"
-) -> TuningTask:
+def operator_task(kind: str, operator: Operator, target: Any, dtype: str = "float32") -> TuningTask:
     """The kernel of an operator, float32 or bfloat16; of several, the one with most arithmetic.
 
     Raises:
@@ -58,7 +56,7 @@ def model_tasks(
     Args:
         path: The ONNX file.
         shapes: Input shapes, as text.
-        target: A :class:`tvmopt.arch.target.TargetSpec`.
+        target: A :class:`tvmopt.device.target.TargetSpec`.
         most: Kernels to keep.
         dtype: Number format; int8 is quantised with the ranges of random inputs.
 
@@ -74,9 +72,7 @@ def model_tasks(
     calls: dict[str, list[tuple[SingleCall, SingleCall]]] = {}
     for pair in _pairs(module, target):
         calls.setdefault(workload_hash(IRModule({"main": pair[0].func})), []).append(pair)
-    network_bytes = sum(
-        len(same) * weight_bytes(same[0][0].func) for same in calls.values()
-    )
+    network_bytes = sum(len(same) * weight_bytes(same[0][0].func) for same in calls.values())
     heavy = sorted(calls.values(), key=lambda same: -len(same) * _flops(same[0][1].func))
     return [
         TuningTask(ours.name, kind, ours, plain, network_bytes)
@@ -119,7 +115,7 @@ def _flops(func: Any) -> float:
 
 def _template(func: Any, target: Any) -> str | None:
     """Template of the policy's first choice; None when nothing can be tuned."""
-    from tvmopt.policy import DefaultPolicy
+    from tvmopt.kernels.policies import DefaultPolicy
 
     ranked: Sequence[Any] = DefaultPolicy(func, target.arch()).ranked
     return str(ranked[0].hint.template) if ranked else None

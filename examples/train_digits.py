@@ -94,6 +94,7 @@ class DigitsCNN(nn.Module):
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         """Logits."""
+
         def layer(value: torch.Tensor, name: str) -> torch.Tensor:
             modules = getattr(self, name)
             return modules["bn"](modules["conv"](value))

@@ -32,9 +32,7 @@ def parse(entry: str, argv: Sequence[str] | None, description: str | None) -> di
     Raises:
         ConfigError: When a value is not of its type or a needed one is missing.
     """
-    parser = _Parser(
-        prog=f"python -m flows.{entry}", description=description, allow_abbrev=False
-    )
+    parser = _Parser(prog=f"python -m flows.{entry}", description=description, allow_abbrev=False)
     for parameter in ENTRY_POINTS[entry]:
         shown = _shown(parameter)
         parser.add_argument(

@@ -172,8 +172,8 @@ def _build(model, name: str, folder: Path) -> Path:  # type: ignore[no-untyped-d
     """Convert, tune (default schedules) and build; ``folder`` gets one folder a stage."""
     import onnx
 
-    from tvmopt.arch.target import resolve_target
     from tvmopt.config import BuildConfig, ConvertConfig, TuneConfig
+    from tvmopt.device.target import resolve_target
     from tvmopt.stages.build import build
     from tvmopt.stages.convert import convert
     from tvmopt.stages.tune import tune

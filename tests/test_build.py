@@ -9,8 +9,8 @@ import tempfile
 import pytest
 import tvm
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import BuildError, EnvironmentSetupError
 from tvmopt.link import cxx_compiler
 from tvmopt.runtime.metadata import LIBRARY_FILE
@@ -20,7 +20,7 @@ from tvmopt.transform.lower import lower
 _BUILD = """
 import sys
 from pathlib import Path
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
 from tvmopt.config import BuildConfig
 from tvmopt.stages.build import build
 folder, out = map(Path, sys.argv[1:])
@@ -35,7 +35,7 @@ import numpy as np
 import tvm
 from tvm import relax
 from tvm.script import ir as I, relax as R
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
 from tvmopt.build import build_library
 from tvmopt.transform.lower import lower
 

@@ -122,7 +122,7 @@ class TestMachine:
         def fail(text):
             raise ImportError("libLLVM is missing")
 
-        monkeypatch.setattr("tvmopt.arch.target.resolve_target", fail)
+        monkeypatch.setattr("tvmopt.device.target.resolve_target", fail)
         assert "TVM must import and know this CPU, but it does not: libLLVM" in report()[1][0]
 
 

@@ -16,7 +16,7 @@ import tvm
 from tvm import te
 
 from tvmopt import link
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import BuildError, EnvironmentSetupError
 from tvmopt.link import cxx_compiler, isa_of, link_options
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tvmopt.process import Process, Watch
+from tvmopt.process import Process, ProcessWatch
 
 OWN = Process.own()
 #: A machine cloned from this one: the same host name, another boot.
@@ -28,7 +28,7 @@ class Hand:
 
 
 def test_a_process_is_told_from_a_later_one_of_the_same_number() -> None:
-    watch = Watch(OWN)
+    watch = ProcessWatch(OWN)
     assert watch.is_alive(OWN, 0)
     assert not watch.is_alive(dataclasses.replace(OWN, start="1"), 0)
     assert Process.from_dict(OWN.to_dict()) == OWN
@@ -40,7 +40,7 @@ def test_a_process_is_told_from_a_later_one_of_the_same_number() -> None:
 @pytest.mark.parametrize("other", [CLONE, CONTAINER], ids=["cloned machine", "container"])
 def test_another_machine_of_our_name_is_dead_only_after_a_watched_silence(other) -> None:
     clock = Hand()
-    watch = Watch(OWN, clock, silent_s=30.0)
+    watch = ProcessWatch(OWN, clock, silent_s=30.0)
     assert watch.is_alive(other, 7)
     for _ in range(20):  # it beats, however little: it lives for ever
         clock.now += 9.0
@@ -54,7 +54,7 @@ def test_another_machine_of_our_name_is_dead_only_after_a_watched_silence(other)
 
 def test_time_in_which_nobody_could_look_is_no_silence() -> None:
     clock = Hand()
-    watch = Watch(OWN, clock, silent_s=90.0)
+    watch = ProcessWatch(OWN, clock, silent_s=90.0)
     watch.is_alive(CLONE, 7)
     clock.now += 3600.0  # the database was away, or this process was stopped
     assert watch.is_alive(CLONE, 7)

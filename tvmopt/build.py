@@ -1,4 +1,4 @@
-"""Lowered module and tuning database -> one shared library, the same bytes every time."""
+"""Build a shared library, reproducible to the byte, from a lowered module and a tuning database."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from pathlib import Path
 import tvm
 from tvm import relax
 
-from tvmopt.arch.cuda import CudaArch
-from tvmopt.arch.llvm import pass_config
-from tvmopt.arch.target import TargetSpec
-from tvmopt.cuda.modules import embed_cubins
+from tvmopt.device.cuda import CudaArch
+from tvmopt.device.llvm import pass_config
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import BuildError, EnvironmentSetupError, last_line
-from tvmopt.hopper.pipeline import PIPELINE
+from tvmopt.kernels.cuda.build import build_kernels
+from tvmopt.kernels.cuda.common.passes import PASS_CONFIG
+from tvmopt.kernels.cuda.default_kernels import default_kernels
+from tvmopt.kernels.cuda.pipeline import PIPELINE
+from tvmopt.kernels.cuda.replace_kernels import replace_kernels
+from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
+from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.link import link_options
-from tvmopt.policy import schedule_module
-from tvmopt.policy.gpu.first_choice import default_kernels, replace_kernels, schedule_kernels
-from tvmopt.schedule.gpu.apply import build_kernels
-from tvmopt.schedule.gpu.passes import PASS_CONFIG
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.fallback import add_fallback
 from tvmopt.transform.lift_storage import LiftStorage
@@ -28,17 +29,16 @@ from tvmopt.transform.lift_storage import LiftStorage
 
 @dataclasses.dataclass(frozen=True)
 class BuiltLibrary:
-    """What a build gave.
+    """Result of a build.
 
     Attributes:
         path: The shared library.
-        sources: What scheduled each function: ``"database"``, ``"default:<rule>"`` or
+        sources: Source of each function's schedule: ``"database"``, ``"default:<rule>"`` or
             ``"none:<reason>"``.
-        records: Granularity of the record that serves each function, ``"subgraph"`` or
-            ``"operator"``, or ``"none: <why>"``; empty without a database.
+        records: Granularity of each function's tuning record, ``"subgraph"`` or ``"operator"``,
+            or ``"none: <why>"``; empty without a database.
         compile_s: Seconds of code generation and linking.
-        instructions: Mnemonics of the tensor instructions that each function uses, of those that
-            use any.
+        instructions: Mnemonics of the tensor instructions of each function that uses any.
     """
 
     path: Path
@@ -60,22 +60,27 @@ def build_library(
 ) -> BuiltLibrary:
     """Schedule every function of a lowered module and compile it to ``path``.
 
-    Functions with a database record get that schedule, transferred to them where the database is
-    one of operators; with ``schedule="default"`` the others get
-    the default rules'; with ``schedule="none"`` they stay as TVM's own pipeline has them. A
-    ``quick`` library, to check numbers with, is optimised less and compiled in half the time.
+    A function with a tuning record gets its schedule; records of operators are transferred. The
+    other functions get the default schedule, or stay unscheduled with ``schedule="none"``.
 
-    For a GPU the library holds machine code, made without one where there is none; a network whose
-    sizes are known allocates its memory in a function of its own
-    (:mod:`tvmopt.transform.lift_storage`), so that its launches can be recorded.
+    A GPU library contains machine code; building it needs no GPU. A network of static shapes gets
+    a separate function that allocates its memory (:mod:`tvmopt.transform.lift_storage`), so that a
+    CUDA graph can capture its launches.
 
-    With ``direct``, the same network without Winograd convolutions, a library for a CPU holds that,
-    too, as a function of its own, under the default schedules (:mod:`tvmopt.transform.fallback`).
+    Args:
+        mod: Lowered module.
+        target: Target to compile for.
+        path: Library to write.
+        database_dir: Tuning database, or None.
+        schedule: ``"default"`` or ``"none"``, for functions without a record.
+        quick: Optimise less, for half the compile time; for checks of the outputs.
+        direct: The same network with direct convolutions only. A CPU library gets it as a fallback
+            function with default schedules (:mod:`tvmopt.transform.fallback`).
 
     Raises:
-        DatabaseMismatchError: When the database is another target's.
+        DatabaseMismatchError: When the database has another key.
         BuildError: When code generation or linking fails.
-        EnvironmentSetupError: When there is no compiler that links for the target.
+        EnvironmentSetupError: When no compiler can link for the target.
     """
     from tvmopt.tune.apply import apply_database
     from tvmopt.tune.database import DatabaseKey, canonical_target, granularity_of
@@ -104,7 +109,7 @@ def build_library(
             if sources.get(name) != "database":
                 none = rule.startswith("unscheduled")
                 sources[name] = f"none:{rule}" if none else f"default:{rule}"
-    elif target.gpu is not None:  # what is on no thread cannot be launched
+    elif target.gpu is not None:  # unbound loops cannot be launched
         mod = default_kernels(mod, target.gpu)
     try:
         mod, others = _compile_all(before, mod, target, kind, path)
@@ -125,17 +130,17 @@ def _compile_all(
     kind: tvm.target.Target,
     path: Path,
 ) -> tuple[tvm.IRModule, dict[str, str]]:
-    """Compile ``mod`` to ``path``: one kernel of a GPU must not cost the network.
+    """Compile ``mod`` to ``path``; replace GPU kernels that fail to compile.
 
     Args:
-        before: The module before its functions were scheduled by default; None where they were not.
+        before: The module before default scheduling; None without default schedules.
         mod: The module.
-        target: What it is for.
-        kind: The same, as TVM has it.
+        target: Target to compile for.
+        kind: The same as TVM target.
         path: Library to write.
 
     Returns:
-        What was compiled, and for each function whose kernel did not compile what it has instead.
+        The compiled module, and the replacement of each function whose kernel did not compile.
     """
     try:
         _compile(mod, target, kind, path)
@@ -154,7 +159,7 @@ def _compile_all(
 
 
 def _why_not_built(kernels: dict[str, tvm.tirx.PrimFunc], arch: CudaArch) -> str | None:
-    """Why ``kernels`` do not compile; None when they do."""
+    """Return why ``kernels`` do not compile; None when they do."""
     try:
         with embed_cubins(arch):
             build_kernels(kernels, arch)
@@ -166,24 +171,22 @@ def _why_not_built(kernels: dict[str, tvm.tirx.PrimFunc], arch: CudaArch) -> str
 
 
 def _schedule(mod: tvm.IRModule, target: TargetSpec) -> tuple[tvm.IRModule, dict[str, str]]:
-    """The policy's first choice for every function that nothing has scheduled, and its rule."""
+    """Schedule every unscheduled function with its top-1 candidate; return the rules, too."""
     if target.gpu is not None:
-        return schedule_kernels(mod, target.gpu)
+        return schedule_module(mod, target.gpu)
     return schedule_module(mod, target.arch())
 
 
 def _instructions(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:
-    """Mnemonics of the tensor instructions of each function that uses any."""
-    from tvmopt.intrin import instructions_used
+    """Return the mnemonics of the tensor instructions of each function that uses any."""
+    from tvmopt.kernels.cpu.intrinsics import instructions_used
 
     used = {v.name_hint: instructions_used(f) for v, f in mod.functions_items() if _is_tensor_ir(f)}
     return {name: found for name, found in used.items() if found}
 
 
-def _compile(
-    mod: tvm.IRModule, target: TargetSpec, kind: tvm.target.Target, path: Path
-) -> None:
-    """Generate code for a module whose functions are scheduled, and link it."""
+def _compile(mod: tvm.IRModule, target: TargetSpec, kind: tvm.target.Target, path: Path) -> None:
+    """Generate code for a scheduled module and link it."""
     from tvmopt.transform.prepack import prepack
 
     linker = link_options(target.isa)
@@ -218,10 +221,10 @@ def _finish_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
         with target:
             passes = [*backend.dataflow_lower_passes(target), *backend.finalize_passes(target)]
             if target.kind.name == "cuda":
-                # Lowering has made views of reshapes; this refuses kernels that are no blocks.
+                # Lowering already made views of reshapes; this pass rejects kernels without blocks.
                 passes = [p for p in passes if p.info.name != "RewriteDataflowReshape"]
             if _has_branches(mod):
-                # It gives a tensor the storage of another that only one branch allocates.
+                # The pass may share storage that only one branch allocates.
                 passes = [p for p in passes if p.info.name != "StaticPlanBlockMemory"]
             elif target.kind.name == "cuda":
                 allocated = [p.info.name for p in passes].index("LowerAllocTensor")

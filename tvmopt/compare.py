@@ -6,6 +6,8 @@ import dataclasses
 
 import numpy as np
 
+from tvmopt.device import dtypes
+
 MEASURES = ("max", "rms")
 _LEAST_RMS = 1e-2  # of what is nearly zero throughout, only the noise would be compared
 
@@ -27,21 +29,16 @@ class Tolerance:
         return f"{self.limit:g} (relative to {of})"
 
 
-FLOAT_TOLERANCE = Tolerance(1e-3)
-"""For a float32 model: other orders of summation."""
-HALF_TOLERANCE = Tolerance(2e-2)
-"""For float16: each value is rounded to 11 bits."""
-BFLOAT16_TOLERANCE = Tolerance(5e-2)
-"""For bfloat16, which has three bits fewer."""
+def model_tolerance(dtype: str) -> Tolerance:
+    """For a model that computes in ``dtype``, a float: rounding, other orders of summation."""
+    return Tolerance(dtypes.dtype(dtype).model_tolerance)
+
+
+FLOAT_TOLERANCE = model_tolerance("float32")
+HALF_TOLERANCE = model_tolerance("float16")
 QUANTISED_TOLERANCE = Tolerance(0.1, "rms")
 """For a quantised model: a value on the edge between two steps may fall to either side, and what
 follows makes single values of it that are far apart, so that the mean counts."""
-
-MIN_COSINE = {"float32": 0.99, "float16": 0.999, "bfloat16": 0.99, "int8": 0.9}
-"""Smallest cosine with the float model's outputs that a conversion to each number format may have.
-
-A format that breaks a model falls far below; how much accuracy may be lost is the owner's to say.
-"""
 
 
 def deviation(actual: np.ndarray, expected: np.ndarray, measure: str = "max") -> float:

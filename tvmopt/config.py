@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import Any, TypeVar
 
+from tvmopt.device import dtypes
 from tvmopt.errors import ConfigError
 from tvmopt.printable import shown
 from tvmopt.remote.board import Board
@@ -16,7 +17,8 @@ MEASURING = ("fast", "metaschedule")
 #: What is tuned: each fused function as it runs, or its anchor operator alone.
 GRANULARITIES = ("subgraph", "operator")
 METRICS = ("auto", "top1", "fidelity")
-LOW_DTYPES = ("float16", "bfloat16", "int8")
+#: Dtypes that a conversion can have layers compute in.
+LOW_DTYPES = dtypes.names(lambda row: row.convertible)
 DTYPES = ("float32", *LOW_DTYPES)
 LAYOUTS = ("auto", "NCHW", "NHWC", "NCHW<c>c", "HWNC")
 QUANTIZATIONS = ("u8s8", "s8s8")

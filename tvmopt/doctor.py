@@ -9,9 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tvmopt import cuda_runtime, host
-from tvmopt.cuda import compiler
+from tvmopt import host
+from tvmopt.device import cuda_runtime
 from tvmopt.errors import TvmoptError
+from tvmopt.kernels.cuda.toolchain import compiler
 from tvmopt.versions import VERSION, installed, tvm_problem
 
 _PACKAGES = (
@@ -61,7 +62,7 @@ def main() -> int:
 
 def _target(problems: list[str]) -> None:
     try:
-        from tvmopt.arch.target import resolve_target
+        from tvmopt.device.target import resolve_target
 
         target = resolve_target("host")
     except Exception as error:  # whatever goes wrong is the finding

@@ -56,7 +56,7 @@ def link_options(isa: str = "") -> dict[str, Any]:
     if isa == "hexagon":
         raise BuildError(
             "a library must be for a CPU that Linux runs on, but got hexagon; only single kernels "
-            "can be compiled for it (tvmopt.emulate runs them)"
+            "can be compiled for it"
         )
     found = shutil.which(f"{isa}-linux-gnu-gcc")
     if found:

@@ -203,12 +203,25 @@ ENTRY_POINTS: dict[str, tuple[Parameter, ...]] = {
         "study", "storage", "model", "data", "trial_timeout", "memory_limit", "seed", study=None
     ),
     "promote": _table(
-        "name", "version", "alias", "data", "max_accuracy_drop", *_BOARD, *_LIMITS, name=None,
+        "name",
+        "version",
+        "alias",
+        "data",
+        "max_accuracy_drop",
+        *_BOARD,
+        *_LIMITS,
+        name=None,
         version="candidate",
     ),
     "pull": _table("name", "version", "output", name=None, version="champion"),
     "serve": _table(
-        "name", "version", "host", "port", "require_finite", "max_request_mb", name=None,
+        "name",
+        "version",
+        "host",
+        "port",
+        "require_finite",
+        "max_request_mb",
+        name=None,
         version="champion",
     ),
 }

@@ -90,7 +90,7 @@ class _Seen:
     silent_s: float
 
 
-class Watch:
+class ProcessWatch:
     """Watches heartbeat counters; safe to use from several threads.
 
     Args:

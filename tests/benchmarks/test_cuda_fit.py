@@ -6,12 +6,12 @@ import pytest
 
 from benchmarks import cuda_fit, cuda_sweep
 from benchmarks.cuda_rows import row
-from tvmopt.arch.gpus import GPUS
-from tvmopt.hopper import model
-from tvmopt.hopper.hints import config_of
-from tvmopt.hopper.match import match
+from tvmopt.device.gpus import GPUS
+from tvmopt.kernels.cuda.hopper import cost as model
+from tvmopt.kernels.cuda.hopper.hints import config_of
+from tvmopt.kernels.cuda.hopper.match import match
+from tvmopt.kernels.policies import policy_of
 from tvmopt.measure.hints import Measured
-from tvmopt.policy.gpu.cuda import CudaPolicy
 
 H200 = GPUS["nvidia-h200"]
 ROWS = ("matmul_nt-777-1024-4096-float16", "matmul_nt-512-512-2048-float16")
@@ -27,12 +27,12 @@ def constants(monkeypatch):
 
 @pytest.fixture(scope="module")
 def drawn():
-    return {name: cuda_sweep.drawn(CudaPolicy(row(name).func, H200).ranked, 60, 0) for name in ROWS}
+    return {name: cuda_sweep.drawn(policy_of(row(name).func, H200).ranked, 60, 0) for name in ROWS}
 
 
 def test_the_best_is_first_and_none_is_drawn_twice(drawn) -> None:
     for name, chosen in drawn.items():
-        ranked = CudaPolicy(row(name).func, H200).ranked
+        ranked = policy_of(row(name).func, H200).ranked
         hints = [r.hint for r in chosen]
         assert hints[0] == ranked[0].hint
         assert len(hints) == len(set(hints)) == 60
@@ -41,7 +41,7 @@ def test_the_best_is_first_and_none_is_drawn_twice(drawn) -> None:
 
 
 def test_few_are_all_drawn() -> None:
-    ranked = CudaPolicy(row(ROWS[0]).func, H200).ranked[:5]
+    ranked = policy_of(row(ROWS[0]).func, H200).ranked[:5]
     assert {r.hint for r in cuda_sweep.drawn(ranked, 60, 0)} == {r.hint for r in ranked}
 
 
@@ -73,7 +73,10 @@ def test_a_fit_finds_what_was_changed(drawn, constants, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--constants", "_NOTHING", "x"], "must be numbers of tvmopt.hopper.model, but got '_NO"),
+        (
+            ["--constants", "_NOTHING", "x"],
+            "must be numbers of tvmopt.kernels.cuda.hopper.cost, but got '_NO",
+        ),
         (["{empty}"], "must hold products of hopper_gemm, but they hold none"),
     ],
 )

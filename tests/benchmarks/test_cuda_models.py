@@ -53,8 +53,8 @@ def test_a_row_that_is_wrong_or_missing_is_not_right():
 
 def test_networks_are_lowered_to_functions_that_the_policies_take():
     from benchmarks.cuda_networks import NETWORKS, to_relax
-    from tvmopt.arch.gpus import GPUS
-    from tvmopt.policy.gpu.first_choice import first_kernel
+    from tvmopt.device.gpus import GPUS
+    from tvmopt.kernels.first_choice import schedule_function
     from tvmopt.transform.conversion import convert_module
     from tvmopt.transform.lower import lower
 
@@ -65,6 +65,6 @@ def test_networks_are_lowered_to_functions_that_the_policies_take():
     )
     lowered = lower(converted.mod, arch.to_tvm())
     functions = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
-    templates = [first_kernel(f, arch)[1].template for f in functions]
+    templates = [schedule_function(f, arch).rule for f in functions]
     assert len(templates) <= 16 and templates.count("hopper_gemm") >= 6
     assert "gpu_fallback" not in templates

@@ -11,7 +11,7 @@ from benchmarks.interleave import Timing
 from benchmarks.metaschedule_peer import PeerRow, compare, faster, table
 from benchmarks.operators import MatMul
 from benchmarks.tuning_tasks import operator_task
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
 
 TARGET = resolve_target("host", 1)
 

@@ -25,7 +25,7 @@ AWKWARD = (
 @pytest.mark.parametrize("operator", AWKWARD, ids=lambda op: op.name)
 def test_ours_equals_every_form_of_pytorch(operator, tmp_path):
     pytest.importorskip("torch", reason="PyTorch comes with the bench extra")
-    from tvmopt.arch.target import resolve_target
+    from tvmopt.device.target import resolve_target
     from tvmopt.transform.lower import lower
 
     target = resolve_target("host", 1)

@@ -13,9 +13,9 @@ from benchmarks.operator_table import same_convolution
 from benchmarks.regret import RegretRow, Settings, reasons, sample, side_by_side, sweep
 from benchmarks.single_calls import SingleCall
 from benchmarks.tuning_tasks import TuningTask, operator_task
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure.hints import Measured
-from tvmopt.policy import DefaultPolicy
 
 TARGET = resolve_target("host", 1)
 

@@ -10,8 +10,8 @@ from tvm.script import relax as R  # noqa: N812
 
 from benchmarks.library import arrays_of, library_call
 from benchmarks.single_calls import single_calls
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
+from tvmopt.device.target import resolve_target
 from tvmopt.transform.lower import lower
 
 WEIGHT = np.random.default_rng(0).standard_normal((8, 5), dtype=np.float32)

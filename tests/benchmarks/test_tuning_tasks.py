@@ -15,9 +15,9 @@ from benchmarks.operators import MatMul
 from benchmarks.regret_table import regret_operators
 from benchmarks.tuning_tasks import model_tasks, operator_task
 from benchmarks.zoo_topologies import resnet
-from tests.intrin.amx.kernels import NO_FEATURES
-from tvmopt.arch.target import resolve_target
+from tests.kernels.cpu.intrinsics.amx.kernels import NO_FEATURES
 from tvmopt.build import build_library
+from tvmopt.device.target import resolve_target
 
 TARGET = resolve_target("host", 1)
 

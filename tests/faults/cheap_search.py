@@ -40,12 +40,10 @@ from tvmopt.tracking.command import command
 from tvmopt.tracking.exclusive import alone
 from tvmopt.tracking.runs import open_run
 from tvmopt.tracking.search_end import Ending
-from tvmopt.tracking.search_loop import Work
+from tvmopt.tracking.search_loop import SearchWork
 from tvmopt.tracking.stage_run import Session, StageOutput
 
-SPACE = Space(
-    ("float32",), {}, tuple(f"NCHW{n}c" for n in range(2, 8)), (Effort("default"),)
-)
+SPACE = Space(("float32",), {}, tuple(f"NCHW{n}c" for n in range(2, 8)), (Effort("default"),))
 SEARCHES = 2
 #: What the disk of both databases refuses with, for a while.
 REFUSALS = {
@@ -99,7 +97,7 @@ def search(folder: Path, name: str) -> None:
         with alone(f"the beginning of {name}"):
             declaration = {"space": SPACE.to_dict(), "objectives": ["latency"]}
             study = open_study(storage, name, declaration, budget)
-        job = Work(
+        job = SearchWork(
             session, SimpleNamespace(name="stub"), study, budget, 0.0, Limits(0.01), ("latency",),
             0.0, 0.0, 0, session.run_id,
         )  # fmt: skip
@@ -124,7 +122,9 @@ def _fork(function: Callable[..., None], folder: Path, *args: str) -> int:
             os.dup2(log.fileno(), 2)
         function(folder, *args)
         code = 0
-    except (TvmoptError, MlflowException, SQLAlchemyError, OSError) as error:
+    except TvmoptError as error:  # as the entry points do
+        print("error:", error)
+    except (MlflowException, SQLAlchemyError, OSError) as error:
         print("error:", explain(error))
     except BaseException:
         traceback.print_exc()

@@ -24,9 +24,7 @@ def trial_runs(uri: str) -> dict[str, str]:
     return {r.info.run_id: r.info.status for r in found if "tvmopt.trial" in r.data.tags}
 
 
-def check_study(
-    url: str, name: str, runs: dict[str, str], choices: int, killed_stages: int
-) -> int:
+def check_study(url: str, name: str, runs: dict[str, str], choices: int, killed_stages: int) -> int:
     """Check a study that has come to its end; returns how many of its stages were killed.
 
     Args:
@@ -60,6 +58,7 @@ def check_folders(temporary: Path, *others: Path) -> None:
         others: Folders of stores; may hold no folder of ours that a killed command left.
     """
     left = {path.name for path in temporary.iterdir()} - {_OF_ONNX_RUNTIME}
-    assert left == set()
+    assert left == set(), left
     for folder in others:
-        assert [path.name for path in folder.glob(".tvmopt-*")] == []
+        ours = [path.name for path in folder.glob(".tvmopt-*")]
+        assert ours == [], ours

@@ -31,9 +31,7 @@ def _restart(server: psutil.Process, started: list[subprocess.Popen]) -> None:
     time.sleep(AWAY_S)
     user = "postgres" if os.geteuid() == 0 else None
     silent = subprocess.DEVNULL
-    started.append(
-        subprocess.Popen(command, cwd=folder, user=user, stdout=silent, stderr=silent)
-    )
+    started.append(subprocess.Popen(command, cwd=folder, user=user, stdout=silent, stderr=silent))
 
 
 @pytest.mark.slow

@@ -227,3 +227,21 @@ def test_a_default_of_another_type_than_its_input_is_refused(tmp_path):
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(3, np.float16), "x"))
     onnx.save_model(model, str(tmp_path / "m.onnx"))
     _refused(tmp_path / "m.onnx", "initializer 'x' must have the type of the input of its name")
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 1), ()], ids=str)
+def test_a_default_of_another_shape_than_its_input_is_refused(shape, tmp_path):
+    """ONNX Runtime refuses it, too."""
+    model = _model()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(shape, "f4"), "x"))
+    onnx.save_model(model, str(tmp_path / "m.onnx"))
+    _refused(tmp_path / "m.onnx", "initializer 'x' must have the shape of the input of its name")
+
+
+def test_a_default_may_fix_a_dimension_that_its_input_leaves_open(tmp_path):
+    model = _model()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(7, "f4"), "x"))
+    onnx.save_model(model, str(tmp_path / "m.onnx"))
+    assert load_onnx(tmp_path / "m.onnx").graph.initializer[0].dims == [7]

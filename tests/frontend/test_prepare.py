@@ -239,3 +239,24 @@ def test_a_subgraph_may_use_a_name_again(make_model):
     graph = make_model(nodes, {"flag": ("bool", [])}, {"z": ("float32", [2])}).graph
     _sort_nodes(graph)
     assert [node.op_type for node in graph.node] == ["If", "Relu", "Tanh", "Identity"]
+
+
+def test_a_layer_norm_whose_bias_is_left_out_by_an_empty_name(make_model):
+    """ONNX Runtime crashes on it as it is."""
+    model = make_model(
+        [
+            helper.make_node("LayerNormalization", ["x", "scale", ""], ["n"], axis=-1),
+            helper.make_node("MatMul", ["n", "w"], ["c"]),
+            helper.make_node("Add", ["c", "x"], ["y"]),
+        ],
+        {"x": ("float32", [1, 4, 8])},
+        {"y": ("float32", [1, 4, 8])},
+        {"scale": np.ones(8, "float32"), "w": np.eye(8, dtype="float32")},
+    )
+    prepared = prepare(model, {})
+    assert list(prepared.model.graph.node[0].input) == ["x", "scale"]
+    assert list(model.graph.node[0].input) == ["x", "scale", ""]
+    x = np.random.default_rng(0).standard_normal((1, 4, 8)).astype("float32")
+    [got] = Reference(prepared.reference)({"x": x})
+    wanted = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) + x
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
 from tvmopt.frontend.importer import import_onnx
 from tvmopt.frontend.prepare import prepare
 from tvmopt.stages.check import compile_for_check

@@ -41,7 +41,7 @@ def import_all() -> None:
     """Import what the children need; no thread may be started here."""
     for name in _IMPORTS:
         importlib.import_module(name)
-    from tvmopt.arch.target import resolve_target
+    from tvmopt.device.target import resolve_target
 
     resolve_target("host", 1).to_tvm()
 

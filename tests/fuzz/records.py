@@ -185,7 +185,7 @@ def _build(
     base: Path, folder: Path, granularity: str, phase: Phase, whole: bool
 ) -> tuple[str, str]:
     """Begin a new database from the mutant, and build with it; returns what is wrong."""
-    from tvmopt.arch.target import TargetSpec
+    from tvmopt.device.target import TargetSpec
     from tvmopt.runtime import load
     from tvmopt.stages.build import BUNDLE_DIR, build
     from tvmopt.stages.module_files import read_module

@@ -11,21 +11,23 @@ import pytest
 import tvm
 from tvm import relax, s_tir, te, tirx
 
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.common.nest import PREPROC
+from tvmopt.kernels.cpu.finish import finish
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure import batch
 from tvmopt.measure.batch import build_batch, quartile, run_batch, time_in_turns
 from tvmopt.measure.cpu_hints import CpuMeasurer
 from tvmopt.measure.hints import Candidates, Measured, best_of, weight_bytes
 from tvmopt.measure.jobs import random_array, run_reference
 from tvmopt.measure.split import split_packing
-from tvmopt.policy import DefaultPolicy
-from tvmopt.schedule import Hint, apply_hint, finish
-from tvmopt.schedule.nest import PREPROC
 from tvmopt.transform.lower import lower
 
 SPEC = resolve_target("host", 2)
 TARGET, ARCH = SPEC.to_tvm(), SPEC.arch()
-UNFIT = Hint("elementwise", ARCH)
+UNFIT = CpuHint("elementwise", ARCH)
 ARGUMENTS = [[[40, 24], "float32"], [[24, 40], "float32"], [[40, 40], "float32"]]
 
 
@@ -51,12 +53,12 @@ def func() -> tirx.PrimFunc:
 
 
 # Tiles of 20 columns, packed as whole vectors, once and at every call.
-CONSTANT = Hint("register_tile", ARCH, block=(8, 20), order=(0, 1), pack="constant")
+CONSTANT = CpuHint("register_tile", ARCH, block=(8, 20), order=(0, 1), pack="constant")
 CALL = dataclasses.replace(CONSTANT, pack="call")
-PLAIN = Hint("contraction", ARCH)
+PLAIN = CpuHint("contraction", ARCH)
 
 
-def _build(func: tirx.PrimFunc, hints: list[Hint], path: Path) -> dict:
+def _build(func: tirx.PrimFunc, hints: list[CpuHint], path: Path) -> dict:
     built = build_batch(
         tvm.ir.save_json(func), [h.to_dict() for h in hints], str(TARGET), str(path)
     )
@@ -76,7 +78,7 @@ def _candidates(built: dict) -> list[list]:
 
 
 def test_what_is_packed_once_is_taken_out(func) -> None:
-    whole = finish(apply_hint(func, CONSTANT).mod["main"], func)
+    whole = finish(emit(func, CONSTANT).mod["main"], func)
     parts = split_packing(whole)
     assert parts.packer is not None
     assert parts.packed == (1,)
@@ -87,8 +89,8 @@ def test_what_is_packed_once_is_taken_out(func) -> None:
 
 
 @pytest.mark.parametrize("hint", [CALL, PLAIN])
-def test_what_packs_at_every_call_is_left_whole(func, hint: Hint) -> None:
-    whole = finish(apply_hint(func, hint).mod["main"], func)
+def test_what_packs_at_every_call_is_left_whole(func, hint: CpuHint) -> None:
+    whole = finish(emit(func, hint).mod["main"], func)
     parts = split_packing(whole)
     assert parts.compute.same_as(whole)
     assert parts.packer is None
@@ -145,8 +147,8 @@ def test_a_wrong_result_is_an_error_and_is_not_timed(func, tmp_path: Path) -> No
     wrong = product(relax.op.negative)
     functions = {
         "reference": func,
-        "candidate0": apply_hint(func, PLAIN).mod["main"],
-        "candidate1": apply_hint(wrong, PLAIN).mod["main"],
+        "candidate0": emit(func, PLAIN).mod["main"],
+        "candidate1": emit(wrong, PLAIN).mod["main"],
         "produce0": batch._producer(func.params[0], 2),
     }
     path = tmp_path / "batch.so"
@@ -163,9 +165,9 @@ def test_a_wrong_result_is_an_error_and_is_not_timed(func, tmp_path: Path) -> No
 
 
 def test_a_weight_packed_by_the_wrong_function_is_an_error(func, tmp_path: Path) -> None:
-    part = split_packing(finish(apply_hint(func, CONSTANT).mod["main"], func))
+    part = split_packing(finish(emit(func, CONSTANT).mod["main"], func))
     other = dataclasses.replace(CONSTANT, block=(8, 40))
-    wide = split_packing(finish(apply_hint(func, other).mod["main"], func))
+    wide = split_packing(finish(emit(func, other).mod["main"], func))
     assert part.packer is not None
     assert wide.packer is not None
     functions = {
@@ -423,8 +425,6 @@ def test_the_best_of_nothing_is_nothing() -> None:
 
 
 def test_inputs_are_random_and_the_same_for_all() -> None:
-    one, two = (
-        random_array(np.random.default_rng(3), (4, 5), "float32", False) for _ in "ab"
-    )
+    one, two = (random_array(np.random.default_rng(3), (4, 5), "float32", False) for _ in "ab")
     np.testing.assert_array_equal(one, two)
     assert len(np.unique(one)) == 20

@@ -10,17 +10,17 @@ import pytest
 import tvm
 
 from benchmarks.cuda_rows import row
-from tests.schedule.gpu.serial import inputs_of, run, serial
-from tests.schedule.gpu.winograd import Problem
-from tvmopt.arch.gpus import GPUS
+from tests.kernels.cuda.serial import inputs_of, run, serial
+from tests.kernels.cuda.winograd import Problem
+from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ConfigError
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.policies import policy_of
 from tvmopt.measure import cuda_batch
 from tvmopt.measure.cuda_batch import build_batch, reference
 from tvmopt.measure.cuda_hints import CudaMeasurer, _chunks
 from tvmopt.measure.hints import Built, Candidates, Measured
 from tvmopt.measure.workers import Outcome
-from tvmopt.policy import policy_of
-from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.tune import TuneOptions, create_strategy
 from tvmopt.tune.apply_and_build import apply_and_build
 
@@ -33,7 +33,7 @@ has_gpu = bool(tvm.runtime.cuda(0).exist)
 @needs_nvcc
 def test_each_candidate_is_built_or_says_why_not(tmp_path) -> None:
     good = policy_of(FUNC, H200).emit_config(2)
-    bad = [GpuHint("hopper_gemm", H200, (64, 64), warp=(64, 64)), GpuHint("no_such", H200)]
+    bad = [CudaHint("hopper_gemm", H200, (64, 64), warp=(64, 64)), CudaHint("no_such", H200)]
     path = tmp_path / "candidates.so"
     built = build_batch(
         tvm.ir.save_json(FUNC), [h.to_dict() for h in [*good, *bad]], H200.to_dict(), str(path)
@@ -65,26 +65,26 @@ def test_winograds_transforms_have_a_reference_of_little_text() -> None:
 
 @pytest.mark.parametrize(("count", "parts"), [(0, 4), (1, 4), (4, 4), (21, 4), (20, 16)])
 def test_hints_are_dealt_to_all_builders(count: int, parts: int) -> None:
-    chunks = _chunks([GpuHint("gpu_gemv", H200)] * count, parts)
+    chunks = _chunks([CudaHint("gpu_gemv", H200)] * count, parts)
     assert sorted(n for chunk in chunks for n in chunk) == list(range(count))
     sizes = [len(chunk) for chunk in chunks]
     assert len(sizes) == min(count, parts) and (not sizes or max(sizes) - min(sizes) <= 1)
 
 
 def test_what_takes_long_is_built_alone() -> None:
-    hints = [GpuHint("gpu_gemv", H200)] * 4 + [GpuHint("hopper_gemm", H200)] * 2
+    hints = [CudaHint("gpu_gemv", H200)] * 4 + [CudaHint("hopper_gemm", H200)] * 2
     assert sorted(map(sorted, _chunks(hints, 4))) == [[0, 2], [1, 3], [4], [5]]
 
 
 def test_text_that_is_unrolled_takes_long() -> None:
     long, short = (
-        GpuHint("simt_matmul", H200, (64, 128), (8, 16), rstep=rstep) for rstep in (16, 4)
+        CudaHint("simt_matmul", H200, (64, 128), (8, 16), rstep=rstep) for rstep in (16, 4)
     )
     assert sorted(map(sorted, _chunks([short, long, short], 2))) == [[0, 2], [1]]
 
 
 def test_the_last_builder_has_less_when_it_builds_the_reference_first() -> None:
-    chunks = _chunks([GpuHint("gpu_gemv", H200)] * 7, 4, 1.0)
+    chunks = _chunks([CudaHint("gpu_gemv", H200)] * 7, 4, 1.0)
     assert [len(chunk) for chunk in chunks] == [2, 2, 2, 1]
 
 

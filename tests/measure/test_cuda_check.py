@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tvm
 
+from tvmopt.device.dtypes import dtype as dtype_of
 from tvmopt.measure import cuda_check
 from tvmopt.measure.cuda_check import PARTS, check_equal, plain_difference, repeated
-from tvmopt.measure.jobs import WrongResultError, numpy_dtype
+from tvmopt.measure.jobs import WrongResultError
 
 COUNT = 2 * PARTS + 7
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -80,7 +81,7 @@ def test_what_is_repeated_fills_the_whole(count) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int8", "uint32", "bool"])
 def test_inputs_have_their_shape_and_type(dtype) -> None:
     array = filled((1003, 1001), dtype, 4, True)
-    assert array.shape == (1003, 1001) and array.dtype == numpy_dtype(dtype)
+    assert array.shape == (1003, 1001) and array.dtype == dtype_of(dtype).numpy
     assert len(np.unique(array[:50].astype("float64"))) > 1
     if dtype.startswith(("float", "bfloat")):
         assert float(array.astype("float64").min()) > 0

@@ -11,8 +11,8 @@ import tvm
 from tvm import te, tirx
 from tvm.target import Target
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.compare import same_non_finite
+from tvmopt.device.target import resolve_target
 from tvmopt.measure import batch, cuda_batch, cuda_check, jobs
 from tvmopt.measure.jobs import WrongResultError, check_places, packing_file
 from tvmopt.measure.planted import Planting, plant, planted_cases, planting

@@ -72,12 +72,8 @@ def test_results_are_near(network, ranges, batches):
 def test_types_and_zero_points(network, ranges, types, symmetric):
     model = quantize_model(network.model, ranges, Scheme(types, symmetric=symmetric))
     graph = Graph(model.graph)
-    zeros = {
-        int(graph.array(n.input[2])) for n in graph.nodes if n.op_type == "QuantizeLinear"
-    }
-    kinds = {
-        graph.array(n.input[2]).dtype for n in graph.nodes if n.op_type == "QuantizeLinear"
-    }
+    zeros = {int(graph.array(n.input[2])) for n in graph.nodes if n.op_type == "QuantizeLinear"}
+    kinds = {graph.array(n.input[2]).dtype for n in graph.nodes if n.op_type == "QuantizeLinear"}
     assert kinds == {np.dtype(np.uint8 if types == "u8s8" else np.int8)}
     middle = 128 if types == "u8s8" else 0
     assert (zeros == {middle}) is symmetric
@@ -161,9 +157,7 @@ def test_float_reader_of_what_an_integer_node_made_and_of_what_a_float_node_made
         helper.make_node("Sum", ["e", "i", "o"], ["z"], "total"),
     ]
     shape = ("float32", (2, 4))
-    model = prepare(
-        make_model(nodes, {"x": shape}, {"z": shape, "k": shape}, constants), {}
-    ).model
+    model = prepare(make_model(nodes, {"x": shape}, {"z": shape, "k": shape}, constants), {}).model
     batch = {"x": rng.standard_normal((2, 4)).astype(np.float32)}
     quantised = quantize_model(model, collect_ranges(model, [batch]), Scheme())
     onnx.checker.check_model(quantised, full_check=True)

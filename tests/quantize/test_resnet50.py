@@ -7,7 +7,7 @@ import pytest
 from tvm import relax, tirx
 
 from benchmarks.zoo_topologies import resnet
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
 from tvmopt.frontend import import_onnx, layer_table, prepare
 from tvmopt.quantize import Scheme, collect_ranges, quantize_model
 from tvmopt.transform.conversion import convert_module

@@ -2,7 +2,7 @@ import pytest
 
 from tvmopt.errors import ConfigError
 from tvmopt.quantize import Bar, Scheme
-from tvmopt.quantize.roofline import Work, roofline
+from tvmopt.quantize.roofline import LayerWork, roofline
 
 
 def test_round_trip():
@@ -37,11 +37,11 @@ def test_features_decide_what_a_type_gains():
         roofline(flags, 2)
         for flags in ({"avx512f"}, {"avx512f", "avx512_vnni"}, {"avx512f", "amx_bf16"})
     )
-    heavy = Work(flops=1e12, elements=1e3)
+    heavy = LayerWork(flops=1e12, elements=1e3)
     assert plain.seconds(heavy, "int8") == plain.seconds(heavy, "float32")
     assert vnni.seconds(heavy, "int8") == vnni.seconds(heavy, "float32") / 4
     assert amx.seconds(heavy, "bfloat16") == amx.seconds(heavy, "float32") / 16
-    light = Work(flops=1, elements=1e9)  # bound by memory: bytes alone count
+    light = LayerWork(flops=1, elements=1e9)  # bound by memory: bytes alone count
     assert plain.seconds(light, "int8") == plain.seconds(light, "float32") / 4
     assert plain.seconds(light, "float16") == plain.seconds(light, "float32") / 2
 

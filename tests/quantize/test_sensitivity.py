@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset
@@ -87,9 +87,7 @@ def test_sixteen_bits_need_no_skip_here(analysis):
     for dtype in ("float16", "bfloat16"):
         assert analysis.proposed(dtype) == ()
         assert {s.layers for s in analysis.sets(dtype)} == {()}
-    half, brain = (
-        max(c.error for c in analysis.of(dtype)) for dtype in ("float16", "bfloat16")
-    )
+    half, brain = (max(c.error for c in analysis.of(dtype)) for dtype in ("float16", "bfloat16"))
     assert half < brain / 10  # three bits of mantissa more: 64 times the error power
 
 

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from tvmopt.evaluate.accuracy import Accuracy
-from tvmopt.quantize.bar import Bar, Measured, expected_tail
-from tvmopt.quantize.joint import Verdict
+from tvmopt.quantize.bar import Bar, MeasuredAccuracy, expected_tail
+from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.report import LayerCost, SkipSet, best
 from tvmopt.quantize.skipsets import Ladder
 
@@ -32,7 +32,7 @@ def _ladder(layers):
     def judge(converted, dtype, deadline, bar=None):
         ran.append(tuple(converted))
         accuracy = _accuracy(sum(layers[i][0] for i in converted))
-        return Verdict(accuracy, (bar or BAR).holds(Measured(accuracy, 4), dtype))
+        return JointVerdict(accuracy, (bar or BAR).holds(MeasuredAccuracy(accuracy, 4), dtype))
 
     return Ladder(costs, convert, judge, BAR), judge(convert(()), "int8", FOREVER), ran
 
@@ -114,15 +114,15 @@ def test_losses_that_spread_over_powers_of_ten_do_not_hold():
     accuracy = _accuracy(2e-3)
     alike = [2e-3 - 1e-4 * i for i in range(12)]
     spread = [2e-3 * 10 ** (-i / 3) for i in range(12)]
-    assert BAR.holds(Measured(accuracy, 12, losses=tuple(alike)), "int8")
-    assert not BAR.holds(Measured(accuracy, 12, losses=tuple(spread)), "int8")
+    assert BAR.holds(MeasuredAccuracy(accuracy, 12, losses=tuple(alike)), "int8")
+    assert not BAR.holds(MeasuredAccuracy(accuracy, 12, losses=tuple(spread)), "int8")
 
 
 def test_where_no_drop_is_allowed_the_cosine_decides():
     strict = Bar(max_drop=0)
     assert not strict.counts(10**9, 10**9)
-    assert strict.holds(Measured(_accuracy(2e-3), 10**9), "int8")
-    assert not strict.holds(Measured(_accuracy(5e-3), 10**9), "int8")
+    assert strict.holds(MeasuredAccuracy(_accuracy(2e-3), 10**9), "int8")
+    assert not strict.holds(MeasuredAccuracy(_accuracy(5e-3), 10**9), "int8")
 
 
 @pytest.mark.parametrize(
@@ -131,15 +131,15 @@ def test_where_no_drop_is_allowed_the_cosine_decides():
 )
 def test_a_drop_holds_with_its_standard_error(wrong, rows, holds):
     far = Accuracy("top1", 1 - wrong / rows, 1.0, 1 - wrong / rows, 0.5, 0.0, rows)
-    assert BAR.holds(Measured(far, rows), "int8") is holds
+    assert BAR.holds(MeasuredAccuracy(far, rows), "int8") is holds
 
 
 def test_rows_of_a_sample_err_together():
     """Ten wrong rows of 2,400 say less when they lie in one sample than when in ten."""
     far = Accuracy("fidelity", 1 - 10 / 2400, 1.0, 1 - 10 / 2400, 0.5, 0.0, 60)
     spread, together = [0.025] * 10 + [0.0] * 50, [0.25] + [0.0] * 59
-    assert BAR.holds(Measured(far, 2400, drops=tuple(spread)), "int8")
-    assert not BAR.holds(Measured(far, 2400, drops=tuple(together)), "int8")
+    assert BAR.holds(MeasuredAccuracy(far, 2400, drops=tuple(spread)), "int8")
+    assert not BAR.holds(MeasuredAccuracy(far, 2400, drops=tuple(together)), "int8")
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ def test_rows_of_few_samples_do_not_count(samples, rows_each, counts):
     same = Accuracy("fidelity", 1.0, 1.0, 1.0, 0.5, 0.0, samples)
     rows = samples * rows_each
     assert BAR.counts(rows, samples) is counts
-    assert BAR.holds(Measured(same, rows, drops=(0.0,) * samples), "int8") is counts
+    assert BAR.holds(MeasuredAccuracy(same, rows, drops=(0.0,) * samples), "int8") is counts

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import pytest
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.config import BuildConfig, ConvertConfig, EvaluateConfig, TuneConfig
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import ArtifactError
 from tvmopt.remote import Board
 from tvmopt.stages.build import BUNDLE_DIR, build

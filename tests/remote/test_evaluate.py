@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from tvmopt.arch.target import TargetSpec
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.remote.model import RemoteModel
 from tvmopt.stages.evaluate import CANDIDATE, UNTUNED, read_table

@@ -11,8 +11,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.config import BuildConfig, TuneConfig
+from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.errors import ConfigError
 from tvmopt.stages.build import BUNDLE_DIR, build
 from tvmopt.stages.tune import DATABASE_DIR, LOG_FILE, TASKS_FILE, tune

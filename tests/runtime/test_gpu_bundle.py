@@ -7,8 +7,8 @@ import json
 import pytest
 import tvm
 
-from tvmopt import cuda_runtime
-from tvmopt.arch.target import resolve_target
+from tvmopt.device import cuda_runtime
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime import ModelMetadata, load
 from tvmopt.runtime.metadata import METADATA_FILE

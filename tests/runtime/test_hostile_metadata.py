@@ -11,7 +11,7 @@ import yaml
 
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import ModelMetadata
-from tvmopt.tracking.verify import read_flavor
+from tvmopt.tracking.verify import read_mlmodel
 
 from ..fuzz.json_mutations import damaged, mutated
 
@@ -82,7 +82,7 @@ def test_mutated_flavor(tmp_path: Path, seed: int) -> None:
         # JSON is YAML; this keeps values that safe_dump would not write.
         file.write_text(json.dumps(mutated(FLAVOR, rng)))
     try:
-        found = read_flavor(tmp_path)
+        found = read_mlmodel(tmp_path)
     except ArtifactError as error:
         assert _is_one_line(error)
     else:
@@ -95,5 +95,5 @@ def test_mutated_flavor(tmp_path: Path, seed: int) -> None:
 def test_texts_that_are_no_flavor(tmp_path: Path, text: str) -> None:
     (tmp_path / "MLmodel").write_text(text)
     with pytest.raises(ArtifactError, match="missing or damaged") as caught:
-        read_flavor(tmp_path)
+        read_mlmodel(tmp_path)
     assert _is_one_line(caught.value)

@@ -45,10 +45,10 @@ class FakeStream:
 
 @pytest.fixture
 def stream(monkeypatch):
-    import tvmopt.cuda.graph
+    import tvmopt.device.cuda_graph
 
     FakeStream.made.clear()
-    monkeypatch.setattr(tvmopt.cuda.graph, "Stream", FakeStream)
+    monkeypatch.setattr(tvmopt.device.cuda_graph, "Stream", FakeStream)
     return FakeStream.made
 
 

@@ -105,9 +105,7 @@ def test_what_failed_is_not_tuned() -> None:
         return Tried(choice, FAILED) if choice.variant.dtype == "int8" else _finished(choice, 1.0)
 
     tried = _run(SPACE, measure)
-    assert all(
-        t.choice.effort == EFFORTS[0] for t in tried if t.choice.variant.dtype == "int8"
-    )
+    assert all(t.choice.effort == EFFORTS[0] for t in tried if t.choice.variant.dtype == "int8")
 
 
 def test_while_something_runs_nothing_hopeless_is_begun() -> None:

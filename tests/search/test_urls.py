@@ -29,7 +29,8 @@ def test_secrets_are_known_and_masked(url):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "sqlite:////tmp/a.db", "postgresql://bob@host/db", "postgresql://host/db?sslmode=on"]
+    "url",
+    ["", "sqlite:////tmp/a.db", "postgresql://bob@host/db", "postgresql://host/db?sslmode=on"],
 )
 def test_urls_without_secrets_stay(url):
     assert not has_secret(url)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 # Python imports this file at start-up, before the child looks for the build stage.
-_SITECUSTOMIZE = '''
+_SITECUSTOMIZE = """
 import os, sys, types
 
 if "TVMOPT_TEST_STAGE" in os.environ:
@@ -19,7 +19,7 @@ if "TVMOPT_TEST_STAGE" in os.environ:
         return scope.get("result")
 
     sys.modules["tvmopt.stages.build"] = types.SimpleNamespace(build=build)
-'''
+"""
 
 
 @pytest.fixture

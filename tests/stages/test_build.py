@@ -11,8 +11,8 @@ import pytest
 from onnx import helper
 
 from tvmopt import host
-from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.config import BuildConfig, ConvertConfig
+from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.digest import sha256_file
 from tvmopt.errors import AccuracyError
 from tvmopt.runtime import ModelMetadata, load

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.compare import cosine
 from tvmopt.config import CalibrateConfig, ConvertConfig, SensitivityConfig
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import AccuracyError, ConfigError
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import GOLDEN_FILE

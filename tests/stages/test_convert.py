@@ -13,8 +13,8 @@ import tvm
 from onnx import helper
 
 from tvmopt import host
-from tvmopt.arch.target import resolve_target
 from tvmopt.config import ConvertConfig
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import AccuracyError, ConfigError, ModelError
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import GOLDEN_FILE
@@ -167,9 +167,7 @@ def test_outputs_that_are_no_numbers(run, make_model):
         {"x": ("float32", [2])},
         {},
     )
-    model.graph.output.append(
-        helper.make_tensor_value_info("y", onnx.TensorProto.STRING, [2])
-    )
+    model.graph.output.append(helper.make_tensor_value_info("y", onnx.TensorProto.STRING, [2]))
     with pytest.raises(ModelError, match="model outputs must be numeric tensors, but 'y' holds"):
         run(model)
 

@@ -11,9 +11,9 @@ import pytest
 import tvm
 from onnx import helper
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.compare import same_non_finite
 from tvmopt.config import BuildConfig, ConvertConfig
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import AccuracyError
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime import load

@@ -11,9 +11,9 @@ import onnx
 import pytest
 import tvm
 
-from tvmopt import cuda_runtime
-from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.config import BuildConfig, ConvertConfig, EvaluateConfig, TuneConfig
+from tvmopt.device import cuda_runtime
+from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.measure.hints import Measured
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.stages import evaluate as evaluate_module

@@ -250,7 +250,7 @@ def test_nothing_is_left_in_the_temporary_folder(launched, tmp_path, monkeypatch
 def test_a_real_stage(conv_model, tmp_path):
     import onnx
 
-    from tvmopt.arch.target import resolve_target
+    from tvmopt.device.target import resolve_target
 
     target = resolve_target("host", 1).to_dict()
     onnx.save(conv_model, str(tmp_path / "model.onnx"))

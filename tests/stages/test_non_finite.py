@@ -14,10 +14,10 @@ from tvm import relax
 
 from benchmarks import non_finite, zoo
 from benchmarks.cpu_models import Job
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
 from tvmopt.compare import same_non_finite
 from tvmopt.config import ConvertConfig
+from tvmopt.device.target import resolve_target
 from tvmopt.frontend import import_onnx, layer_table, load_onnx, parse_input_shapes, prepare
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import TensorSpec
@@ -45,7 +45,8 @@ def answer(request, digits, tmp_path_factory):
     build_library(lower(module, target.to_tvm()), target, path, schedule=request.param)
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
     return lambda image: (
-        machine["main"](tvm.runtime.tensor(image)).numpy(), reference({"image": image})[0]
+        machine["main"](tvm.runtime.tensor(image)).numpy(),
+        reference({"image": image})[0],
     )
 
 
@@ -123,8 +124,10 @@ def test_sums_that_overflow_are_said_apart() -> None:
 
     def exact(inputs):
         huge = np.abs(inputs["image"]) > 1e30
-        return [np.float32([np.nan])] if np.isfinite(inputs["image"][huge]).any() else run(
-            [inputs["image"]]
+        return (
+            [np.float32([np.nan])]
+            if np.isfinite(inputs["image"][huge]).any()
+            else run([inputs["image"]])
         )
 
     how = {"dtype": "float32", "quantised": False, "kind": "normal"}

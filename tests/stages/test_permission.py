@@ -6,7 +6,7 @@ import pytest
 import tvm
 
 from tvmopt import host
-from tvmopt.arch.target import TargetSpec
+from tvmopt.device.target import TargetSpec
 from tvmopt.quantize import latency
 from tvmopt.stages import check, network_timing
 

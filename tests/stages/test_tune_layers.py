@@ -10,9 +10,9 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
 from tvmopt.config import TuneConfig
+from tvmopt.device.target import resolve_target
 from tvmopt.stages import tune_layers
 from tvmopt.stages.module_files import write_module
 from tvmopt.stages.tune import (

@@ -150,9 +150,7 @@ def test_damaged_artifacts_are_not_reused(use_example, model, tmp_path, capsys):
     assert "has damaged artifacts: doing it again" in capsys.readouterr().out
 
 
-def test_a_run_that_finds_its_stage_done_says_the_granularity(
-    use_example, tmp_path, monkeypatch
-):
+def test_a_run_that_finds_its_stage_done_says_the_granularity(use_example, tmp_path, monkeypatch):
     client = use_example.client()
     experiments = [e.experiment_id for e in client.search_experiments()]
     done = client.search_runs(experiments, "tags.`tvmopt.stage` = 'tune'")[-1]

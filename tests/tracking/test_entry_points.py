@@ -136,9 +136,7 @@ def test_registered_model_equals_onnx_runtime(store, steps, monkeypatch):
     finally:
         mlflow.set_tracking_uri(None)
         mlflow.set_registry_uri(None)
-    session = ort.InferenceSession(
-        str(store / "two.onnx"), providers=["CPUExecutionProvider"]
-    )
+    session = ort.InferenceSession(str(store / "two.onnx"), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(3)
     feeds = {
         i.name: rng.integers(0, 2, i.shape) if "int" in i.type

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import tvm
 
-from tvmopt import cuda_runtime, host
-from tvmopt.cuda import compiler, modules
+from tvmopt import host
+from tvmopt.device import cuda_runtime
 from tvmopt.errors import BuildError, ConfigError, EnvironmentSetupError
+from tvmopt.kernels.cuda.toolchain import compiler, modules
 from tvmopt.tracking import workflow
 from tvmopt.tracking.request import Request, make_request
 from tvmopt.tracking.search import search

@@ -178,9 +178,7 @@ def _slow_to_fold() -> onnx.ModelProto:
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, size]) for name in "xy"
     ]
     graph = helper.make_graph(nodes, "g", place[:1], place[1:], [shape, one])
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
-    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
 @pytest.fixture(scope="module")

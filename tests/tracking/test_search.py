@@ -71,9 +71,7 @@ def test_stages_are_done_once_for_all_trials(searched) -> None:
 
 def test_the_page_needs_nothing_beside_it(searched, tmp_path) -> None:
     found = searched[1]
-    path = found.client.download_artifacts(
-        _parent(found).info.run_id, "report.html", str(tmp_path)
-    )
+    path = found.client.download_artifacts(_parent(found).info.run_id, "report.html", str(tmp_path))
     text = Path(path).read_text()
     assert text.count("data:image/png;base64,") == 2
     assert "http" not in text

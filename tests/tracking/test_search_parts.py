@@ -210,9 +210,7 @@ def test_the_end_says_what_the_other_granularity_took(rival, measured_again, sai
     untuned = _record(4, Choice(NHWC, DEFAULT), 7.0)
     records = [winner, elsewhere, untuned, *([rival] if rival else [])]
     last = [winner, *([rival] if rival and measured_again else [])]
-    finalists = tuple(
-        _finalist(f"trial {r.number}", r.metrics["latency_ms_p50"]) for r in last
-    )
+    finalists = tuple(_finalist(f"trial {r.number}", r.metrics["latency_ms_p50"]) for r in last)
     final = Final(finalists, {f"trial {r.number}": r for r in last}, 2.0, None, "run")
     assert granularity_words(winner, records, final) == said
     assert granularity_words(untuned, records, final) == ""

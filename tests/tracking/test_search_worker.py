@@ -46,9 +46,7 @@ def test_workers_join_a_study_and_double_nothing(
 ) -> None:
     env = {**project_env(tmp_path), "PYTHONPATH": str(root)}
     storage = f"sqlite:///{tmp_path / 'studies.db'}"
-    command = search_command(
-        layouts=",".join(LAYOUTS), trials=3, study="shared", storage=storage
-    )
+    command = search_command(layouts=",".join(LAYOUTS), trials=3, study="shared", storage=storage)
     _search_with_workers(command, env, root, 2, storage)
     found = store(tmp_path)
     found.check_search(LAYOUTS)

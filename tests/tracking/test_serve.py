@@ -37,7 +37,7 @@ BAD_HEADERS = {
     "no content type": ({}, _GOOD, 415),
     "unknown content type": ({"Content-Type": "text/hunter2"}, _GOOD, 415),
     "form": ({"Content-Type": "application/x-www-form-urlencoded"}, b"inputs=hunter2", 415),
-    "csv": ({"Content-Type": "text/csv"}, b"x,hunter2\n1,\"", 415),
+    "csv": ({"Content-Type": "text/csv"}, b'x,hunter2\n1,"', 415),
     "parquet": ({"Content-Type": "application/vnd.apache.parquet"}, b"PAR1hunter2PAR1", 415),
     "latin-1": ({"Content-Type": "application/json; charset=latin-1"}, _GOOD, 415),
     "odd parameter": ({"Content-Type": "application/json; hunter2=1"}, _GOOD, 415),

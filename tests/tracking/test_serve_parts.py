@@ -236,9 +236,7 @@ def test_address_that_cannot_be_taken():
 
 
 @pytest.mark.parametrize(("host", "warns"), [("0.0.0.0", True), ("127.0.0.1", False)])
-def test_warning_where_other_machines_are_let_in(
-    host, warns, conv_bundle, monkeypatch, capsys
-):
+def test_warning_where_other_machines_are_let_in(host, warns, conv_bundle, monkeypatch, capsys):
     monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
     monkeypatch.setattr(serve, "open_store", lambda: None)
     monkeypatch.setattr(serve, "find_version", lambda *_: SimpleNamespace(version="1"))

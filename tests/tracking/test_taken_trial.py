@@ -18,7 +18,7 @@ from tvmopt.search.storage import open_storage
 from tvmopt.search.study import Clock, SearchStudy, open_study
 from tvmopt.tracking import search_loop, trial
 from tvmopt.tracking.allowance import BUDGET_SPENT
-from tvmopt.tracking.search_loop import SPENT_TRIALS, Work, work
+from tvmopt.tracking.search_loop import SPENT_TRIALS, SearchWork, work
 from tvmopt.tracking.stage_run import Session, StageOutput
 
 SPACE = Space(("float32",), {}, ("NHWC", "NCHW"), (Effort("default"),))
@@ -44,7 +44,7 @@ class Worker:
         clone = dataclasses.replace(Process.own(), boot="another boot")
         self.now = 0.0
         self.other = SearchStudy(storage, "s", clone, Clock(lambda: 0.0, lambda: self.now), 5.0)
-        self.job = Work(
+        self.job = SearchWork(
             session, SimpleNamespace(name="m"), self.study, budget, 0.0, Limits(0.01),
             ("latency",), 0.0, 0.0, 0, parent,
         )  # fmt: skip

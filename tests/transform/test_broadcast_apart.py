@@ -7,8 +7,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.arch.target import resolve_target
-from tvmopt.policy.gpu.first_choice import first_kernel
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.lower import lower, lower_passes
 
@@ -81,7 +81,7 @@ def test_the_broadcasting_operator_has_a_kernel_of_its_own(relax_main, network):
     shapes = {}
     for _, func in lowered.functions_items():
         if isinstance(func, tvm.tirx.PrimFunc):
-            _, hint = first_kernel(func, GPU.gpu)
+            hint = schedule_function(func, GPU.gpu).hint
             shapes[tuple(int(e) for e in func.params[-1].shape)] = hint.template
             assert hint.template != "gpu_fallback"
     assert "elementwise" in shapes[(2, 6, 7, 24)]

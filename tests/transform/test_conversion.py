@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.compare import (
-    BFLOAT16_TOLERANCE,
     FLOAT_TOLERANCE,
     HALF_TOLERANCE,
     cosine,
     deviation,
+    model_tolerance,
 )
+from tvmopt.device.target import resolve_target
 from tvmopt.frontend import import_onnx, layer_table, prepare
 from tvmopt.frontend.reference import Reference
 from tvmopt.quantize import Scheme, collect_ranges, quantize_model
@@ -33,7 +33,7 @@ DTYPES = ("float32", "float16", "bfloat16", "int8")
 TOLERANCES = {
     "float32": FLOAT_TOLERANCE,
     "float16": HALF_TOLERANCE,
-    "bfloat16": BFLOAT16_TOLERANCE,
+    "bfloat16": model_tolerance("bfloat16"),
 }
 LAYOUTS = ("NCHW", "NHWC", "NCHW4c", "NCHW8c", "HWNC")
 

@@ -8,9 +8,9 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
-from tvmopt.policy import schedule_module
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.runtime.fallback import FALLBACK, fallback, holds_nan
 from tvmopt.transform.fallback import add_fallback, lower_direct, wants_fallback
 from tvmopt.transform.lower import lower

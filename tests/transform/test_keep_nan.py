@@ -12,17 +12,17 @@ from onnx import TensorProto, helper
 from tvm import s_tir, te, tirx
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt.arch.gpus import GPUS
-from tvmopt.arch.target import resolve_target
+from tests.emulator.cuda import run as emulate
 from tvmopt.compare import same_non_finite
-from tvmopt.emulate.cuda import run as emulate
+from tvmopt.device.gpus import GPUS
+from tvmopt.device.target import resolve_target
 from tvmopt.frontend import import_onnx, layer_table, prepare
 from tvmopt.frontend.reference import Reference
-from tvmopt.policy import policy_of
-from tvmopt.schedule.gpu.apply import gpu_kernel
+from tvmopt.kernels.emit import emit_kernel
+from tvmopt.kernels.passes.keep_nan import keep_nan_in, keep_nan_in_source
+from tvmopt.kernels.policies import policy_of
 from tvmopt.stages.check import compile_for_check
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
-from tvmopt.transform.keep_nan import keep_nan_in, keep_nan_in_source
 
 _TARGETS = {
     "x86": {"kind": "llvm", "mcpu": "sapphirerapids"},
@@ -37,8 +37,10 @@ _ZERO, _SIX = tirx.const(0.0, "float32"), tirx.const(6.0, "float32")
 
 @T.prim_func(s_tir=True)
 def _before(
-    a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32"),
-    c: T.Buffer((8,), "float32"), d: T.Buffer((8,), "int32"),
+    a: T.Buffer((8,), "float32"),
+    b: T.Buffer((8,), "float32"),
+    c: T.Buffer((8,), "float32"),
+    d: T.Buffer((8,), "int32"),
 ) -> None:
     for i in range(8):
         c[i] = T.max(a[i], T.float32(0))
@@ -50,8 +52,10 @@ def _before(
 
 @T.prim_func(s_tir=True)
 def _after(
-    a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32"),
-    c: T.Buffer((8,), "float32"), d: T.Buffer((8,), "int32"),
+    a: T.Buffer((8,), "float32"),
+    b: T.Buffer((8,), "float32"),
+    c: T.Buffer((8,), "float32"),
+    d: T.Buffer((8,), "int32"),
 ) -> None:
     for i in range(8):
         x = T.float32()
@@ -169,7 +173,7 @@ def test_gpu_kernels_keep_nan(dtype, bound) -> None:
     wanted = np.clip(x, 0, 6) if clip else np.maximum(x, y)
     hint = list(policy_of(func, arch).ranked)[1].hint
     zeros = np.zeros((64, 96), dtype)
-    [got] = emulate(gpu_kernel(func, hint), [x] if clip else [x, y], [zeros], arch)
+    [got] = emulate(emit_kernel(func, hint), [x] if clip else [x, y], [zeros], arch)
     np.testing.assert_array_equal(got, wanted)
 
 

@@ -7,7 +7,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.frontend import import_onnx, prepare
 from tvmopt.transform import lower as lower_module

@@ -12,12 +12,12 @@ from tvm import relax
 from tvm.script import tirx as T  # noqa: N812
 
 from tvmopt import host
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
+from tvmopt.device.target import resolve_target
 from tvmopt.frontend.importer import import_onnx
 from tvmopt.frontend.prepare import prepare
+from tvmopt.kernels.passes.keep_nan import keep_nan_in
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
-from tvmopt.transform.keep_nan import keep_nan_in
 from tvmopt.transform.lower import lower
 from tvmopt.transform.reduce_from_infinity import reduce_from_infinity
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
 from tvmopt.compare import same_non_finite
+from tvmopt.device.target import resolve_target
 from tvmopt.frontend import import_onnx, layer_table, prepare
 from tvmopt.frontend.reference import Reference
 from tvmopt.stages.check import compile_for_check
@@ -127,10 +127,9 @@ SUMS = {
     "Softmax": op("Softmax", axis=3, takes="one huge"),
     "LogSoftmax": op("LogSoftmax", axis=3, takes="one huge"),
     "LayerNormalization": op("LayerNormalization", "x", "scale4", "bias4", takes="no huge"),
-    "InstanceNormalization": op(
-        "InstanceNormalization", "x", "scale", "bias", takes="no huge"
-    ),
-    "LRN": op("LRN", size=3), "LRN of 5": op("LRN", size=5, alpha=0.5, beta=0.5, bias=2.0),
+    "InstanceNormalization": op("InstanceNormalization", "x", "scale", "bias", takes="no huge"),
+    "LRN": op("LRN", size=3),
+    "LRN of 5": op("LRN", size=5, alpha=0.5, beta=0.5, bias=2.0),
     "GlobalAveragePool": op("GlobalAveragePool", takes="one huge"),
     "AveragePool": op("AveragePool", kernel_shape=[2, 2], takes="one huge"),
     "AveragePool padded": op(

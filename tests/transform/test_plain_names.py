@@ -9,8 +9,8 @@ import tvm
 from onnx import helper
 from tvm import relax
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
+from tvmopt.device.target import resolve_target
 from tvmopt.frontend.importer import import_onnx
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plain_names import PlainNames, _plain

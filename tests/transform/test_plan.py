@@ -10,9 +10,9 @@ import tvm_ffi
 from hypothesis import strategies as st
 from tvm import relax, tirx
 
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError
-from tvmopt.policy import schedule_module
+from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.layer_functions import lower_by_layer
 from tvmopt.transform.lower import lower

@@ -7,7 +7,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
 from tvmopt.transform.lower import lower
 
 op = relax.op

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError
 from tvmopt.transform import lower as lower_module
 from tvmopt.transform.anchors import INDICES_ATTR, NAMES_ATTR, anchors, with_layers
@@ -209,9 +209,7 @@ def test_sensitive_operators_read_and_write_float32(relax_main):
         return emit(op.matmul(emit(op.nn.softmax(scores)), relax.const(_weight(8, 3))))
 
     mod = to_precision(relax_main(body, x=((8, 8), "float32")), "float16").mod
-    calls = {
-        b.value.op.name: b for k in mod["main"].body.blocks for b in k.bindings
-    }
+    calls = {b.value.op.name: b for k in mod["main"].body.blocks for b in k.bindings}
     softmax = calls["relax.nn.softmax"]
     assert str(softmax.value.args[0].ty.dtype) == str(softmax.var.ty.dtype) == "float32"
     assert _stored(_lower(mod)) == ["float16", "float32", "float16", "float32"]
@@ -254,9 +252,7 @@ def test_operators_of_the_users_choice_stay_float32(relax_main):
 
 
 def test_skipped_layers_read_what_they_read_before(relax_main, run):
-    mod = relax_main(
-        lambda emit, x: _conv(emit, _conv_relu(emit, _conv_relu(emit, x))), x=IMAGE
-    )
+    mod = relax_main(lambda emit, x: _conv(emit, _conv_relu(emit, _conv_relu(emit, x))), x=IMAGE)
     result = to_precision(mod, "float16", skip_layers=[1])
     assert result.skipped == {1: "skip_layers: 1"}
     types = ["float16", "float32", "float16"]
@@ -339,9 +335,7 @@ def test_other_convolutions(relax_main, run, dtype, rank, transpose):
     w = _weight(4, 4, *[3] * rank)
     attrs = {"strides": 2, "padding": 1}
     x = {"x": ((1, 4, *[5] * rank), "float32")}
-    mod = relax_main(
-        lambda emit, x: emit(getattr(op.nn, name)(x, relax.const(w), **attrs)), **x
-    )
+    mod = relax_main(lambda emit, x: emit(getattr(op.nn, name)(x, relax.const(w), **attrs)), **x)
     result = to_precision(mod, dtype)
     assert result.skipped == {}
     data = RNG.standard_normal(x["x"][0]).astype(np.float32)

@@ -9,11 +9,13 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
-from tvmopt.policy import schedule_module
-from tvmopt.schedule import Hint, apply_hint, finish
-from tvmopt.schedule.nest import PREPROC
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.common.nest import PREPROC
+from tvmopt.kernels.cpu.finish import finish
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.lower import lower
 from tvmopt.transform.prepack import prepack
 
@@ -25,7 +27,7 @@ V = RNG.standard_normal((40, 40), np.float32)
 
 
 # Tiles of 20 columns, which are packed as whole vectors.
-HINT = Hint("register_tile", SPEC.arch(), block=(8, 20), order=(0, 1), pack="constant")
+HINT = CpuHint("register_tile", SPEC.arch(), block=(8, 20), order=(0, 1), pack="constant")
 
 
 def network(weights: list[np.ndarray | None]) -> tvm.IRModule:
@@ -50,7 +52,7 @@ def network(weights: list[np.ndarray | None]) -> tvm.IRModule:
     mod = lower(builder.get(), SPEC.to_tvm())
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
-            schedule = apply_hint(func, HINT)
+            schedule = emit(func, HINT)
             mod[var] = finish(schedule.mod["main"], func)
     return mod
 

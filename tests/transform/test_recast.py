@@ -8,8 +8,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError
 from tvmopt.transform.anchors import INDICES_ATTR, NAMES_ATTR, anchors, with_layers
 from tvmopt.transform.lower import lower
@@ -176,9 +176,7 @@ def test_numbers(mod, tmp_path, dtype, out_dtype):
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_weights_are_truncated_and_saturated(relax_main, dtype):
     w = np.array([[0.9, -0.9, 300.0, -300.0, 1.5, -1.5, 127.6, 254.9]], np.float32)
-    mod = relax_main(
-        lambda emit, x: emit(op.matmul(x, relax.const(w))), x=((1, 1), "float32")
-    )
+    mod = relax_main(lambda emit, x: emit(op.matmul(x, relax.const(w))), x=((1, 1), "float32"))
     [layer] = anchors(recast(mod, dtype, "int32"))
     want = {
         "int8": [0, 0, 127, -128, 1, -1, 127, 127],

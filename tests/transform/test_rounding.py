@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmopt.transform.precision.casting import cast_array, numpy_dtype
+from tvmopt.device.dtypes import dtype as dtype_of
+from tvmopt.transform.precision.casting import cast_array
 from tvmopt.transform.precision.rounding import round_keeping_sums
 
 
@@ -21,10 +22,10 @@ def test_taps_move_by_less_than_a_unit_and_sums_come_nearer(dtype, seed, shape):
     rng = np.random.default_rng(seed)
     weight = (rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 3)).astype(np.float32)
     got = round_keeping_sums(weight, dtype)
-    assert (got.dtype, got.shape) == (numpy_dtype(dtype), weight.shape)
+    assert (got.dtype, got.shape) == (dtype_of(dtype).numpy, weight.shape)
     nearest = cast_array(weight, dtype).astype(np.float64)
     values = got.astype(np.float64)
-    units = 2 * np.abs(np.nextafter(np.abs(got), numpy_dtype(dtype).type(np.inf)) - np.abs(got))
+    units = 2 * np.abs(np.nextafter(np.abs(got), dtype_of(dtype).numpy.type(np.inf)) - np.abs(got))
     assert (np.abs(values - weight) <= units.astype(np.float64)).all()
     before, after = (np.abs((x - weight.astype(np.float64)).sum((2, 3))) for x in (nearest, values))
     assert (after <= before).all()

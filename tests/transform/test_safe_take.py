@@ -41,9 +41,7 @@ def test_safe_modes_stay(relax_main, assert_same, mode):
 
 def test_constant_indices_stay(relax_main, assert_same):
     ids = relax.const(np.array([0, 5]), "int64")
-    mod = relax_main(
-        lambda emit, table: emit(op.take(table, ids, 0)), table=((6, 4), "float32")
-    )
+    mod = relax_main(lambda emit, table: emit(op.take(table, ids, 0)), table=((6, 4), "float32"))
     assert_same(GuardTake()(mod), mod)
 
 

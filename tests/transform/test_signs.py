@@ -9,11 +9,11 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.arch.target import resolve_target
-from tvmopt.emulate import find_tools
-from tvmopt.emulate import run as run_emulated
-from tvmopt.intrin import multipliable
-from tvmopt.policy import schedule_module
+from tests.emulator import find_tools
+from tests.emulator import run as run_emulated
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.intrinsics import multipliable
+from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.lower import lower
 from tvmopt.transform.signs import MatchSigns, moved_operands
 
@@ -249,9 +249,7 @@ def test_a_gpu():
 
 def left_alone(build, *shapes):
     builder = relax.BlockBuilder()
-    params = [
-        relax.Var(f"x{n}", relax.TensorType(s, dtype)) for n, (s, dtype) in enumerate(shapes)
-    ]
+    params = [relax.Var(f"x{n}", relax.TensorType(s, dtype)) for n, (s, dtype) in enumerate(shapes)]
     with builder.function("main", params):
         with builder.dataflow():
             out = builder.emit_output(builder.normalize(build(*params)))
@@ -338,7 +336,7 @@ def test_on_the_target(product, cpu, types, instruction):
 
 def run_calls(mod, values, spec):
     """Each call of ``main`` by the emulator in turn; the last result, and all assembly."""
-    from tvmopt.arch.llvm import pass_config
+    from tvmopt.device.llvm import pass_config
 
     values, assembly, last = dict(values), "", ""
     for block in mod["main"].body.blocks:

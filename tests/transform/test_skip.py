@@ -74,8 +74,11 @@ def test_relax_operators(op):
 
 @pytest.mark.parametrize("pattern", ["6", "-1", "conv*", "conv", "Convolution"])
 def test_pattern_that_matches_nothing(pattern):
-    with pytest.raises(ConfigError, match="skip_layers must match layers, but .* matches none of "
-                       r"the layers 0 to 5 \(names stem, block1.conv, ..., 7; operators Conv"):
+    with pytest.raises(
+        ConfigError,
+        match="skip_layers must match layers, but .* matches none of "
+        r"the layers 0 to 5 \(names stem, block1.conv, ..., 7; operators Conv",
+    ):
         resolve_skip_layers(LAYERS, f"0,{pattern}")
 
 

@@ -8,8 +8,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.arch.target import resolve_target
-from tvmopt.policy.gpu.first_choice import first_kernel
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.transform.lower import lower
 from tvmopt.transform.wide_sums import wide_sums
 
@@ -36,9 +36,7 @@ def run(mod, x):
 )  # fmt: skip
 def test_long_sums_keep_their_digits(relax_main, reduce, shape, axis, keepdims, dtype) -> None:
     x = (np.random.default_rng(0).standard_normal(shape) + 3).astype(WIDTH[dtype])
-    mod = relax_main(
-        lambda emit, x: emit(reduce(x, axis, keepdims)), x=(shape, dtype)
-    )
+    mod = relax_main(lambda emit, x: emit(reduce(x, axis, keepdims)), x=(shape, dtype))
     wanted = NUMPY[reduce](
         x.astype("float64"), axis=None if axis is None else tuple(axis), keepdims=keepdims
     )
@@ -63,7 +61,8 @@ def test_shorter_means_are_one_function(relax_main) -> None:
     mod = relax_main(lambda emit, x: emit(op.mean(x, [1, 2])), x=((2, 200, 200), "float16"))
     lowered = lower(mod, GPU.to_tvm())
     [func] = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
-    kernel, hint = first_kernel(func, GPU.gpu)
+    made = schedule_function(func, GPU.gpu)
+    kernel, hint = made.func, made.hint
     assert hint.template != "gpu_fallback"
     assert {str(p.dtype) for p in kernel.params} == {"float16"}
 

@@ -10,13 +10,13 @@ import tvm_ffi
 from hypothesis import strategies as st
 from tvm import relax, s_tir, tirx
 
-from tvmopt.arch.target import resolve_target
-from tvmopt.policy import schedule_module
-from tvmopt.schedule.winograd import WINOGRAD_ATTR
+from tests.kernels.cpu.drawn_products import conv2d_numpy
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.winograd.schedule import WINOGRAD_ATTR
+from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.winograd_matrices import MATRICES
 from tvmopt.transform.lower import lower
-from tvmopt.transform.winograd import MATRICES, choose_tile, winograd_weight
-
-from ..schedule.drawn_products import conv2d_numpy
+from tvmopt.transform.winograd import choose_tile, winograd_weight
 
 SPEC = resolve_target("host", 2)
 RNG = np.random.default_rng(0)
@@ -87,9 +87,7 @@ def test_the_weight_keeps_its_type(m) -> None:
     batch=st.sampled_from([1, 2]),
 )
 def test_a_lowered_convolution_computes_the_same(size, padding, channels, outputs, batch) -> None:
-    mod, weight = module(
-        (batch, *size, channels), (3, 3, channels, outputs), padding=padding
-    )
+    mod, weight = module((batch, *size, channels), (3, 3, channels, outputs), padding=padding)
     lowered = lower(mod, SPEC.to_tvm())
     assert tiles(lowered)
     scheduled, _ = schedule_module(lowered, SPEC.arch())

@@ -9,14 +9,15 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from tests.schedule.gpu import on_cpu, serial
-from tests.schedule.gpu.winograd import Problem
-from tvmopt.arch.cuda import CudaArch, probe
-from tvmopt.arch.gpus import GPUS, gpu_of_target
-from tvmopt.emulate.cuda import run
-from tvmopt.policy.gpu.cuda import CudaPolicy
-from tvmopt.policy.gpu.first_choice import first_kernel, schedule_kernels
-from tvmopt.schedule.gpu.apply import apply_gpu_hint, build_kernels
+from tests.emulator.cuda import run
+from tests.kernels.cuda import on_cpu, serial
+from tests.kernels.cuda.winograd import Problem
+from tvmopt.device.cuda import CudaArch, probe
+from tvmopt.device.gpus import GPUS, gpu_of_target
+from tvmopt.kernels.cuda.build import build_kernels
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.first_choice import schedule_function, schedule_module
+from tvmopt.kernels.policies import policy_of
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation
 from tvmopt.transform.winograd_gpu_model import choose_gpu_tile, why_not_tiles
@@ -158,9 +159,9 @@ def _run(problem: Problem) -> np.ndarray:
     image, residual = problem.inputs()
 
     def scheduled(func: tirx.PrimFunc, template: str):
-        ranked = CudaPolicy(func, H200).ranked
+        ranked = policy_of(func, H200).ranked
         first = next(r.hint for r in ranked if r.hint.template == template)
-        return apply_gpu_hint(func, first)
+        return emit(func, first)
 
     made = scheduled(data, "gpu_winograd_data")
     tiles_ = serial.run(serial.serial(made.mod["main"]), [image])
@@ -183,10 +184,8 @@ def test_the_kernels_compute_the_convolution(m) -> None:
 
 def test_every_function_has_a_kernel_made_for_it() -> None:
     lowered = lower(LARGE.module(), H200.to_tvm())
-    _, served = schedule_kernels(lowered, H200)
+    _, served = schedule_module(lowered, H200)
     assert sorted(served.values()) == ["gpu_winograd_data", "gpu_winograd_out", "simt_matmul"]
-
-
 
 
 @pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
@@ -206,9 +205,9 @@ def test_the_first_choices_compute_the_convolution(shape, m, gpu) -> None:
     functions = dict(zip(("data", "product", "out"), problem.functions(), strict=True))
     kernels = {}
     for name, func in functions.items():
-        made = first_kernel(func, gpu or H200)
-        assert not isinstance(made, str), made
-        kernels[name] = made[0]
+        made = schedule_function(func, gpu or H200)
+        assert made.hint is not None, made.rule
+        kernels[name] = made.func
     built = gpu and build_kernels(kernels, gpu)
     image, residual = problem.inputs()
 

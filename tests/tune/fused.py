@@ -11,9 +11,9 @@ import tvm
 from tvm import IRModule, relax, tirx
 from tvm.s_tir import meta_schedule as ms
 
-from tests.schedule.candidates import lowered
-from tests.schedule.drawn import BYTES, FLOAT, Drawn, Operand, Types
-from tests.schedule.drawn_products import conv2d_numpy
+from tests.kernels.cpu.candidates import lowered
+from tests.kernels.cpu.drawn import BYTES, FLOAT, Drawn, Operand, Types
+from tests.kernels.cpu.drawn_products import conv2d_numpy
 from tvmopt.tune import Task
 from tvmopt.tune.budget import SearchEffort
 from tvmopt.tune.space import make_context

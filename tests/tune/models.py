@@ -8,8 +8,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.target import resolve_target
 
 THREADS = 1  # two would wait for each other in every kernel while another test runs beside
 SPEC = resolve_target("host", THREADS)

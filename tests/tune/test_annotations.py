@@ -9,7 +9,7 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt.arch.target import resolve_target
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import DatabaseMismatchError
 from tvmopt.tune.annotations import refusal
 from tvmopt.tune.database import (
@@ -40,9 +40,7 @@ def _database(folder, key, value):
     schedule.annotate(loop, key, value)
     database = create_database(folder, KEY)
     workload = database.commit_workload(module)
-    database.commit_tuning_record(
-        ms.database.TuningRecord(schedule.trace, workload, [1.0], TARGET)
-    )
+    database.commit_tuning_record(ms.database.TuningRecord(schedule.trace, workload, [1.0], TARGET))
 
 
 @pytest.mark.parametrize(
@@ -86,14 +84,14 @@ def _with_layout(folder, pad_value=None, width=5):
     schedule = tvm.s_tir.Schedule(module)
     schedule.cache_write(schedule.get_sblock("b"), 0, "global")
     schedule.transform_layout(
-        schedule.get_sblock("b"), ("write", 0), lambda i: (i // width, i % width),
+        schedule.get_sblock("b"),
+        ("write", 0),
+        lambda i: (i // width, i % width),
         pad_value=pad_value,
     )
     database = create_database(folder, KEY)
     workload = database.commit_workload(module)
-    database.commit_tuning_record(
-        ms.database.TuningRecord(schedule.trace, workload, [1.0], TARGET)
-    )
+    database.commit_tuning_record(ms.database.TuningRecord(schedule.trace, workload, [1.0], TARGET))
 
 
 def _calls_system(*_indices):

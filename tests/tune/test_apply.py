@@ -14,8 +14,8 @@ from tvm.s_tir import meta_schedule as ms
 
 from tvmopt.build import build_library
 from tvmopt.errors import DatabaseMismatchError
-from tvmopt.policy import DefaultPolicy
-from tvmopt.schedule import Hint
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.transform.lower import lower
 from tvmopt.tune import (
     DatabaseKey,
@@ -208,13 +208,13 @@ def test_a_trace_that_lost_is_applied_on_demand_alone(net, traces_dir: Path, tmp
 def test_the_next_hint_is_taken_where_the_best_does_not_fit(net, tmp_path: Path) -> None:
     task = operators(net)[0]
     best, second = (r.hint for r in DefaultPolicy(task.mod["main"], ARCH).ranked[:2])
-    unfit = Hint("elementwise", ARCH)
+    unfit = CpuHint("elementwise", ARCH)
     database = create_database(tmp_path, KEY)
     commit(database, task, tvm.s_tir.Schedule(task.mod).trace, 1.0)
     name = task.name.split(" of ")[1]
     func = net[name].with_attr("global_symbol", name)
 
-    def applied(*hints: Hint):
+    def applied(*hints: CpuHint):
         config, *others = (hint.to_dict() for hint in hints)
         compared = Comparison("register_tile", 2.0, 1.0, config, tuple(others))
         write_comparisons(tmp_path, {workload_hash(task.mod): compared})
@@ -226,9 +226,7 @@ def test_the_next_hint_is_taken_where_the_best_does_not_fit(net, tmp_path: Path)
         tvm.ir.assert_structural_equal(found.mod[name], transfer_hints(func, [taken]))
     refused = applied(unfit)
     assert refused.served == set()
-    assert refused.missing[name] == (
-        "no schedule of its operator fits: elementwise does not fit"
-    )
+    assert refused.missing[name] == ("no schedule of its operator fits: elementwise does not fit")
 
 
 # ---- keys ----

@@ -8,10 +8,10 @@ import tvm
 from tvm import relax
 from tvm.script import relax as R  # noqa: N812
 
-from tvmopt.arch.gpus import GPUS
+from tvmopt.device.gpus import GPUS
 from tvmopt.errors import DatabaseMismatchError
-from tvmopt.hopper.pipeline import is_generated
-from tvmopt.policy import policy_of
+from tvmopt.kernels.cuda.pipeline import is_generated
+from tvmopt.kernels.policies import policy_of
 from tvmopt.transform.lower import lower
 from tvmopt.tune import TuneOptions, apply_database, create_database, extract_tasks
 from tvmopt.tune.database import Comparison, workload_hash, write_comparisons

@@ -12,12 +12,12 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import meta_schedule as ms
 
-from tvmopt.arch.target import resolve_target
 from tvmopt.build import build_library
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError, DatabaseMismatchError
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure.cpu_hints import CpuMeasurer
-from tvmopt.policy import DefaultPolicy
-from tvmopt.schedule import Hint
 from tvmopt.transform.lower import lower
 from tvmopt.transform.prepack import prepack
 from tvmopt.tune import (
@@ -113,7 +113,7 @@ def test_every_task_has_a_record_and_a_row(net, tuned: TuneResult) -> None:
         assert comparison.tuned_us is not None
         assert comparison.default_us is None or comparison.tuned_us <= comparison.default_us
         assert comparison.config is not None
-        assert Hint.from_dict(comparison.config).arch == ARCH
+        assert CpuHint.from_dict(comparison.config).arch == ARCH
     for row in tuned.tasks:
         assert row.latency_us is not None
         assert row.latency_us > 0
@@ -283,7 +283,7 @@ def test_options_are_checked(net, tmp_path: Path) -> None:
 def test_apply_and_build_gives_one_result_a_configuration(net) -> None:
     func = extract_tasks(net, TARGET)[0].mod["main"]
     configs = DefaultPolicy(func, ARCH).emit_config(3)
-    unfit = Hint("elementwise", ARCH)
+    unfit = CpuHint("elementwise", ARCH)
     results, best = apply_and_build(func, [*configs, unfit], ARCH)
     assert [r.config for r in results] == [*configs, unfit]
     assert all(r.latency is not None and r.error is None for r in results[:3])
@@ -297,7 +297,9 @@ def test_apply_and_build_gives_one_result_a_configuration(net) -> None:
 
 def test_apply_and_build_without_a_good_configuration(net) -> None:
     func = extract_tasks(net, TARGET)[0].mod["main"]
-    results, best = apply_and_build(func, [Hint("elementwise", ARCH)], ARCH, parallel_build=False)
+    results, best = apply_and_build(
+        func, [CpuHint("elementwise", ARCH)], ARCH, parallel_build=False
+    )
     assert best is None
     assert results[0].error is not None
 

@@ -8,13 +8,13 @@ import zlib
 import pytest
 from tvm import relax, tirx
 
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.reranker import Reranker
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.hints import Candidates, Measured
-from tvmopt.policy import DefaultPolicy
-from tvmopt.policy.reranker import Reranker
-from tvmopt.schedule import Hint
 from tvmopt.transform.lower import lower
-from tvmopt.tune.fast_search import Workload, search
+from tvmopt.tune.fast_search import TuningWorkload, search
 
 from .models import ARCH, TARGET
 
@@ -28,10 +28,10 @@ class FakeMeasurer:
 
     def __init__(self, slower: float = 1.0) -> None:
         self._slower = slower
-        self.batches: list[list[Hint]] = []
+        self.batches: list[list[CpuHint]] = []
         self.rounds: list[int] = []
 
-    def latency(self, hint: Hint) -> float:
+    def latency(self, hint: CpuHint) -> float:
         # Steps of 2 %: what is nearer is a tie, and there the first choice stands.
         return 100.0 * 1.02 ** (zlib.crc32(hint.config_id.encode()) % 1000)
 
@@ -44,7 +44,7 @@ class FakeMeasurer:
 
 
 @pytest.fixture(scope="module")
-def workload() -> Workload:
+def workload() -> TuningWorkload:
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((64, 128), "float32"))
     w = relax.Var("w", relax.TensorType((128, 256), "float32"))
@@ -54,7 +54,7 @@ def workload() -> Workload:
         builder.emit_func_output(out)
     mod = lower(builder.get(), TARGET)
     [func] = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
-    return Workload("matmul", func)
+    return TuningWorkload("matmul", func)
 
 
 @pytest.mark.parametrize("slower", [1.0, 3.0, 1 / 3])
@@ -106,9 +106,9 @@ def test_the_first_choice_stands_unless_another_is_clearly_faster(workload) -> N
 def test_one_that_was_fast_only_in_the_first_round_is_not_taken(workload) -> None:
     """The first of all is timed at half of what it takes, as any may be by luck."""
     measurer = FakeMeasurer()
-    lucky: list[Hint] = []
+    lucky: list[CpuHint] = []
 
-    def latency(hint: Hint) -> float:
+    def latency(hint: CpuHint) -> float:
         if not lucky:
             lucky.append(hint)
             return 50.0

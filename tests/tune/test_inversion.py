@@ -13,10 +13,10 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.intrin import find_dot
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.intrinsics import find_dot
 from tvmopt.measure.cpu_hints import CpuMeasurer
 from tvmopt.measure.hints import Candidates
-from tvmopt.schedule import Hint
 from tvmopt.transform.lower import lower
 from tvmopt.tune import extract_tasks
 from tvmopt.tune.operator import operator_function
@@ -71,7 +71,7 @@ def test_the_best_of_the_operator_is_far_from_the_best_of_the_subgraph(tmp_path)
     assert str(operator.params[-1].dtype) == "int32"
     assert str(fused.params[-1].dtype) == "uint8"
     hints = [
-        Hint(
+        CpuHint(
             "register_tile", ARCH, block=block, rstep=step, accumulate=int(step > 0), order=(1, 0),
             parallel=1, pack="constant", intrin=DOT.name, prefetch=2048,
         )

@@ -10,8 +10,8 @@ import tvm_ffi
 from hypothesis import strategies as st
 from tvm import relax, tirx
 
-from tests.schedule.drawn import BFLOAT16, BYTES, FLOAT, Drawn
-from tests.schedule.harness import assert_close
+from tests.kernels.cpu.drawn import BFLOAT16, BYTES, FLOAT, Drawn
+from tests.kernels.cpu.harness import assert_close
 from tvmopt.transform.lower import lower
 from tvmopt.tune import extract_tasks
 from tvmopt.tune.operator import (

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from tvm import relax, s_tir, tirx
 from tvm.tirx import IntImm
 
-from tests.schedule.candidates import Case, cases, check_numbers
-from tests.schedule.drawn import Drawn
-from tests.schedule.kinds import KINDS, NARROW
-from tvmopt.policy import DefaultPolicy
-from tvmopt.schedule import Hint, NotApplicable
+from tests.kernels.cpu.candidates import Case, cases, check_numbers
+from tests.kernels.cpu.drawn import Drawn
+from tests.kernels.cpu.kinds import KINDS, NARROW
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import NotApplicable
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.tune.operator import anchor_block, operator_blocks, operator_function
 from tvmopt.tune.transfer import transfer_hints, transfer_trace
 
@@ -279,7 +280,7 @@ def test_hints_of_the_operator_are_applied_to_the_function(name: str) -> None:
 def test_the_first_hint_that_fits_is_taken() -> None:
     func = fused_function(FUSED["matmul"])
     best, second = (ranked.hint for ranked in DefaultPolicy(func, ARCH).ranked[:2])
-    unfit = Hint("elementwise", ARCH)
+    unfit = CpuHint("elementwise", ARCH)
     expected = transfer_hints(func, [best])
     tvm.ir.assert_structural_equal(transfer_hints(func, [unfit, best, second]), expected)
     assert not tvm_ffi.structural_equal(transfer_hints(func, [second, best]), expected)
@@ -287,7 +288,7 @@ def test_the_first_hint_that_fits_is_taken() -> None:
 
 def test_why_no_hint_fits_is_said() -> None:
     func = fused_function(FUSED["matmul"])
-    unfit = [Hint("elementwise", ARCH), Hint("winograd", ARCH)]
+    unfit = [CpuHint("elementwise", ARCH), CpuHint("winograd", ARCH)]
     with pytest.raises(NotApplicable, match=r"^elementwise does not fit$"):
         transfer_hints(func, unfit)
     with pytest.raises(NotApplicable, match=r"^no schedule of its operator was measured$"):

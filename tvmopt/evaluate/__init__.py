@@ -1,1 +1,1 @@
-"""Accuracy and latency of compiled models, with confidence."""
+"""Accuracy and latency of compiled models, with confidence intervals."""

@@ -1,4 +1,4 @@
-"""Accuracy of a compiled model: against labels, or against the float model."""
+"""Accuracy of a compiled model against labels, or its fidelity to the float model."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _TIE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """What was found.
+    """Accuracy of a model on a dataset.
 
     Attributes:
         metric: ``"top1"`` or ``"fidelity"``.
-        accuracy: Top-1 against labels; for fidelity, top-1 agreement with the float model when its
-            first output is a table of scores (2 or 3 axes), else the cosine.
-        reference: The float model's own accuracy on the same samples (1 for fidelity).
-        agreement: Share of rows whose top-1 is the float model's; None when the first output is no
-            table of scores.
-        cosine: Smallest cosine similarity of an output with the float model's over all batches.
-        max_abs_error: Largest absolute difference from the float model over all outputs.
-        samples: Samples evaluated.
+        accuracy: Top-1 accuracy against labels. For fidelity, top-1 agreement with the float model
+            when the first output holds class scores (2 or 3 axes), otherwise the cosine.
+        reference: The float model's accuracy on the same samples (1 for fidelity).
+        agreement: Fraction of rows with the float model's top-1; None when the first output holds
+            no class scores.
+        cosine: Minimum cosine similarity with the float model, over all outputs and batches.
+        max_abs_error: Maximum absolute difference from the float model, over all outputs.
+        samples: Number of evaluated samples.
     """
 
     metric: str
@@ -40,17 +40,18 @@ class Accuracy:
 
     @property
     def drop(self) -> float:
-        """Accuracy lost against the float model; negative when it gained."""
+        """Accuracy loss against the float model; negative for a gain."""
         return self.reference - self.accuracy
 
 
 def _is_scores(output: np.ndarray) -> bool:
-    # (batch, classes) or (batch, steps, classes). The last axis of a map is a place, not a class.
+    # (batch, classes) or (batch, steps, classes). The last axis of an image is spatial, not a
+    # class.
     return output.dtype.kind == "f" and output.ndim in (2, 3) and output.shape[-1] > 1
 
 
 def _top1_agrees(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Per row, whether the top-1 is the float model's; classes it holds equal count as one."""
+    """Return per row whether the top-1 is the float model's; tied classes count as equal."""
     classes = expected.shape[-1]
     got, want = actual.reshape(-1, classes), expected.reshape(-1, classes).astype(np.float64)
     top = want.max(axis=1)
@@ -59,7 +60,7 @@ def _top1_agrees(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 class AccuracyMeter:
-    """Accumulates batches; :meth:`result` says what they come to."""
+    """Accumulate batches; :meth:`result` returns the accuracy."""
 
     def __init__(self, metric: str, has_labels: bool) -> None:
         if metric == "top1" and not has_labels:
@@ -81,9 +82,15 @@ class AccuracyMeter:
         valid: int,
         padding: int = 0,
     ) -> None:
-        """Add one batch: outputs of the model and of the float model, labels, valid rows.
+        """Add one batch.
 
-        The last ``padding`` rows repeat a sample and do not count for the top-1 agreement.
+        Args:
+            actual: Outputs of the model.
+            expected: Outputs of the float model.
+            labels: Class indices, or None.
+            valid: Number of samples in the batch; only these rows count for top-1 against labels.
+            padding: Number of trailing rows that repeat a sample; they do not count for the top-1
+                agreement.
         """
         self._samples += valid
         for got, want in zip(actual, expected, strict=True):
@@ -100,7 +107,7 @@ class AccuracyMeter:
             self._scores = False
 
     def result(self) -> Accuracy:
-        """Accuracy over everything added so far."""
+        """Return the accuracy over all batches so far."""
         agreement = self._agreed / self._rows if self._scores and self._rows else None
         if self.metric == "top1":
             accuracy = self._right / self._samples
@@ -148,5 +155,5 @@ class AccuracyMeter:
             finite = np.isfinite(want)
             difference = np.abs(got[finite].astype(np.float64) - want[finite]).max(initial=0.0)
             self._max_abs_error = max(self._max_abs_error, float(difference))
-        else:  # NaN or an infinity is right only where the float model has the same
+        else:  # NaN or infinity is correct only where the float model has the same
             self._max_abs_error = float(np.finfo(np.float32).max)

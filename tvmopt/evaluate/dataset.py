@@ -1,4 +1,4 @@
-"""Evaluation data: ``.npz`` or ``.npy`` files cut into batches of the compiled shape."""
+"""Evaluation data: ``.npz`` or ``.npy`` files, in batches of the compiled shape."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _SPLIT_SEED = 20261121
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """One call of the model.
+    """Inputs of one call of the model.
 
     Attributes:
-        inputs: Arrays of exactly the compiled shapes, by input name.
+        inputs: Arrays of the compiled shapes, by input name.
         labels: Class indices of the first ``valid`` rows; None without labels.
-        valid: Rows that are data; the rest of the last batch repeats its last row.
-        padding: How many rows of the batch are such repetitions.
+        valid: Number of data rows; the last batch is padded by repeating its last row.
+        padding: Number of padding rows.
     """
 
     inputs: dict[str, np.ndarray]
@@ -47,9 +47,9 @@ class Dataset:
 
     Attributes:
         specs: The model's inputs.
-        arrays: Samples by input name, the first axis counts samples. With ``stacked`` each sample
-            is a whole input of shape ``spec.shape``; else it is one row of the batch axis.
-        labels: Class indices, one a sample (``(N,)``); None without labels.
+        arrays: Samples by input name; the first axis counts samples. With ``stacked``, a sample is
+            a whole input of shape ``spec.shape``; otherwise it is one row of the batch axis.
+        labels: Class indices, one per sample (``(N,)``); None without labels.
         stacked: Whether a sample is a whole input.
     """
 
@@ -65,7 +65,7 @@ class Dataset:
 
     @property
     def batch_size(self) -> int:
-        """Samples of one call of the model."""
+        """Samples per call of the model."""
         return 1 if self.stacked else self.specs[0].shape[0]
 
     def __len__(self) -> int:
@@ -73,9 +73,9 @@ class Dataset:
         return math.ceil(self.samples / self.batch_size)
 
     def batch(self, index: int) -> Batch:
-        """Batch number ``index``."""
+        """Return batch ``index``."""
         if self.stacked:
-            # A sample of a scalar input must stay an array.
+            # A sample of a scalar input must remain an array.
             inputs = {s.name: np.asarray(self.arrays[s.name][index]) for s in self.specs}
             labels = None if self.labels is None else np.atleast_1d(self.labels[index])
             return Batch(inputs, labels, 1 if labels is None else len(labels))
@@ -87,11 +87,11 @@ class Dataset:
         return Batch(inputs, labels, len(rows), size - len(rows))
 
     def batches(self) -> Iterator[Batch]:
-        """All batches in order."""
+        """Return all batches in order."""
         return (self.batch(i) for i in range(len(self)))
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Dataset:
-        """The samples at ``indices``."""
+        """Return the samples at ``indices``."""
         indices = np.asarray(indices, dtype=np.int64)
         return dataclasses.replace(
             self,
@@ -100,11 +100,11 @@ class Dataset:
         )
 
     def split(self, part: str) -> Dataset:
-        """A fixed part; two parts share no sample.
+        """Return a fixed, disjoint part of the samples.
 
-        ``"calibrate"`` (20%, at most 512 samples) is for statistics and choices that precede the
+        ``"calibrate"`` (20%, at most 512 samples) is for calibration and choices before the
         measurement, ``"evaluate"`` (50%) for the measurement, ``"heldout"`` (30%) for promotion.
-        Of fewer than 20 samples, the first quarter calibrates and the rest is both other parts; a
+        With fewer than 20 samples, the first quarter calibrates and the rest is both other parts. A
         single sample is every part.
         """
         if self.samples == 1:
@@ -126,8 +126,9 @@ class Dataset:
 def load_dataset(path: Path, specs: Sequence[TensorSpec]) -> Dataset:
     """Read data for a model with the inputs ``specs``.
 
-    A ``.npz`` holds one array an input, by input name (any name for a single input), and optionally
-    ``labels``; a ``.npy`` holds the array of a single input. The first axis counts samples.
+    A ``.npz`` holds one array per input, by input name (any name for a single input), and
+    optionally ``labels``. A ``.npy`` holds the array of a single input. The first axis counts
+    samples.
 
     Raises:
         ConfigError: When the file is unreadable or an array does not fit its input.
@@ -159,7 +160,7 @@ def load_dataset(path: Path, specs: Sequence[TensorSpec]) -> Dataset:
 
 
 def random_dataset(specs: Sequence[TensorSpec], seed: int, kind: str) -> Dataset:
-    """Eight random whole inputs without labels; ``kind`` as in :mod:`tvmopt.random_inputs`."""
+    """Return eight random inputs without labels; ``kind`` as in :mod:`tvmopt.random_inputs`."""
     arrays = random_arrays(specs, seed, kind, samples=8)
     return Dataset(tuple(specs), arrays, None, stacked=True)
 
@@ -173,16 +174,14 @@ def _checked_labels(path: Path, labels: np.ndarray, stacked: bool) -> np.ndarray
             f"{labels.dtype} {labels.shape}"
         )
     if labels.size and labels.min() < 0:
-        raise ConfigError(
-            f"labels must be class indices from 0, but '{path}' holds {labels.min()}"
-        )
+        raise ConfigError(f"labels must be class indices from 0, but '{path}' holds {labels.min()}")
     return labels
 
 
 def choose_dataset(
     data: Path | None, specs: Sequence[TensorSpec], part: str, *, seed: int, random_kind: str
 ) -> Dataset:
-    """A part of the data (see :meth:`Dataset.split`); random inputs when there is none."""
+    """Return a part of the data (see :meth:`Dataset.split`), or random inputs without data."""
     if data is not None:
         return load_dataset(data, specs).split(part)
     return random_dataset(specs, seed, random_kind)
@@ -202,7 +201,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             with path.open("rb") as file:
                 return {"data": _array(file, path.stat().st_size)}
         return _arrays(path)
-    except Exception as error:  # whatever a damaged file makes the readers of zip and deflate say
+    except Exception as error:  # a damaged file makes the zip and deflate readers raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ConfigError(
             f"data must be a .npz or .npy file of plain arrays, but '{path}' is not: {reason}"
@@ -225,7 +224,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(file: IO[bytes], size: int) -> np.ndarray:
-    """The array of a ``.npy`` file of ``size`` bytes; its header is checked before it is read."""
+    """Return the array of a ``.npy`` file of ``size`` bytes; validate its header first."""
     version = np.lib.format.read_magic(file)
     read = {
         (1, 0): np.lib.format.read_array_header_1_0,

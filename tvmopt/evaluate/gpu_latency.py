@@ -1,7 +1,7 @@
-"""Latency and throughput on this machine's GPU, by its own clock.
+"""Latency and throughput on this machine's GPU, from GPU timestamps.
 
-A call is timed from the launch of its first kernel to the end of its last, its inputs and outputs
-staying on the GPU: copies do not count.
+A call is timed from the launch of its first kernel to the end of its last one. Inputs and outputs
+stay on the GPU, so that copies do not count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from tvmopt.evaluate.latency import calls_within, host_turns, take_turns
 
 _WARM_UP = 3
-# How long a burst of calls lasts that gives the throughput, and the most calls in it.
+# Duration in seconds of a burst for throughput, and its maximum number of calls.
 _BURST_S, _MOST_CALLS = 0.5, 1000
 
 
@@ -23,13 +23,13 @@ def interleave_on_gpu(
     time_limit_s: float,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, list[float]]:
-    """Latency samples of every contender, in seconds, collected in turns.
+    """Return latency samples of every contender in seconds, measured in interleaved rounds.
 
     Args:
-        contenders: By name, what gives the mean seconds of so many calls in a row.
-        on_host: Others that the host computes; timed by its clock.
-        repeats: Samples of each; slow ones give fewer.
-        time_limit_s: Most seconds for one contender.
+        contenders: By name, a function from number of calls to mean seconds per call.
+        on_host: Contenders that run on the host, timed by the host's clock.
+        repeats: Number of samples per contender; slow ones get fewer.
+        time_limit_s: Time limit per contender in seconds.
         progress: Called after each round.
     """
     turns: dict[str, Callable[[int], list[float]]] = {}
@@ -43,10 +43,10 @@ def interleave_on_gpu(
 
 
 def seconds_in_a_row(seconds: Callable[[int], float]) -> float:
-    """Mean seconds of a call among many that nothing waits between.
+    """Return the mean seconds per call of many back-to-back calls.
 
     Args:
-        seconds: Gives the mean seconds of so many calls in a row.
+        seconds: Function from number of calls to mean seconds per call.
     """
     count = round(_BURST_S / max(_once(seconds), 1e-6))
     return seconds(max(1, min(_MOST_CALLS, count)))
@@ -57,5 +57,5 @@ def _once(seconds: Callable[[int], float]) -> float:
 
 
 def _turn(seconds: Callable[[int], float], counted: int) -> list[float]:
-    """Seconds of single calls, after one that is not counted."""
+    """Return the seconds of single calls after a warm-up call."""
     return [seconds(1) for _ in range(1 + counted)][1:]

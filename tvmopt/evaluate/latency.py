@@ -1,4 +1,4 @@
-"""Side-by-side latency: contenders take turns in one process, so that drift hits all alike."""
+"""Side-by-side latency: interleave contenders in one process, so that drift affects all equally."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def interleave(
     time_limit_s: float,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, list[float]]:
-    """Latency samples of every contender, in seconds.
+    """Return latency samples of every contender in seconds.
 
-    In each round every contender gets one turn, the order rotating: a short rest, in which the
-    last contender's threads stop spinning, a call that is not counted, then counted calls. Slow
-    contenders get fewer calls, so that none takes more than ``time_limit_s``; each gets at least 3.
+    Each round gives every contender one turn, in rotating order. A turn is a short rest, in which
+    the previous contender's threads stop spinning, a warm-up call, then timed calls. Slow
+    contenders get fewer calls, but at least 3, so that none exceeds ``time_limit_s``.
     """
     turns: dict[str, Callable[[int], list[float]]] = {}
     counts = {}
@@ -34,12 +34,12 @@ def interleave(
 def host_turns(
     call: Callable[[], object], repeats: int, time_limit_s: float
 ) -> tuple[Callable[[int], list[float]], int]:
-    """What gives so many samples of ``call`` by the host's clock, and how many are wanted.
+    """Return a function that takes samples of ``call`` by the host's clock, and the sample count.
 
     Args:
-        call: What is timed; it is called twice here.
-        repeats: Samples wanted, where the time is enough for them.
-        time_limit_s: Most seconds for all of them.
+        call: The function to time; it is called twice here.
+        repeats: Number of samples, if the time limit allows.
+        time_limit_s: Time limit for all samples in seconds.
     """
     call()
     start = time.perf_counter()
@@ -50,7 +50,7 @@ def host_turns(
 
 
 def one_turn(call: Callable[[], object], warm_up: bool, counted: int) -> list[float]:
-    """Seconds of ``counted`` calls after a short rest, and after one that is not counted."""
+    """Return the seconds of ``counted`` calls after a short rest and a warm-up call."""
     time.sleep(_SETTLE_S)
     if warm_up:
         call()
@@ -63,7 +63,7 @@ def one_turn(call: Callable[[], object], warm_up: bool, counted: int) -> list[fl
 
 
 def calls_within(time_limit_s: float, once: float, most: int) -> int:
-    """Calls that fit a time when one takes ``once`` seconds: at least 3, and ``most`` at most."""
+    """Return how many calls of ``once`` seconds fit the limit: at least 3, at most ``most``."""
     return max(3, min(most, int(time_limit_s / max(once, 1e-7))))
 
 
@@ -72,11 +72,11 @@ def take_turns(
     counts: dict[str, int],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, list[float]]:
-    """Samples of every contender, collected in rounds in which each has one turn.
+    """Return samples of every contender, collected in interleaved rounds.
 
     Args:
-        turns: Gives so many samples, in seconds, of each contender.
-        counts: Samples wanted of each.
+        turns: By name, a function from number of samples to samples in seconds.
+        counts: Number of samples per contender.
         progress: Called after each round.
     """
     rounds = max(-(-counted // _CALLS_A_TURN) for counted in counts.values())

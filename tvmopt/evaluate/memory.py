@@ -1,7 +1,7 @@
-"""Memory of a process that does nothing but load one compiled model and call it.
+"""Memory of a process that only loads a compiled model and calls it.
 
-Run as ``python -m tvmopt.evaluate.memory FOLDER``; prints megabytes (10^6 bytes): of a model for a
-CPU the peak of the process, of one for a GPU what it has taken of the GPU's memory.
+Run as ``python -m tvmopt.evaluate.memory FOLDER``; prints megabytes (10^6 bytes). For a CPU model
+this is the process's peak resident memory, for a GPU model the GPU memory that it occupies.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ _TIMEOUT_S = 600
 
 
 def peak_memory_mb(bundle: Path) -> float:
-    """Memory in megabytes of a process that runs the golden inputs of ``bundle``.
+    """Return the memory in megabytes of a process that runs the golden inputs of ``bundle``.
 
-    Its peak resident memory; of a model for a GPU what the process takes there for the model, its
-    kernels included.
+    This is peak resident memory for a CPU model, and GPU memory including kernels for a GPU model.
     """
     env = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
     done = subprocess.run(
@@ -35,7 +34,7 @@ def peak_memory_mb(bundle: Path) -> float:
 
 
 def _main(folder: str) -> None:
-    # tvm_ffi imports PyTorch where it is installed: 200 MB that no model needs.
+    # tvm_ffi imports PyTorch where it is installed: 200 MB that the model does not need.
     sys.modules["torch"] = None  # type: ignore[assignment]
     from tvmopt.runtime import ModelMetadata, load
     from tvmopt.runtime.model import read_golden
@@ -49,7 +48,7 @@ def _main(folder: str) -> None:
     if metadata.gpu:
         print((before - _free_on_gpu()) / 1e6)
         return
-    # Not getrusage: its maximum survives exec, and would be that of the parent's image.
+    # Not getrusage: its maximum survives exec and would include the parent's image.
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
     if found is None:
@@ -58,8 +57,8 @@ def _main(folder: str) -> None:
 
 
 def _free_on_gpu() -> int:
-    from tvmopt import cuda_runtime
-    from tvmopt.cuda.graph import free_bytes
+    from tvmopt.device import cuda_runtime
+    from tvmopt.device.cuda_graph import free_bytes
 
     if problem := cuda_runtime.problem():
         raise OSError(problem)

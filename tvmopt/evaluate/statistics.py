@@ -1,4 +1,4 @@
-"""What can be said of latency samples without assuming their distribution."""
+"""Distribution-free statistics of latency samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LatencySummary:
     samples: int
 
     def metrics(self) -> dict[str, float]:
-        """As run metrics, ``latency_ms_p50`` and so on."""
+        """Return run metrics, ``latency_ms_p50`` and so on."""
         values = dataclasses.asdict(self)
         values.pop("samples")
         return {f"latency_ms_{name}": value for name, value in values.items()}
@@ -48,10 +48,10 @@ def summarise(seconds: Sequence[float]) -> LatencySummary:
 
 
 def median_interval(samples: int, confidence: float = 0.95) -> tuple[int, int]:
-    """Positions (from 0) of the order statistics that bound the median.
+    """Return indices (from 0) of the order statistics that bound the median.
 
-    The number of samples below the median is binomial(n, 1/2); the narrowest symmetric pair with
-    at least ``confidence`` is taken, the extremes when there are too few samples for that.
+    The number of samples below the median is binomial(n, 1/2). The result is the narrowest
+    symmetric pair with at least ``confidence``, or the extremes when there are too few samples.
     """
     from scipy.stats import binom
 

@@ -1,4 +1,4 @@
-"""ONNX -> Relax: read, prepare, import, and say what cannot come along."""
+"""ONNX frontend: load, prepare and import models to Relax, and report unsupported operators."""
 
 from tvmopt.frontend.importer import import_onnx
 from tvmopt.frontend.layers import Layer, layer_table

@@ -1,4 +1,4 @@
-"""Tensor data in files beside a model: only there, and no more than a model may hold."""
+"""External tensor data of ONNX models, confined to the model's folder and limited in size."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _BLOCK = 1 << 20
 
 @dataclasses.dataclass(frozen=True, order=True)
 class ExternalRange:
-    """Bytes of an external file that a tensor names.
+    """Byte range of an external file that a tensor refers to.
 
     Attributes:
-        location: The file as the model names it.
-        offset: First byte.
-        length: How many.
-        file: The file.
+        location: File name as stored in the model.
+        offset: Offset in bytes.
+        length: Length in bytes.
+        file: Path of the file.
     """
 
     location: str
@@ -35,7 +35,7 @@ class ExternalRange:
     file: Path
 
     def sha256(self) -> bytes:
-        """sha256 of the bytes."""
+        """Return the sha256 of the bytes."""
         digest, left = hashlib.sha256(), self.length
         with self.file.open("rb") as file:
             file.seek(self.offset)
@@ -49,19 +49,19 @@ def load_external_data(path: Path, model: onnx.ModelProto) -> None:
     """Read the external tensor data of the model at ``path`` into ``model``.
 
     Raises:
-        ModelError: When a file is missing or lies outside the folder of the model, or when the data
-            cannot be read as the model says.
+        ModelError: When a file is missing or outside the model's folder, or when the data cannot be
+            read as the model specifies.
     """
     external_ranges(path, model)
     try:
         load_external_data_for_model(model, str(path.parent))
-    except Exception as error:  # offsets, lengths and files are what the model says they are
+    except Exception as error:  # the model controls offsets, lengths and file names
         raise ModelError(
             f"external tensor data of '{path}' could not be read: {in_one_line(error)}; "
             "copy the data files next to the model"
         ) from error
     left = next((tensor.name for tensor in _tensors(model) if uses_external_data(tensor)), None)
-    if left is not None:  # ONNX Runtime would look for it by itself
+    if left is not None:  # ONNX Runtime would resolve it without our checks
         raise ModelError(
             "external tensor data must belong to initializers or attributes of nodes, but in "
             f"'{path}' tensor {left!r} is elsewhere; export the model with its data inside"
@@ -69,12 +69,11 @@ def load_external_data(path: Path, model: onnx.ModelProto) -> None:
 
 
 def external_ranges(path: Path, model: onnx.ModelProto) -> list[ExternalRange]:
-    """What tensors of the model at ``path`` name in external files, each range once, sorted.
+    """Return the distinct external byte ranges of the model at ``path``, sorted.
 
     Raises:
-        ModelError: When a file is missing or lies outside the folder of the model, when a range is
-            none of its file, or when tensors name more than a model may hold: many may name the
-            same bytes.
+        ModelError: When a file is missing or outside the model's folder, when a range exceeds its
+            file, or when the total exceeds the limit of a model; many tensors may share bytes.
     """
     found = [_range(path, tensor) for tensor in _tensors(model) if uses_external_data(tensor)]
     total = sum(external.length for external in found)
@@ -97,7 +96,7 @@ def _range(path: Path, tensor: onnx.TensorProto) -> ExternalRange:
     size = file.stat().st_size
     try:
         offset = int(entries.get("offset") or 0)
-        length = int(entries.get("length") or 0) or size - offset  # to the end, as ONNX has it
+        length = int(entries.get("length") or 0) or size - offset  # to the end, as in ONNX
     except ValueError as error:
         raise ModelError(
             f"offset and length of external tensor data must be whole numbers, but tensor "
@@ -112,7 +111,7 @@ def _range(path: Path, tensor: onnx.TensorProto) -> ExternalRange:
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """``graph`` and the graphs within it."""
+    """Yield ``graph`` and its nested graphs."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -155,7 +154,7 @@ def _check_inside(path: Path, location: str) -> Path:
     try:
         file = (folder / location).resolve()
         exists = file.is_file()
-    except (TypeError, ValueError, OSError, RuntimeError) as error:  # no text, a NUL, a loop
+    except (TypeError, ValueError, OSError, RuntimeError) as error:  # no text, a NUL, a link loop
         raise ModelError(
             f"external tensor data must lie in a file, but '{path}' names {shown(location)}: "
             f"{in_one_line(error, 100)}; export the model again"

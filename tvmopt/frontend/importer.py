@@ -1,4 +1,4 @@
-"""ONNX -> Relax, with every operator that cannot come along reported at once."""
+"""Import ONNX models to Relax, and report all unsupported operators at once."""
 
 from __future__ import annotations
 
@@ -22,18 +22,16 @@ from tvmopt.transform.anchors import anchors, is_anchor, with_layers
 _NEW_OPSET = 17
 
 
-def import_onnx(
-    model: onnx.ModelProto, layers: Sequence[Layer] | None = None
-) -> tvm.IRModule:
+def import_onnx(model: onnx.ModelProto, layers: Sequence[Layer] | None = None) -> tvm.IRModule:
     """Import a prepared model; weights become constants of the module.
 
     Args:
-        model: A prepared model, or one made from it.
-        layers: The layer table whose numbers the anchors of the module get; by default that of
-            ``model``. A quantised model takes the table of the float model, by node name.
+        model: A prepared model, or one derived from it.
+        layers: Layer table with the indices for the module's anchors; by default the table of
+            ``model``. A quantized model uses the float model's table, matched by node name.
 
     Raises:
-        UnsupportedOperatorError: Naming every operator that could not be imported, with its nodes.
+        UnsupportedOperatorError: When operators are not supported; lists all of them by node.
     """
     unknown = unknown_operators(model)
     if unknown:
@@ -53,7 +51,7 @@ def import_onnx(
 def _import_some_opset(
     model: onnx.ModelProto, indices: dict[str, int] | None = None
 ) -> tvm.IRModule:
-    """Import as it is, else with the operators of a newer opset.
+    """Import the model as it is; on failure, retry after conversion to a newer opset.
 
     Some converters are wrong for old opsets (Slice with attributes, for one).
     """
@@ -63,18 +61,16 @@ def _import_some_opset(
         opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
         if not 0 < opset < _NEW_OPSET:
             raise
-        with contextlib.suppress(Exception):  # the failure to report is that of the model as it is
+        with contextlib.suppress(Exception):  # the reported error is the original model's
             newer = version_converter.convert_version(model, _NEW_OPSET)
             return quiet_from_onnx(newer, indices)
         raise
 
 
-def quiet_from_onnx(
-    model: onnx.ModelProto, indices: dict[str, int] | None = None
-) -> tvm.IRModule:
-    """TVM's importer without its chatter on standard output.
+def quiet_from_onnx(model: onnx.ModelProto, indices: dict[str, int] | None = None) -> tvm.IRModule:
+    """Run TVM's importer without its output on stdout.
 
-    With ``indices``, the number of each layer by node name, the anchors get their layers.
+    With ``indices``, the layer indices by node name, the anchors get their layers.
     """
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = _LabellingImporter({}, {}, keep_params_in_input=False)
@@ -88,9 +84,9 @@ def quiet_from_onnx(
 
 
 class _LabellingImporter(ONNXGraphImporter):
-    """TVM's importer, which also says which node every anchor came from.
+    """TVM's importer, extended to record the ONNX node of every anchor.
 
-    The result of each node is bound at once; TVM's importer binds it at its first use.
+    It binds the result of each node immediately; TVM's importer binds it at first use.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -102,7 +98,7 @@ class _LabellingImporter(ONNXGraphImporter):
     def _convert_operator(
         self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
-        if op_name == "ThresholdedRelu":  # TVM's product is NaN for -inf
+        if op_name == "ThresholdedRelu":  # TVM's multiplication gives NaN for -inf
             x, alpha = inputs[0], float(attrs.get("alpha", 1.0))
             dtype = str(x.ty.dtype)
             bound, zero = relax.const(alpha, dtype), relax.const(0, dtype)

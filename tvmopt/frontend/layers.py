@@ -1,4 +1,4 @@
-"""The layer table: anchor operators of a prepared model in topological order."""
+"""Layer table: the anchor operators of a prepared model in topological order."""
 
 from __future__ import annotations
 
@@ -8,19 +8,11 @@ from collections.abc import Iterator
 
 import onnx
 
+from tvmopt.device.dtypes import DTYPES
 from tvmopt.frontend.shapes import declared_dims
 
 ANCHORS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Einsum")
-_DTYPES = {
-    onnx.TensorProto.FLOAT: "float32",
-    onnx.TensorProto.FLOAT16: "float16",
-    onnx.TensorProto.BFLOAT16: "bfloat16",
-    onnx.TensorProto.DOUBLE: "float64",
-    onnx.TensorProto.INT8: "int8",
-    onnx.TensorProto.UINT8: "uint8",
-    onnx.TensorProto.INT32: "int32",
-    onnx.TensorProto.INT64: "int64",
-}
+_DTYPES = {row.onnx: row.name for row in DTYPES.values() if row.onnx}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,19 +20,19 @@ class Layer:
     """One anchor operator.
 
     Attributes:
-        index: Position among the anchors, from 0.
+        index: Index among the anchors, from 0.
         name: Name of the ONNX node.
         op: ONNX operator type.
-        shape: Output shape as text, ``"1x64x112x112"``; empty when it is not known.
+        shape: Output shape as text, ``"1x64x112x112"``; empty when unknown.
         weight: Weight shape as text; empty when both operands are activations.
-        flops: Multiplications and additions of one run; None when a shape is not known.
-        bytes: Bytes of its input, weight and output; None when a shape is not known.
-        dtype: Element type it computes with.
-        input_dtype: Element type of its input as it is stored.
-        output_dtype: Element type of its output as it is stored.
+        flops: FLOPs of one run; None when a shape is unknown.
+        bytes: Bytes of input, weight and output; None when a shape is unknown.
+        dtype: Compute dtype.
+        input_dtype: dtype of the stored input.
+        output_dtype: dtype of the stored output.
         layout: Layout of the activation, ``"NCHW"`` for a convolution in ONNX.
-        skipped: Whether conversion left this layer alone, in part or as a whole.
-        reason: Why.
+        skipped: Whether conversion skipped this layer, partly or entirely.
+        reason: Reason for skipping.
     """
 
     index: int
@@ -59,10 +51,8 @@ class Layer:
 
 
 def layer_table(model: onnx.ModelProto) -> list[Layer]:
-    """List the anchors of a prepared model, those in branches of an If included."""
-    shapes: dict[str, list[int] | None] = {
-        i.name: list(i.dims) for i in model.graph.initializer
-    }
+    """Return the anchors of a prepared model, including those in branches of an If."""
+    shapes: dict[str, list[int] | None] = {i.name: list(i.dims) for i in model.graph.initializer}
     dtypes = {i.name: i.data_type for i in model.graph.initializer}
     weights = set(shapes)
     graphs = list(_graphs(model.graph))

@@ -1,4 +1,4 @@
-"""Read an ONNX file from disk, refusing what is corrupt or reaches outside the model's folder."""
+"""Load an ONNX file; reject corrupt files and data outside the model's folder."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
     """Load a model with its external tensor data.
 
     Raises:
-        ModelError: When the file is missing, is not ONNX, or names tensor data that is missing or
-            lies outside the folder of the model.
+        ModelError: When the file is missing, is not ONNX, or refers to tensor data that is missing
+            or outside the model's folder.
     """
     path = Path(path)
     model = _parse(path)
@@ -33,9 +33,9 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
 
 
 def model_digest(path: str | Path) -> str:
-    """sha256 over the model file and the external data of its tensors, as hex.
+    """Return the sha256 of the model file and its external tensor data, as hex.
 
-    Of an external file, only the bytes that tensors name are read: it may be as large as it likes.
+    Only the referenced bytes of an external file are read, whatever its size.
     """
     path = Path(path)
     ranges = external_ranges(path, _parse(path))
@@ -50,7 +50,7 @@ def model_digest(path: str | Path) -> str:
 
 def _parse(path: Path) -> onnx.ModelProto:
     _check_file(path)
-    try:  # whatever the file is called: the other formats are for people to read
+    try:  # parse as protobuf whatever the file name; other formats are for people
         model = onnx.load_model(str(path), format="protobuf", load_external_data=False)
     except (DecodeError, OSError, ValueError) as error:
         raise ModelError(
@@ -66,7 +66,7 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 
 def _check_file(path: Path) -> None:
-    """Raise unless ``path`` is a regular file: reading a pipe or a device might never end."""
+    """Raise unless ``path`` is a regular file: reading a pipe or a device may never end."""
     try:
         if not path.exists():
             raise ModelError(f"model must be an existing ONNX file, but there is none at '{path}'")
@@ -87,15 +87,31 @@ def _check_file(path: Path) -> None:
 
 
 def _check_defaults(model: onnx.ModelProto) -> None:
-    """Raise when an initializer that is the default of an input has another type than the input."""
-    declared = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    """Raise when an initializer that is an input's default has another dtype or shape."""
+    declared = {value.name: value.type.tensor_type for value in model.graph.input}
     for tensor in model.graph.initializer:
-        if tensor.data_type != declared.get(tensor.name, tensor.data_type):
+        if tensor.name not in declared:
+            continue
+        kind = declared[tensor.name]
+        if tensor.data_type != kind.elem_type:
             raise ModelError(
                 f"initializer {tensor.name!r} must have the type of the input of its name, but has "
-                f"type {tensor.data_type}, and the input {declared[tensor.name]} "
+                f"type {tensor.data_type}, and the input {kind.elem_type} "
                 "(numbers of onnx.TensorProto.DataType); export the model again"
             )
+        dims = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim]
+        if kind.HasField("shape") and not _is_of_shape(list(tensor.dims), dims):
+            raise ModelError(
+                f"initializer {tensor.name!r} must have the shape of the input of its name, but "
+                f"has {list(tensor.dims)}, and the input {dims}; export the model again"
+            )
+
+
+def _is_of_shape(dims: list[int], declared: list[int]) -> bool:
+    """Return whether ``dims`` match the declared ones; a negative declared one matches any."""
+    return len(dims) == len(declared) and all(
+        wanted < 0 or wanted == got for got, wanted in zip(dims, declared, strict=True)
+    )
 
 
 def _check_sparse(model: onnx.ModelProto) -> None:

@@ -1,6 +1,6 @@
-"""Names in a model may be anything that prints: they come into logs, tables, plots and files.
+"""Validate names in a model: they appear in logs, tables, plots and files.
 
-A control character could end a comment, a line of a table or a log, or steer a terminal.
+A control character could end a comment, a table row or a log line, or control a terminal.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from tvmopt.errors import ModelError
 from tvmopt.printable import is_printable
 
 _SHOWN = 80
-# Names become tags of runs, which a tracking store bounds.
+# Names become run tags, whose length a tracking store limits.
 _MOST_CHARACTERS = 1000
 
 
 def check_names(model: onnx.ModelProto) -> None:
-    """Raise :class:`ModelError` for the first name that is too long or does not print."""
+    """Raise :class:`ModelError` for the first name that is too long or not printable."""
     for kind, name in _names(model):
         _check_length(kind, name)
-        if isinstance(name, bytes):  # protobuf gives what is not UTF-8 as it is
+        if isinstance(name, bytes):  # protobuf returns bytes for invalid UTF-8
             raise ModelError(
                 f"names in a model must be UTF-8, but {_with_article(kind)} is called "
                 f"{ascii(name)[:_SHOWN]}; rename it and export the model again"

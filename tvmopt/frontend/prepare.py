@@ -1,7 +1,7 @@
-"""Bring an ONNX model into the form that imports: static shapes, constants folded.
+"""Prepare an ONNX model for import: static shapes, folded constants.
 
-before -> after: dynamic dimensions -> fixed ones; shape arithmetic, BatchNormalization after Conv
-and the like -> constants, by ONNX Runtime's basic optimiser, which stays in the default domain.
+before -> after: dynamic dimensions -> static ones. Shape arithmetic and BatchNormalization after
+Conv -> constants, by ONNX Runtime's basic optimisation level, which stays in the default domain.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import onnx
 import onnxruntime as ort
 
 from tvmopt.errors import ModelError, in_one_line
-from tvmopt.frontend.external import PROTOBUF_LIMIT
+from tvmopt.frontend.external import PROTOBUF_LIMIT, graphs
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A model ready to import.
+    """A model ready for import.
 
     Attributes:
-        reference: The user's model with its input dimensions fixed and nothing else changed; the
-            float reference that everything is compared with.
-        model: The same, folded and with shapes inferred.
-        input_shapes: Static shape of every input, by name, in the order of the graph.
+        reference: The user's model with static input shapes, otherwise unchanged; the float
+            reference for all comparisons.
+        model: The same model, folded and with inferred shapes.
+        input_shapes: Static shape of every input by name, in graph order.
     """
 
     reference: onnx.ModelProto
@@ -38,7 +38,7 @@ class Prepared:
 
 
 def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
-    """Fix dimensions, fold constants and infer shapes; ``model`` itself is not changed.
+    """Fix input shapes, fold constants and infer shapes; ``model`` itself does not change.
 
     Raises:
         ConfigError, ModelError: As :func:`tvmopt.frontend.shapes.fix_input_shapes`.
@@ -47,6 +47,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
     reference = onnx.ModelProto()
     reference.CopyFrom(model)
     _make_initializers_constant(reference)
+    _drop_trailing_empty_inputs(reference)
     fixed = fix_input_shapes(reference, shapes)
     if reference.ByteSize() > PROTOBUF_LIMIT:
         raise ModelError(
@@ -64,26 +65,28 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
     _sort_nodes(folded.graph)
     _rename_new_constants(folded.graph, {i.name for i in reference.graph.initializer})
     _name_nodes(folded.graph)
-    with contextlib.suppress(Exception):  # shapes are for reports; the importer infers its own
+    with contextlib.suppress(Exception):  # for reports only; the importer infers shapes itself
         folded = onnx.shape_inference.infer_shapes(folded, data_prop=True)
     return Prepared(reference, folded, fixed)
 
 
 def session_options(model: onnx.ModelProto | str, threads: int = 0) -> ort.SessionOptions:
-    """Options for a quiet ONNX Runtime session with ``threads`` threads (0: its default).
+    """Return options of a quiet ONNX Runtime session with ``threads`` threads (0: its default).
 
-    Where ``model`` (or the model at that path) pads before a pool, ONNX Runtime's fusion of Pad is
-    left out: it takes a pad of zeros into MaxPool, which pads with -inf, and makes pools that pad
-    more than ONNX Runtime itself accepts.
+    If the model pads before a pool, ONNX Runtime's Pad fusion is disabled. That fusion merges a
+    zero pad into MaxPool, which pads with -inf, and creates pools with more padding than ONNX
+    Runtime itself accepts.
+
+    Args:
+        model: The model, or its path.
+        threads: Number of intra-op threads.
     """
     if isinstance(model, str):
         model = onnx.load_model(model, load_external_data=False)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     if _pads_a_pool(model.graph):
-        options.add_session_config_entry(
-            "optimization.disable_specified_optimizers", "Pad_Fusion"
-        )
+        options.add_session_config_entry("optimization.disable_specified_optimizers", "Pad_Fusion")
     if threads:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -103,9 +106,20 @@ def _pads_a_pool(graph: onnx.GraphProto) -> bool:
     return False
 
 
+def _drop_trailing_empty_inputs(model: onnx.ModelProto) -> None:
+    """Leave out optional inputs at the end instead of naming them "".
+
+    ONNX Runtime 1.31 crashes on a LayerNormalization whose bias is "".
+    """
+    for graph in graphs(model.graph):
+        for node in graph.node:
+            while node.input and not node.input[-1]:
+                del node.input[-1]
+
+
 def _make_initializers_constant(model: onnx.ModelProto) -> None:
-    # Old models list their weights as inputs too, which lets a caller replace them; ONNX Runtime
-    # folds nothing that could be replaced.
+    # Old models list their weights as inputs too, so that a caller can replace them. ONNX Runtime
+    # does not fold replaceable weights.
     needed = list(graph_inputs(model))
     del model.graph.input[:]
     model.graph.input.extend(needed)
@@ -113,8 +127,8 @@ def _make_initializers_constant(model: onnx.ModelProto) -> None:
 
 
 def _rename_new_constants(graph: onnx.GraphProto, old: set[str]) -> None:
-    # ONNX Runtime names what it makes (gemm_input_shape_token_3); when it loads the model again, it
-    # may choose one of these names a second time, and fail.
+    # ONNX Runtime generates names such as gemm_input_shape_token_3. When it loads the model again,
+    # it may generate one of them a second time, and fail.
     kept = old | {value.name for value in graph.output}
     new = {i.name: f"folded/{i.name}" for i in graph.initializer if i.name not in kept}
     for named in (*graph.initializer, *graph.value_info):
@@ -132,7 +146,7 @@ def _rename_inputs(graph: onnx.GraphProto, new: dict[str, str]) -> None:
 
 
 def _sort_nodes(graph: onnx.GraphProto) -> None:
-    """Put producers before consumers, which ONNX asks for, but ONNX Runtime does by itself."""
+    """Sort nodes topologically, as ONNX requires; ONNX Runtime accepts any order."""
     producers = {name: at for at, node in enumerate(graph.node) for name in node.output if name}
     needs = [
         {producers[name] for name in _used_names(node) if name in producers} for node in graph.node
@@ -146,7 +160,7 @@ def _sort_nodes(graph: onnx.GraphProto) -> None:
 
 
 def _used_names(node: onnx.NodeProto) -> Iterator[str]:
-    """Names of the inputs of ``node``, and of all that its subgraphs use of the graph around."""
+    """Yield the inputs of ``node``, and the outer names that its subgraphs use."""
     yield from node.input
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -160,7 +174,7 @@ def _used_names(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    """Give every node without a name of its own that of its first output, which is unique."""
+    """Give every node without a unique name the name of its first output, which is unique."""
     seen: set[str] = set()
     for node in graph.node:
         if not node.name or node.name in seen:

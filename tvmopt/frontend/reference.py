@@ -1,4 +1,4 @@
-"""What the float model computes: inputs to try it on, ONNX Runtime's outputs, and comparing."""
+"""The float reference: random inputs, ONNX Runtime's outputs, and comparison."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tvmopt.compare import (
     Tolerance,
     deviation,
 )
+from tvmopt.device import dtypes
 from tvmopt.errors import AccuracyError, ModelError, in_one_line
 from tvmopt.frontend.prepare import session_options
 from tvmopt.frontend.shapes import graph_inputs
@@ -31,11 +32,11 @@ class Reference:
     """The float model in ONNX Runtime.
 
     Args:
-        model: A model with static input shapes, or the path of one.
-        threads: Threads of the session; 0 for ONNX Runtime's default.
+        model: A model with static input shapes, or its path.
+        threads: Number of threads of the session; 0 for ONNX Runtime's default.
 
     Raises:
-        ModelError: When ONNX Runtime refuses the model.
+        ModelError: When ONNX Runtime rejects the model.
     """
 
     def __init__(self, model: onnx.ModelProto | str, threads: int = 0) -> None:
@@ -43,7 +44,7 @@ class Reference:
         options = session_options(model, threads)
         try:
             self.session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime's errors have no class of their own
+        except Exception as error:  # ONNX Runtime's errors have no common class
             raise ModelError(
                 f"ONNX Runtime must load the model, but says: {in_one_line(error)}; "
                 "export the model again"
@@ -51,15 +52,15 @@ class Reference:
         self.output_names = [o.name for o in self.session.get_outputs()]
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Outputs in the order of the ONNX graph."""
+        """Return the outputs in the order of the ONNX graph."""
         return self.session.run(self.output_names, dict(inputs))
 
 
 def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Name, shape and type of every input of a model with static shapes.
+    """Return name, shape and dtype of every input of a model with static shapes.
 
     Raises:
-        ModelError: When an input is not numeric, or the inputs are larger than the memory.
+        ModelError: When an input is not numeric, or the inputs exceed the memory.
     """
     specs = []
     for value in graph_inputs(model):
@@ -88,7 +89,7 @@ def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 def working_random_inputs(
     reference: Reference, specs: Sequence[TensorSpec], seed: int
 ) -> tuple[str, Arrays, list[np.ndarray]]:
-    """The first kind of random inputs that the reference accepts, the inputs, and its outputs.
+    """Return the first kind of random inputs that the reference accepts, with its outputs.
 
     Raises:
         ModelError: When ONNX Runtime fails on every kind.
@@ -98,7 +99,7 @@ def working_random_inputs(
         inputs = random_arrays(specs, seed, kind)
         try:
             return kind, inputs, reference(inputs)
-        except Exception as error:  # the reference may refuse any input
+        except Exception as error:  # the reference may reject any input
             reason = in_one_line(error)
     raise ModelError(
         "the reference must run on random inputs (N(0,1), or 0 and 1), but ONNX Runtime says: "
@@ -107,11 +108,11 @@ def working_random_inputs(
 
 
 def tolerance_for(model: onnx.ModelProto) -> Tolerance:
-    """Deviation from ONNX Runtime that the number formats of ``model`` explain."""
+    """Return the tolerance against ONNX Runtime for the dtypes of ``model``."""
     quantising = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger")
     if any(node.op_type in quantising for node in model.graph.node):
         return QUANTISED_TOLERANCE
-    half = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+    half = [dtypes.dtype(name).onnx for name in dtypes.HALF_FLOATS]
     typed = [t.data_type for t in model.graph.initializer]
     typed += [v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)]
     return HALF_TOLERANCE if any(t in half for t in typed) else FLOAT_TOLERANCE
@@ -124,15 +125,13 @@ def check_outputs(
     what: str,
     tolerance: Tolerance = FLOAT_TOLERANCE,
 ) -> float:
-    """Compare all outputs; returns the largest deviation.
+    """Compare all outputs; return the largest deviation.
 
     Raises:
-        AccuracyError: Naming the first output that deviates by more than ``tolerance`` allows.
+        AccuracyError: Names the first output that deviates by more than ``tolerance`` allows.
     """
     if len(actual) != len(expected):
-        raise AccuracyError(
-            f"{what} must give {len(expected)} output(s), but gave {len(actual)}"
-        )
+        raise AccuracyError(f"{what} must give {len(expected)} output(s), but gave {len(actual)}")
     worst = 0.0
     for name, got, want in zip(names, actual, expected, strict=True):
         if np.asarray(got).shape != np.asarray(want).shape:

@@ -1,12 +1,12 @@
-"""ONNX's LRN, whose overflow is NaN in all later channels, as in ONNX Runtime.
+"""ONNX LRN with ONNX Runtime's overflow: NaN in all later channels.
 
-``y = x / (bias + alpha / size * s) ** beta``, where ``s`` is the sum of the squares of ``size``
+``y = x / (bias + alpha / size * s) ** beta``, where ``s`` is the sum of squares over ``size``
 channels around that of ``x``.
 
-ONNX Runtime adds the squares that enter a window to one running sum and subtracts those that leave
-it. A square that is infinite or NaN therefore turns the sum into NaN once it has left the window,
-and an overflow in a network is not hidden by ``x / inf = 0``. Here each window is summed on its
-own; NaN is put where the window lies behind such a square.
+ONNX Runtime keeps one running sum: it adds squares that enter the window and subtracts squares that
+leave. An infinite or NaN square thus makes the sum NaN after it has left the window, and
+``x / inf = 0`` does not hide an overflow in the network. Here each window is summed separately; NaN
+is inserted where such a square precedes the window.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+
 def local_response_norm(
     builder: relax.BlockBuilder, data: relax.Expr, attributes: Mapping[str, Any]
 ) -> relax.Expr:
-    """The LRN of ``data``.
+    """Return the LRN of ``data``.
 
     Args:
-        builder: Where to add the operators.
+        builder: Block builder to emit into.
         data: (N, C, ...), of static shape.
-        attributes: Of the ONNX node.
+        attributes: Attributes of the ONNX node.
     """
     data = builder.normalize(data)
     shape = [int(extent) for extent in data.ty.shape]
@@ -44,7 +45,7 @@ def local_response_norm(
 
 
 def _mean_of_windows(squares: relax.Expr, shape: list[int], size: int) -> relax.Expr:
-    """Sum of each window by ``size``, whatever part of it lies outside; same shape."""
+    """Return the sum of each window divided by ``size``, including zero padding; same shape."""
     batch, channels, *area = shape
     mean = relax.op.nn.avg_pool2d(
         relax.op.reshape(squares, (batch, 1, channels, math.prod(area))),
@@ -56,7 +57,7 @@ def _mean_of_windows(squares: relax.Expr, shape: list[int], size: int) -> relax.
 
 
 def _behind_overflow(squares: relax.Expr, shape: list[int], size: int) -> relax.Expr:
-    """Where a channel before the first of the window has a square that is not finite."""
+    """Return where a channel before the window has a non-finite square."""
     channels = shape[1]
     number = np.arange(channels, dtype="int32").reshape([channels] + [1] * (len(shape) - 2))
     infinite = relax.op.where(

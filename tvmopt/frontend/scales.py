@@ -1,4 +1,4 @@
-"""Scales of Resize and Upsample: ONNX Runtime aborts on shapes that negative ones make."""
+"""Validate the scales of Resize and Upsample: negative ones make ONNX Runtime abort."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tvmopt.errors import ModelError
 from tvmopt.frontend.external import graphs
 from tvmopt.printable import shown
 
-_AT = {"Resize": (1, 2), "Upsample": (1,)}  # positions of the scales by operator, of all opsets
+_AT = {"Resize": (1, 2), "Upsample": (1,)}  # input positions of the scales, over all opsets
 
 
 def check_scales(model: onnx.ModelProto) -> None:
-    """Raise :class:`ModelError` where constant scales are not positive, finite numbers."""
+    """Raise :class:`ModelError` when constant scales are not positive and finite."""
     for graph in graphs(model.graph):
         constants = {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:
             for at in _AT.get(node.op_type, ()):
                 tensor = constants.get(node.input[at]) if at < len(node.input) else None
-                # Input 1 of newer opsets is a region of interest, for a mode without scales alone.
+                # Input 1 of newer opsets is the region of interest, for a mode without scales.
                 if tensor is None or (at == 1 and len(node.input) > 2):
                     continue
                 _check(node.name, tensor)
@@ -29,7 +29,7 @@ def check_scales(model: onnx.ModelProto) -> None:
 def _check(name: str, tensor: onnx.TensorProto) -> None:
     try:
         scales = numpy_helper.to_array(tensor)
-    except Exception:  # of a wrong size or type, which ONNX Runtime says
+    except Exception:  # wrong size or type: ONNX Runtime reports it
         return
     if scales.dtype.kind == "f" and not (np.isfinite(scales) & (scales > 0)).all():
         raise ModelError(

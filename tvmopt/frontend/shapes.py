@@ -1,4 +1,4 @@
-"""Input shapes: what a user writes, what a model declares, and fixing one by the other."""
+"""Input shapes: parse the user's, read the model's, and make the model static."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 from tvmopt.errors import ConfigError, ModelError
 
 Shapes = dict[str, tuple[int, ...]]
-# Parts between commas that no backslash stands before.
+# Parts between commas without a backslash before them.
 _ENTRY = re.compile(r"(?:\\.|[^,\\])+")
 _MOST_DIGITS = 9
 _EXAMPLE = "for example input_shapes=image:1x3x224x224,mask:1x16"
@@ -18,8 +18,8 @@ _EXAMPLE = "for example input_shapes=image:1x3x224x224,mask:1x16"
 def parse_input_shapes(text: str) -> Shapes:
     """Parse ``"image:1x3x224x224,mask:1x16"``; a scalar is written ``"rate:"``.
 
-    In a name, a comma, a colon at its end, a blank at either end and a backslash are written with
-    a backslash before.
+    In a name, a backslash escapes a comma, a final colon, a leading or trailing blank, and a
+    backslash.
 
     Raises:
         ConfigError: When an entry is not ``name:AxBxC`` with positive integers.
@@ -46,7 +46,7 @@ def parse_input_shapes(text: str) -> Shapes:
 
 
 def format_input_shapes(shapes: Shapes) -> str:
-    """Inverse of :func:`parse_input_shapes`."""
+    """Format input shapes: the inverse of :func:`parse_input_shapes`."""
     return ",".join(
         f"{_escaped(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items()
     )
@@ -57,13 +57,13 @@ def _escaped(name: str) -> str:
 
 
 def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Inputs that a caller must give: those of the graph that are no initializers."""
+    """Return the inputs that a caller must provide: graph inputs without an initializer."""
     constants = {i.name for i in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in constants]
 
 
 def declared_dims(value: onnx.ValueInfoProto) -> list[int | str] | None:
-    """Dimensions as declared: integers, names for dynamic ones; None when there is no shape."""
+    """Return declared dimensions: integers, or names of dynamic ones; None without a shape."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -74,18 +74,18 @@ def declared_dims(value: onnx.ValueInfoProto) -> list[int | str] | None:
 
 
 def fix_input_shapes(model: onnx.ModelProto, shapes: Shapes) -> Shapes:
-    """Give every input of ``model`` a static shape in place; returns all input shapes.
+    """Give every input of ``model`` a static shape in place; return all input shapes.
 
-    A static dimension may be changed as well: some models declare sizes that they do not need.
-    Whether the model can take the shape is for ONNX Runtime to say when it is prepared.
+    A static dimension may change as well, because some models declare sizes that they do not need.
+    ONNX Runtime decides during preparation whether the model supports the shape.
 
     Args:
-        model: The model to change.
-        shapes: Shapes by input name; inputs that are already static may be left out.
+        model: The model to modify.
+        shapes: Shapes by input name; static inputs may be omitted.
 
     Raises:
-        ConfigError: When a name is no input, or a shape has another rank than the model's.
-        ModelError: When an input stays dynamic, or is no tensor.
+        ConfigError: When a name is not an input, or a shape has another rank than the model's.
+        ModelError: When an input stays dynamic, or is not a tensor.
     """
     inputs = graph_inputs(model)
     if not inputs:
@@ -142,8 +142,8 @@ def _check_rank(name: str, dims: list[int | str] | None, wanted: tuple[int, ...]
 
 
 def _forget_stale_shapes(model: onnx.ModelProto) -> None:
-    # Shapes written down for the dynamic model may contradict the fixed ones; ONNX Runtime and
-    # shape inference find them again.
+    # Shapes stored for the dynamic model may contradict the static ones. ONNX Runtime and shape
+    # inference compute them again.
     del model.graph.value_info[:]
     for output in model.graph.output:
         if output.type.HasField("tensor_type"):

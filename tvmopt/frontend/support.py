@@ -1,4 +1,4 @@
-"""Which operators of a model TVM's importer cannot take, found before and after it fails."""
+"""Find the operators that TVM's importer does not support, before and after it fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES_SHOWN = 4
 
 @dataclasses.dataclass(frozen=True)
 class Unsupported:
-    """One node that cannot be imported: its operator, its name, and why."""
+    """A node that cannot be imported: operator, name and reason."""
 
     op: str
     node: str
@@ -24,7 +24,7 @@ class Unsupported:
 
 
 def unknown_operators(model: onnx.ModelProto) -> list[Unsupported]:
-    """Nodes, those in subgraphs included, whose operator the importer has no converter for."""
+    """Return nodes, including those in subgraphs, whose operator has no converter."""
     from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
     known = set(_get_convert_map()) | _DIRECTLY_HANDLED
@@ -42,13 +42,10 @@ def failing_nodes(
 ) -> list[Unsupported]:
     """Import every node of ``model`` on its own and return those that fail.
 
-    Needs the shapes that :func:`tvmopt.frontend.prepare.prepare` inferred; a node with an input of
-    unknown shape is skipped, since its failure alone would prove nothing.
+    Requires shapes inferred by :func:`tvmopt.frontend.prepare.prepare`. A node with an input of
+    unknown shape is skipped, because its failure would prove nothing.
     """
-    values = {
-        v.name: v
-        for v in [*model.graph.value_info, *model.graph.input, *model.graph.output]
-    }
+    values = {v.name: v for v in [*model.graph.value_info, *model.graph.input, *model.graph.output]}
     constants = {i.name: i for i in model.graph.initializer}
     found = []
     for index, node in enumerate(model.graph.node):
@@ -57,14 +54,14 @@ def failing_nodes(
             continue
         try:
             importer(single)
-        except Exception as error:  # any failure of a converter is the finding
+        except Exception as error:  # any failure of a converter is a finding
             reason = last_line(error, 160)
             found.append(Unsupported(node.op_type, _name(node, index), reason))
     return found
 
 
 def describe(found: list[Unsupported]) -> str:
-    """One line that lists every operator once, how often it occurs, its nodes and the reason."""
+    """Return one line with every operator, its count, its nodes and the reason."""
     by_op: dict[str, list[Unsupported]] = {}
     for item in found:
         by_op.setdefault(item.op, []).append(item)
@@ -103,7 +100,7 @@ def _single_node_model(
     constants: dict[str, onnx.TensorProto],
 ) -> onnx.ModelProto | None:
     if any(a.HasField("g") or a.graphs for a in node.attribute):
-        return None  # a subgraph may reach outside the node
+        return None  # a subgraph may use names of the outer graph
     inputs, initializers = [], []
     for name in dict.fromkeys(filter(None, node.input)):
         if name in constants:
@@ -112,8 +109,11 @@ def _single_node_model(
             inputs.append(values[name])
         else:
             return None
-    outputs = [values.get(name) or helper.make_empty_tensor_value_info(name)
-               for name in node.output if name]
+    outputs = [
+        values.get(name) or helper.make_empty_tensor_value_info(name)
+        for name in node.output
+        if name
+    ]
     graph = helper.make_graph([node], "node", inputs, outputs, initializers)
     return helper.make_model(
         graph, opset_imports=list(model.opset_import), ir_version=model.ir_version

@@ -1,6 +1,7 @@
-"""What a worker does to a task's candidates: schedule and build them, check them, time them.
+"""Worker jobs for the CPU candidates of a task: schedule, build, check and time them.
 
-All candidates of a task share one library, since linking one takes as long as compiling one.
+All candidates of a task share one library, because linking takes as long as compiling one
+candidate.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ import tvm
 from tvm import s_tir, te, tirx
 from tvm.target import Target
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.llvm import pass_config
+from tvmopt.device import dtypes
+from tvmopt.device.llvm import pass_config
+from tvmopt.kernels.cpu.finish import finish
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.reference import reference
+from tvmopt.kernels.emit import emit
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.jobs import (
     WrongResultError,
     check_places,
     compare,
-    numpy_dtype,
     pack,
     result_of,
     run_reference,
@@ -34,40 +38,40 @@ from tvmopt.measure.jobs import (
 from tvmopt.measure.planted import planted_cases, replaced
 from tvmopt.measure.split import split_packing
 from tvmopt.measure.worker import one_line
-from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
-# Between two calls of a layer a network reads the weights of all others. So each call takes weights
-# from the next place of a pool as large as the network's; smaller ones than this stay in the cache.
+# In a network, the weights of the other layers evict a layer's weights from the caches between two
+# calls. Each timed call therefore reads weights from the next slice of a pool as large as the
+# network's weights. Weights below this size in bytes stay cached.
 _SMALL = 4096
 _MOST_POOL, _MOST_COPIED, _MOST_COPIES = 2**27, 2**25, 256
-# Where a buffer lies decides how it shares the caches: activations lie in this many places, and all
-# candidates are timed on all of them.
+# Buffer addresses decide about cache conflicts. Activations therefore lie at this many addresses,
+# and every candidate is timed on all of them.
 PLACES = 4
-# Rounds that one candidate is timed in, unless it loses: all, or fewer once calls took this long.
+# Maximum number of timing rounds, and the total time in seconds after which a candidate stops.
 ROUNDS, _SECONDS = 40, 0.1
 _MOST_CALLS = 50
-# Candidates this much slower than the best so far are timed no further: by the round that it holds
-# until.
+# Early stopping: slowdown against the best candidate at which a candidate is dropped. Each limit
+# holds until the given round.
 _LOSES = {4: 1.6, 8: 1.25, 20: 1.1, ROUNDS: 1.05}
 
 
 def build_batch(
     func: str, hints: list[dict[str, Any]], target: str, path: str, base: bool = True
 ) -> dict[str, Any]:
-    """Schedule ``func`` by each hint and build all that succeed into ``path``.
+    """Schedule ``func`` with each hint and build all successful candidates into ``path``.
 
     Args:
-        func: The function, as :func:`tvm.ir.save_json` writes it.
-        hints: Configurations, as :meth:`Hint.to_dict` gives them.
-        target: JSON of the target.
+        func: The function, serialised with :func:`tvm.ir.save_json`.
+        hints: Configurations, as :meth:`CpuHint.to_dict` returns them.
+        target: Target as JSON.
         path: Library to write.
-        base: Whether to build what all candidates are checked and timed with, too: a reference and
-            what writes the arguments anew. The first library of a function needs it.
+        base: Also build the shared functions: the reference, and the functions that rewrite the
+            arguments before each timed call. The first library of a function needs them.
 
     Returns:
-        ``errors``: for each hint None, or why there is no candidate; ``packed``: for each hint the
-        indices of the parameters it packs, and the shapes and types of what these become.
+        ``errors``: for each hint None, or its error. ``packed``: for each hint the indices of the
+        parameters that it packs, and shapes and dtypes of the packed tensors.
     """
     original = tvm.ir.load_json(func)
     llvm = Target(json.loads(target))
@@ -76,9 +80,9 @@ def build_batch(
     packed: list[list[Any]] = []
     for index, data in enumerate(hints):
         try:
-            scheduled = apply_hint(original, Hint.from_dict(data))
+            scheduled = emit(original, CpuHint.from_dict(data))
             parts = split_packing(finish(scheduled.mod["main"], original))
-        except Exception as error:  # whatever goes wrong is the candidate's own
+        except Exception as error:  # any failure belongs to this candidate
             errors.append(f"schedule: {one_line(error)}")
             packed.append([])
             continue
@@ -87,10 +91,10 @@ def build_batch(
             functions[index][f"pack{index}"] = parts.packer
         errors.append(None)
         packed.append([parts.packed, parts.outputs])
-    arch = Hint.from_dict(hints[0]).arch
+    arch = CpuHint.from_dict(hints[0]).arch
     common: dict[str, tirx.PrimFunc] = {}
     if base:
-        common["reference"] = _reference(original, arch)
+        common["reference"] = reference(original, arch)
         for place, param in enumerate(original.params[:-1]):
             common[f"produce{place}"] = _producer(param, arch.cores)
     build_right(common, functions, errors, path, lambda some, to: _build(some, llvm, to))
@@ -104,19 +108,19 @@ def build_right(
     path: str,
     build: Callable[[dict[str, tirx.PrimFunc], str | None], None],
 ) -> None:
-    """Build into one library what can be built.
+    """Build all functions that compile into one library.
 
     Args:
-        common: What the library has in any case.
-        candidates: By number, the functions of each candidate.
-        errors: By number, what is wrong with each; those that cannot be built are added.
+        common: Functions that are always part of the library.
+        candidates: Functions of each candidate, by index.
+        errors: Error of each candidate, by index; build errors are added.
         path: Library to write.
-        build: Builds functions; writes a library where it is given a path.
+        build: Builds functions; writes a library when it gets a path.
     """
     try:
         build(common | {k: f for named in candidates.values() for k, f in named.items()}, path)
     except Exception:
-        # Find whose fault it was, one by one.
+        # Build the candidates one at a time to find the failing ones.
         good = dict(common)
         for index, named in candidates.items():
             try:
@@ -127,21 +131,11 @@ def build_right(
         build(good, path)
 
 
-def _reference(func: tirx.PrimFunc, arch: CpuArch) -> tirx.PrimFunc:
-    """``func`` by the plainest template that is not hopelessly slow."""
-    for template in ("contraction", "elementwise", "fallback"):
-        try:
-            return apply_hint(func, Hint(template, arch)).mod["main"]
-        except NotApplicable:
-            continue
-    return func
-
-
 def _producer(param: tirx.Buffer, cores: int) -> tirx.PrimFunc:
-    """Write an argument anew, each core its share of the rows.
+    """Return a kernel that rewrites an argument in parallel, one share of the rows per core.
 
-    In a network another kernel has just written it: what a core reads of another core's share
-    comes through their common cache, and costs what it costs.
+    In a network, another kernel has just written the activations. Part of them lies in the caches
+    of other cores, and reading it costs cache-coherence traffic.
     """
     source = te.placeholder(param.shape, str(param.dtype), "source")
     copy = te.compute(param.shape, lambda *at: source[at], name="copy")
@@ -176,21 +170,24 @@ def run_batch(
     weight_bytes: int = 0,
     planted: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Check candidates against the reference, then time those that are right, in turns.
+    """Check candidates against the reference, then time the correct ones in interleaved rounds.
 
     Args:
-        libraries: What :func:`build_batch` wrote, of one function; the first has the reference.
-        arguments: Shape and type of each argument: ``[[shape, dtype], ...]``; the last is written.
+        libraries: Libraries of one function from :func:`build_batch`; the first has the reference.
+        arguments: Shape and dtype of each argument, ``[[shape, dtype], ...]``. The last argument is
+            the output.
         constants: Indices of the arguments that are weights.
-        candidates: ``[library, index, packed parameters, what they become]`` of each candidate.
+        candidates: ``[library, index, packed parameters, packed shapes and dtypes]`` of each
+            candidate.
         seed: Seed of the inputs.
-        rounds: Most rounds to time them in.
-        weight_bytes: Bytes of the weights that are read between two calls in use, this one's too.
-        planted: :class:`tvmopt.measure.planted.Planting` of the function; None checks on random
-            numbers only.
+        rounds: Maximum number of timing rounds.
+        weight_bytes: Size in bytes of the network's weights, including this function's.
+        planted: :class:`tvmopt.measure.planted.Planting` of the function; None checks random
+            inputs only.
 
     Returns:
-        For each candidate ``latency_us`` or None, ``rounds`` timed, and ``error`` or None.
+        For each candidate ``latency_us`` or None, number of timing ``rounds``, and ``error`` or
+        None.
     """
     modules = [tvm.runtime.load_module(library) for library in libraries]
     shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
@@ -208,16 +205,16 @@ def run_batch(
 def run_rivals(
     rivals: list[dict[str, Any]], seed: int, weight_bytes: int = 0
 ) -> list[float | None]:
-    """Time candidates of several functions in turns, as if they were candidates of one.
+    """Time candidates of several functions in interleaved rounds.
 
     Args:
-        rivals: ``libraries`` (the function's first, the candidate's), ``arguments``, ``constants``
-            and ``candidate`` of each, as of :func:`run_batch`.
+        rivals: ``libraries`` (the function's first and the candidate's), ``arguments``,
+            ``constants`` and ``candidate`` of each function, as for :func:`run_batch`.
         seed: Seed of the inputs.
-        weight_bytes: See :func:`run_batch`.
+        weight_bytes: As for :func:`run_batch`.
 
     Returns:
-        Latency of each in microseconds; None where it is wrong.
+        Latency of each candidate in microseconds; None when its result is wrong.
     """
     kernels: dict[int, Callable[[int], float]] = {}
     for place, rival in enumerate(rivals):
@@ -237,13 +234,14 @@ def time_candidates(
     rounds: int = ROUNDS,
     turns: Callable[..., dict[int, tuple[float, int]]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Make a kernel of each candidate, which checks it, and time those that are right in turns.
+    """Check each candidate, then time the correct ones in interleaved rounds.
 
     Args:
-        candidates: Arguments of ``kernel`` for each, see :func:`run_batch`.
-        kernel: Gives what :func:`time_in_turns` calls, or raises when the candidate is wrong.
-        rounds: Most rounds to time them in.
-        turns: How to time them; :func:`time_in_turns` by default.
+        candidates: Arguments of ``kernel`` for each candidate, see :func:`run_batch`.
+        kernel: Checks a candidate and returns its timing function for :func:`time_in_turns`; raises
+            when the result is wrong.
+        rounds: Maximum number of timing rounds.
+        turns: Timing loop; :func:`time_in_turns` by default.
 
     Returns:
         As :func:`run_batch`.
@@ -262,12 +260,12 @@ def time_candidates(
 
 
 class _Bench:
-    """The arguments that all candidates of a function are run on.
+    """Arguments and expected output shared by all candidates of a function.
 
     Args:
-        module: Library with ``produce<i>`` for each argument that is read.
+        module: Library with ``produce<i>`` for each input argument.
         inputs: Value of each argument.
-        expected: The right result, which the last argument takes.
+        expected: Expected output, which a candidate writes into the last argument.
         constants: Indices of the arguments that are weights.
         weight_bytes: See :func:`run_batch`.
     """
@@ -284,10 +282,10 @@ class _Bench:
         self._expected = expected
         self._constants = constants
         self._weight_bytes = min(_MOST_POOL, weight_bytes)
-        #: Further inputs, each with the reference's result: NaN must be at the same places.
+        #: Additional inputs with the reference's outputs: NaN must be at the same positions.
         self.cases: list[tuple[list[np.ndarray], np.ndarray]] = []
         self._views: dict[tuple[int, ...], list[Any]] = {}
-        # All candidates take turns with the places, or one would find what another has just read.
+        # All candidates share the rotation, so that none reads data that another has just loaded.
         self._calls = itertools.count()
         sources = [tvm.runtime.tensor(array) for array in inputs]
         self._places = [[tvm.runtime.tensor(a) for a in inputs] for _ in range(PLACES)]
@@ -303,10 +301,10 @@ class _Bench:
     def kernel(
         self, module: Any, index: int, packed: list[int], outputs: list[tuple[list[int], str]]
     ) -> Callable[[int], float]:
-        """Seconds of one call of a candidate, the mean over several, once its result is right.
+        """Check a candidate and return a function that times it.
 
-        Before each call the activations are written anew, and the weights are those of another
-        copy.
+        The returned function takes a number of calls and returns the mean seconds per call. Before
+        each call it rewrites the activations and switches to another copy of the weights.
         """
         tensors = [tvm.runtime.tensor(array) for array in self._inputs]
         if packed:
@@ -342,7 +340,7 @@ class _Bench:
         return call
 
     def _cold(self, weight: Any) -> list[Any]:
-        """Tensors like ``weight`` all over the pool; copies of it where the pool's type differs."""
+        """Return views like ``weight`` spread over the pool; copies if its dtype is not float32."""
         shape, size = tuple(weight.shape), _bytes(weight)
         copies = max(1, min(_MOST_COPIES, self._weight_bytes // size))
         if str(weight.dtype) != "float32":
@@ -360,12 +358,12 @@ class _Bench:
 
 
 def _bytes(tensor: Any) -> int:
-    return math.prod(tensor.shape) * np.dtype(numpy_dtype(str(tensor.dtype))).itemsize
+    return math.prod(tensor.shape) * dtypes.dtype(str(tensor.dtype)).numpy.itemsize
 
 
 @functools.lru_cache(maxsize=1)
 def _pool(size: int) -> np.ndarray:
-    """``size`` random numbers; the start is aligned for vectors."""
+    """Return ``size`` random float32 numbers, aligned to 64 bytes."""
     values = np.random.default_rng(0).random(size + 16, dtype=np.float32)
     first = -(values.ctypes.data // 4) % 16
     return values[first : first + size]
@@ -374,13 +372,18 @@ def _pool(size: int) -> np.ndarray:
 def time_in_turns(
     kernels: dict[int, Callable[[int], float]], rounds: int = ROUNDS
 ) -> dict[int, tuple[float, int]]:
-    """Latency in microseconds of each kernel, and how many rounds it took part in.
+    """Time kernels in interleaved rounds.
 
-    A kernel is a function of how often to call it, and gives the mean seconds of one call.
+    Interleaving spreads slow phases of the machine evenly over all kernels. Kernels far from the
+    best are dropped early. A kernel's latency is the lower quartile over its rounds, because
+    interference only adds time.
 
-    Rounds over all kernels, so that a slow moment of the machine hits all alike; those far from
-    the best drop out early. A kernel's latency is the lower quartile of its rounds: whatever else
-    the machine does only ever adds time.
+    Args:
+        kernels: For each kernel, a function from number of calls to mean seconds per call.
+        rounds: Maximum number of rounds.
+
+    Returns:
+        For each kernel its latency in microseconds and the number of rounds it was timed in.
     """
     times: dict[int, list[float]] = {place: [] for place in kernels}
     alive = list(kernels)
@@ -401,12 +404,12 @@ def time_in_turns(
 
 
 def _once(kernel: Callable[[int], float], before: list[float]) -> float:
-    """Seconds of one call, the mean over as many as last a millisecond."""
+    """Return the mean seconds per call, over as many calls as take a millisecond."""
     calls = round(1e-3 / max(before[-1], 1e-7) / PLACES) if before else 1
     return kernel(max(1, min(_MOST_CALLS, calls)))
 
 
 def quartile(values: list[float]) -> float:
-    """The lower quartile, without the first value when there are others: it warms up."""
+    """Return the lower quartile; the first of several values is a warm-up and is dropped."""
     kept = sorted(values[1:] or values)
     return kept[len(kept) // 4]

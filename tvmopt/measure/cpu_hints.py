@@ -1,4 +1,4 @@
-"""Measure CPU hints: a library a function, whose candidates run here or on a board."""
+"""Measure CPU candidates: one library per function; timing runs locally or on a board."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmopt import host
+from tvmopt.kernels.policies import family_of
 from tvmopt.measure.hints import (
     Built,
     Candidates,
@@ -25,27 +26,24 @@ from tvmopt.measure.hints import (
 from tvmopt.measure.workers import Job
 from tvmopt.remote import Board
 from tvmopt.remote.session import WAIT_S
-from tvmopt.schedule.winograd import Winograd
 
 _MOST_BUILDERS = 4
-# How many times longer than others a hint of the Winograd template takes to build.
-_LONG = 3
-# A board may be slow, and so may the way to it.
+# Generous limits in seconds, because a board and its connection may be slow.
 _BOARD_S, _BOARD_S_A_HINT = 120.0, 10.0
 
 
 class CpuMeasurer(HintMeasurer):
-    """Builds and times CPU hints.
+    """Build and time CPU candidates.
 
     Args:
         target: Target to build for.
-        threads: Threads a candidate runs with.
+        threads: Number of threads that a candidate runs with.
         scratch: Directory for libraries and logs.
         seed: Seed of the random inputs.
-        builders: Worker processes that build; 0 is one a core.
-        build_timeout_s: Seconds after which a batch of builds is given up, one hint.
-        run_timeout_s: Seconds after which checking and timing one hint is given up.
-        board: Where to check and time; None for this machine.
+        builders: Number of worker processes that build; 0 means one per core.
+        build_timeout_s: Build timeout in seconds per candidate of a batch.
+        run_timeout_s: Timeout in seconds for checking and timing a function's candidates.
+        board: Board that checks and times; None for the local machine.
     """
 
     def __init__(
@@ -59,9 +57,7 @@ class CpuMeasurer(HintMeasurer):
         run_timeout_s: float = 20.0,
         board: Board | None = None,
     ) -> None:
-        super().__init__(
-            builders or min(_MOST_BUILDERS, host.usable_cores()), threads, scratch
-        )
+        super().__init__(builders or min(_MOST_BUILDERS, host.usable_cores()), threads, scratch)
         self._target = str(target)
         self._seed = seed
         self._timeouts = build_timeout_s, run_timeout_s
@@ -70,17 +66,17 @@ class CpuMeasurer(HintMeasurer):
     def race(
         self, rivals: Sequence[tuple[tirx.PrimFunc, Measured]], weight_bytes: int = 0
     ) -> list[float | None]:
-        """Latencies of functions that may take each other's place, timed in turns.
+        """Time alternative functions in interleaved rounds.
 
-        What was measured at different times does not compare to a few percent: the speed of a
-        machine changes from second to second.
+        Latencies measured at different times are not comparable within a few percent, because the
+        machine's speed changes from second to second.
 
         Args:
             rivals: Each function with its best result of this measurer.
-            weight_bytes: As of :class:`Candidates`.
+            weight_bytes: As in :class:`Candidates`.
 
         Returns:
-            Microseconds of each; None where it could not be timed, and for all on a board.
+            Latency of each function in microseconds; None where timing failed. All None on a board.
         """
         built = [(func, m.built) for func, m in rivals if m.built is not None]
         if self._board is not None or len(built) < len(rivals):
@@ -103,7 +99,7 @@ class CpuMeasurer(HintMeasurer):
         return [None] * len(rivals) if outcome.error is not None else list(outcome.value)
 
     def _parts(self, groups: Sequence[Candidates]) -> list[Part]:
-        """One a function, what takes longest first: no builder then waits long for another."""
+        """Return one part per function, the slowest builds first for load balance."""
         new = [number for number, group in enumerate(groups) if group.hints]
         new.sort(key=lambda number: _effort(groups[number]), reverse=True)
         return [Part(n, range(len(groups[n].hints)), self._new_library()) for n in new]
@@ -146,5 +142,5 @@ class CpuMeasurer(HintMeasurer):
 
 
 def _effort(group: Candidates) -> int:
-    """How long the builds of a group take, roughly: transforms are much straight-line code."""
-    return sum(_LONG if hint.template == Winograd.name else 1 for hint in group.hints)
+    """Estimate the relative build time of a group; Winograd transforms unroll into much code."""
+    return round(sum(family_of(hint).build_effort(hint) for hint in group.hints))

@@ -1,7 +1,7 @@
-"""What a worker does to a GPU task's candidates: make and build them; check and time them.
+"""Worker jobs for the GPU candidates of a task: emit, build, check and time kernels.
 
-Building needs no GPU. Running does, in another process: a kernel that faults spoils every later
-call of its process, which is then ended.
+Building needs no GPU. Timing runs in another process: a CUDA fault makes every later call of its
+process fail, so that process is ended.
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import IRModule, tirx
+from tvm import tirx
 
-from tvmopt.arch.cuda import CudaArch
-from tvmopt.cuda.modules import embed_cubins
+from tvmopt.device import dtypes
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.build import build_kernels
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.reference import reference
+from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
+from tvmopt.kernels.emit import emit_kernel
 from tvmopt.link import link_options
 from tvmopt.measure.batch import ROUNDS, build_right, time_candidates
 from tvmopt.measure.cuda_check import (
@@ -27,45 +32,36 @@ from tvmopt.measure.cuda_check import (
     some_of,
 )
 from tvmopt.measure.cuda_graph import GraphTimer
-from tvmopt.measure.jobs import numpy_dtype
 from tvmopt.measure.planted import planted_cases
 from tvmopt.measure.sustained import time_under_load
 from tvmopt.measure.worker import one_line
-from tvmopt.policy.gpu.simt_matmul import simt_matmul_hints
-from tvmopt.policy.gpu.tensor_core import product_of
-from tvmopt.schedule.gpu.apply import build_kernels, gpu_kernel
-from tvmopt.schedule.gpu.hint import GpuHint
-from tvmopt.schedule.gpu.winograd import prepare_data, prepare_out
-
-# Multiplications from which a product is large.
-_LARGE = 2**33
-# Threads of a block of the plainest kernels.
-_THREADS = 128
 
 
 def build_batch(
     func: str, hints: list[dict[str, Any]], arch: dict[str, Any], path: str, base: bool = True
 ) -> dict[str, Any]:
-    """Make the kernel of each hint and build all that succeed into ``path``.
+    """Emit the kernel of each hint and build all successful ones into ``path``.
 
     Args:
-        func: The function, as :func:`tvm.ir.save_json` writes it.
-        hints: Configurations, as :meth:`GpuHint.to_dict` gives them.
+        func: The function, serialised with :func:`tvm.ir.save_json`.
+        hints: Configurations, as :meth:`CudaHint.to_dict` returns them.
         arch: ``CudaArch.to_dict()`` of the GPU.
         path: Library to write.
-        base: Whether to build what candidates are checked with, too; the first library of a
-            function needs it.
+        base: Also build the reference and the comparison kernel; the first library of a function
+            needs them.
 
     Returns:
-        ``errors``: for each hint None, or why there is no candidate.
+        ``errors``: for each hint None, or its error.
     """
     original, gpu = tvm.ir.load_json(func), CudaArch(**arch)
     functions: dict[int, dict[str, tirx.PrimFunc]] = {}
     errors: list[str | None] = []
     for index, data in enumerate(hints):
         try:
-            functions[index] = {f"candidate{index}": gpu_kernel(original, GpuHint.from_dict(data))}
-        except Exception as error:  # whatever goes wrong is the candidate's own
+            functions[index] = {
+                f"candidate{index}": emit_kernel(original, CudaHint.from_dict(data))
+            }
+        except Exception as error:  # any failure belongs to this candidate
             errors.append(f"schedule: {one_line(error)}")
         else:
             errors.append(None)
@@ -79,46 +75,9 @@ def build_batch(
 
 
 def warm_up(arch: dict[str, Any]) -> None:
-    """Load the compiler and build something small, so that a first build is like any other."""
+    """Load the compiler and build a small kernel, so that the first build has no start-up cost."""
     gpu = CudaArch(**arch)
     _build({"main": reference(difference(1, "float32"), gpu)}, gpu, None)
-
-
-def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
-    """``func`` by TVM's plainest schedule: a thread an element, sums in their order.
-
-    Products so large that this would take seconds go by the plainest tiles of plain threads.
-    Winograd's transforms are a kernel for each of their halves, which TVM would make one of, whose
-    text takes seconds to compile.
-    """
-    from tvm.s_tir import dlight
-
-    if (tiles := _tiled(func, arch)) is not None:
-        return tiles
-    if prepare_data(func) is not None or prepare_out(func) is not None:
-        return gpu_kernel(func, GpuHint("gpu_fallback", arch, thread=(_THREADS,)))
-
-    with arch.to_tvm():
-        module = dlight.ApplyDefaultSchedule(
-            dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()
-        )(IRModule({"main": func.without_attr("tirx.is_scheduled")}))
-    return module["main"]
-
-
-def _tiled(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc | None:
-    """A large product by small tiles; None where ``func`` is none."""
-    product = product_of(func)
-    if product is None or math.prod(product.extents) < _LARGE:
-        return None
-    plain = [r for r in simt_matmul_hints(product, arch) if r.hint.split_k == 1]
-    if not plain:
-        return None
-    return gpu_kernel(func, min(plain, key=lambda r: (_unrolled(r.hint), r.cycles)).hint)
-
-
-def _unrolled(hint: GpuHint) -> float:
-    """Multiplications in the text of a kernel of plain threads."""
-    return hint.rstep * math.prod(hint.block) / math.prod(hint.thread)
 
 
 def _build(functions: dict[str, tirx.PrimFunc], arch: CudaArch, path: str | None) -> None:
@@ -138,25 +97,27 @@ def run_batch(
     rounds: int = ROUNDS,
     planted: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Check candidates against the reference, then time those that are right, in turns.
+    """Check candidates against the reference, then time the correct ones in interleaved rounds.
 
-    Every call of a candidate reads the same arguments, so what fits is read from L2.
+    Every call of a candidate reads the same arguments; arguments that fit are read from L2.
 
     Args:
-        libraries: What :func:`build_batch` wrote, of one function; the first has the reference.
-        arguments: Shape and type of each argument: ``[[shape, dtype], ...]``; the last is written.
+        libraries: Libraries of one function from :func:`build_batch`; the first has the reference.
+        arguments: Shape and dtype of each argument, ``[[shape, dtype], ...]``. The last argument is
+            the output.
         candidates: ``[library, index]`` of each candidate.
         seed: Seed of the inputs.
-        rounds: Most rounds to time them in.
-        planted: :class:`tvmopt.measure.planted.Planting` of the function; None checks on random
-            numbers only.
+        rounds: Maximum number of timing rounds.
+        planted: :class:`tvmopt.measure.planted.Planting` of the function; None checks random
+            inputs only.
 
     Returns:
-        For each candidate ``latency_us`` or None, ``rounds`` timed, and ``error`` or None.
+        For each candidate ``latency_us`` or None, number of timing ``rounds``, and ``error`` or
+        None.
     """
     modules = [tvm.runtime.load_module(library) for library in libraries]
     shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
-    bench = _Bench(modules[0], shapes_and_types, seed, planted)
+    bench = _CudaBench(modules[0], shapes_and_types, seed, planted)
     with GraphTimer() as timer:
 
         def kernel(library: int, index: int) -> Callable[[int], float]:
@@ -165,12 +126,12 @@ def run_batch(
         return time_candidates(candidates, kernel, rounds, time_under_load)
 
 
-# The inputs that were made last, which the next candidates are likely to read: by shapes and seed.
+# Cache of the most recent inputs, which the next candidates likely read; key: shapes and seed.
 _made: dict[str, list[Any]] = {}
 
 
 def prepare(arguments: list[list[Any]], seed: int) -> None:
-    """Make the inputs that :func:`run_batch` will ask for, while others build its candidates."""
+    """Create the inputs for :func:`run_batch` while the builders work."""
     shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
     _inputs(shapes_and_types, seed, False, tvm.runtime.cuda(0))
 
@@ -180,7 +141,7 @@ def _inputs(
 ) -> list[Any]:
     key = repr((arguments, seed, positive))
     if key not in _made:
-        _made.clear()  # before others are made: they may be large
+        _made.clear()  # first free the old inputs, which may be large
         _made[key] = [
             filled(shape, dtype, seed + place, positive, device)
             for place, (shape, dtype) in enumerate(arguments[:-1])
@@ -188,8 +149,8 @@ def _inputs(
     return _made[key]
 
 
-class _Bench:
-    """The arguments that all candidates of a function are run on, and the right result."""
+class _CudaBench:
+    """Arguments and expected output shared by all candidates of a function."""
 
     def __init__(
         self,
@@ -202,8 +163,8 @@ class _Bench:
         self._compare = module["compare"]
         self._shape, self._dtype = arguments[-1]
         self._count = math.prod(self._shape)
-        # Signed inputs exercise both sides of an activation, but a logarithm of them is no number,
-        # which equals any other.
+        # Signed inputs exercise both sides of an activation. Their logarithm is NaN, which would
+        # match any other NaN, so fall back to positive inputs.
         for positive in (False, True):
             self._inputs = _inputs(arguments, seed, positive, self._device)
             self._wanted = tvm.runtime.empty(self._shape, self._dtype, self._device)
@@ -211,7 +172,7 @@ class _Bench:
             self._device.sync()
             if self._is_finite():
                 break
-        #: Planted inputs, each with the reference's result.
+        #: Planted inputs, each with the reference's output.
         self._cases: list[tuple[list[Any], Any]] = []
         hosts = [
             some_of(shape, dtype, seed + place, positive)
@@ -233,8 +194,8 @@ class _Bench:
 
         planted_cases(hosts, planted, seed, right)
         self._got = tvm.runtime.empty(self._shape, self._dtype, self._device)
-        size = self._count * np.dtype(numpy_dtype(self._dtype)).itemsize
-        # Bytes that are no number in any float type, and -1 as an integer.
+        size = self._count * dtypes.dtype(self._dtype).numpy.itemsize
+        # The bit pattern is NaN in every float dtype, and -1 as an integer.
         blank = np.full(min(size, 1 << 20), 0xFF, np.uint8)
         self._blank = repeated(blank, (size,), "uint8", self._device)
 
@@ -243,12 +204,12 @@ class _Bench:
         return head.dtype.kind in "biu" or bool(np.isfinite(head.astype(np.float64)).all())
 
     def _some(self, result: Any) -> np.ndarray:
-        """The first elements of a result, as an array; a million at most."""
+        """Return the leading elements of a result as an array, at most 2**20 of them."""
         flat = result._create_view((self._count,))
         return flat._create_view((min(self._count, 1 << 20),)).numpy()
 
     def kernel(self, function: Any, timer: GraphTimer) -> Callable[[int], float]:
-        """A timer of the candidate, once its result is right."""
+        """Check a candidate and return a function that times it."""
         flat = (self._count,)
         got = self._got._create_view(flat)
         self._launch(function, self._inputs, timer)
@@ -259,9 +220,9 @@ class _Bench:
         return timer.kernel(lambda: function(*self._inputs, self._got))
 
     def _launch(self, function: Any, inputs: Sequence[Any], timer: GraphTimer) -> None:
-        """Run the candidate once, from a blank result, and wait for it."""
+        """Run the candidate once on a cleared output and wait for it."""
         self._blank.copyto(self._got._create_view(self._blank.shape, "uint8"))
-        self._device.sync()  # the timer's stream waits for no other
+        self._device.sync()  # the timer's stream does not synchronise with others
         with timer.launching():
             function(*inputs, self._got)
         timer.wait()

@@ -1,4 +1,4 @@
-"""Compare two big arrays on the GPU: what comes back is a few numbers, not the arrays."""
+"""Compare large arrays on the GPU, so that only a few numbers are copied to the host."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import numpy as np
 import tvm
 from tvm import s_tir, te, tirx
 
-from tvmopt.measure.jobs import TOLERANCE, WrongResultError, random_array
+from tvmopt.device import dtypes
+from tvmopt.measure.jobs import WrongResultError, random_array
 
-#: Partial results; each is the largest over every ``PARTS``-th element.
+#: Number of partial results; each is the maximum over every ``PARTS``-th element.
 PARTS = 65536
 _THREADS = 256
-# Elements after which random inputs repeat: a prime, so that no two rows are alike.
+# Period of the repeated random inputs; a prime number, so that no two rows are equal.
 _PERIOD = 1_000_003
-# What the difference of a number and NaN or an infinity is at least.
+# Lower bound of the reported difference between a finite number and NaN or infinity.
 _INFINITE = float(np.finfo(np.float32).max)
-# Largest difference allowed, relative to the largest reference value.
-_TOLERANCE = TOLERANCE | {"float8_e4m3fn": 0.13, "float8_e5m2": 0.26}
 
 
 def difference(count: int, dtype: str) -> tirx.PrimFunc:
-    """:func:`plain_difference`, a thread a part."""
+    """Return the scheduled GPU kernel of :func:`plain_difference`, one thread per part."""
     sch = s_tir.Schedule(plain_difference(count, dtype))
     for name in ("worst", "big"):
         part, _ = sch.get_loops(sch.get_sblock(name))
@@ -34,15 +33,16 @@ def difference(count: int, dtype: str) -> tirx.PrimFunc:
 
 
 def plain_difference(count: int, dtype: str) -> tirx.PrimFunc:
-    """``(got[count], wanted[count], worst[PARTS], largest[PARTS])``, both results in float32.
+    """Return a kernel ``(got[count], wanted[count], worst[PARTS], largest[PARTS])``.
 
-    ``worst`` is the largest difference, infinite where only one of both is no number or infinite;
-    ``largest`` the largest finite magnitude of ``wanted``.
+    ``worst`` (float32) is the largest absolute difference; it is infinite where exactly one of both
+    is NaN or infinite. ``largest`` (float32) is the largest finite magnitude of ``wanted``.
     """
     got = te.placeholder((count,), dtype, "got")
     wanted = te.placeholder((count,), dtype, "wanted")
     steps = -(-count // PARTS)
-    inner = "float64" if dtype in ("float64", "int64", "int32", "uint32", "uint64") else "float32"
+    row, wide = dtypes.dtype(dtype), dtypes.dtype("float32")
+    inner = "float64" if row.significant_bits > wide.significant_bits else wide.name
     zero, infinite = tirx.const(0, inner), tirx.max_value("float32")
     step, again = te.reduce_axis((0, steps), "step"), te.reduce_axis((0, steps), "again")
 
@@ -79,34 +79,33 @@ def plain_difference(count: int, dtype: str) -> tirx.PrimFunc:
 
 
 def _is_nan(value: tirx.Expr) -> tirx.Expr:
-    """Whether ``value`` is no number: by its bits, since TVM takes ``x != x`` for false."""
+    """Return whether ``value`` is NaN, by its bits, since TVM simplifies ``x != x`` to false."""
     bits = tirx.reinterpret("uint32", value.astype("float32"))
     return (bits & tirx.const(0x7FFFFFFF, "uint32")) > tirx.const(0x7F800000, "uint32")
 
 
 def check_equal(compare: object, got: object, wanted: object, dtype: str) -> None:
-    """Raise :class:`WrongResultError` unless two arrays on the GPU are equal but for rounding.
+    """Raise :class:`WrongResultError` unless two GPU arrays are equal within tolerance.
 
     Args:
-        compare: What :func:`difference` became.
+        compare: The built kernel of :func:`difference`.
         got: The result to check, flat.
-        wanted: What it should be, flat.
-        dtype: Their type.
+        wanted: The expected result, flat.
+        dtype: Their dtype.
     """
     worst, largest = _worst(compare, got, wanted)
-    tolerance = _TOLERANCE.get(dtype, 0.0)
-    allowed = tolerance * max(largest, 1e-6)
+    allowed = dtypes.dtype(dtype).kernel_tolerance * max(largest, 1e-6)
     if not worst <= allowed:
         raise WrongResultError(f"wrong result: off by {worst:.3g}, allowed {allowed:.3g}")
 
 
 def check_same_places(compare: object, got: object, wanted: object) -> None:
-    """Raise :class:`WrongResultError` unless NaN and infinities are at the same places of both.
+    """Raise :class:`WrongResultError` unless NaN and infinities are at the same positions.
 
     Args:
-        compare: What :func:`difference` became.
+        compare: The built kernel of :func:`difference`.
         got: The result to check, flat.
-        wanted: What it should be, flat.
+        wanted: The expected result, flat.
     """
     worst, _ = _worst(compare, got, wanted)
     if not worst < _INFINITE:
@@ -117,7 +116,7 @@ def check_same_places(compare: object, got: object, wanted: object) -> None:
 
 
 def _worst(compare: object, got: object, wanted: object) -> tuple[float, float]:
-    """The largest difference of two flat arrays on the GPU, and the largest finite ``wanted``."""
+    """Return the largest difference of two flat GPU arrays, and the largest finite ``wanted``."""
     device = tvm.runtime.cuda(0)
     parts = [tvm.runtime.empty((PARTS,), "float32", device) for _ in range(2)]
     compare(got, wanted, *parts)  # type: ignore[operator]
@@ -125,38 +124,34 @@ def _worst(compare: object, got: object, wanted: object) -> tuple[float, float]:
     return worst, largest
 
 
-def filled(
-    shape: tuple[int, ...], dtype: str, seed: int, positive: bool, device: Any
-) -> Any:
-    """Random numbers of ``shape`` on ``device``: a million of them over and over, copied there.
+def filled(shape: tuple[int, ...], dtype: str, seed: int, positive: bool, device: Any) -> Any:
+    """Return a tensor of random numbers on ``device``; about a million numbers repeat.
 
     Args:
         shape: Its shape.
-        dtype: Its type.
-        seed: Seed of the numbers.
-        positive: Whether floats are of (0.1, 1) rather than of a normal distribution.
-        device: Where the tensor is to be.
+        dtype: Its dtype.
+        seed: Random seed.
+        positive: Draw floats from (0.1, 1) instead of a normal distribution.
+        device: Device of the tensor.
     """
     return repeated(some_of(shape, dtype, seed, positive), shape, dtype, device)
 
 
-def some_of(
-    shape: tuple[int, ...], dtype: str, seed: int, positive: bool
-) -> np.ndarray:
-    """What :func:`filled` repeats: as many random numbers as ``shape`` has, at most a million."""
+def some_of(shape: tuple[int, ...], dtype: str, seed: int, positive: bool) -> np.ndarray:
+    """Return the random numbers that :func:`filled` repeats: at most about a million."""
     count = min(math.prod(shape), _PERIOD)
     return random_array(np.random.default_rng(seed), (count,), dtype, positive)
 
 
 def repeated(some: np.ndarray, shape: tuple[int, ...], dtype: str, device: Any) -> Any:
-    """A tensor of ``shape`` on ``device`` that holds ``some`` over and over."""
+    """Return a tensor of ``shape`` on ``device`` that repeats the elements of ``some``."""
     tensor = tvm.runtime.empty(shape, dtype, device)
     start = np.ascontiguousarray(some).view(np.uint8)
     size = math.prod(shape) * some.itemsize
     done = min(start.size, size)
     raw = tensor._create_view((size,), "uint8")
     raw._create_view((done,)).copyfrom(start[:done])
-    while done < size:  # twice as much each time
+    while done < size:  # double the filled part each time
         step = min(done, size - done)
         raw._create_view((step,)).copyto(raw._create_view((step,), None, done))
         done += step

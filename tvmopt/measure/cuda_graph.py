@@ -1,22 +1,22 @@
-"""Time kernels on a CUDA GPU as it would run them back to back, without the host's delays."""
+"""Time kernels on a CUDA GPU back to back with CUDA graphs, free of launch overhead."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 
-from tvmopt.cuda.graph import Stream
+from tvmopt.device.cuda_graph import Stream
 
-#: Seconds that a recorded burst lasts, about.
+#: Approximate duration in seconds of a captured burst.
 BURST_S = 3e-4
-# The most calls in one.
+# Maximum number of calls in a burst.
 _MOST_CALLS = 100
 
 
 class GraphTimer:
-    """Times calls on the first GPU, on a stream of its own.
+    """Time kernels on the first GPU, on a separate stream.
 
-    Use as a context manager: inside, TVM launches on that stream.
+    Use it as a context manager: inside, TVM launches on that stream.
     """
 
     def __enter__(self) -> GraphTimer:
@@ -28,22 +28,22 @@ class GraphTimer:
 
     @contextlib.contextmanager
     def launching(self) -> Iterator[None]:
-        """Inside, what TVM launches goes to this timer's stream."""
+        """Redirect TVM's launches to this timer's stream."""
         with self._stream.launching():
             yield
 
     def wait(self) -> None:
-        """Wait for what was launched on this timer's stream, which others do not wait for."""
+        """Wait for the work on this timer's stream, with which other streams do not synchronise."""
         self._stream.wait()
 
     def kernel(self, run: Callable[[], None]) -> Callable[[int], float]:
-        """A function that gives the mean seconds of one ``run``, of a burst of them.
+        """Return a function that gives the mean seconds of one ``run`` within a burst.
 
-        It is recorded when it is first timed: what others of the thread run before then may make
-        TVM's pool of workspaces grow, and with that the addresses change that a recording names.
+        The burst is captured at the first timing. Earlier work of the thread may grow TVM's
+        workspace pool, which would change the addresses in a captured graph.
 
         Args:
-            run: Launches the same work on every call and does not wait for it.
+            run: Launches the same work on every call, without waiting for it.
         """
         recorded: list[tuple[Callable[[], None], int]] = []
 
@@ -56,7 +56,7 @@ class GraphTimer:
         return timed
 
     def _burst(self, run: Callable[[], None]) -> tuple[Callable[[], None], int]:
-        """A recording of a burst of runs, and how many it has."""
+        """Capture a burst of runs; return its launcher and the number of runs."""
         with self.launching():
             run()
             once = self._stream.seconds(run)

@@ -1,12 +1,12 @@
-"""Measure GPU hints: kernels are built in worker processes on all cores, and run in one.
+"""Measure GPU candidates: worker processes build kernels on all cores, and one process times them.
 
-One function's candidates are dealt to all builders, since CUDA's compilers take longest.
+The candidates of one function are distributed over all builders, because CUDA compilation
+dominates.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +16,9 @@ import tvm
 from tvm import tirx
 
 from tvmopt import host
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.hint import Hint
+from tvmopt.kernels.policies import family_of
 from tvmopt.measure.hints import (
     Built,
     Candidates,
@@ -27,28 +29,24 @@ from tvmopt.measure.hints import (
     base_library,
 )
 from tvmopt.measure.workers import Job, Outcome
-from tvmopt.schedule import Hint
-from tvmopt.schedule.gpu.hint import GpuHint
 
 _MOST_BUILDERS = 16
-# Rounds that tell candidates apart: a GPU's speed varies less than a CPU's.
+# Timing rounds that suffice to rank candidates: a GPU's speed varies less than a CPU's.
 _ROUNDS = 20
-# How long a template's kernels take to make and compile, by those bound by memory.
-_EFFORTS = {"hopper_gemm": 2.0, "hopper_conv": 2.0, "mma_matmul": 4.0, "gpu_int4": 1.5}
-# The same of what candidates are checked with, and of multiplications in a kernel's text.
-_BASE_EFFORT, _UNROLLED_EFFORT = 1.0, 1 / 400
+# Build time of the comparison kernel, relative to a small kernel.
+_BASE_EFFORT = 1.0
 
 
 class CudaMeasurer(HintMeasurer):
-    """Builds and times GPU hints.
+    """Build and time GPU candidates.
 
     Args:
-        arch: The GPU, which must be this machine's first.
+        arch: The first GPU of this machine.
         scratch: Directory for libraries and logs.
         seed: Seed of the random inputs.
-        builders: Worker processes that build; 0 is one a core.
-        build_timeout_s: Seconds after which one hint's build is given up.
-        run_timeout_s: Seconds after which checking and timing one function is given up.
+        builders: Number of worker processes that build; 0 means one per core.
+        build_timeout_s: Build timeout in seconds per candidate.
+        run_timeout_s: Timeout in seconds for checking and timing one function.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ class CudaMeasurer(HintMeasurer):
         self._timeouts = build_timeout_s, run_timeout_s
 
     def start(self) -> None:
-        """Start the workers, whose first seconds would otherwise be the first function's."""
+        """Start the workers now, so that the first function does not pay for their start-up."""
         warm = Job("tvmopt.measure.cuda_batch:warm_up", {"arch": self._arch.to_dict()}, 120.0)
         self._builders.run([warm] * self._chunks)
         self._runner.run([warm])
@@ -74,7 +72,7 @@ class CudaMeasurer(HintMeasurer):
     def _parts(self, groups: Sequence[Candidates]) -> list[Part]:
         parts = []
         for number, group in enumerate(groups):
-            # What candidates are checked with is built first, the last of them after it.
+            # The comparison kernel is built first; the last chunk follows on the same builder.
             is_new = bool(group.hints) and base_library(group) is None
             chunks = _chunks(group.hints, self._chunks, _BASE_EFFORT * is_new)
             if is_new:
@@ -94,20 +92,20 @@ class CudaMeasurer(HintMeasurer):
     def race(
         self, rivals: Sequence[tuple[tirx.PrimFunc, Measured]], weight_bytes: int = 0
     ) -> list[float | None]:
-        """Latencies of functions that may take each other's place: as they were measured.
+        """Return the measured latencies of alternative functions.
 
-        A GPU's speed does not change with what its host does.
+        The GPU's speed does not depend on host load, so no new timing is needed.
         """
         return [measured.latency_us for _, measured in rivals]
 
     def _prepare(self, groups: Sequence[Candidates]) -> None:
-        """Have the inputs of what is run first made while it is built."""
+        """Create the inputs of the first function while the builders work."""
         first = next((group for group in groups if group.hints or group.again), None)
         if first is None:
             return
         arguments = {"arguments": argument_types(first.func), "seed": self._seed}
         job = Job("tvmopt.measure.cuda_batch:prepare", arguments, self._timeouts[1])
-        self._runner.run([job])  # where it fails, running will, and say so
+        self._runner.run([job])  # a failure shows again, with its error, when candidates run
 
     def _build_job(self, group: Candidates, part: Part) -> Job:
         arguments = {
@@ -134,7 +132,7 @@ class CudaMeasurer(HintMeasurer):
         return any("worker" in (m.error or "") for m in timed)
 
     def _believed(self, timed: list[Measured]) -> list[Measured]:
-        """After a fault nothing that the process says counts, and so it is ended."""
+        """Discard all results of a job with a CUDA fault and end its process."""
         if not any("CUDA" in (m.error or "") for m in timed):
             return timed
         self._runner.close()
@@ -147,16 +145,16 @@ class CudaMeasurer(HintMeasurer):
 
 
 def _chunks(hints: Sequence[Hint], parts: int, before: float = 0.0) -> list[list[int]]:
-    """The places of ``hints``, dealt to at most ``parts`` lists that take about as long to build.
+    """Distribute the indices of ``hints`` over at most ``parts`` lists of similar build time.
 
-    The longest first, each to the list that has least so far.
+    Longest processing time first: each hint goes to the list with the least work so far.
 
     Args:
-        hints: What is dealt.
-        parts: Most lists.
-        before: What the builder of the last list does before.
+        hints: Hints to distribute.
+        parts: Maximum number of lists.
+        before: Work of the last list's builder before its hints, in units of build effort.
     """
-    efforts = [_effort(hint) for hint in hints]
+    efforts = [family_of(hint).build_effort(hint) for hint in hints]
     chunks: list[list[int]] = [[] for _ in range(min(len(hints), parts))]
     have = [0.0] * len(chunks)
     if len(chunks) == parts:
@@ -166,11 +164,3 @@ def _chunks(hints: Sequence[Hint], parts: int, before: float = 0.0) -> list[list
         chunks[least].append(place)
         have[least] += efforts[place]
     return [chunk for chunk in chunks if chunk]
-
-
-def _effort(hint: Hint) -> float:
-    """How long a hint takes to build, roughly."""
-    if isinstance(hint, GpuHint) and hint.template == "simt_matmul":
-        text = hint.rstep * math.prod(hint.block) / math.prod(hint.thread)
-        return 1.0 + text * _UNROLLED_EFFORT
-    return _EFFORTS.get(hint.template, 1.0)

@@ -1,11 +1,11 @@
-"""Who measures hints on a device: this machine's CPU, a board, or this machine's GPU."""
+"""Choose the measurer of a device: local CPU, board, or local GPU."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.measure.cpu_hints import CpuMeasurer
 from tvmopt.measure.cuda_hints import CudaMeasurer
 from tvmopt.measure.hints import HintMeasurer
@@ -20,18 +20,16 @@ def measurer_of(
     builders: int = 0,
     board: Board | None = None,
 ) -> HintMeasurer:
-    """A measurer for ``arch``, to be used as a context manager.
+    """Return a measurer for ``arch``, to use as a context manager.
 
     Args:
-        arch: What candidates run on.
+        arch: Device that candidates run on.
         scratch: Directory for libraries and logs.
-        threads: Threads of a candidate on a CPU; 0 is all of ``arch``.
+        threads: Number of threads of a CPU candidate; 0 means all cores of ``arch``.
         seed: Seed of the random inputs.
-        builders: Worker processes that build; 0 is one a core.
-        board: Where the CPU is; None for this machine.
+        builders: Number of worker processes that build; 0 means one per core.
+        board: Board with the CPU; None for the local machine.
     """
     if isinstance(arch, CudaArch):
         return CudaMeasurer(arch, scratch, seed, builders)
-    return CpuMeasurer(
-        arch.to_tvm(), threads or arch.cores, scratch, seed, builders, board=board
-    )
+    return CpuMeasurer(arch.to_tvm(), threads or arch.cores, scratch, seed, builders, board=board)

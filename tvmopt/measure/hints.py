@@ -1,7 +1,7 @@
-"""Measure hints: build functions' candidates in worker processes, check and time them in one.
+"""Measure candidates: worker processes build them, one process checks and times them.
 
-What a measurer for a CPU and one for a GPU share. Building runs on all cores, timing on its own: a
-build beside it would show in the latencies.
+Base class of the CPU and GPU measurers. Builds use all cores. Timing runs alone, since a concurrent
+build would distort the latencies.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any, Self
 
 from tvm import tirx
 
+from tvmopt.device import dtypes
+from tvmopt.kernels.hint import Hint
 from tvmopt.measure.batch import ROUNDS
-from tvmopt.measure.jobs import numpy_dtype
 from tvmopt.measure.planted import planting
 from tvmopt.measure.workers import Job, Outcome, WorkerPool
-from tvmopt.schedule import Hint
 
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """Where a built hint is.
+    """Location of a built candidate.
 
     Attributes:
-        library: The library, kept until its measurer is closed.
-        index: Its number in the library.
-        packed: Indices of the parameters it packs, and the shapes of what they become.
-        base: The function's first library, which has what its candidates are checked with.
+        library: The library; it exists until its measurer is closed.
+        index: Index of the candidate in the library.
+        packed: Indices of the packed parameters, and shapes of the packed tensors.
+        base: First library of the function, which has the reference.
     """
 
     library: Path
@@ -42,14 +42,14 @@ class Built:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What came of one hint.
+    """Result of one candidate.
 
     Attributes:
-        hint: The configuration; ``hint.config_id`` names it.
-        latency_us: Latency of one call in microseconds; None when it failed.
-        error: Why it failed, in one line; None when it did not.
-        rounds: Rounds it was timed in; losers drop out early.
-        built: Where it is, to be timed again; None when it could not be built.
+        hint: The configuration; ``hint.config_id`` identifies it.
+        latency_us: Latency of one call in microseconds; None when the candidate failed.
+        error: One-line reason of the failure; None on success.
+        rounds: Number of timing rounds; slow candidates are dropped early.
+        built: Location of the candidate, for timing it again; None when the build failed.
     """
 
     hint: Hint
@@ -61,15 +61,15 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """A function and the hints to try on it.
+    """A function and the hints to measure.
 
     Attributes:
-        func: The function, unscheduled.
-        hints: What to try.
-        again: Earlier results of the same measurer and function, to time beside them once more.
-        rounds: Most rounds to time them in.
-        weight_bytes: Bytes of the weights that are read between two calls, this one's too; 0 when
-            there are no others.
+        func: The unscheduled function.
+        hints: Hints to measure.
+        again: Earlier results of the same measurer and function, to time again alongside.
+        rounds: Maximum number of timing rounds.
+        weight_bytes: Size in bytes of the network's weights, including this function's; 0 when
+            there are no other layers.
     """
 
     func: tirx.PrimFunc
@@ -81,12 +81,12 @@ class Candidates:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Hints of one function that are built into one library.
+    """Candidates of one function that are built into one library.
 
     Attributes:
-        group: Number of the function.
-        places: Which of its hints; none where only what they are checked with is built.
-        library: Where the library goes.
+        group: Index of the function.
+        places: Indices of its hints; empty when only the reference is built.
+        library: Library to write.
     """
 
     group: int
@@ -95,11 +95,11 @@ class Part:
 
 
 class HintMeasurer(abc.ABC):
-    """Workers that build, one that runs, and the libraries between them; a context manager.
+    """Builder processes, one timing process, and their libraries; a context manager.
 
     Args:
-        builders: Worker processes that build.
-        threads: Threads of the one that runs.
+        builders: Number of worker processes that build.
+        threads: Number of threads of the timing process.
         scratch: Directory for libraries and logs.
     """
 
@@ -122,15 +122,15 @@ class HintMeasurer(abc.ABC):
     def measure(
         self, groups: Sequence[Candidates], stop: Callable[[], bool] = lambda: False
     ) -> list[list[Measured]]:
-        """Measure several functions' hints: build all, then time all.
+        """Measure the hints of several functions: build all, then time all.
 
         Args:
             groups: Functions with their hints.
-            stop: Asked between steps; once true, the rest is left out.
+            stop: Polled between steps; once true, the remaining functions are skipped.
 
         Returns:
-            For each group the results of ``again``, then one a hint, in order; empty for groups
-            left out.
+            For each group the results of ``again``, then one result per hint, in order; empty for
+            skipped groups.
         """
         parts = self._parts(groups)
         jobs = [self._build_job(groups[part.group], part) for part in parts]
@@ -153,40 +153,40 @@ class HintMeasurer(abc.ABC):
     def race(
         self, rivals: Sequence[tuple[tirx.PrimFunc, Measured]], weight_bytes: int = 0
     ) -> list[float | None]:
-        """Latencies of functions that may take each other's place.
+        """Return comparable latencies of alternative functions.
 
         Args:
             rivals: Each function with its best result of this measurer.
-            weight_bytes: As of :class:`Candidates`.
+            weight_bytes: As in :class:`Candidates`.
 
         Returns:
-            Microseconds of each; None where it could not be timed.
+            Latency of each function in microseconds; None where timing failed.
         """
 
     @abc.abstractmethod
     def _parts(self, groups: Sequence[Candidates]) -> list[Part]:
-        """The libraries to build, in that order; a function's first has what all are checked with.
+        """Return the libraries to build, in order; a function's first library has the reference.
 
-        Parts of a function that was measured before need nothing to check with.
+        Functions that were measured before need no reference.
         """
 
     @abc.abstractmethod
     def _build_job(self, group: Candidates, part: Part) -> Job:
-        """What builds a library."""
+        """Return the job that builds a library."""
 
     @abc.abstractmethod
     def _run_job(self, group: Candidates, built: Sequence[Built], common: dict[str, Any]) -> Job:
-        """What checks and times built hints of a function.
+        """Return the job that checks and times built candidates of a function.
 
         Args:
             group: The function.
-            built: The hints.
-            common: Arguments that every such job has: ``libraries``, ``arguments`` and ``planted``.
+            built: The candidates.
+            common: Arguments of every such job: ``libraries``, ``arguments`` and ``planted``.
         """
 
     @abc.abstractmethod
     def _has_died(self, timed: Sequence[Measured]) -> bool:
-        """Whether the errors say that the worker died."""
+        """Return whether the errors mean that the worker died."""
 
     def _build(
         self, groups: Sequence[Candidates], jobs: Sequence[Job], stop: Callable[[], bool]
@@ -195,11 +195,11 @@ class HintMeasurer(abc.ABC):
         return self._builders.run(jobs, stop)
 
     def _believed(self, timed: list[Measured]) -> list[Measured]:
-        """What is believed of what one job found."""
+        """Return the valid results of one job."""
         return timed
 
     def _new_library(self) -> Path:
-        """Where the next library goes; it is kept until the end."""
+        """Return the path of a new library, which exists until the measurer is closed."""
         library = self._scratch / f"candidates{next(self._names)}.so"
         self._libraries.append(library)
         return library
@@ -208,7 +208,7 @@ class HintMeasurer(abc.ABC):
         good = [m for m in candidates if m.built is not None]
         timed = self._time(group, good)
         if len(good) > 1 and self._has_died(timed):
-            # The worker died of one of them; one by one, each stands for itself.
+            # One candidate crashed the worker; time each of them in a job of its own.
             timed = [m for one in good for m in self._time(group, [one])]
         of = {m.hint: m for m in timed}
         return [of.get(m.hint, m) for m in candidates]
@@ -237,14 +237,12 @@ class HintMeasurer(abc.ABC):
 
 
 def base_library(group: Candidates) -> Path | None:
-    """The first library of a function that was measured before; None when it was not."""
+    """Return the first library of a function that was measured before; otherwise None."""
     return next((m.built.base for m in group.again if m.built is not None), None)
 
 
-def _found(
-    group: Candidates, part: Part, base: Path, outcome: Outcome
-) -> dict[int, Measured]:
-    """What became of the hints of one library, by place; not timed yet."""
+def _found(group: Candidates, part: Part, base: Path, outcome: Outcome) -> dict[int, Measured]:
+    """Return the build results of one library by hint index, not timed yet."""
     if outcome.error is not None:
         return {p: Measured(group.hints[p], None, f"build: {outcome.error}") for p in part.places}
     errors = outcome.value["errors"]
@@ -257,24 +255,25 @@ def _found(
 
 
 def argument_types(func: tirx.PrimFunc) -> list[list[Any]]:
-    """Shape and type of each argument."""
+    """Return shape and dtype of each argument."""
     return [[[int(e) for e in p.shape], str(p.dtype)] for p in func.params]
 
 
 def constants(func: tirx.PrimFunc) -> list[int]:
-    """Indices of the arguments that are weights."""
+    """Return the indices of the arguments that are weights."""
     return [int(i) for i in (func.attrs or {}).get("layout_free_buffers") or []]
 
 
 def weight_bytes(func: tirx.PrimFunc) -> int:
-    """Bytes of the weights that one call reads."""
+    """Return the bytes of weights that one call reads."""
     buffers = [func.params[i] for i in constants(func)]
     return sum(
-        math.prod(int(e) for e in b.shape) * numpy_dtype(str(b.dtype)).itemsize for b in buffers
+        math.prod(int(e) for e in b.shape) * dtypes.dtype(str(b.dtype)).numpy.itemsize
+        for b in buffers
     )
 
 
 def best_of(results: Sequence[Measured]) -> Measured | None:
-    """The fastest result; None when all failed."""
+    """Return the fastest result; None when all failed."""
     right = [r for r in results if r.latency_us is not None]
     return min(right, key=lambda r: r.latency_us or math.inf, default=None)

@@ -1,4 +1,4 @@
-"""What a worker process does to a candidate: build it, check it against the reference, time it."""
+"""Worker jobs for one MetaSchedule candidate: build it, check it against the reference, time it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ import numpy as np
 import tvm
 from tvm.target import Target
 
-from tvmopt.arch.llvm import pass_config
 from tvmopt.compare import same_non_finite
+from tvmopt.device import dtypes
+from tvmopt.device.llvm import pass_config
 from tvmopt.errors import TvmoptError
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.planted import planted_cases, replaced
 from tvmopt.measure.split import split_packing
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
-#: Largest difference allowed, relative to the largest reference value: reordering a sum of n terms
-#: changes it by about sqrt(n) roundings of the accumulator, storing it by one of the output type.
-TOLERANCE = {"float64": 1e-9, "float32": 2e-4, "float16": 1e-2, "bfloat16": 4e-2}
 _REPEAT_MS = 20.0
 _REPEATS = 3
-# A candidate this much slower than the best so far is not worth a careful timing.
+# Candidates slower than the best so far by this factor get no accurate timing.
 _HOPELESS = 3.0
 
 
@@ -37,12 +35,12 @@ class WrongResultError(TvmoptError):
 def build(module: str, target: str, path: str) -> None:
     """Compile a module and export a shared library.
 
-    What packs weights becomes a function of its own, for :func:`run` to call once, as a build of
-    the whole network does; a file beside the library says which arguments it packs.
+    Weight packing becomes a separate function, which :func:`run` calls once, as in a build of the
+    whole network. A file beside the library stores which arguments it packs.
 
     Args:
-        module: The module, as :func:`tvm.ir.save_json` writes it.
-        target: JSON of the target.
+        module: The module, serialised with :func:`tvm.ir.save_json`.
+        target: Target as JSON.
         path: Library to write.
     """
     parts = split_packing(tvm.ir.load_json(module)["main"])
@@ -60,7 +58,7 @@ def build(module: str, target: str, path: str) -> None:
 
 
 def packing_file(library: str) -> Path:
-    """Where :func:`build` says which arguments a library packs."""
+    """Return the file in which :func:`build` stores the packed arguments of a library."""
     return Path(library).with_suffix(".packing.json")
 
 
@@ -70,7 +68,13 @@ def reference(
     seed: int,
     planted: dict[str, Any] | None = None,
 ) -> float:
-    """Run the unscheduled function and keep its results for :func:`run`, which has the same.
+    """Run the unscheduled function and cache its results for :func:`run` in the same process.
+
+    Args:
+        library: Library of the unscheduled function.
+        arguments: Shape and dtype of each argument.
+        seed: Seed of the inputs.
+        planted: :class:`tvmopt.measure.planted.Planting` of the function, or None.
 
     Returns:
         Seconds that the run took.
@@ -88,21 +92,21 @@ def run(
     best_us: float | None = None,
     planted: dict[str, Any] | None = None,
 ) -> float:
-    """Check a candidate on random inputs and on planted ones, then time it.
+    """Check a candidate on random and on planted inputs, then time it.
 
     Args:
-        library: The candidate.
-        reference_library: The unscheduled function.
-        arguments: Shape and type of each argument: ``[[shape, dtype], ...]``.
+        library: Library of the candidate.
+        reference_library: Library of the unscheduled function.
+        arguments: Shape and dtype of each argument, ``[[shape, dtype], ...]``.
         seed: Seed of the inputs.
-        best_us: Best latency so far; a candidate far from it is timed only roughly.
+        best_us: Best latency so far in microseconds; much slower candidates are timed roughly.
         planted: :class:`tvmopt.measure.planted.Planting` of the function; None plants nothing.
 
     Returns:
         Latency of one call in microseconds: the median of three means.
 
     Raises:
-        WrongResultError: When an argument holds other values than after the reference.
+        WrongResultError: When an argument differs from the reference run.
     """
     kind = json.dumps(planted)
     inputs, expected, cases = _reference(reference_library, json.dumps(arguments), seed, kind)
@@ -136,14 +140,14 @@ def pack(
     outputs: list[tuple[list[int], str]],
     device: Any = None,
 ) -> None:
-    """Replace the tensors at the indices ``packed`` by what ``packer`` makes of them.
+    """Replace the tensors at the indices ``packed`` by their packed versions.
 
     Args:
-        packer: The function.
-        tensors: Arguments of the function that it belongs to.
-        packed: Indices of the arguments.
-        outputs: Shape and type of what they become.
-        device: Where all this is; None for this machine.
+        packer: The packing function.
+        tensors: Arguments of the compute function; modified in place.
+        packed: Indices of the arguments to pack.
+        outputs: Shape and dtype of the packed tensors.
+        device: Device of the tensors; None for the local CPU.
     """
     made = [tvm.runtime.empty(tuple(shape), dtype, device) for shape, dtype in outputs]
     packer(*(tensors[i] for i in packed), *made)
@@ -151,7 +155,7 @@ def pack(
         tensors[i] = tensor
 
 
-# A few tasks' worth: switching between tasks must not run a slow reference again each time.
+# Keep a few tasks: the search alternates between tasks, and a reference run is slow.
 @functools.lru_cache(maxsize=4)
 def _reference(
     library: str, arguments: str, seed: int, planted: str
@@ -163,7 +167,7 @@ def _reference(
 
 
 def result_of(kernel: Any, arrays: list[np.ndarray], device: Any = None) -> np.ndarray:
-    """What ``kernel`` writes into the last of ``arrays``."""
+    """Run ``kernel`` and return the last of ``arrays``, its output."""
     tensors = [tvm.runtime.tensor(array, device) for array in arrays]
     kernel(*tensors)
     return tensors[-1].numpy()
@@ -175,18 +179,21 @@ def run_reference(
     seed: int,
     device: Any = None,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Inputs, and what every argument holds after the reference ``kernel`` ran on them.
+    """Create random inputs and run the reference ``kernel`` on them.
 
     Args:
         kernel: The reference.
-        arguments: Shape and type of each argument.
+        arguments: Shape and dtype of each argument.
         seed: Seed of the inputs.
-        device: Where the kernel is; None for this machine.
+        device: Device of the kernel; None for the local CPU.
+
+    Returns:
+        The inputs, and the value of every argument after the run.
     """
     inputs: list[np.ndarray] = []
     outputs: list[np.ndarray] = []
-    # Signed inputs exercise both sides of an activation, but a square root or logarithm of them is
-    # no number, which equals any other; positive ones make those meaningful.
+    # Signed inputs exercise both sides of an activation. Their square root or logarithm is NaN,
+    # which would match any other NaN, so fall back to positive inputs.
     for positive in (False, True):
         rng = np.random.default_rng(seed)
         inputs = [random_array(rng, shape, dtype, positive) for shape, dtype in arguments]
@@ -205,28 +212,19 @@ def _parse(arguments: str) -> list[tuple[tuple[int, ...], str]]:
 def random_array(
     rng: np.random.Generator, shape: tuple[int, ...], dtype: str, positive: bool
 ) -> np.ndarray:
-    """Random array of ``shape`` whose values are safe for any operator.
+    """Return a random array of ``shape`` whose values are safe for any operator.
 
-    Wide integers are 0 or 1, since they may index another argument.
+    Wide integers are 0 or 1, because they may index another argument.
     """
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
-    if dtype in ("int8", "uint8"):
-        low, high = (0, 256) if dtype == "uint8" else (-128, 128)
-        return rng.integers(low, high, shape).astype(dtype)
-    if "int" in dtype:
-        return rng.integers(0, 2, shape).astype(dtype)
+    row = dtypes.dtype(dtype)
+    if dtype in dtypes.BYTE_INTEGERS:
+        return rng.integers(row.lowest, row.highest + 1, shape).astype(row.numpy)
+    if row.is_integer:
+        return rng.integers(0, 2, shape).astype(row.numpy)
     values = rng.uniform(0.1, 1.0, shape) if positive else rng.standard_normal(shape)
-    return values.astype(numpy_dtype(dtype))
-
-
-def numpy_dtype(dtype: str) -> Any:
-    """NumPy's type for a type name of TVM."""
-    if dtype.startswith(("bfloat", "float8", "float6_", "float4")):
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, dtype))
-    return np.dtype(dtype)
+    return values.astype(row.numpy)
 
 
 def _is_finite(array: np.ndarray) -> bool:
@@ -234,8 +232,8 @@ def _is_finite(array: np.ndarray) -> bool:
 
 
 def compare(index: int, got: np.ndarray, wanted: np.ndarray) -> None:
-    """Raise :class:`WrongResultError` unless ``got`` is ``wanted`` but for rounding."""
-    tolerance = TOLERANCE.get(wanted.dtype.name, 0.0)
+    """Raise :class:`WrongResultError` unless ``got`` equals ``wanted`` within tolerance."""
+    tolerance = dtypes.dtype(wanted.dtype.name).kernel_tolerance
     if not tolerance:
         wrong = np.count_nonzero(got != wanted)
         if wrong:
@@ -246,7 +244,7 @@ def compare(index: int, got: np.ndarray, wanted: np.ndarray) -> None:
     scale = float(np.abs(wanted[finite]).max(initial=1e-6))
     error = float(np.abs(got[finite] - wanted[finite]).max(initial=0.0))
     same_specials = np.array_equal(got[~finite], wanted[~finite], equal_nan=True)
-    # Written so that a NaN fails.
+    # The negated comparison makes a NaN fail.
     if not (error <= tolerance * scale and same_specials):
         raise WrongResultError(
             f"wrong result: argument {index} is off by {error:.3g}, allowed {tolerance * scale:.3g}"
@@ -254,11 +252,11 @@ def compare(index: int, got: np.ndarray, wanted: np.ndarray) -> None:
 
 
 def check_places(got: np.ndarray, wanted: np.ndarray) -> None:
-    """Raise :class:`WrongResultError` unless NaN and infinities are where the reference has them.
+    """Raise :class:`WrongResultError` unless NaN and infinities are at the same positions.
 
-    Of narrow floats only NaN counts, because they overflow by another rounding.
+    For narrow floats only NaN counts, because different rounding may overflow to infinity.
     """
-    wide = wanted.dtype.name in ("float32", "float64")
+    wide = wanted.dtype.name in dtypes.WIDE_FLOATS
     if not same_non_finite(got, wanted, infinities=wide):
         raise WrongResultError(
             "wrong result: NaN and infinities of planted inputs are not where the reference has "

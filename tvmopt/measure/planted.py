@@ -1,10 +1,11 @@
-"""Is a candidate's NaN, and are its infinities, where the reference has them?
+"""Check that a candidate propagates NaN and infinities as the reference does.
 
-A candidate that agrees with the reference on random numbers may still lose NaN: by a maximum whose
-operands are exchanged, or by a vectorised exponential that clamps its argument. So a candidate runs
-on planted inputs, too: random numbers, among them NaN, infinities, huge and subnormal values.
-:func:`planting` says which of them a function takes, on the tuner's side; :func:`planted_cases`
-makes the inputs, in the worker.
+A candidate that matches the reference on random numbers may still lose NaN: a maximum with
+exchanged operands, or a vectorised exponential that clamps its argument. Candidates therefore also
+run on planted inputs: random numbers with NaN, infinities, huge and subnormal values among them.
+
+:func:`planting` decides, on the tuner's side, which special values a function supports.
+:func:`planted_cases` creates the inputs in the worker.
 """
 
 from __future__ import annotations
@@ -19,26 +20,27 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from tvmopt.schedule.winograd import WINOGRAD_ATTR
-from tvmopt.transform.skip_padding import is_read
+from tvmopt.device.dtypes import FLOATS, WIDE_FLOATS
+from tvmopt.kernels.cpu.winograd.schedule import WINOGRAD_ATTR
+from tvmopt.kernels.passes.skip_padding import is_read
 
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
-_WIDE = ("float32", "float64")
-# An argument that is this many times smaller than the largest reaches all elements of the result.
+# Values planted in an argument more than this many times smaller than the largest one (a scale,
+# say) would spread to the whole output.
 _SMALL = 16
-# Between two planted elements there are at least this many others, where there is room.
+# Minimum distance in elements between two planted values, where the array is large enough.
 _APART = 61
 
 
 @dataclasses.dataclass(frozen=True)
 class Planting:
-    """What may be planted in the arguments of a function.
+    """Special values that may be planted in the arguments of a function.
 
     Attributes:
-        arguments: Indices of the arguments; empty where nothing may be planted.
-        nan: Whether a NaN may be among numbers: the maximum of both depends on their order.
-        huge: Whether huge values may be: where differences of huge numbers overflow depends on
-            which of them are fused with a multiplication.
+        arguments: Indices of the arguments; empty when nothing may be planted.
+        nan: Whether NaN may occur among numbers. False for max and min reductions, whose result
+            depends on the order of operands.
+        huge: Whether huge values may occur. False where FMA contraction decides whether a
+            difference of huge values overflows.
     """
 
     arguments: tuple[int, ...] = ()
@@ -46,26 +48,27 @@ class Planting:
     huge: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it; what :func:`planted_cases` takes."""
+        """Return a JSON-serialisable dictionary for :func:`planted_cases`."""
         return dataclasses.asdict(self)
 
 
 def planting(func: tirx.PrimFunc, constants: Sequence[int] = ()) -> Planting:
-    """What may be planted in the arguments of ``func``.
+    """Return the special values that may be planted in the arguments of ``func``.
 
-    Nothing where a float becomes an integer, because the integer of NaN is undefined and may be an
-    index; nothing in weights, which a model has finite; nothing in small arguments beside large.
+    Nothing is planted where a float is cast to an integer: the cast of NaN is undefined, and the
+    integer may be an index. Weights stay finite, as in a model. Arguments much smaller than the
+    largest one stay unchanged, because their values would reach the whole output.
 
     Args:
-        func: The function, unscheduled; it writes its last argument.
+        func: The unscheduled function; its last argument is the output.
         constants: Indices of the arguments that are weights.
     """
     dtypes = [str(param.dtype) for param in func.params]
-    arguments = [i for i, dtype in enumerate(dtypes[:-1]) if dtype in _FLOATS]
+    arguments = [i for i, dtype in enumerate(dtypes[:-1]) if dtype in FLOATS]
     sizes = [math.prod(int(e) for e in param.shape) for param in func.params]
     most = max((sizes[i] for i in arguments if i not in constants), default=0)
     arguments = [i for i in arguments if i not in constants and sizes[i] * _SMALL >= most]
-    if not arguments or dtypes[-1] not in _FLOATS:
+    if not arguments or dtypes[-1] not in FLOATS:
         return Planting()
     to_integers: list[tirx.Cast] = []
     extrema, reductions, winograd = 0, 0, False
@@ -93,12 +96,12 @@ def planting(func: tirx.PrimFunc, constants: Sequence[int] = ()) -> Planting:
     tvm_ffi.structural_walk(func.body, walk, order="post")
     if to_integers:
         return Planting()
-    wide = all(dtype in _WIDE for i, dtype in enumerate(dtypes) if dtype in _FLOATS)
+    wide = all(dtype in WIDE_FLOATS for i, dtype in enumerate(dtypes) if dtype in FLOATS)
     return Planting(tuple(arguments), not extrema, wide and reductions <= 1 and not winograd)
 
 
 def _is_float(expr: ir.Expr) -> bool:
-    return str(expr.ty.dtype).partition("x")[0] in _FLOATS
+    return str(expr.ty.dtype).partition("x")[0] in FLOATS
 
 
 def planted_cases(
@@ -107,22 +110,22 @@ def planted_cases(
     seed: int,
     reference: Callable[[list[np.ndarray]], np.ndarray],
 ) -> list[tuple[list[np.ndarray], np.ndarray]]:
-    """Planted inputs, each with what ``reference`` gives for them.
+    """Return planted inputs, each with the reference's output.
 
-    One case has everything that ``how`` allows, a value an element. Where it leaves nothing but NaN
-    of the result, or holds no NaN, there is one more: a single infinity, or nothing but NaN.
+    The first case contains all values that ``how`` allows, one element each. A second case follows
+    when NaN covers the whole output (a single infinity) or when NaN is not allowed (all NaN).
 
     Args:
         inputs: Random numbers for every argument.
         how: :meth:`Planting.to_dict`; None plants nothing.
-        seed: Seed of the places.
-        reference: Gives the result of the reference.
+        seed: Seed of the positions.
+        reference: Computes the reference's output.
     """
     if not how or not how["arguments"]:
         return []
     values = [1e-42, 1e38, -1e38] if how["huge"] else []
     values += [np.inf, -np.inf]
-    values += [np.nan] if how["nan"] else []  # last: where there is one element, it holds this
+    values += [np.nan] if how["nan"] else []  # last: an array with one element gets this one
     some = plant(inputs, how["arguments"], values, seed)
     cases = [(some, reference(some))]
     if not how["nan"]:
@@ -140,9 +143,9 @@ def plant(
     values: Sequence[float] | None,
     seed: int,
 ) -> list[np.ndarray]:
-    """Copies of ``inputs`` with ``values`` at random places of ``arguments``, one after the other.
+    """Return copies of ``inputs`` with ``values`` at random positions of ``arguments``, in turn.
 
-    With None for ``values``, the arguments hold nothing but NaN.
+    With ``values=None``, the arguments are all NaN.
     """
     rng = np.random.default_rng(seed)
     planted = [np.array(array) if i in arguments else array for i, array in enumerate(inputs)]
@@ -165,13 +168,13 @@ def replaced(
     others: Sequence[np.ndarray],
     device: Any = None,
 ) -> list[Any]:
-    """``tensors``, which hold ``inputs``, with those of ``others`` that differ, and a new last.
+    """Return ``tensors`` with the arrays of ``others`` that differ, and a new output tensor.
 
     Args:
         tensors: Arguments of a candidate; weights may be packed.
-        inputs: What was made into tensors.
-        others: Of :func:`plant`.
-        device: Where the tensors are; None for this machine.
+        inputs: Arrays from which ``tensors`` were made.
+        others: Arrays from :func:`plant`.
+        device: Device of the tensors; None for the local CPU.
     """
     last = len(inputs) - 1
     return [

@@ -1,11 +1,10 @@
 """Measure candidates on a board through TVM's RPC tracker.
 
-Two ways that share their parts. :func:`run_batch` is to :mod:`tvmopt.measure.batch` what it is on
-this machine: one session for all candidates of a function. :class:`BoardRunner` is TVM's own
-``RPCRunner``, a session a candidate, with our functions in the places that it has for them: they
-check a candidate's numbers before it is timed, and give up waiting.
+:func:`run_batch` is the counterpart of :func:`tvmopt.measure.batch.run_batch`: one session for all
+candidates of a function. :class:`BoardRunner` wraps TVM's ``RPCRunner``, with one session per
+candidate; its hooks check a candidate's output before timing, and enforce timeouts.
 
-On a board candidates find their weights warm, unlike in :mod:`tvmopt.measure.batch`.
+On a board, candidates run with warm weights, unlike in :mod:`tvmopt.measure.batch`.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tvmopt.device import dtypes
 from tvmopt.errors import ArtifactError, last_line
 from tvmopt.measure.batch import PLACES, ROUNDS, time_candidates
 from tvmopt.measure.jobs import (
     check_places,
     compare,
-    numpy_dtype,
     pack,
     packing_file,
     result_of,
@@ -54,28 +53,26 @@ def run_batch(
     weight_bytes: int = 0,
     planted: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Check candidates against the reference, then time those that are right, in turns.
+    """Check candidates against the reference, then time the correct ones in interleaved rounds.
 
     Args:
         board: Fields of the :class:`~tvmopt.remote.Board`.
-        threads: Threads a candidate runs with.
-        session_s: Most seconds of the session.
-        libraries: As for :func:`tvmopt.measure.batch.run_batch`, like all that follow.
-        arguments: See there.
+        threads: Number of threads that a candidate runs with.
+        session_s: Session timeout in seconds.
+        libraries: As for :func:`tvmopt.measure.batch.run_batch`.
+        arguments: As for :func:`tvmopt.measure.batch.run_batch`.
         constants: Not used.
-        candidates: See there.
-        seed: See there.
-        rounds: See there.
+        candidates: As for :func:`tvmopt.measure.batch.run_batch`.
+        seed: Seed of the inputs.
+        rounds: Maximum number of timing rounds.
         weight_bytes: Not used.
-        planted: See there.
+        planted: As for :func:`tvmopt.measure.batch.run_batch`.
 
     Returns:
         As :func:`tvmopt.measure.batch.run_batch`.
     """
     with open_session(Board(**board), session_s) as session:
-        return _run_batch(
-            session, threads, libraries, arguments, candidates, seed, rounds, planted
-        )
+        return _run_batch(session, threads, libraries, arguments, candidates, seed, rounds, planted)
 
 
 def _run_batch(
@@ -92,9 +89,7 @@ def _run_batch(
     device = session.cpu()
     modules = [upload_library(session, Path(p), f"{n}.so") for n, p in enumerate(libraries)]
     shapes_and_types = [(tuple(shape), dtype) for shape, dtype in arguments]
-    inputs, (*_, expected) = run_reference(
-        modules[0]["reference"], shapes_and_types, seed, device
-    )
+    inputs, (*_, expected) = run_reference(modules[0]["reference"], shapes_and_types, seed, device)
     common = [tvm.runtime.tensor(array, device) for array in inputs]
     right = functools.partial(result_of, modules[0]["reference"], device=device)
     cases = planted_cases(inputs, planted, seed, right)
@@ -129,7 +124,7 @@ def reference(
     path: str,
     planted: dict[str, Any] | None = None,
 ) -> None:
-    """Run the unscheduled function on a board and keep inputs and results in ``path``."""
+    """Run the unscheduled function on a board and save inputs and outputs to ``path``."""
     with open_session(Board(**board), session_s) as session:
         session.get_function(_THREADS)(1, threads)
         module = upload_library(session, Path(library), "reference.so")
@@ -150,12 +145,12 @@ def reference(
 
 
 class BoardRunner:
-    """Checks and times one library after the other with TVM's ``RPCRunner``.
+    """Check and time libraries one at a time with TVM's ``RPCRunner``.
 
     Args:
-        board: Where.
-        threads: Threads a candidate runs with.
-        session_s: Most seconds of one candidate.
+        board: The board.
+        threads: Number of threads that a candidate runs with.
+        session_s: Timeout of one candidate in seconds.
     """
 
     def __init__(self, board: Board, threads: int, session_s: float) -> None:
@@ -174,20 +169,20 @@ class BoardRunner:
         )
 
     def close(self) -> None:
-        """End the worker of ``RPCRunner``."""
+        """Shut down the worker of ``RPCRunner``."""
         self._runner.pool.shutdown()
 
     def run(self, library: Path, expected: Path, arguments: list[list[Any]]) -> float:
-        """Latency in microseconds of a library that :func:`tvmopt.measure.jobs.build` wrote.
+        """Return the latency in microseconds of a library from :func:`tvmopt.measure.jobs.build`.
 
         Args:
             library: The candidate.
-            expected: What :func:`reference` kept.
-            arguments: Shape and type of each argument.
+            expected: File that :func:`reference` saved.
+            arguments: Shape and dtype of each argument.
 
         Raises:
-            ArtifactError: When it failed, with the reason.
-            LimitError: When nothing came back in time.
+            ArtifactError: When the candidate failed, with the reason.
+            LimitError: When no answer arrived in time.
         """
         from tvm.s_tir import meta_schedule as ms
 
@@ -207,14 +202,14 @@ def _job_file(library: Path) -> Path:
 
 @dataclasses.dataclass
 class _Loaded:
-    """A candidate on the board, and what to do with it."""
+    """A candidate on the board, and its local library."""
 
     module: Any
     library: Path
 
 
 def _create_session(config: Any) -> Any:
-    """In the worker of ``RPCRunner``: a session, unless none is to be had in time."""
+    """Open a session inside the worker of ``RPCRunner``; raises on timeout."""
     board = Board(config.tracker_host, config.tracker_port, config.tracker_key)
     return request(board, config.session_timeout_sec, WAIT_S)
 
@@ -224,7 +219,7 @@ def _load(session: Any, local_path: str, remote_path: str) -> _Loaded:
 
 
 def _no_arguments(*_: Any) -> list[Any]:
-    return []  # they come with what is expected
+    return []  # the inputs are in the file of expected outputs
 
 
 def _check_and_time(
@@ -232,9 +227,9 @@ def _check_and_time(
 ) -> list[float]:
     job = json.loads(_job_file(loaded.library).read_text())
     session.get_function(_THREADS)(1, job["threads"])
-    types = [numpy_dtype(dtype) for _, dtype in job["arguments"]]
+    types = [dtypes.dtype(dtype).numpy for _, dtype in job["arguments"]]
     with np.load(job["expected"], allow_pickle=False) as data:
-        # NumPy writes types that it does not know as bytes.
+        # NumPy stores dtypes that it does not know as raw bytes.
         def saved(side: str) -> list[np.ndarray]:
             return [data[f"{side}_{n}"].view(dtype) for n, dtype in enumerate(types)]
 

@@ -1,4 +1,4 @@
-"""A scheduled function apart: what runs once, at build time, and what runs at every call."""
+"""Split a scheduled function into weight prepacking (build time) and compute (every call)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 from tvm import relax, tirx
 
-from tvmopt.schedule.nest import packing_blocks
+from tvmopt.kernels.cpu.common.nest import packing_blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,10 +14,10 @@ class Split:
     """The two parts of a scheduled function.
 
     Attributes:
-        compute: What runs at every call.
-        packer: Copies parameters ``packed`` into the layout that ``compute`` reads: takes them,
-            then what it writes. None when nothing is packed.
-        packed: Indices of these parameters.
+        compute: Function that runs at every call.
+        packer: Function that packs the parameters ``packed`` into the layout that ``compute``
+            reads. It takes these parameters, then its outputs. None when nothing is packed.
+        packed: Indices of the packed parameters.
     """
 
     compute: tirx.PrimFunc
@@ -26,20 +26,18 @@ class Split:
 
     @property
     def outputs(self) -> list[tuple[list[int], str]]:
-        """Shape and type of what ``packer`` writes."""
+        """Shape and dtype of each output of ``packer``."""
         written = self.packer.params[len(self.packed) :] if self.packer is not None else ()
         return [([int(e) for e in buffer.shape], str(buffer.dtype)) for buffer in written]
 
 
 def split_packing(func: tirx.PrimFunc) -> Split:
-    """Part ``func`` as ``relax.transform.SplitLayoutRewritePreproc`` does in a network."""
+    """Split ``func`` as ``relax.transform.SplitLayoutRewritePreproc`` does in a network."""
     sources = [block.reads[0].source for block in packing_blocks(func)]
     if not sources:
         return Split(func, None, ())
-    # In the order of the blocks, in which the packer takes them; a schedule may pack a bias first.
-    packed = [
-        next(i for i, p in enumerate(func.params) if p.same_as(source)) for source in sources
-    ]
+    # In the order of the blocks, which is the packer's parameter order; a bias may be packed first.
+    packed = [next(i for i, p in enumerate(func.params) if p.same_as(source)) for source in sources]
     builder = relax.BlockBuilder()
     kernel = builder.add_func(func.without_attr("global_symbol"), "kernel")
     types = [relax.TensorType(tuple(int(e) for e in p.shape), str(p.dtype)) for p in func.params]

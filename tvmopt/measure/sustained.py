@@ -1,8 +1,8 @@
-"""The last choice among kernels that are nearly as fast: under load, in turns.
+"""Time the fastest kernels again under sustained load, in rotating order.
 
-A GPU that multiplies without a break reaches its power limit and lowers its clock, by a tenth and
-more; which kernel is the fastest then is not what short bursts say. So the leaders are timed again,
-longer, in rotating order: who comes after a slower one would find the GPU cooler.
+A GPU under continuous matmul load reaches its power limit and lowers its clock by 10 % and more.
+The ranking then differs from short bursts. The leading kernels are therefore timed again for
+longer. The order rotates, because a kernel that follows a slower one finds a cooler GPU.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from tvmopt.measure.batch import ROUNDS, time_in_turns
 from tvmopt.measure.cuda_graph import BURST_S
 from tvmopt.measure.turns import rotated
 
-# Kernels that take less do not heat the GPU up, and differ by more than its clock does.
+# Shorter kernels, in seconds, do not heat the GPU, and differ by more than the clock does.
 _SHORTEST_S = 5e-5
-# Who is within this of the fastest is timed again, and how many at most; the first is always
-# among them where it is near, since it is what is built without measuring.
+# Kernels within this factor of the fastest are timed again, and at most so many. The first one is
+# preferred, since it is the top-1 candidate.
 _NEAR, _MOST = 1.12, 4
-# Seconds of a turn, of all turns together, the least rounds and the most.
+# Seconds of one turn and of all turns together, minimum and maximum number of rounds.
 _TURN_S, _ALL_S, _LEAST, _ENOUGH = 5e-3, 0.8, 7, 12
 
-#: A kernel: how often to call it -> the mean seconds of a call.
+#: A kernel: number of calls -> mean seconds per call.
 Kernel = Callable[[int], float]
 
 
 def time_under_load(
     kernels: Mapping[int, Kernel], rounds: int = ROUNDS
 ) -> dict[int, tuple[float, int]]:
-    """Latency in microseconds of each kernel, and in how many rounds it was timed.
+    """Time kernels in short bursts, then the fastest ones again under sustained load.
 
     Args:
-        kernels: Kernels, by place; one call of each times a burst of ``BURST_S``.
-        rounds: Most rounds of the short bursts that come first.
+        kernels: Kernels by index; one call of each times a burst of ``BURST_S``.
+        rounds: Maximum number of rounds of short bursts.
 
     Returns:
-        As :func:`tvmopt.measure.batch.time_in_turns`. Latencies of those that were not timed again
-        are scaled by as much as the others slowed down, and none is below theirs: the choice is
-        among those that were.
+        As :func:`tvmopt.measure.batch.time_in_turns`. Latencies that were not timed again are
+        scaled by the median slowdown of the others, and raised to at least their maximum. The best
+        kernel is thus always one that was timed again.
     """
     found = time_in_turns(dict(kernels), rounds)
     if not found:
@@ -60,11 +60,11 @@ def time_under_load(
 
 
 def _rotate(kernels: Mapping[int, Kernel], seconds: float) -> dict[int, float]:
-    """Median microseconds of each kernel, of turns that last a while, the first round not counted.
+    """Return the median microseconds of each kernel over long turns; the first round is a warm-up.
 
     Args:
-        kernels: The kernels, by place.
-        seconds: How long a call takes, about.
+        kernels: The kernels, by index.
+        seconds: Approximate duration of one call.
     """
     calls = math.ceil(_TURN_S / max(seconds, BURST_S))
     rounds = max(_LEAST, min(_ENOUGH, int(_ALL_S / (len(kernels) * max(_TURN_S, seconds)))))

@@ -1,4 +1,4 @@
-"""In which order contenders take turns."""
+"""Rotating order of competitors in interleaved timing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 
 
 def rotated(items: Sequence[Item], turn: int) -> list[Item]:
-    """``items`` beginning with another one on each turn, so that none is always the first.
+    """Return ``items`` rotated by ``turn``, so that each one comes first in turn.
 
     Before -> after, on turn 1: ``a, b, c`` -> ``b, c, a``.
     """

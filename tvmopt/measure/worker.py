@@ -1,7 +1,7 @@
-"""The child's end of :mod:`tvmopt.measure.workers`: read a job, call it, answer, repeat.
+"""Worker process of :mod:`tvmopt.measure.workers`: read a job, call it, answer, repeat.
 
-Started as ``python -m tvmopt.measure.worker``. The pipe for answers is moved away from standard
-output first, since LLVM and candidates may print.
+Started as ``python -m tvmopt.measure.worker``. The answer pipe is duplicated from standard output
+first, because LLVM and candidates may print.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
 
     import tvm  # noqa: F401  # before the first job, whose time must not include it
 
-    # Candidates do not say what they use; without permission those with AMX would just die.
+    # AMX needs permission from the kernel; without it, candidates that use AMX crash.
     host.request_amx(host.cpu_flags())
 
     _write(answers, json.dumps({"value": "ready"}))
@@ -39,13 +39,13 @@ def main() -> None:
             module, _, name = request["function"].partition(":")
             value = getattr(importlib.import_module(module), name)(**request["arguments"])
             answer = json.dumps({"value": value})
-        except Exception as error:  # whatever a candidate does wrong is an answer, not an end
+        except Exception as error:  # a candidate's failure is an answer, not the end of the worker
             answer = json.dumps({"error": one_line(error)})
         _write(answers, answer)
 
 
 def one_line(error: Exception) -> str:
-    """Class and last line of an error."""
+    """Return class and last line of an error."""
     name, said = type(error).__name__, last_line(error)
     return name if said == name else f"{name}: {said}"[:300]
 
@@ -56,7 +56,7 @@ def _write(pipe: IO[str], line: str) -> None:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """A killed parent closes no job that is still running, so watch for its death."""
+    """Exit when the parent dies: a killed parent does not end a running job."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

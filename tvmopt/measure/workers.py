@@ -1,13 +1,15 @@
-"""Worker processes that build and run candidates, so that no candidate can hurt the search.
+"""Worker processes that build and run candidates in isolation from the search.
 
-A candidate may crash, hang, or leave TVM's thread pool in a bad state. Workers of our own are used
-rather than TVM's LocalBuilder and LocalRunner for four reasons: the environment of a worker is
-chosen here (TVM's pool of kernel threads takes half the CPUs unless told otherwise, and the
-tracking run of the parent must not leak into a child); a worker lives on between batches instead
-of being started anew for each; a worker that hangs without answering is killed from outside; and
-nothing imports ``tvm.s_tir.tensor_intrin``, which takes 17 to 25 seconds in every process.
+A candidate may crash, hang, or corrupt TVM's thread pool. We use our own workers instead of TVM's
+LocalBuilder and LocalRunner for four reasons:
 
-Requests and answers are one JSON object a line. See :mod:`tvmopt.measure.worker` for the other end.
+1. We set the worker's environment. TVM's thread pool uses half the CPUs by default, and the
+   parent's tracking run must not leak into a child.
+2. A worker is reused between batches.
+3. A worker that hangs is killed from outside.
+4. Nothing imports ``tvm.s_tir.tensor_intrin``, which takes 17 to 25 seconds in every process.
+
+Requests and answers are one JSON object per line. :mod:`tvmopt.measure.worker` is the other end.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ import tvmopt
 from tvmopt.errors import TuneError
 
 _START_TIMEOUT_S = 120.0
-# TVM's code generation leaks a little with each module, so a worker does not live for ever.
+# TVM's code generation leaks some memory per module, so workers are replaced.
 _JOBS_PER_WORKER = 256
 _WORKER_COMMAND = (sys.executable, "-m", "tvmopt.measure.worker")
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One call of a function in a worker.
+    """One function call in a worker.
 
     Attributes:
-        function: ``"module:function"``; those of :mod:`tvmopt.measure.jobs` are made for it.
-        arguments: Its keyword arguments; JSON-able.
+        function: ``"module:function"``, for instance from :mod:`tvmopt.measure.jobs`.
+        arguments: Keyword arguments; JSON-serialisable.
         timeout_s: Seconds after which the worker is killed.
     """
 
@@ -52,17 +54,17 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a job ended: ``value`` when it returned, ``error`` (one line) when it did not."""
+    """Result of a job: ``value`` when it returned, otherwise ``error`` (one line)."""
 
     value: Any = None
     error: str | None = None
 
 
 class WorkerPool:
-    """Up to ``count`` worker processes, started when first needed.
+    """Pool of up to ``count`` worker processes, started on demand.
 
     Args:
-        count: Most workers at a time.
+        count: Maximum number of workers.
         threads: Kernel threads of each worker (``TVM_NUM_THREADS``).
         scratch: Directory for the workers' temporary files and their log.
         name: Name of the log file.
@@ -91,8 +93,8 @@ class WorkerPool:
         """Run jobs on all workers.
 
         Args:
-            jobs: What to run.
-            stop: Asked before each start; once true, no further job is started.
+            jobs: Jobs to run.
+            stop: Polled before each start; once true, no further job starts.
 
         Returns:
             Outcomes in the order of ``jobs``; fewer when stopped, since jobs start in order.
@@ -137,7 +139,7 @@ class WorkerPool:
                     yield index, outcome
 
     def _idle(self, busy: dict[_Worker, tuple[int, float]], wanted: int) -> list[_Worker]:
-        """Up to ``wanted`` workers that are free, starting some where needed."""
+        """Return up to ``wanted`` idle workers; start new ones if needed."""
         for worker in self._workers:
             if worker not in busy and worker.jobs >= _JOBS_PER_WORKER:
                 worker.kill()
@@ -152,7 +154,7 @@ class WorkerPool:
 
 
 def worker_environment(threads: int, scratch: Path) -> dict[str, str]:
-    """Environment of a worker: ours, without the tracking run, with its own thread count."""
+    """Return a worker's environment: ours without MLflow variables, with its own thread count."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
     package_root = str(Path(tvmopt.__file__).resolve().parent.parent)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, env.get("PYTHONPATH")]))
@@ -162,7 +164,7 @@ def worker_environment(threads: int, scratch: Path) -> dict[str, str]:
 
 
 class _Worker:
-    """One child process and the two pipes to it."""
+    """One child process with its request and answer pipes."""
 
     def __init__(self, env: dict[str, str], scratch: Path, log: Path) -> None:
         self._log = log
@@ -182,7 +184,7 @@ class _Worker:
         self.jobs = 0
 
     def wait_ready(self) -> None:
-        """Wait until the child has imported TVM, so that this does not count as a job's time."""
+        """Wait until the child has imported TVM, so that no job's time includes the import."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.answers, selectors.EVENT_READ)
             ready = selector.select(_START_TIMEOUT_S)
@@ -194,7 +196,7 @@ class _Worker:
             )
 
     def send(self, job: Job) -> bool:
-        """Start a job; False when the worker is gone."""
+        """Start a job; return False when the worker is dead."""
         self.jobs += 1
         request = json.dumps({"function": job.function, "arguments": job.arguments})
         try:
@@ -205,14 +207,14 @@ class _Worker:
         return True
 
     def receive(self) -> Outcome:
-        """Read the answer that is waiting, or find that the worker died."""
+        """Read the pending answer, or detect that the worker died."""
         line = self.answers.readline()
         if not line.endswith(b"\n"):
             return Outcome(error=self.death())
         return Outcome(**json.loads(line))
 
     def death(self) -> str:
-        """Kill what is left of the worker and say how it ended."""
+        """Kill the worker and return how it ended."""
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -223,7 +225,7 @@ class _Worker:
         return f"worker exited with code {code}"
 
     def kill(self) -> None:
-        """End the process at once; safe to call twice."""
+        """Kill the process; idempotent."""
         self.alive = False
         self._process.kill()
         self._process.wait()

@@ -1,4 +1,4 @@
-"""Post-training quantisation by ONNX Runtime's quantiser, and which layers can take it."""
+"""Post-training quantization with ONNX Runtime's quantizer, and sensitivity analysis of layers."""
 
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.checks import is_quantized

@@ -1,4 +1,4 @@
-"""When a converted model is good enough, and by how much more it must be so on few samples."""
+"""Accuracy bar of a converted model, with safety margins for small samples."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from tvmopt.device import dtypes
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy
 
-_LEAST_LOSS = 1e-9  # what float32 cannot tell from 0
-_LEAST_BATCHES = 4  # from which a spread is estimated
-_CLUMP = 0.1  # share of the rows of a sample that are expected to be wrong together
-_COSINE_LOSS = {"float16": 1e-3, "bfloat16": 1e-3, "int8": 1e-2}
+_LEAST_LOSS = 1e-9  # 1 - cosine that float32 cannot distinguish from 0
+_LEAST_BATCHES = 4  # minimum for an estimate of the spread
+_CLUMP = 0.1  # fraction of a sample's rows expected to be wrong together
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
-    """A converted model on some batches.
+class MeasuredAccuracy:
+    """Measured accuracy of a converted model on some batches.
 
     Attributes:
-        accuracy: Over all of them.
-        rows: Rows that the accuracy was counted on: one for each sample, or several.
-        drops: Accuracy lost on each batch.
-        losses: 1 - cosine on each batch, to judge by what others may lose; empty when the batches
-            were not chosen at random.
+        accuracy: Accuracy over all batches.
+        rows: Number of rows counted for the accuracy: one per sample, or several.
+        drops: Accuracy loss of each batch.
+        losses: 1 - cosine of each batch, to extrapolate to other samples; empty when the batches
+            are not a random choice.
     """
 
     accuracy: Accuracy
@@ -36,16 +36,17 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """What a skip set must keep.
+    """Accuracy bar that a skip set must meet.
 
     Attributes:
-        max_drop: Accuracy it may lose (0.01: one sample in a hundred); 0 leaves it to the cosine.
-        margin: Share of the allowed loss of cosine that may be used up on the samples measured,
-            since others will be evaluated.
-        tail_margin: Share of the allowed loss of cosine that one batch in a hundred may be expected
-            to exceed, see :func:`expected_tail`.
-        standard_errors: Of the drop of accuracy, that must fit under ``max_drop`` with it. Three,
-            since the best of some twenty sets is proposed, and is judged on other samples again.
+        max_drop: Allowed accuracy loss (0.01: one sample in a hundred); 0 uses the cosine alone.
+        margin: Fraction of the allowed cosine loss that the measured samples may use, because
+            evaluation uses other samples.
+        tail_margin: Fraction of the allowed cosine loss that one batch in a hundred may be
+            expected to exceed, see :func:`expected_tail`.
+        standard_errors: Number of standard errors of the accuracy drop added to the drop before
+            the comparison with ``max_drop``. Three, because the best of about twenty sets is
+            proposed and then evaluated on other samples.
     """
 
     max_drop: float = 0.01
@@ -57,7 +58,7 @@ class Bar:
         """Check the values.
 
         Raises:
-            ConfigError: When one breaks its rule.
+            ConfigError: When a value is out of range.
         """
         if not self.max_drop >= 0:
             raise ConfigError(f"max_drop must be at least 0, but got {self.max_drop!r}")
@@ -69,25 +70,26 @@ class Bar:
             raise ConfigError(f"standard_errors must be at least 0, but got {self.standard_errors}")
 
     def stricter(self) -> Bar:
-        """For the best of many sets, some of which meet a bar by luck."""
+        """Return a stricter bar for the best of many sets, some of which meet a bar by chance."""
         return dataclasses.replace(self, margin=self.margin / 2)
 
     def cosine_loss(self, dtype: str) -> float:
-        """How far a cosine may be from 1 on the samples measured."""
-        return self.margin * _COSINE_LOSS[dtype]
+        """Return the allowed 1 - cosine on the measured samples."""
+        return self.margin * dtypes.dtype(dtype).cosine_loss
 
     def counts(self, rows: int, samples: int) -> bool:
-        """Whether so many rows, of so many samples, can show a drop as small as is allowed."""
+        """Return whether this many rows and samples can resolve the allowed drop."""
         return rows > 0 and self._drop_holds(0.0, rows, samples, ())
 
-    def holds(self, found: Measured, dtype: str) -> bool:
-        """Whether the outputs are close to the float model's, or the accuracy is.
+    def holds(self, found: MeasuredAccuracy, dtype: str) -> bool:
+        """Return whether the outputs are close to the float model's, or the accuracy is.
 
-        The smallest cosine of an output must be at least 0.99 (int8) or 0.999 (16-bit types), or
-        the accuracy may drop by ``max_drop``; less the margins.
+        The smallest cosine of an output must be at least 0.99 (int8) or 0.999 (16-bit floats), or
+        the accuracy drop at most ``max_drop``; both tightened by the margins.
         """
         near = 1 - found.accuracy.cosine <= self.cosine_loss(dtype)
-        if near and expected_tail(found.losses) <= self.tail_margin * _COSINE_LOSS[dtype]:
+        allowed = self.tail_margin * dtypes.dtype(dtype).cosine_loss
+        if near and expected_tail(found.losses) <= allowed:
             return True
         samples = found.accuracy.samples
         if not self.counts(found.rows, samples):
@@ -95,8 +97,8 @@ class Bar:
         return self._drop_holds(found.accuracy.drop, found.rows, samples, found.drops)
 
     def _drop_holds(self, drop: float, rows: int, samples: int, drops: Sequence[float]) -> bool:
-        # That no row is wrong does not mean that none would be, and the first that is may bring
-        # others of its sample with it.
+        # Zero wrong rows do not imply a zero error rate, and the first wrong row may come with
+        # other rows of its sample.
         share = min(max(drop, 1 / rows), 1.0)
         error = max(math.sqrt(share * (1 - share) / rows), _CLUMP / samples)
         if len(drops) >= _LEAST_BATCHES:
@@ -105,10 +107,11 @@ class Bar:
 
 
 def expected_tail(losses: Sequence[float]) -> float:
-    """The loss that one batch in a hundred exceeds, if the logarithms of losses are normal.
+    """Return the loss that one batch in a hundred exceeds, for log-normal losses.
 
-    In most models losses of all samples are alike and this is near the largest seen; where they
-    spread over powers of ten, a dozen samples do not show the worst. 0 for fewer than four.
+    In most models all samples have similar losses, and the result is near the observed maximum.
+    Where losses spread over orders of magnitude, a dozen samples do not show the worst case. The
+    result is 0 for fewer than four batches.
     """
     if len(losses) < _LEAST_BATCHES:
         return 0.0

@@ -1,4 +1,4 @@
-"""Whether a model can be quantised at all."""
+"""Check whether a model can be quantized."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _QUANTISED = (
 
 
 def is_quantized(model: onnx.ModelProto) -> bool:
-    """Whether a model already quantises or computes in integers, in branches too."""
+    """Return whether a model already has quantized or integer operators, including in branches."""
     return any(op in _QUANTISED for op in _operators(model.graph))
 
 
 def check_float(model: onnx.ModelProto) -> None:
-    """Check that a model is float32 and not quantised.
+    """Check that a model is float32 and not quantized.
 
     Raises:
-        ConfigError: When it is not.
+        ConfigError: When the model is quantized or 16-bit.
     """
     if is_quantized(model):
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""Parts of a float model: one layer, and everything that follows from its result.
+"""Partial evaluation of a float model: one layer and everything downstream of it.
 
-To see what an error of one layer does to the outputs, only the layer and what follows from it is
-run; all else is taken from one recorded run of the float model.
+To measure the effect of one layer's error on the outputs, only the layer and its downstream nodes
+run. All other values come from one recorded run of the float model.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ Arrays = dict[str, np.ndarray]
 
 
 class Recording:
-    """Inner values of the float model on some batches, computed once.
+    """Intermediate values of the float model on some batches, computed once.
 
     Args:
         model: A prepared float model.
         names: Tensors to record; constants and inputs are allowed.
-        batches: Inputs by name, one mapping a call.
-        limit_bytes: Batches are recorded until their values take so much memory; one at least.
+        batches: Inputs by name, one mapping per call.
+        limit_bytes: Memory limit in bytes: recording stops when values exceed it, but records at
+            least one batch.
     """
 
     def __init__(
@@ -55,16 +56,16 @@ class Recording:
             used += sum(value.nbytes for value in found.values())
 
     def outputs(self, batch: int) -> list[np.ndarray]:
-        """Outputs of the float model on a recorded batch."""
+        """Return the float model's outputs on a recorded batch."""
         return [self.values[batch][name] for name in self.output_names]
 
 
 class Downstream:
-    """What follows from one tensor: which nodes, and what else they read.
+    """The nodes downstream of one tensor, and their other inputs.
 
     Args:
         graph: The main graph.
-        tensor: A tensor of it.
+        tensor: A tensor of the graph.
     """
 
     def __init__(self, graph: Graph, tensor: str) -> None:
@@ -82,10 +83,10 @@ class Downstream:
         self.outputs = [name for name in graph.outputs if name in made]
         self._is_output = tensor in graph.outputs
 
-    def compile(self, model: onnx.ModelProto, graph: Graph, example: Arrays) -> _Run:
-        """A function from values of :attr:`inputs` to the outputs of the model that change."""
+    def compile(self, model: onnx.ModelProto, graph: Graph, example: Arrays) -> _DownstreamRun:
+        """Return a function from values of :attr:`inputs` to the affected outputs of the model."""
         if not self.outputs:
-            return _Run(None, self, self._is_output)
+            return _DownstreamRun(None, self, self._is_output)
         part = part_of(
             model,
             self.nodes,
@@ -93,17 +94,17 @@ class Downstream:
             self.outputs,
             [graph.constants[name] for name in self.constants],
         )
-        return _Run(new_session(part), self, self._is_output)
+        return _DownstreamRun(new_session(part), self, self._is_output)
 
 
-class _Run:
+class _DownstreamRun:
     def __init__(
         self, session: ort.InferenceSession | None, part: Downstream, is_output: bool
     ) -> None:
         self._session, self._part, self._is_output = session, part, is_output
 
     def __call__(self, value: np.ndarray, recorded: Arrays) -> Arrays:
-        """Outputs that change when the tensor has another value, by name."""
+        """Return the outputs, by name, that change when the tensor has another value."""
         changed = {self._part.tensor: value} if self._is_output else {}
         if self._session is None:
             return changed
@@ -114,15 +115,15 @@ class _Run:
 
 
 def new_session(model: onnx.ModelProto) -> ort.InferenceSession:
-    """A quiet session of ONNX Runtime on the CPU."""
+    """Return a quiet ONNX Runtime session on the CPU."""
     source = model.SerializeToString()
     options = session_options(model)
-    # Many sessions take turns: threads of one that wait in a loop would slow down the next.
+    # Many sessions alternate: spinning threads of one session would slow down the next.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception:
-        # Some fusions of whole transformer layers stumble over half of one.
+        # Some fusions of whole transformer layers fail on a part of one.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
@@ -134,7 +135,7 @@ def part_of(
     outputs: Sequence[str],
     constants: Sequence[onnx.TensorProto],
 ) -> onnx.ModelProto:
-    """A model of some nodes of ``model``; types of outputs are left to ONNX Runtime."""
+    """Return a model of some nodes of ``model``; ONNX Runtime infers the output types."""
     part = onnx.ModelProto(ir_version=model.ir_version)
     part.opset_import.extend(model.opset_import)
     part.functions.extend(model.functions)
@@ -147,6 +148,6 @@ def part_of(
 
 
 def value_info(name: str, value: np.ndarray) -> onnx.ValueInfoProto:
-    """Type and shape of an array as ONNX writes them."""
+    """Return the ONNX type and shape of an array."""
     kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
     return onnx.helper.make_tensor_value_info(name, kind, value.shape)

@@ -1,42 +1,38 @@
-"""Numbers of a lower type in float32: what a conversion of some layers does to the outputs.
+"""Emulate low-precision layers in float32, to measure the effect on the outputs.
 
-float16 and bfloat16 layers round their two operands, a kernel so that it keeps its sum, and add up
-in float32, the bias too; that is what a converted layer computes, but for the order of its sums.
-What they give is rounded too, for most of it is stored. int8 is emulated for one layer here,
-with the scales of ONNX Runtime's quantiser; for several, quantise the model.
+A layer in a 16-bit float rounds both operands (a convolution kernel keeps its sum), and accumulates
+in float32, including the bias. That matches a converted layer up to the order of accumulation. Its
+result is rounded too, because most results are stored. This file emulates int8 for a single layer,
+with the scales of ONNX Runtime's quantizer; for several layers, quantize the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
 
+from tvmopt.device import dtypes
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.normalise import at_least_opset_13
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.transform.precision.casting import largest
 from tvmopt.transform.precision.rounding import round_keeping_sums
 
-HALF = ("float16", "bfloat16")
-_NUMPY: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-_ONNX = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
 CASTABLE = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum")
 
 
 def round_to(value: np.ndarray, dtype: str) -> np.ndarray:
-    """The nearest numbers of ``dtype`` (``"float16"`` or ``"bfloat16"``), as float32."""
+    """Round to the nearest values of ``dtype``, a 16-bit float; return float32."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return value.astype(_NUMPY[dtype]).astype(np.float32)
+        return value.astype(dtypes.dtype(dtype).numpy).astype(np.float32)
 
 
 def round_weight(value: np.ndarray, node: onnx.NodeProto, dtype: str) -> np.ndarray:
-    """The weight of a layer as :func:`~tvmopt.transform.to_precision` rounds it, as float32."""
+    """Round a layer's weight as :func:`~tvmopt.transform.to_precision` does; return float32."""
     if node.op_type != "Conv" or value.ndim < 3 or value[0, 0].size < 2:
         return round_to(value, dtype)
     if not np.abs(value).max(initial=0.0) < largest(dtype):
@@ -44,25 +40,21 @@ def round_weight(value: np.ndarray, node: onnx.NodeProto, dtype: str) -> np.ndar
     return round_keeping_sums(value, dtype).astype(np.float32)
 
 
-def quantised_activation(
-    value: np.ndarray, low: float, high: float, scheme: Scheme
-) -> np.ndarray:
-    """``DQ(Q(value))`` with the scale of the range ``low`` to ``high``."""
+def quantised_activation(value: np.ndarray, low: float, high: float, scheme: Scheme) -> np.ndarray:
+    """Return ``DQ(Q(value))`` with the scale of the range ``low`` to ``high``."""
     unsigned = scheme.types == "u8s8"
     kind = onnx.TensorProto.UINT8 if unsigned else onnx.TensorProto.INT8
+    row = dtypes.dtype("uint8" if unsigned else "int8")
     qmin, qmax = get_qmin_qmax_for_qType(kind, symmetric=scheme.symmetric)
-    zero, scale = compute_scale_zp(
-        np.float32(low), np.float32(high), qmin, qmax, scheme.symmetric
-    )
+    zero, scale = compute_scale_zp(np.float32(low), np.float32(high), qmin, qmax, scheme.symmetric)
     zero, scale = float(zero), np.float32(scale)
-    bottom, top = (0, 255) if unsigned else (-128, 127)
     steps = np.rint(value / scale)
-    np.clip(steps, bottom - zero, top - zero, out=steps)
+    np.clip(steps, row.lowest - zero, row.highest - zero, out=steps)
     return steps * scale
 
 
 def quantised_weight(value: np.ndarray, axis: int | None) -> np.ndarray:
-    """``DQ(Q(value))`` with symmetric 8-bit scales along ``axis``; None for a single scale."""
+    """Return ``DQ(Q(value))`` with symmetric 8-bit scales along ``axis``; None: per tensor."""
     others = None if axis is None else tuple(i for i in range(value.ndim) if i != axis)
     largest = np.abs(value).max(axis=others, keepdims=True)
     scale = (largest / np.float32(127)).astype(np.float32)
@@ -71,7 +63,7 @@ def quantised_weight(value: np.ndarray, axis: int | None) -> np.ndarray:
 
 
 def weight_axis(node: onnx.NodeProto, scheme: Scheme) -> int | None:
-    """Axis of the output channels of a layer's weight; None without scales per channel."""
+    """Return the output-channel axis of a layer's weight; None for per-tensor scales."""
     if not scheme.per_channel:
         return None
     if node.op_type == "Gemm":
@@ -80,15 +72,15 @@ def weight_axis(node: onnx.NodeProto, scheme: Scheme) -> int | None:
 
 
 def cast_layers(model: onnx.ModelProto, dtype: str, layers: Collection[str]) -> onnx.ModelProto:
-    """A copy in which the nodes ``layers`` (names) compute on numbers of ``dtype``.
+    """Return a copy in which the nodes ``layers`` (names) compute on values of ``dtype``.
 
     before -> after: ``y = Conv(x, w, b)`` -> ``y = round(Conv(round(x), round(w), b))``
-    where ``round`` is ``Cast(Cast(_, dtype), float)``, done once for a constant.
+    where ``round`` is ``Cast(Cast(_, dtype), float)``, applied once for a constant.
 
     Raises:
-        ModelError: When the operators cannot be brought to opset 13.
+        ModelError: When the model cannot be converted to opset 13.
     """
-    out = at_least_opset_13(model)  # Cast knows bfloat16 from there on
+    out = at_least_opset_13(model)  # Cast supports all dtypes since opset 13
     graph = out.graph
     index = Graph(graph)
     rounded: dict[str, str] = {}
@@ -97,7 +89,7 @@ def cast_layers(model: onnx.ModelProto, dtype: str, layers: Collection[str]) -> 
     def casts(name: str, result: str) -> list[onnx.NodeProto]:
         low = f"{result}.{dtype}"
         return [
-            onnx.helper.make_node("Cast", [name], [low], low, to=_ONNX[dtype]),
+            onnx.helper.make_node("Cast", [name], [low], low, to=dtypes.dtype(dtype).onnx),
             onnx.helper.make_node(
                 "Cast", [low], [result], f"{result}.float32", to=onnx.TensorProto.FLOAT
             ),

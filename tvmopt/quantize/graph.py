@@ -1,4 +1,4 @@
-"""A view of an ONNX graph by tensor: who makes it, who reads it, and what is known of it."""
+"""Index of an ONNX graph by tensor: producers, consumers, types and constants."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Graph:
     """Producers, consumers and types of the tensors of the main graph; a snapshot.
 
     Args:
-        graph: The main graph. Tensors that branches (If, Loop) read from it count as read by the
-            node that holds the branch.
+        graph: The main graph. Reads inside a branch (If, Loop) count as reads of the node that
+            holds the branch.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -31,18 +31,18 @@ class Graph:
         self._values = {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
 
     def is_float(self, name: str) -> bool:
-        """Whether a tensor holds float32."""
+        """Return whether a tensor is float32."""
         if name in self.constants:
             return self.constants[name].data_type == onnx.TensorProto.FLOAT
         value = self._values.get(name)
         return value is not None and value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
 
     def is_activation(self, name: str) -> bool:
-        """Whether a tensor is float32 and depends on the inputs."""
+        """Return whether a tensor is float32 and not constant."""
         return bool(name) and name not in self.constants and self.is_float(name)
 
     def dims(self, name: str) -> tuple[int, ...] | None:
-        """Static shape of a tensor; None when it is not known."""
+        """Return the static shape of a tensor; None when unknown."""
         if name in self.constants:
             return tuple(self.constants[name].dims)
         value = self._values.get(name)
@@ -52,12 +52,12 @@ class Graph:
         return None if 0 in dims else dims
 
     def array(self, name: str) -> np.ndarray:
-        """Value of a constant."""
+        """Return the value of a constant."""
         return numpy_helper.to_array(self.constants[name])
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Tensors that a node reads, those that its branches take from outside included."""
+    """Yield the tensors that a node reads, including outer tensors that its branches read."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
         for sub in [attribute.g] if attribute.HasField("g") else attribute.graphs:
@@ -69,10 +69,10 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """Attributes of a node as Python values."""
+    """Return the attributes of a node as Python values."""
     return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
 
 
 def opset(model: onnx.ModelProto) -> int:
-    """Version of the default operator set."""
+    """Return the version of the default operator set."""
     return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)

@@ -12,7 +12,7 @@ import onnx
 
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Batch
-from tvmopt.quantize.bar import Bar, Measured
+from tvmopt.quantize.bar import Bar, MeasuredAccuracy
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.emulate import cast_layers
 from tvmopt.quantize.quantizer import Quantizer
@@ -20,15 +20,15 @@ from tvmopt.quantize.quantizer import Quantizer
 Convert = Callable[[Collection[str]], onnx.ModelProto]
 """From names of layers that stay float to the model with all others converted."""
 
-_HOPELESS = 4.0  # times the loss of cosine that is allowed
+_HOPELESS = 4.0  # multiple of the allowed cosine loss at which measuring stops
 _LEAST_BATCHES = 8
-_MEASUREMENTS = 10  # that should fit into the time left
+_MEASUREMENTS = 10  # number of measurements that should fit into the remaining time
 
 
 def converter(
     model: onnx.ModelProto, dtype: str, layers: Sequence[str], quantizer: Quantizer | None
 ) -> Convert:
-    """Conversion of ``layers`` (names) but for those given."""
+    """Return a function that converts ``layers`` (names) except the given ones."""
     if dtype == "int8":
         assert quantizer is not None
         return quantizer
@@ -36,7 +36,7 @@ def converter(
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class JointVerdict:
     """Accuracy of a converted model, and whether it meets the bar."""
 
     accuracy: Accuracy
@@ -44,19 +44,19 @@ class Verdict:
 
 
 class Judge:
-    """Compares converted models with the float model on some samples.
+    """Compare converted models with the float model on some samples.
 
     Args:
         batches: The samples.
         expected: Outputs of the float model on them.
-        bar: What a converted model must keep.
+        bar: Accuracy bar of a converted model.
     """
 
     def __init__(
         self, batches: Sequence[Batch], expected: Sequence[Sequence[np.ndarray]], bar: Bar
     ) -> None:
         self._batches, self._expected, self._bar = batches, expected, bar
-        self._order = list(range(len(batches)))  # worst first, once something has been measured
+        self._order = list(range(len(batches)))  # worst first, after the first measurement
         self._batch_s = 0.0
         first = expected[0][0]
         self._labelled = all(
@@ -67,7 +67,7 @@ class Judge:
         self._counted = self._labelled or scores.result().agreement is not None
 
     def hardest(self, count: int) -> list[int]:
-        """The batches that were worst the last time, in order."""
+        """Return the batches that were worst in the last measurement, in order."""
         return sorted(self._order[:count])
 
     def __call__(
@@ -78,13 +78,19 @@ class Judge:
         *,
         patient: bool = False,
         bar: Bar | None = None,
-    ) -> Verdict:
-        """Accuracy of ``model``.
+    ) -> JointVerdict:
+        """Measure the accuracy of ``model``.
 
-        The batches that were worst before come first, and a model that is far off is not run to
-        the end, unless ``patient``. Where a dozen runs of all batches do not fit into the time,
-        only the worst are run, eight at least. Where time is out before, the model does not hold.
-        A ``bar`` takes the place of the usual one.
+        The previously worst batches run first. A model far off the bar stops early unless
+        ``patient``. When a dozen runs over all batches exceed the remaining time, only the worst
+        batches run, at least eight. When time runs out, the model does not hold.
+
+        Args:
+            model: The converted model.
+            dtype: Its dtype.
+            deadline: Time limit, by :func:`time.monotonic`.
+            patient: Run all batches.
+            bar: Replaces the judge's bar.
         """
         bar = bar or self._bar
         session = new_session(model)
@@ -109,23 +115,23 @@ class Judge:
             if (hopeless and coarse and not patient) or time.monotonic() > deadline:
                 break
         self._batch_s = (time.monotonic() - start) / len(losses)
-        self._order.sort(key=lambda at: -losses.get(at, 0.0))  # stable: ties keep their place
-        everywhere = len(losses) == len(self._order)  # the worst alone are no sample of others
-        measured = Measured(
+        self._order.sort(key=lambda at: -losses.get(at, 0.0))  # stable sort: ties keep their order
+        everywhere = len(losses) == len(self._order)  # the worst batches are not a random sample
+        measured = MeasuredAccuracy(
             meter.result(),
             sum(self._rows(at) for at in losses),
             tuple(drops),
             tuple(losses.values()) if everywhere else (),
         )
         complete = len(losses) == len(order)
-        return Verdict(measured.accuracy, complete and bar.holds(measured, dtype))
+        return JointVerdict(measured.accuracy, complete and bar.holds(measured, dtype))
 
     def _affordable(self, deadline: float) -> int:
         left = max(0.0, deadline - time.monotonic())
         return max(_LEAST_BATCHES, int(left / _MEASUREMENTS / max(self._batch_s, 1e-6)))
 
     def _rows(self, at: int) -> int:
-        """Rows of a batch whose top-1 is looked at."""
+        """Return the number of rows of a batch that count for top-1."""
         batch, first = self._batches[at], self._expected[at][0]
         if self._labelled:
             return batch.valid

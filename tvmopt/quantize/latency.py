@@ -1,7 +1,7 @@
-"""Seconds of one layer alone, compiled for the target in each type.
+"""Latency of single layers, compiled for the target in each dtype.
 
-Layers of equal shapes are built once. The schedules are the default ones, without tuning, and what
-surrounds a layer is missing: good for comparing types, not for adding up.
+Layers of equal shapes are built once. They use default schedules, without tuning and without
+neighbouring layers: good for comparing dtypes, not for sums.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from tvmopt import host
-from tvmopt.arch.target import TargetSpec, set_thread_environment
+from tvmopt.device.target import TargetSpec, set_thread_environment
 from tvmopt.errors import TvmoptError
 from tvmopt.quantize.downstream import part_of, value_info
 from tvmopt.quantize.graph import Graph
@@ -36,18 +36,18 @@ def layer_seconds(
     target: TargetSpec,
     deadline: float,
 ) -> dict[tuple[str, str], float]:
-    """Time layers alone, until ``deadline`` (of ``time.monotonic()``).
+    """Time single layers until ``deadline`` (of ``time.monotonic()``).
 
     Args:
-        model: A prepared float32 model with known shapes.
-        jobs: Layers and types, those first that matter most.
-        scheme: How int8 is quantised.
-        target: CPU to compile for; must be this machine's.
-        deadline: Nothing new is begun after it.
+        model: A prepared float32 model with static shapes.
+        jobs: Layers and dtypes, most important first.
+        scheme: Quantization scheme of int8.
+        target: CPU of this machine, to compile for.
+        deadline: No new layer starts after it.
 
     Returns:
-        Median seconds by node name and type. What does not compile is left out, as is what was
-        not reached.
+        Median seconds by node name and dtype. Layers that do not compile, or that time did not
+        allow, are missing.
     """
     graph = Graph(model.graph)
     set_thread_environment(target.threads)
@@ -61,7 +61,7 @@ def layer_seconds(
             try:
                 known[key] = _seconds(_alone(model, graph, node, dtype, scheme), dtype, target)
             except (TvmoptError, ValueError, RuntimeError, TypeError, AttributeError):
-                known[key] = None  # not every layer compiles in every type
+                known[key] = None  # not every layer compiles in every dtype
         seconds = known[key]
         if seconds is not None:
             found[node.name, dtype] = seconds
@@ -77,7 +77,7 @@ def _shape_of(graph: Graph, node: onnx.NodeProto) -> tuple[object, ...]:
 def _alone(
     model: onnx.ModelProto, graph: Graph, node: onnx.NodeProto, dtype: str, scheme: Scheme
 ) -> onnx.ModelProto:
-    """A model of one layer on inputs in [-1, 1], quantised inside for int8."""
+    """Return a model of one layer on inputs in [-1, 1], quantized internally for int8."""
     inputs = []
     for name in dict.fromkeys(node.input):
         if name and name not in graph.constants:
@@ -96,7 +96,7 @@ def _alone(
 
 
 def integer_edges(model: onnx.ModelProto) -> onnx.ModelProto:
-    """One quantised layer that reads and gives 8 bits, as it does inside a network.
+    """Return one quantized layer with 8-bit inputs and outputs, as inside a network.
 
     before -> after: ``y = Conv(DQ(Q(x)), ...)`` -> ``y8 = Q(Conv(DQ(x8), ...))``, with one scale.
     """
@@ -141,7 +141,7 @@ def _seconds(model: onnx.ModelProto, dtype: str, target: TargetSpec) -> float:
     from tvmopt.transform.lower import lower
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the importer tells of every name it changes
+        warnings.simplefilter("ignore")  # the importer warns about every name that it changes
         imported = import_onnx(model)
     converted = convert_module(imported, dtype=dtype)
     host.request_amx(target.cpu_flags)

@@ -1,12 +1,12 @@
-"""A float model in the form that ONNX Runtime's quantiser handles best; same numbers.
+"""Rewrite a float model, with equal results, into the form that ONNX Runtime's quantizer needs.
 
 before -> after:
 
-1. operators of opset < 13 -> opset 13, which has scales per channel;
-2. ``Gemm(x, w, c, alpha, beta)`` -> ``Gemm(x, alpha * w, beta * c)`` with one bias a column;
-3. ``Pad(x, pads, 0.0)`` -> ``Pad(x, pads)``: the quantiser would quantise the zero;
-4. weights or biases that two nodes read -> a copy for each: the quantiser replaces a tensor for
-   all its readers, those that are excluded too.
+1. operators of opset < 13 -> opset 13, which supports per-channel scales;
+2. ``Gemm(x, w, c, alpha, beta)`` -> ``Gemm(x, alpha * w, beta * c)`` with one bias per column;
+3. ``Pad(x, pads, 0.0)`` -> ``Pad(x, pads)``: the quantizer would quantize the zero;
+4. weights or biases with two readers -> one copy per reader: the quantizer replaces a tensor for
+   all readers, including excluded ones.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NEEDED_OPSET = 13
 
 
 def normalise(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of ``model`` as described above, with types and shapes inferred.
+    """Return a normalised copy of ``model`` with inferred types and shapes.
 
     Raises:
-        ModelError: When the operators cannot be brought to opset 13.
+        ModelError: When the model cannot be converted to opset 13.
     """
     out = at_least_opset_13(model)
     _plain_gemms(out.graph)
@@ -36,15 +36,15 @@ def normalise(model: onnx.ModelProto) -> onnx.ModelProto:
     _own_weights(out.graph)
     try:
         return onnx.shape_inference.infer_shapes(out, data_prop=True)
-    except Exception:  # types may be written down already; the quantiser leaves out what is not
+    except Exception:  # types may be stored already; the quantizer skips unknown ones
         return out
 
 
 def at_least_opset_13(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of opset 13 or later; node names and tensor names are kept.
+    """Return a copy with opset 13 or later; node names and tensor names do not change.
 
     Raises:
-        ModelError: When ONNX's version converter cannot do it.
+        ModelError: When ONNX's version converter fails.
     """
     if opset(model) >= _NEEDED_OPSET:
         out = onnx.ModelProto()
@@ -68,7 +68,7 @@ def at_least_opset_13(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _fold_constant_nodes(graph: onnx.GraphProto) -> None:
-    # The converter writes new attributes-become-inputs as Constant nodes.
+    # The converter emits attributes that became inputs as Constant nodes.
     kept = []
     for node in graph.node:
         value = next((a.t for a in node.attribute if a.name == "value"), None)
@@ -139,7 +139,7 @@ def _own_weights(graph: onnx.GraphProto) -> None:
 
 
 def _add(graph: onnx.GraphProto, name: str, value: np.ndarray) -> str:
-    """Add a constant under a name that is still free; returns the name."""
+    """Add a constant under an unused name; return the name."""
     taken = {i.name for i in graph.initializer}
     taken.update(output for node in graph.node for output in node.output)
     while name in taken:

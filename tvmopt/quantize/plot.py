@@ -1,28 +1,32 @@
-"""A picture of a sensitivity analysis: price and gain of each layer, and what skipping buys."""
+"""Plot of a sensitivity analysis: error and gain of each layer, and the skip sets."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
+from tvmopt.config import LOW_DTYPES
 from tvmopt.quantize.report import ESTIMATED, NOT_CONVERTIBLE, Sensitivity
 
-_COLOURS = {"float16": "tab:blue", "bfloat16": "tab:green", "int8": "tab:red"}
+_COLOURS = dict(
+    zip(LOW_DTYPES, itertools.cycle(("tab:blue", "tab:green", "tab:red")), strict=False)
+)
 _MOST_NAMES = 60
 
 
 def plot_sensitivity(result: Sensitivity, path: Path) -> Path:
-    """Draw a sensitivity analysis.
+    """Plot a sensitivity analysis.
 
-    From the top: noise that each layer alone leaves in the outputs (higher is better; hollow marks
-    are estimates), share of the model's time that converting it saves, and the loss of cosine of
-    the skip sets by size (filled marks hold).
+    From the top: signal-to-noise ratio of the outputs for each converted layer (higher is better;
+    hollow marks are estimates), share of the model's time that its conversion saves, and cosine
+    loss of the skip sets by size (filled marks meet the bar).
 
     Args:
         result: The analysis.
         path: PNG file to write.
     """
-    # Figure and canvas directly: pyplot keeps global state and may want a display.
+    # Not pyplot: it keeps global state and may need a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -56,7 +60,7 @@ def plot_sensitivity(result: Sensitivity, path: Path) -> Path:
     names = {cost.index: cost.name for cost in result.costs}
     if 0 < len(names) <= _MOST_NAMES:
         shown = [_short(name) for name in names.values()]
-        # A name with dollars is no formula.
+        # Dollar signs in a name are not math markup.
         gains.set_xticks(list(names), shown, rotation=90, fontsize=6, parse_math=False)
     noise.set_ylabel("signal to noise of the outputs (dB)")
     gains.set_ylabel("time saved by the roofline (%)")

@@ -1,4 +1,4 @@
-"""One layer converted alone: its result in a lower type, and what that does to the outputs."""
+"""Convert one layer alone to a lower dtype, and measure the effect on the outputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.dataset import Batch
 from tvmopt.quantize.downstream import (
@@ -21,7 +22,6 @@ from tvmopt.quantize.downstream import (
 )
 from tvmopt.quantize.emulate import (
     CASTABLE,
-    HALF,
     quantised_activation,
     quantised_weight,
     round_to,
@@ -36,7 +36,7 @@ from tvmopt.quantize.select import data_inputs, why_float
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What every probe needs: the model, its float values, and how to quantise."""
+    """Common inputs of all probes: the model, its graph, and the quantization settings."""
 
     model: onnx.ModelProto
     graph: Graph
@@ -44,7 +44,7 @@ class Setting:
     ranges: Ranges | None
 
     def why_not(self, node: onnx.NodeProto, dtype: str) -> str | None:
-        """Why a layer cannot be converted to a type; None when it can."""
+        """Return why a layer cannot be converted to a dtype; None when it can."""
         if dtype != "int8":
             operands = [n for n in node.input if n]
             floats = all(self.graph.is_float(name) for name in operands)
@@ -59,7 +59,7 @@ class Setting:
         return "the range of its input is not finite"
 
     def activations(self, node: onnx.NodeProto, values: Arrays, dtype: str) -> Arrays:
-        """Activations that a converted layer reads, by name."""
+        """Return the activations that a converted layer reads, by name."""
         found = {n: values[n] for n in node.input if n and n not in self.graph.constants}
         if dtype == "float32":
             return found
@@ -72,9 +72,9 @@ class Setting:
         }
 
     def weights(self, node: onnx.NodeProto, dtype: str) -> Arrays:
-        """Constants that a converted layer reads, by name."""
+        """Return the constants that a converted layer reads, by name."""
         found = {n: self.graph.array(n) for n in node.input if n in self.graph.constants}
-        if dtype == "int8":  # a bias has 32 bits
+        if dtype == "int8":  # the bias stays int32
             weight = node.input[1]
             if weight in found:
                 axis = weight_axis(node, self.scheme)
@@ -86,12 +86,12 @@ class Setting:
         return found
 
 
-class Layer:
-    """A layer that can be run in several types.
+class ProbedLayer:
+    """A layer that can run in several dtypes.
 
     Args:
         setting: The model.
-        node: A layer that :meth:`Setting.why_not` has nothing against.
+        node: A layer for which :meth:`Setting.why_not` returns None.
         example: Values of one recorded batch.
     """
 
@@ -106,42 +106,42 @@ class Layer:
         self._weights: dict[str, Arrays] = {}
 
     def __call__(self, values: Arrays, dtype: str) -> np.ndarray:
-        """Its result in type ``dtype``, ``"float32"`` included."""
+        """Return the layer's result in ``dtype``, which may be ``"float32"``."""
         if dtype not in self._weights:
             self._weights[dtype] = self._setting.weights(self._node, dtype)
         activations = self._setting.activations(self._node, values, dtype)
         result: np.ndarray = self._session.run(None, {**activations, **self._weights[dtype]})[0]
-        return round_to(result, dtype) if dtype in HALF else result
+        return round_to(result, dtype) if dtype in HALF_FLOATS else result
 
     def own_errors(self, values: Arrays, dtypes: Sequence[str]) -> dict[str, float]:
-        """Error power over power of its result, by type."""
+        """Return the relative error power of the layer's own result, by dtype."""
         exact = self(values, "float32")
         return {dtype: min(1.0, noise_ratio(self(values, dtype), exact)) for dtype in dtypes}
 
 
 class Probe:
-    """A layer in several types, and what that does to the outputs of the model.
+    """A layer in several dtypes, with the effect on the model's outputs.
 
     Args:
         setting: The model.
-        node: A layer that :meth:`Setting.why_not` has nothing against.
-        after: What follows from its result.
+        node: A layer for which :meth:`Setting.why_not` returns None.
+        after: Everything downstream of its result.
         example: Values of one recorded batch.
     """
 
     def __init__(
         self, setting: Setting, node: onnx.NodeProto, after: Downstream, example: Arrays
     ) -> None:
-        self._layer = Layer(setting, node, example)
+        self._layer = ProbedLayer(setting, node, example)
         self._after = after.compile(setting.model, setting.graph, example)
 
     def __call__(self, values: Arrays, dtype: str) -> Arrays:
-        """Outputs of the model that change when this layer has type ``dtype``, by name."""
+        """Return the model outputs, by name, that change when this layer has ``dtype``."""
         return self._after(self._layer(values, dtype), values)
 
 
 class Errors:
-    """Errors of the outputs over batches."""
+    """Output errors over batches."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -160,10 +160,10 @@ class Errors:
 
     @property
     def error(self) -> float:
-        """Error power over power, averaged over batches, of the worst output.
+        """Relative error power of the worst output, averaged over batches.
 
-        A batch counts 1 at most, so that one with outputs near zero does not outweigh all others;
-        numbers that overflow count as infinite.
+        A batch counts 1 at most, so that outputs near zero do not dominate. Overflow counts as
+        infinite.
         """
         return max(
             sum(ratio if ratio == math.inf else min(1.0, ratio) for ratio in found) / len(found)
@@ -177,13 +177,16 @@ class Errors:
 
     @property
     def disagreement(self) -> float | None:
-        """Share of rows with another top-1."""
+        """Fraction of rows with another top-1; None without class scores."""
         agreement = self._meter.result().agreement
         return None if agreement is None else 1 - agreement
 
 
 def noise_ratio(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Error power over power; of integers, the share that differs. Infinite at an overflow."""
+    """Return error power over signal power; for integers, the fraction that differs.
+
+    An overflow gives infinity.
+    """
     if expected.size == 0:
         return 0.0
     if expected.dtype.kind != "f":

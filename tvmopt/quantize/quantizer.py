@@ -1,10 +1,11 @@
-"""Float model and ranges -> a model with Q and DQ nodes, by ONNX Runtime's quantiser.
+"""Quantize a float model with given ranges to Q and DQ nodes, with ONNX Runtime's quantizer.
 
-ONNX Runtime's ``QDQQuantizer`` makes scales, zero points and integer weights. Which nodes it gets
-is decided by :mod:`tvmopt.quantize.select`, and :mod:`tvmopt.quantize.surgery` cleans up after it.
+ONNX Runtime's ``QDQQuantizer`` computes scales, zero points and integer weights.
+:mod:`tvmopt.quantize.select` decides which nodes it quantizes, and :mod:`tvmopt.quantize.surgery`
+cleans up the result.
 
 before -> after: ``y = Conv(x, w, b); z = Relu(y)`` ->
-``z = Relu(Conv(DQ(Q(x)), DQ(w8), DQ(b32)))``; ``z`` is quantised where an integer node reads it.
+``z = Relu(Conv(DQ(Q(x)), DQ(w8), DQ(b32)))``; ``z`` is quantized where an integer node reads it.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ from tvmopt.quantize.select import (
 )
 from tvmopt.quantize.surgery import clean_up
 
-_INFERRED = "onnx.infer", "onnxruntime.quant"  # how the quantiser knows that types are inferred
+_INFERRED = "onnx.infer", "onnxruntime.quant"  # tells the quantizer that types are inferred
 
 
 class Quantizer:
-    """Quantises one model with one set of ranges; :meth:`__call__` for each skip set.
+    """Quantize one model with one set of ranges; call it for each skip set.
 
     Args:
-        model: A prepared float32 model, ``Prepared.model``. It is not changed.
+        model: A prepared float32 model, ``Prepared.model``; it is not modified.
         ranges: Ranges of its activations, see :func:`~tvmopt.quantize.ranges.collect_ranges`.
-        scheme: What to quantise to.
+        scheme: Quantization scheme.
 
     Raises:
-        ConfigError: When the model is quantised or not float32, or the ranges are another model's.
-        ModelError: When its operators cannot be brought to opset 13.
+        ConfigError: When the model is quantized or not float32, or the ranges are another model's.
+        ModelError: When the model cannot be converted to opset 13.
     """
 
     def __init__(self, model: onnx.ModelProto, ranges: Ranges, scheme: Scheme) -> None:
@@ -74,14 +75,14 @@ class Quantizer:
         self._names = {node.name for node in self._graph.nodes}
 
     def integer_nodes(self, exclude: Collection[str] = ()) -> set[str]:
-        """Names of the nodes that run in integers when the nodes ``exclude`` do not."""
+        """Return the names of nodes that run in integers when the nodes ``exclude`` do not."""
         return integer_nodes(self._graph, self._scheme, {*exclude, *self._never})
 
     def __call__(self, exclude: Collection[str] = ()) -> onnx.ModelProto:
-        """The quantised model; the nodes ``exclude`` (names) and their weights stay float.
+        """Return the quantized model; the nodes ``exclude`` (names) and their weights stay float.
 
         Raises:
-            ConfigError: When ``exclude`` names no node of the model.
+            ConfigError: When ``exclude`` has a name that is not a node of the model.
         """
         unknown = sorted(set(exclude) - self._names)
         if unknown:
@@ -115,9 +116,9 @@ class Quantizer:
         options = {
             "ActivationSymmetric": self._scheme.symmetric,
             "WeightSymmetric": True,
-            # Nodes are chosen by name already.
+            # Nodes are already selected by name.
             "ForceQuantizeNoInputCheck": True,
-            # A result is quantised where an integer node reads it, and nowhere else.
+            # A result is quantized only where an integer node reads it.
             "OpTypesToExcludeOutputQuantization": [
                 *ANCHORS, *(op for op in JOINING if op not in SHARING)
             ],
@@ -139,28 +140,28 @@ class Quantizer:
 def quantize_model(
     model: onnx.ModelProto, ranges: Ranges, scheme: Scheme, exclude: Collection[str] = ()
 ) -> onnx.ModelProto:
-    """Quantise a float model; see :class:`Quantizer`, which is quicker for several skip sets.
+    """Quantize a float model; :class:`Quantizer` is faster for several skip sets.
 
     Args:
-        model: A prepared float32 model, ``Prepared.model``. It is not changed.
+        model: A prepared float32 model, ``Prepared.model``; it is not modified.
         ranges: Ranges of its activations.
-        scheme: What to quantise to.
-        exclude: Names of nodes that stay float, their weights too.
+        scheme: Quantization scheme.
+        exclude: Names of nodes that stay float, with their weights.
 
     Returns:
-        The model with Q and DQ nodes; nodes that were there keep their names.
+        The model with Q and DQ nodes; existing nodes keep their names.
 
     Raises:
-        ConfigError: When the model is quantised or not float32, the ranges are another model's,
-            or ``exclude`` names no node.
-        ModelError: When its operators cannot be brought to opset 13.
+        ConfigError: When the model is quantized or not float32, the ranges are another model's, or
+            ``exclude`` has a name that is not a node.
+        ModelError: When the model cannot be converted to opset 13.
     """
     return Quantizer(model, ranges, scheme)(exclude)
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    # The quantiser writes advice to the root logger.
+    # The quantizer logs advice to the root logger.
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

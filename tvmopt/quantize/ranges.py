@@ -1,4 +1,4 @@
-"""Ranges of activations, found once by ONNX Runtime's calibraters and good for every skip set."""
+"""Calibration: ranges of activations from ONNX Runtime's calibrators, for all skip sets."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Progress = Callable[[int, int, str], None]
 Inputs = Mapping[str, np.ndarray]
 
 _PERCENTILE_BINS = 8192
-# ONNX Runtime's search takes time in the square of the bins, in Python; its own default (128, as
-# many as the levels) leaves it nothing to choose from.
+# ONNX Runtime's search runs in Python, in time quadratic in the bins. Its default (128, equal to
+# the number of levels) leaves no choice.
 _ENTROPY_BINS = 512
 _ENTROPY_LEVELS = 128
 _BYTES_AT_ONCE = 512 * 2**20
@@ -40,9 +40,9 @@ class Ranges:
     """Smallest and largest value to represent, by tensor.
 
     Attributes:
-        method: The calibration method of :class:`~tvmopt.quantize.scheme.Scheme`.
-        percentile: Its percentile; None for other methods.
-        batches: Calibration batches seen.
+        method: Calibration method of :class:`~tvmopt.quantize.scheme.Scheme`.
+        percentile: Percentile of that method; None for other methods.
+        batches: Number of calibration batches.
         tensors: ``(low, high)`` by tensor name, in topological order.
     """
 
@@ -52,12 +52,12 @@ class Ranges:
     tensors: dict[str, tuple[float, float]]
 
     def usable(self, name: str) -> bool:
-        """Whether a tensor has a range that 8 bits can represent (finite, known)."""
+        """Return whether a tensor has a finite range that 8 bits can represent."""
         low, high = self.tensors.get(name, (math.nan, math.nan))
         return math.isfinite(low) and math.isfinite(high) and high - low < _USABLE_SPAN
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able form; :meth:`from_dict` reverses it. What is not finite becomes None."""
+        """Return a JSON-serialisable dictionary for :meth:`from_dict`; None is non-finite."""
         tensors = {
             name: [value if math.isfinite(value) else None for value in pair]
             for name, pair in self.tensors.items()
@@ -86,18 +86,18 @@ def collect_ranges(
 ) -> Ranges:
     """Run the float model on calibration data and choose the range of every activation.
 
-    Memory stays bounded: one batch is held at a time. The histogram methods read the data twice,
-    first for the largest values, so that histograms need never grow.
+    Memory use is bounded: one batch is held at a time. The histogram methods read the data twice,
+    first for the extremes, so that histograms never need to grow.
 
     Args:
         model: A prepared float32 model, ``Prepared.model``.
-        batches: Inputs by name, one mapping a call of the model; read twice by the histogram
-            methods, so a list or something that can be iterated again.
-        scheme: Says the method; by default :class:`Scheme`'s.
-        progress: Called with batches done, their number (0: unknown) and what is done.
+        batches: Inputs by name, one mapping per call of the model. The histogram methods iterate
+            twice.
+        scheme: Scheme with the calibration method; by default :class:`Scheme`'s.
+        progress: Called with batches done, their number (0: unknown) and a description.
 
     Raises:
-        ConfigError: When the model is quantised or not float32, or there is no data.
+        ConfigError: When the model is quantized or not float32, or there is no data.
         ModelError: When ONNX Runtime cannot run the model on the data.
     """
     scheme = scheme or Scheme()
@@ -105,7 +105,7 @@ def collect_ranges(
     if scheme.method != "minmax" and iter(batches) is batches:
         batches = list(batches)
     prepared = normalise(model)
-    # Products of activations may be wanted later; their ranges cost nothing more.
+    # Matmuls of two activations may be quantized later; their ranges cost nothing extra.
     wanted = quantised_tensors(
         Graph(prepared.graph), dataclasses.replace(scheme, activation_matmul=True)
     )
@@ -120,7 +120,7 @@ def collect_ranges(
 def _extremes(
     model: onnx.ModelProto, wanted: list[str], batches: Iterable[Inputs], report: _Report
 ) -> tuple[dict[str, tuple[float, float]], int]:
-    """Smallest and largest values, by ONNX Runtime's MinMaxCalibrater, and the batches seen."""
+    """Return extremes from ONNX Runtime's MinMaxCalibrater, and the number of batches."""
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "float.onnx"
         onnx.save_model(model, str(path))
@@ -148,10 +148,10 @@ def _from_histograms(
     scheme: Scheme,
     report: _Report,
 ) -> dict[str, tuple[float, float]]:
-    """Ranges that ONNX Runtime's HistogramCollector chooses from histograms between extremes.
+    """Return ranges that ONNX Runtime's HistogramCollector selects from given histograms.
 
-    Its own collection keeps the outputs of all batches in memory, and grows a histogram by as many
-    bins as a later batch is wider than the first: without bound when the first batch is near zero.
+    Its own collection keeps the outputs of all batches in memory. It also grows a histogram by the
+    ratio of a later batch's width to the first one's, without bound when the first is near zero.
     """
     bins = _ENTROPY_BINS if scheme.method == "entropy" else _PERCENTILE_BINS
     collector = HistogramCollector(
@@ -165,7 +165,7 @@ def _from_histograms(
     names = [n for n, (low, high) in extremes.items() if 0 < high - low < _USABLE_SPAN]
     for name in names:
         low, high = extremes[name]
-        # A hair wider, so that rounding leaves no value outside.
+        # Slightly wider, so that rounding leaves no value outside.
         limit = np.float32(max(abs(low), abs(high)) * (1 + 1e-5))
         edges = np.linspace(-limit, limit, bins + 1, dtype=np.float32)
         counts = np.zeros(bins, np.int64)
@@ -190,7 +190,7 @@ def _from_histograms(
 
 
 class _Outputs:
-    """The float model with inner tensors as outputs, a bounded number of bytes at a time."""
+    """The float model with intermediate tensors as outputs, in groups of bounded size."""
 
     def __init__(self, model: onnx.ModelProto, names: list[str]) -> None:
         graph = Graph(model.graph)
@@ -218,14 +218,14 @@ class _Outputs:
 
 
 class _MinMax(MinMaxCalibrater):
-    """ONNX Runtime's calibrater for given tensors instead of given operator types."""
+    """ONNX Runtime's calibrator for given tensors instead of operator types."""
 
     def __init__(self, path: Path, wanted: list[str], augmented: str) -> None:
         super().__init__(path, augmented_model_path=augmented)
         self._wanted = wanted
 
     def create_inference_session(self) -> None:
-        # As it comes, ONNX Runtime writes to the log and optimises nothing.
+        # By default ONNX Runtime logs and does not optimise.
         self.infer_session = new_session(self.model)
 
     def select_tensors_to_calibrate(

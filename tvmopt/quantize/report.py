@@ -1,4 +1,4 @@
-"""What a sensitivity analysis found: the price and the gain of each layer, and skip sets."""
+"""Result of a sensitivity analysis: error and gain of each layer, and skip sets."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ MEASURED, ESTIMATED, NOT_CONVERTIBLE = "measured", "estimated", "not convertible
 
 @dataclasses.dataclass(frozen=True)
 class LayerCost:
-    """What converting one layer alone, all others float, costs and may gain.
+    """Error and gain of converting one layer alone, with all others float.
 
     Attributes:
-        index: Number of the layer.
+        index: Layer index.
         name: Name of its ONNX node.
         op: ONNX operator.
-        dtype: Type it was converted to.
-        source: ``"measured"``: the outputs of the model were compared. ``"estimated"``: time ran
-            out; the error of the layer's own result stands for that of the outputs. ``"not
-            convertible"``: the layer stays float in any case, and ``reason`` says why.
-        error: Power of the error over power of the outputs, averaged over batches, of the worst
-            output; infinite when numbers overflow. Integer outputs: share that differs.
+        dtype: dtype of the converted layer.
+        source: ``"measured"``: outputs of the model were compared. ``"estimated"``: time ran out;
+            the error of the layer's own result stands for the output error. ``"not convertible"``:
+            the layer stays float, for ``reason``.
+        error: Error power over signal power of the worst output, averaged over batches; infinite
+            on overflow. For integer outputs, the fraction that differs.
         cosine: Smallest cosine with the float outputs over batches and outputs; None when
             estimated.
-        disagreement: Share of rows whose top-1 differs; None when the first output is no table of
-            scores, or when estimated.
-        samples: Samples compared.
-        saved_s: Seconds of a roofline model that conversion saves; None when shapes are unknown.
-        gain: The same as a share of the roofline seconds of all layers in float32.
-        latency_s: Measured seconds of the layer alone in this type; None when not measured.
-        float_latency_s: The same in float32.
-        reason: Why it is not convertible.
+        disagreement: Fraction of rows with another top-1; None without class scores, or when
+            estimated.
+        samples: Number of samples compared.
+        saved_s: Seconds saved by the roofline model; None when shapes are unknown.
+        gain: ``saved_s`` as a fraction of all layers' roofline seconds in float32.
+        latency_s: Measured seconds of the single layer in this dtype; None when not measured.
+        float_latency_s: Measured seconds in float32; None when not measured.
+        reason: Why the layer is not convertible.
     """
 
     index: int
@@ -57,26 +57,25 @@ class LayerCost:
 
     @property
     def sqnr_db(self) -> float:
-        """Signal to quantisation noise at the worst output, in decibels."""
+        """Signal-to-quantization-noise ratio at the worst output, in decibels."""
         return -10 * math.log10(self.error) if self.error > 0 else math.inf
 
 
 @dataclasses.dataclass(frozen=True)
 class SkipSet:
-    """Layers left float, all others converted together.
+    """Layers left in float while all others are converted.
 
     Attributes:
-        dtype: Type of the others.
-        layers: Numbers of the layers that stay float, sorted.
+        dtype: dtype of the converted layers.
+        layers: Sorted indices of the float layers.
         source: ``"measured"``, or ``"exact"`` for the float model itself.
         cosine: Smallest cosine with the float outputs over batches and outputs.
-        agreement: Share of rows with the float model's top-1; None without a table of scores.
-        drop: Accuracy lost, as the evaluation counts it: top-1 with labels, else agreement or
-            cosine.
-        gain: Share of the roofline seconds of all layers that is still saved.
-        samples: Samples compared.
-        holds: Whether it meets the bar of :class:`Bar` with its margin; with a wider one when it
-            is one of many sets that were tried to make another smaller.
+        agreement: Fraction of rows with the float model's top-1; None without class scores.
+        drop: Accuracy drop as in evaluation: top-1 with labels, otherwise agreement or cosine.
+        gain: Fraction of all layers' roofline seconds that is still saved.
+        samples: Number of samples compared.
+        holds: Whether the set meets the :class:`Bar` with its margin; a stricter margin applies
+            to sets tried while shrinking another set.
     """
 
     dtype: str
@@ -95,13 +94,13 @@ class Sensitivity:
     """Result of :func:`~tvmopt.quantize.sensitivity.sensitivity`.
 
     Attributes:
-        dtypes: Types that were looked at.
-        costs: One for each layer and type.
-        skip_sets: For each type, in the order they were measured.
-        samples: Samples the float model was run on.
-        seconds: Time it took.
-        settings: Scheme, bar, seed and the peaks of the roofline.
-        notes: What was left out or estimated, and why.
+        dtypes: Analysed dtypes.
+        costs: One entry per layer and dtype.
+        skip_sets: Skip sets of all dtypes, in measuring order.
+        samples: Number of samples that the float model ran on.
+        seconds: Wall time.
+        settings: Scheme, bar, seed and roofline peaks.
+        notes: What is missing or estimated, and why.
     """
 
     dtypes: tuple[str, ...]
@@ -113,10 +112,10 @@ class Sensitivity:
     notes: tuple[str, ...] = ()
 
     def of(self, dtype: str) -> list[LayerCost]:
-        """Costs of one type, by layer.
+        """Return the costs of one dtype, by layer.
 
         Raises:
-            ConfigError: When the type was not looked at.
+            ConfigError: When the dtype was not analysed.
         """
         if dtype not in self.dtypes:
             raise ConfigError(
@@ -125,23 +124,23 @@ class Sensitivity:
         return [cost for cost in self.costs if cost.dtype == dtype]
 
     def sets(self, dtype: str) -> list[SkipSet]:
-        """Skip sets of one type, smallest first."""
+        """Return the skip sets of one dtype, smallest first."""
         self.of(dtype)
         found = [s for s in self.skip_sets if s.dtype == dtype]
         return sorted(found, key=lambda s: (len(s.layers), -s.gain))
 
     def proposed(self, dtype: str) -> tuple[int, ...]:
-        """Of the skip sets seen to meet the bar with its margin, one that gains most.
+        """Return the skip set with the largest gain that meets the bar with its margin.
 
-        Sets that gain nearly as much count as equal, and the one with the largest cosine is taken.
+        Among sets of nearly equal gain, the one with the largest cosine wins.
 
         Raises:
-            ConfigError: When the type was not looked at.
+            ConfigError: When the dtype was not analysed.
         """
         return best(self.sets(dtype)).layers
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able form; :meth:`from_dict` reverses it. Infinities become text."""
+        """Return a JSON-serialisable dictionary for :meth:`from_dict`; infinities become text."""
         data = dataclasses.asdict(self)
         data["costs"] = [_plain(cost) for cost in data["costs"]]
         data["skip_sets"] = [_plain(item) for item in data["skip_sets"]]
@@ -163,7 +162,7 @@ class Sensitivity:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat row for each layer and type, whether the proposal skips it included."""
+        """Return one flat row per layer and dtype, with the proposal's decision."""
         proposed = {dtype: set(self.proposed(dtype)) for dtype in self.dtypes}
         return [
             {
@@ -182,14 +181,14 @@ class Sensitivity:
             write_csv(file, header, ([row[name] for name in header] for row in self.rows()))
 
     def plot(self, path: Path) -> Path:
-        """Draw costs, gains and skip sets to a PNG file; returns ``path``."""
+        """Plot costs, gains and skip sets to a PNG file; return ``path``."""
         from tvmopt.quantize.plot import plot_sensitivity
 
         return plot_sensitivity(self, path)
 
 
 def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Infinities as text, tuples as lists: JSON has neither."""
+    """Convert infinities to text and tuples to lists, for JSON."""
     out: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -208,9 +207,9 @@ NEARLY = 0.05
 
 
 def best(sets: Sequence[SkipSet]) -> SkipSet:
-    """Of those that hold and gain nearly the most, the set with the largest cosine.
+    """Return the set with the largest cosine among those that hold with nearly the largest gain.
 
-    Nothing skipped comes before all others. One set must hold.
+    The empty set takes precedence. At least one set must hold.
     """
     held = [s for s in sets if s.holds]
     most = max(s.gain for s in held)
@@ -223,12 +222,13 @@ BALANCED = 0.5
 
 
 def ranked(costs: Sequence[LayerCost], thrift: float) -> list[int]:
-    """Numbers of the convertible layers, those first that are to be skipped first.
+    """Return the indices of convertible layers in skip order.
 
-    That is by error over gain to the power of ``thrift``. By the error alone (0), large layers are
-    given up for little; by error over gain (1), many small ones are, and the set grows long.
+    The order is by error over gain to the power of ``thrift``. By error alone (0), large layers are
+    skipped for little benefit; by error over gain (1), many small layers are, and the set grows
+    long.
     """
-    least = 1e-4  # a layer that gains nothing is not infinitely dear
+    least = 1e-4  # lower bound of the gain, against division by zero
 
     def price(cost: LayerCost) -> float:
         return cost.error / max(cost.gain, least) ** thrift

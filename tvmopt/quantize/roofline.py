@@ -1,7 +1,7 @@
-"""How long a layer takes at best: the larger of its arithmetic and its traffic (a roofline).
+"""Roofline model of a layer: the larger of its compute time and its memory time.
 
 Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model",
-CACM 52(4), 2009. Peaks are nominal, since only their ratios decide what a conversion gains.
+CACM 52(4), 2009. Peaks are nominal, since only their ratios decide the gain of a conversion.
 """
 
 from __future__ import annotations
@@ -11,29 +11,21 @@ import math
 from collections.abc import Collection
 
 from tvmopt import host
-from tvmopt.arch.target import TargetSpec
+from tvmopt.config import LOW_DTYPES
+from tvmopt.device import dtypes
+from tvmopt.device.target import TargetSpec
 
 _HERTZ = 2.5e9
 _BYTES_A_SECOND_PER_CORE = 10e9
 _MOST_BYTES_A_SECOND = 200e9
-_WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
-# How many times the multiplications of float32 an instruction does, by the first feature found.
-_FASTER: dict[str, tuple[tuple[str, float], ...]] = {
-    "int8": (
-        ("amx_int8", 32.0), ("avx512_vnni", 4.0), ("avx_vnni", 4.0), ("i8mm", 8.0),
-        ("asimddp", 4.0),
-    ),
-    "bfloat16": (("amx_bf16", 16.0), ("avx512_bf16", 2.0), ("bf16", 4.0)),
-    "float16": (("amx_fp16", 16.0), ("avx512_fp16", 2.0), ("asimdhp", 2.0)),
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
-    """What one layer computes and moves.
+class LayerWork:
+    """Compute and memory traffic of one layer.
 
     Attributes:
-        flops: Multiplications and additions of one run.
+        flops: FLOPs of one run.
         elements: Elements read and written: activations, weights and the result.
     """
 
@@ -41,65 +33,65 @@ class Work:
     elements: float
 
     def bytes(self, dtype: str) -> float:
-        """Bytes moved when everything is of ``dtype``."""
-        return self.elements * _WIDTH[dtype]
+        """Return the bytes moved when all tensors have ``dtype``."""
+        return self.elements * dtypes.itemsize(dtype)
 
 
 @dataclasses.dataclass(frozen=True)
-class Roofline:
+class LayerRoofline:
     """Peaks of one CPU or GPU.
 
     Attributes:
-        flops: Peak of float32 in operations a second.
-        bandwidth: Bytes a second from memory.
-        faster: How many times that peak a type reaches.
+        flops: Peak float32 FLOP/s.
+        bandwidth: Memory bandwidth in bytes per second.
+        faster: Speedup of the peak by dtype.
     """
 
     flops: float
     bandwidth: float
     faster: dict[str, float]
 
-    def seconds(self, work: Work, dtype: str) -> float:
-        """Least time of a layer."""
+    def seconds(self, work: LayerWork, dtype: str) -> float:
+        """Return the roofline time of a layer in seconds."""
         peak = self.flops * self.faster.get(dtype, 1.0)
         return max(work.flops / peak, work.bytes(dtype) / self.bandwidth)
 
 
-def roofline(flags: Collection[str] | None = None, cores: int = 0) -> Roofline:
-    """Peaks of a CPU.
+def roofline(flags: Collection[str] | None = None, cores: int = 0) -> LayerRoofline:
+    """Return the peaks of a CPU.
 
     Args:
-        flags: Its features in Linux's names, ``TargetSpec.cpu_flags``; None for this machine's.
-        cores: Threads to use; 0 for those of this machine.
+        flags: CPU features in Linux's names, ``TargetSpec.cpu_flags``; None for this machine's.
+        cores: Number of threads; 0 for all cores of this machine.
     """
     flags = set(host.cpu_flags() if flags is None else flags)
     cores = cores or host.usable_cores()
     lanes = 16 if "avx512f" in flags else 8 if "avx2" in flags else 4
-    return Roofline(
-        flops=cores * _HERTZ * lanes * 2 * 2,  # two units, a multiplication and an addition each
+    return LayerRoofline(
+        flops=cores * _HERTZ * lanes * 2 * 2,  # two FMA units, two FLOPs per FMA
         bandwidth=min(_MOST_BYTES_A_SECOND, cores * _BYTES_A_SECOND_PER_CORE),
         faster={
-            dtype: next((ratio for flag, ratio in found if flag in flags), 1.0)
-            for dtype, found in _FASTER.items()
+            dtype: next((r for flag, r in dtypes.dtype(dtype).cpu_rates if flag in flags), 1.0)
+            for dtype in LOW_DTYPES
         },
     )
 
 
-def roofline_of(target: TargetSpec) -> Roofline:
-    """Peaks of a target: of its GPU, if it has one, else of its CPU."""
+def roofline_of(target: TargetSpec) -> LayerRoofline:
+    """Return the peaks of a target: of its GPU, if it has one, otherwise of its CPU."""
     gpu = target.gpu
     if gpu is None:
         return roofline(target.cpu_flags, target.threads)
     plain = gpu.fma("float32")
-    return Roofline(
+    return LayerRoofline(
         flops=2e9 * gpu.sms * gpu.clock_ghz * plain,
         bandwidth=1e9 * gpu.dram_gbs,
-        faster={dtype: gpu.fma(dtype) / plain for dtype in _FASTER},
+        faster={dtype: gpu.fma(dtype) / plain for dtype in LOW_DTYPES},
     )
 
 
-def work_of(flops: int | None, shapes: Collection[tuple[int, ...] | None]) -> Work | None:
-    """Work of a layer of known shapes (operands and result); None when one is not known."""
+def work_of(flops: int | None, shapes: Collection[tuple[int, ...] | None]) -> LayerWork | None:
+    """Return the work of a layer (shapes of operands and result); None when a shape is unknown."""
     if flops is None or any(shape is None for shape in shapes):
         return None
-    return Work(float(flops), float(sum(math.prod(s) for s in shapes if s is not None)))
+    return LayerWork(float(flops), float(sum(math.prod(s) for s in shapes if s is not None)))

@@ -1,4 +1,4 @@
-"""What a model is quantised to, and how the ranges of its activations are found."""
+"""Quantization scheme: dtypes, scales, and calibration method."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tvmopt.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """A static post-training quantisation to 8 bits.
+    """Static post-training quantization to 8 bits.
 
     Attributes:
-        types: Types of activations and weights: ``"u8s8"`` or ``"s8s8"``. Weights are symmetric.
-        method: How a range is chosen from the calibration data: ``"minmax"`` takes all values,
-            ``"entropy"`` the range that loses the least information (Kullback-Leibler), and
-            ``"percentile"`` the central ``percentile`` per cent.
-        percentile: For the method of that name, above 50 and at most 100.
-        per_channel: One scale for each output channel of a weight, else one for each weight.
-        symmetric: Whether zero points of activations are the middle of their type; costs a bit
-            of resolution and is what some hardware wants.
-        activation_matmul: Whether products of two activations (attention) are quantised as well.
+        types: dtypes of activations and weights: ``"u8s8"`` or ``"s8s8"``. Weights are symmetric.
+        method: Calibration method: ``"minmax"`` takes the full range, ``"entropy"`` minimises the
+            Kullback-Leibler divergence, ``"percentile"`` takes the central ``percentile`` per
+            cent.
+        percentile: For method ``"percentile"``, above 50 and at most 100.
+        per_channel: One weight scale per output channel, otherwise per tensor.
+        symmetric: Whether activation zero points are the middle of their dtype; this loses some
+            resolution, but some hardware requires it.
+        activation_matmul: Whether to quantize matmuls of two activations (attention).
     """
 
     types: str = "u8s8"
@@ -36,7 +36,7 @@ class Scheme:
         """Check every value.
 
         Raises:
-            ConfigError: When a value breaks its rule.
+            ConfigError: When a value is invalid.
         """
         if self.types not in QUANTIZATIONS:
             raise ConfigError(
@@ -55,12 +55,10 @@ class Scheme:
             )
         for name in ("per_channel", "symmetric", "activation_matmul"):
             if not isinstance(getattr(self, name), bool):
-                raise ConfigError(
-                    f"{name} must be true or false, but got {getattr(self, name)!r}"
-                )
+                raise ConfigError(f"{name} must be true or false, but got {getattr(self, name)!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able form; :meth:`from_dict` reverses it."""
+        """Return a JSON-serialisable dictionary for :meth:`from_dict`."""
         return dataclasses.asdict(self)
 
     @classmethod

@@ -1,10 +1,10 @@
-"""Which nodes of a float model run in integers.
+"""Select the nodes of a float model that run in integers.
 
-Anchors decide: a convolution, Gemm or MatMul with constant weights that is not excluded. What lies
-between two of them (residual additions, concatenations, pooling, moves of data) joins them when
-everything it reads is made in integers and something that reads it runs in integers; otherwise
-quantising it would cost accuracy and save nothing. Relu, Clip and the addition of a constant are
-the epilogue of the operator before them and are looked through.
+Anchors decide: a convolution, Gemm or MatMul with constant weights that is not excluded. Operators
+between anchors (residual additions, concatenations, pooling, data movement) join when integer
+nodes make all their inputs and an integer node reads their result. Otherwise quantizing them costs
+accuracy and saves nothing. Relu, Clip and the addition of a constant are the epilogue of the
+operator before them and are skipped in the search.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JOINING = ("Add", "Concat", "GlobalAveragePool", *SHARING)
 
 
 def why_float(graph: Graph, node: onnx.NodeProto, scheme: Scheme) -> str | None:
-    """Why a node cannot be an integer anchor; None when it can."""
+    """Return why a node cannot be an integer anchor; None when it can."""
     if node.op_type not in ANCHORS or node.domain not in ("", "ai.onnx"):
         return f"{node.op_type} has no integer form"
     if not graph.is_activation(node.input[0]):
@@ -52,15 +52,15 @@ def why_float(graph: Graph, node: onnx.NodeProto, scheme: Scheme) -> str | None:
 
 
 def integer_anchors(graph: Graph, scheme: Scheme) -> list[onnx.NodeProto]:
-    """Nodes that can be integer anchors."""
+    """Return the nodes that can be integer anchors."""
     return [n for n in graph.nodes if n.op_type in ANCHORS and why_float(graph, n, scheme) is None]
 
 
 def integer_nodes(graph: Graph, scheme: Scheme, exclude: Collection[str] = ()) -> set[str]:
-    """Names of the nodes that run in integers when the nodes ``exclude`` do not.
+    """Return the names of nodes that run in integers when the nodes ``exclude`` do not.
 
-    The largest set in which every joining operator is justified by the others, so that excluding
-    more can only make it smaller.
+    This is the largest set in which the others justify every joining operator, so that excluding
+    more nodes only makes it smaller.
     """
     chosen = {n.name for n in integer_anchors(graph, scheme) if n.name not in exclude}
     anchors = set(chosen)
@@ -75,7 +75,7 @@ def integer_nodes(graph: Graph, scheme: Scheme, exclude: Collection[str] = ()) -
 
 
 def quantised_tensors(graph: Graph, scheme: Scheme) -> list[str]:
-    """Activations whose range is needed, whatever is excluded; in topological order."""
+    """Return activations that need a range under any exclusion, in topological order."""
     chosen = integer_nodes(graph, scheme)
     names: dict[str, None] = {}
     for node in graph.nodes:
@@ -87,14 +87,14 @@ def quantised_tensors(graph: Graph, scheme: Scheme) -> list[str]:
 
 
 def data_inputs(graph: Graph, node: onnx.NodeProto) -> list[str]:
-    """Activations that a node computes with; not sizes, paddings and the like."""
+    """Return the activations that a node computes with; no sizes, paddings and the like."""
     several = node.op_type in ("Add", "Concat", "MatMul")
     candidates = node.input if several else node.input[:1]
     return [name for name in candidates if graph.is_activation(name)]
 
 
 def source(graph: Graph, name: str) -> onnx.NodeProto | None:
-    """The node that makes a tensor, looked for through epilogues; None for an input."""
+    """Return the producer of a tensor, looking through epilogues; None for an input."""
     node = graph.producer.get(name)
     while node is not None and is_epilogue(graph, node):
         node = graph.producer.get(data_inputs(graph, node)[0])
@@ -102,7 +102,7 @@ def source(graph: Graph, name: str) -> onnx.NodeProto | None:
 
 
 def sinks(graph: Graph, name: str) -> Iterator[onnx.NodeProto]:
-    """The nodes that read a tensor, looked for through epilogues."""
+    """Yield the consumers of a tensor, looking through epilogues."""
     for node in graph.consumers.get(name, []):
         if is_epilogue(graph, node):
             yield from sinks(graph, node.output[0])
@@ -111,7 +111,7 @@ def sinks(graph: Graph, name: str) -> Iterator[onnx.NodeProto]:
 
 
 def is_epilogue(graph: Graph, node: onnx.NodeProto) -> bool:
-    """Whether a node is Relu, Clip with constant bounds, or the addition of a constant."""
+    """Return whether a node is Relu, Clip with constant bounds, or the addition of a constant."""
     if node.op_type not in ("Relu", "Clip", "Add"):
         return False
     activations = [name for name in node.input if name and name not in graph.constants]
@@ -138,13 +138,11 @@ def _can_join(graph: Graph, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _is_justified(
-    graph: Graph, node: onnx.NodeProto, chosen: set[str], anchors: set[str]
-) -> bool:
+def _is_justified(graph: Graph, node: onnx.NodeProto, chosen: set[str], anchors: set[str]) -> bool:
     for name in data_inputs(graph, node):
         made = source(graph, name)
         integer = made is not None and made.name in chosen
-        # An anchor beside it needs the same tensor quantised anyway.
+        # An anchor that reads the same tensor needs it quantized anyway.
         shared = any(other.name in anchors for other in graph.consumers.get(name, []))
         if not integer and not shared:
             return False

@@ -1,8 +1,8 @@
-"""Which layers can take a lower type: what each costs, what it gains, and which to skip.
+"""Sensitivity analysis: error and gain of converting each layer, and which layers to skip.
 
-Statistics are computed once: the ranges of activations, the outputs of the float model, and the
-inner values from which a converted layer and what follows from it can be run without the rest.
-Time is bounded: each layer gets its share of what is left, and what is not reached is marked.
+Shared statistics are computed once: ranges of activations, outputs of the float model, and the
+intermediate values that allow a converted layer and its downstream nodes to run alone. Time is
+bounded: each layer gets its share of the remaining time, and unreached layers are marked.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 
-from tvmopt.arch.target import TargetSpec
 from tvmopt.config import LOW_DTYPES
+from tvmopt.device.dtypes import HALF_FLOATS
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.dataset import Batch, Dataset
 from tvmopt.frontend.layers import Layer as TableRow
@@ -26,7 +27,7 @@ from tvmopt.quantize.checks import check_float
 from tvmopt.quantize.downstream import Downstream, Recording, new_session
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import Judge, converter
-from tvmopt.quantize.probe import Errors, Layer, Probe, Setting
+from tvmopt.quantize.probe import Errors, Probe, ProbedLayer, Setting
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import Progress, Ranges, collect_ranges
 from tvmopt.quantize.report import (
@@ -37,16 +38,16 @@ from tvmopt.quantize.report import (
     Sensitivity,
     SkipSet,
 )
-from tvmopt.quantize.roofline import Roofline, Work, roofline, roofline_of, work_of
+from tvmopt.quantize.roofline import LayerRoofline, LayerWork, roofline, roofline_of, work_of
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.skipsets import Ladder
 
 _RECORD_BYTES = 2**30
-# Batches for single layers: what 16 bits lose differs little from one to another.
-_SINGLE_BATCHES = {"float16": 3, "bfloat16": 3, "int8": 8}
+# Batches for single layers: the loss of 16-bit floats varies little between batches.
+_SINGLE_BATCHES = {dtype: 3 if dtype in HALF_FLOATS else 8 for dtype in LOW_DTYPES}
 _SHARE_OF_SINGLE_LAYERS = 0.4
-_SHARE_OF_SKIP_SETS = 0.6  # of what single layers left, when layers are timed as well
-_LADDER_WEIGHT = {"float16": 1.0, "bfloat16": 1.0, "int8": 2.0}
+_SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
+_LADDER_WEIGHT = {dtype: 1.0 if dtype in HALF_FLOATS else 2.0 for dtype in LOW_DTYPES}
 
 
 def sensitivity(
@@ -63,24 +64,24 @@ def sensitivity(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Sensitivity:
-    """Measure what converting each layer costs and may gain, and propose skip sets.
+    """Measure error and gain of converting each layer, and propose skip sets.
 
     Args:
         model: A prepared float32 model.
-        data: Calibration data, which evaluation must not see.
-        dtypes: Types to look at, of ``"float16"``, ``"bfloat16"``, ``"int8"``.
-        scheme: How to quantise to int8; by default :class:`Scheme`'s.
-        ranges: Ranges of the activations; by default they are collected from the samples.
-        target: CPU whose peaks decide what is gained, and on which layers are timed; without one,
-            peaks are this machine's and nothing is timed.
-        time_limit_s: Seconds to take, but for what has been begun.
-        samples: Samples to look at, chosen from the data with ``seed``.
+        data: Calibration data, which evaluation must not use.
+        dtypes: dtypes to analyse, of ``LOW_DTYPES``.
+        scheme: Quantization scheme of int8; by default :class:`Scheme`'s.
+        ranges: Ranges of the activations; by default collected from the samples.
+        target: Target whose peaks determine the gain, and CPU on which layers are timed. Without
+            a target, the peaks are this machine's and nothing is timed.
+        time_limit_s: Time limit in seconds; work in progress may exceed it.
+        samples: Number of samples, chosen from the data with ``seed``.
         max_drop: Accuracy that a skip set may lose, see :class:`~tvmopt.quantize.bar.Bar`.
-        seed: Chooses the samples.
-        progress: Called with layers done, their number, and what is done.
+        seed: Seed of the sample choice.
+        progress: Called with layers done, their number, and a description.
 
     Raises:
-        ConfigError: When a parameter breaks its rule, or the model is quantised or not float32.
+        ConfigError: When a parameter is invalid, or the model is quantized or not float32.
         ModelError: When ONNX Runtime cannot run the model on the data.
     """
     start = time.monotonic()
@@ -105,7 +106,7 @@ def sensitivity(
     peaks = roofline_of(target) if target is not None else roofline()
     costs = _without_measuring(setting, layers, nodes, dtypes, peaks)
 
-    # All layers converted: what skip sets start from, and which samples suffer most.
+    # All layers converted: the start of the skip sets, and the choice of the worst samples.
     deadline = start + time_limit_s
     session = new_session(proto)
     judge = Judge(batches, [session.run(None, b.inputs) for b in batches], bar)
@@ -117,7 +118,7 @@ def sensitivity(
         dtype: judge(converters[dtype](()), dtype, deadline, patient=True) for dtype in dtypes
     }
 
-    # Single layers, on those samples: what is converted is run, and what follows from it.
+    # Single layers on the worst samples: run the converted layer and its downstream nodes.
     reached = [layer for layer in layers if any(_open(costs, layer, d) for d in dtypes)]
     parts = {layer.index: Downstream(graph, nodes[layer.name].output[0]) for layer in reached}
     names = {name for part in parts.values() for name in part.inputs}
@@ -132,7 +133,7 @@ def sensitivity(
     )
     notes = _notes(costs, hardest, recording)
 
-    # Many layers at once.
+    # Skip sets: many layers converted together.
     timed = target is not None and target.gpu is None and not target.missing_on_host()
     if target is not None and not timed:
         why = "is a GPU" if target.gpu is not None else "does not run on this machine"
@@ -199,7 +200,7 @@ def _check(dtypes: Sequence[str], time_limit_s: float, samples: int) -> None:
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # they may be written down already
+    except Exception:  # types may be stored already
         return model
 
 
@@ -217,9 +218,9 @@ def _without_measuring(
     layers: Sequence[TableRow],
     nodes: dict[str, onnx.NodeProto],
     dtypes: Sequence[str],
-    peaks: Roofline,
+    peaks: LayerRoofline,
 ) -> Costs:
-    """A record for each layer and type, with what it gains, and why some cannot be converted."""
+    """Return an entry per layer and dtype, with its gain, or why it is not convertible."""
     works = {layer.index: _work(setting.graph, layer, nodes) for layer in layers}
     total = sum(peaks.seconds(w, "float32") for w in works.values() if w is not None)
     costs: Costs = {}
@@ -249,7 +250,7 @@ def _convertible_names(costs: Costs, dtype: str) -> list[str]:
     return [cost.name for cost in convertible if cost.dtype == dtype]
 
 
-def _work(graph: Graph, layer: TableRow, nodes: dict[str, onnx.NodeProto]) -> Work | None:
+def _work(graph: Graph, layer: TableRow, nodes: dict[str, onnx.NodeProto]) -> LayerWork | None:
     node = nodes.get(layer.name)
     if node is None:
         return None
@@ -271,16 +272,17 @@ def _measure_layers(
     deadline: float,
     progress: Progress | None,
 ) -> Costs:
-    """Errors of the outputs, for as many layers and samples as time allows.
+    """Measure output errors for as many layers and samples as time allows.
 
-    Layers whose own results lose most come first, so that what is not reached is benign.
+    Layers with the largest error of their own result run first, so that unreached layers are
+    benign.
     """
     out = dict(costs)
     dtypes = list(dict.fromkeys(dtype for _, dtype in costs))
     example = recording.values[0]
     for layer in layers:
         wanted = [dtype for dtype in dtypes if _open(costs, layer, dtype)]
-        own = Layer(setting, nodes[layer.name], example).own_errors(example, wanted)
+        own = ProbedLayer(setting, nodes[layer.name], example).own_errors(example, wanted)
         for dtype, error in own.items():
             out[layer.index, dtype] = dataclasses.replace(out[layer.index, dtype], error=error)
     order = sorted(layers, key=lambda layer: -max(out[layer.index, d].error for d in dtypes))
@@ -319,7 +321,7 @@ def _with_latency(
     target: TargetSpec,
     deadline: float,
 ) -> Costs:
-    """Costs with measured seconds, layers that the roofline finds heaviest first."""
+    """Return costs with measured seconds; layers with the largest roofline gain first."""
     from tvmopt.quantize.latency import layer_seconds
 
     heaviest = sorted(
@@ -327,9 +329,7 @@ def _with_latency(
         key=lambda cost: -(cost.saved_s or 0.0),
     )
     jobs = [(nodes[c.name], dtype) for c in heaviest for dtype in ("float32", c.dtype)]
-    seconds = layer_seconds(
-        setting.model, jobs, setting.scheme, target, deadline
-    )
+    seconds = layer_seconds(setting.model, jobs, setting.scheme, target, deadline)
     return {
         key: dataclasses.replace(
             cost,

@@ -1,15 +1,20 @@
-"""Skip sets of rising size, each measured with all other layers converted.
+"""Search skip sets: measure each one with all other layers converted.
 
-Errors of single layers do not add up in every model, so a set is proposed only when the model has
-been run without it. First come beginnings of a ranking: 0, 1, 2, 4, ... layers until the bar holds,
-then sizes between the last that failed and the first that held. A size that the errors of single
-layers rule out by far is passed over. Where much of the gain is lost that way, a ranking that gives
-up many small layers for a large one is tried too. Then layers of the best set that held are
-converted again, in ever smaller groups, as long as it goes on holding with a wider margin: of many
-sets that are tried, some hold by luck. Last, to the best come those layers that risk most for
-a few hundredths of the gain. All layers skipped is the float model.
+Errors of single layers are not additive in every model, so a set is proposed only after the model
+ran with it.
 
-Source of the last step: delta debugging, Zeller and Hildebrandt, IEEE TSE 28(2), 2002.
+1. Prefixes of a ranking: 0, 1, 2, 4, ... layers until the bar holds, then bisection between the
+   last failure and the first success. Sizes that the single-layer errors clearly rule out are
+   omitted.
+2. When that loses much of the gain, a second ranking that skips many small layers instead of a
+   large one.
+3. Layers of the best set are converted again, in ever smaller groups, while a stricter bar holds.
+   The bar is stricter because some of many sets meet a bar by chance.
+4. Layers with the largest error for a few hundredths of the gain are added to the best set.
+
+Skipping all layers gives the float model.
+
+Source of step 3: delta debugging, Zeller and Hildebrandt, IEEE TSE 28(2), 2002.
 """
 
 from __future__ import annotations
@@ -18,29 +23,29 @@ import time
 from collections.abc import Callable, Sequence
 
 from tvmopt.quantize.bar import Bar
-from tvmopt.quantize.joint import Convert, Judge, Verdict
+from tvmopt.quantize.joint import Convert, JointVerdict, Judge
 from tvmopt.quantize.report import BALANCED, NEARLY, LayerCost, SkipSet, ranked
 
-_TOO_FAR = 3.0  # times the allowed loss: a rung that is predicted to lose more is left out
+_TOO_FAR = 3.0  # multiple of the allowed loss; larger predicted losses are not measured
 _MOST_REFINEMENTS = 8
 _THRIFTY = 1.0  # see ranked()
-_MUCH = 0.1  # share of the gain of all layers
+_MUCH = 0.1  # fraction of the gain of all layers
 
 Told = Callable[[SkipSet], None]
 
 
 class Ladder:
-    """Measures skip sets of one type.
+    """Measure skip sets of one dtype.
 
     Args:
-        costs: Costs of the layers in that type.
-        convert: Makes the model with given layers (names) left float.
-        judge: Measures it.
-        bar: What must hold.
+        costs: Costs of the layers in that dtype.
+        convert: Returns the model with the given layers (names) left in float.
+        judge: Measures a model.
+        bar: Accuracy bar.
         told: Called with each set.
 
     Attributes:
-        sets: Those measured, in order.
+        sets: Measured sets, in order.
     """
 
     def __init__(
@@ -57,12 +62,12 @@ class Ladder:
         self._convert, self._judge, self._bar, self._told = convert, judge, bar, told
         self.sets: list[SkipSet] = []
 
-    def climb(self, first: Verdict, deadline: float) -> None:
-        """Measure until a small set holds, so that one of :attr:`sets` does.
+    def climb(self, first: JointVerdict, deadline: float) -> None:
+        """Measure until a small set holds; afterwards one of :attr:`sets` holds.
 
         Args:
             first: Verdict on the model with nothing skipped.
-            deadline: Value of ``time.monotonic()`` after which nothing new is begun.
+            deadline: Value of ``time.monotonic()`` after which no new measurement starts.
         """
         if not self._orders[0]:
             self._add((), None)
@@ -99,18 +104,18 @@ class Ladder:
         return self._bar.cosine_loss(self._dtype)
 
     def _predicted_loss(self, converted: Sequence[int]) -> float:
-        # Errors of single layers are independent more often than not: their powers add up, and a
-        # cosine loses half the error power.
+        # Errors of single layers are mostly independent: their powers add up, and the cosine loss
+        # is half the error power.
         return sum(self._costs[index].error for index in converted) / 2
 
     def convert_again(self, deadline: float) -> None:
-        """Try parts of the set that gains most of those that hold, until ``deadline``."""
+        """Try subsets of the holding set with the largest gain, until ``deadline``."""
         strict = self._bar.stricter()
         left = list(self._fastest().layers)
         group = len(left) // 2
         measured = 0
         while group >= 1:
-            # Those that gain most for their error are tried first.
+            # Layers with the largest gain for their error are tried first.
             left.sort(key=lambda i: self._costs[i].gain / max(self._costs[i].error, 1e-12))
             start = len(left)
             while start > 0:
@@ -125,7 +130,7 @@ class Ladder:
             group //= 2
 
     def insure(self, deadline: float) -> None:
-        """Measure the best set with such layers added as gain little for their error."""
+        """Measure the best set plus the layers with little gain for their error."""
         fastest = self._fastest()
         if fastest.layers and time.monotonic() < deadline:
             skipped, budget = list(fastest.layers), NEARLY * fastest.gain
@@ -139,13 +144,11 @@ class Ladder:
         return max((s for s in self.sets if s.holds), key=lambda s: (s.gain, -len(s.layers)))
 
     def _known(self, skipped: Sequence[int]) -> bool | None:
-        """Whether a set holds; None when it has not been measured."""
+        """Return whether a set holds; None when it was not measured."""
         layers = tuple(sorted(skipped))
         return next((s.holds for s in self.sets if s.layers == layers), None)
 
-    def _measure(
-        self, skipped: Sequence[int], deadline: float, bar: Bar | None = None
-    ) -> bool:
+    def _measure(self, skipped: Sequence[int], deadline: float, bar: Bar | None = None) -> bool:
         known = self._known(skipped)
         if known is not None:
             return known
@@ -155,8 +158,8 @@ class Ladder:
         model = self._convert([self._costs[index].name for index in layers])
         return self._add(layers, self._judge(model, self._dtype, deadline, bar=bar))
 
-    def _add(self, layers: tuple[int, ...], verdict: Verdict | None) -> bool:
-        """Record a set; no verdict is for the float model."""
+    def _add(self, layers: tuple[int, ...], verdict: JointVerdict | None) -> bool:
+        """Record a set; a verdict of None means the float model."""
         if verdict is None:
             found = SkipSet(self._dtype, layers, "exact", 1.0, None, 0.0, 0.0, 0, True)
         else:

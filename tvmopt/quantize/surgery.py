@@ -1,4 +1,4 @@
-"""Clean-up of a quantised graph: float readers read floats, concatenations rescale once.
+"""Clean up a quantized graph: float readers read floats, and concatenations rescale once.
 
 Each pass edits the graph in place. A *pair* is ``t -> QuantizeLinear -> DequantizeLinear -> t'``.
 """
@@ -23,7 +23,7 @@ def clean_up(graph: onnx.GraphProto, integer: Collection[str]) -> None:
 
 
 def free_outputs(graph: onnx.GraphProto) -> None:
-    """Outputs of the model are not rounded to 8 bits.
+    """Keep model outputs unrounded.
 
     before -> after: ``t_in -> Q -> DQ -> t (output)`` -> ``t (output) -> Q -> DQ -> t'``.
     """
@@ -45,10 +45,10 @@ def free_outputs(graph: onnx.GraphProto) -> None:
 
 
 def free_float_readers(graph: onnx.GraphProto, integer: Collection[str]) -> None:
-    """A float node reads the exact value of what a float node makes.
+    """Let float nodes read the exact value when a float node makes it.
 
-    Where an integer node makes the value, float nodes go on reading it from 8 bits: it would have
-    to be written twice.
+    When an integer node makes the value, float nodes keep reading the 8-bit value; otherwise it
+    would be stored twice.
 
     before -> after: ``t -> Q -> DQ -> {Conv (integer), Sigmoid}`` ->
     ``t -> {Q -> DQ -> Conv, Sigmoid}`` when ``t`` is made by a float node or is an input.
@@ -67,10 +67,10 @@ def free_float_readers(graph: onnx.GraphProto, integer: Collection[str]) -> None
 
 
 def share_concat_scales(graph: onnx.GraphProto) -> None:
-    """What only a concatenation reads is quantised with the scale of its result at once.
+    """Quantize inputs that only a concatenation reads with the scale of its result.
 
-    Rounding to a scale of its own first loses accuracy, and rescaling costs time; with one scale
-    the concatenation copies bytes.
+    A separate scale loses accuracy, and rescaling costs time. With one scale, the concatenation
+    copies bytes.
 
     before -> after: ``Q(Concat(DQ(Q(a, s1), s1), ...), s)`` ->
     ``Q(Concat(DQ(Q(a, s), s), ...), s)``
@@ -89,14 +89,14 @@ def share_concat_scales(graph: onnx.GraphProto) -> None:
                 continue
             maker = index.producer.get(pair.input[0])
             if maker is not None and maker.op_type in SHARING:
-                continue  # its scale is that of its own input
+                continue  # its scale equals its own input's
             if len(index.consumers[pair.output[0]]) == 1:
                 pair.input[1:] = after[0].input[1:]
                 dequantise.input[1:] = after[0].input[1:]
 
 
 def drop_unread(graph: onnx.GraphProto) -> None:
-    """Q and DQ nodes that nobody reads go, and constants that nobody reads."""
+    """Remove Q and DQ nodes without readers, and constants without readers."""
     while True:
         index = Graph(graph)
         unread = {
@@ -119,7 +119,7 @@ def drop_unread(graph: onnx.GraphProto) -> None:
 
 
 def sort_topologically(graph: onnx.GraphProto) -> None:
-    """Q and DQ nodes, which the quantiser appends, go before their readers; others keep order."""
+    """Move Q and DQ nodes, which the quantizer appends, before their readers; others keep order."""
     index = Graph(graph)
     done: set[int] = set()
     ordered: list[onnx.NodeProto] = []
@@ -147,7 +147,7 @@ def sort_topologically(graph: onnx.GraphProto) -> None:
 
 
 def _pair(index: Graph, dequantise: onnx.NodeProto | None) -> onnx.NodeProto | None:
-    """The QuantizeLinear node before a DequantizeLinear node of an activation."""
+    """Return the QuantizeLinear node before an activation's DequantizeLinear node."""
     if dequantise is None or not _is(dequantise, "DequantizeLinear"):
         return None
     quantise = index.producer.get(dequantise.input[0])

@@ -1,4 +1,4 @@
-"""Load and run compiled models; needs only TVM's runtime and NumPy."""
+"""Load and run compiled models; requires only TVM's runtime and NumPy."""
 
 from tvmopt.runtime.metadata import ModelMetadata, TensorSpec
 from tvmopt.runtime.model import CompiledModel, load

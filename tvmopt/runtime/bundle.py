@@ -1,4 +1,4 @@
-"""Write the folder that :func:`tvmopt.runtime.load` reads."""
+"""Write the files that :func:`tvmopt.runtime.load` reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 
 
 def copy_bundle(source: Path, target: Path) -> None:
-    """Copy the files of a compiled model into the folder ``target``, which must exist."""
+    """Copy the files of a compiled model into the existing folder ``target``."""
     for name in (LIBRARY_FILE, METADATA_FILE, GOLDEN_FILE):
         shutil.copyfile(source / name, target / name)
 
@@ -20,7 +20,7 @@ def copy_bundle(source: Path, target: Path) -> None:
 def write_golden(
     folder: Path, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]
 ) -> Path:
-    """Write inputs and expected outputs by position, since ONNX names may hold slashes."""
+    """Write inputs and golden outputs by position, because ONNX names may contain slashes."""
     path = folder / GOLDEN_FILE
     arrays = {f"input_{i}": a for i, a in enumerate(inputs.values())}
     arrays |= {f"output_{i}": np.asarray(a) for i, a in enumerate(outputs)}

@@ -1,7 +1,7 @@
-"""The gate before a library is opened: hash, TVM version, CPU, GPU, and what Linux must permit.
+"""Checks before a library is opened: hash, TVM version, CPU, GPU, and permissions of Linux.
 
-Opening a library runs its code. Its bytes are copied into sealed memory and hashed there, so that
-nobody can exchange or overwrite them between the check and the use.
+Opening a library executes its code. The library is therefore copied into sealed memory and hashed
+there, so that nobody can exchange or overwrite it between check and use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from tvmopt import cuda_runtime, host
+from tvmopt import host
+from tvmopt.device import cuda_runtime
 from tvmopt.errors import ArtifactError, EnvironmentSetupError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.versions import tvm_version
@@ -25,10 +26,10 @@ _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_
 
 
 def check_files(folder: Path, metadata: ModelMetadata) -> None:
-    """Refuse a compiled model that is damaged or of another version of TVM.
+    """Reject a compiled model that is damaged or built with another TVM version.
 
     Raises:
-        ArtifactError: Saying which check failed, the value got, and what to do.
+        ArtifactError: When a check fails.
     """
     for name, expected in (
         (LIBRARY_FILE, metadata.library_sha256),
@@ -39,10 +40,10 @@ def check_files(folder: Path, metadata: ModelMetadata) -> None:
 
 
 def check_version(metadata: ModelMetadata) -> None:
-    """Refuse a compiled model of another version of TVM.
+    """Reject a compiled model that was built with another TVM version.
 
     Raises:
-        ArtifactError: Names both versions and what to install.
+        ArtifactError: When the versions differ; names both.
     """
     version = tvm_version()
     if version != metadata.tvm_version:
@@ -54,10 +55,10 @@ def check_version(metadata: ModelMetadata) -> None:
 
 
 def check_machine(metadata: ModelMetadata) -> None:
-    """Refuse a compiled model that cannot run on this machine.
+    """Reject a compiled model that cannot run on this machine.
 
     Raises:
-        ArtifactError: Names what the machine lacks, and what to do.
+        ArtifactError: When the machine lacks a required feature; names it.
     """
     if metadata.target["isa"] != host.isa():
         raise ArtifactError(
@@ -112,11 +113,11 @@ def open_checked(path: Path, expected: str) -> BinaryIO:
         expected: sha256 of its content, hex.
 
     Returns:
-        The open file at position 0. Read it through this object: the path may name another file
+        The open file at position 0. Read through this object only: the path may name another file
         by now.
 
     Raises:
-        ArtifactError: When there is no such file, or its content has another hash.
+        ArtifactError: When the file is missing or its content has another hash.
     """
     file = _open(path)
     _check_hash(file, path.name, expected)
@@ -124,21 +125,20 @@ def open_checked(path: Path, expected: str) -> BinaryIO:
 
 
 def sealed_copy(path: Path, expected: str) -> BinaryIO:
-    """Copy a file whose content has the hash ``expected`` into memory that cannot be written to.
+    """Copy a file whose content has the hash ``expected`` into memory sealed against writes.
 
-    Whoever can write to ``path`` cannot change the copy: it is a sealed memfd (Linux), which is
-    hashed after it was sealed.
+    The copy is a sealed memfd (Linux), hashed after sealing. A writer of ``path`` cannot change it.
 
     Args:
         path: The file.
         expected: sha256 of its content, hex.
 
     Returns:
-        The copy, open at position 0; its memory is freed when it is closed and mapped no more.
+        The copy, open at position 0. Its memory is freed once it is closed and unmapped.
 
     Raises:
-        ArtifactError: When there is no such file, or its content has another hash.
-        EnvironmentSetupError: When the system has no memory for it, or refuses a memfd.
+        ArtifactError: When the file is missing or its content has another hash.
+        EnvironmentSetupError: When the system lacks memory or refuses a memfd.
     """
     with _open(path) as source:
         try:

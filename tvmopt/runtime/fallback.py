@@ -1,8 +1,8 @@
-"""The fallback of a compiled network: direct convolutions where Winograd convolutions give NaN.
+"""Run-time fallback to direct convolutions when Winograd convolutions give NaN.
 
 A Winograd convolution subtracts inputs from each other, so that an infinity becomes NaN, and a NaN
-spreads over its tile. A library with such convolutions holds the network a second time, without
-them (:mod:`tvmopt.transform.fallback`). It is called only where an output holds NaN.
+spreads over its tile. A library with Winograd convolutions therefore contains a second version of
+the network without them (:mod:`tvmopt.transform.fallback`). It runs only when an output has NaN.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-#: Function of a compiled network that computes what ``main`` does by direct convolutions.
+#: Name of the compiled function that computes ``main`` with direct convolutions.
 FALLBACK = "main_direct"
 
 
 def fallback(machine: Any, inputs: Sequence[Any]) -> Callable[[], Any] | None:
-    """What runs the fallback on ``inputs``; None where the library has none.
+    """Return a function that runs the fallback on ``inputs``; None when the library has none.
 
     Args:
         machine: TVM's virtual machine with the network loaded.
-        inputs: Tensors on its device that every call reads.
+        inputs: Input tensors on its device, shared by every call.
     """
     if not machine.module.implements_function(FALLBACK):
         return None
@@ -30,7 +30,7 @@ def fallback(machine: Any, inputs: Sequence[Any]) -> Callable[[], Any] | None:
 
 
 def holds_nan(arrays: Iterable[np.ndarray]) -> bool:
-    """Whether an array of floats holds NaN."""
+    """Return whether any float array contains NaN."""
     for array in arrays:
         if array.dtype.kind == "f" and array.size:
             least = np.minimum.reduce(array, axis=None)  # NaN if any is; one pass, no temporary

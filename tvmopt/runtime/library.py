@@ -1,4 +1,4 @@
-"""Open the library of a compiled model from memory that nobody can change after it was hashed."""
+"""Load a compiled model's library from sealed memory, which cannot change after hashing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _OPENED = itertools.count(1)
 
 
 def open_library(file: BinaryIO) -> Any:
-    """TVM module of the shared library in ``file``, a :func:`tvmopt.runtime.checks.sealed_copy`.
+    """Return the TVM module in ``file``, a :func:`tvmopt.runtime.checks.sealed_copy`.
 
-    The dynamic linker opens paths: ``/proc/self/fd/N`` is the open file itself. The linker takes
-    two libraries of one path for the same, and ``N`` is used again once the file is closed. So the
-    path spells a new number each time in slashes, which the system ignores: ``fd//`` is bit 0,
+    The dynamic linker opens paths: ``/proc/self/fd/N`` is the open file itself. The linker
+    identifies libraries by path, and ``N`` is reused after the file is closed. Therefore the path
+    encodes a new number each time in slashes, which the system ignores: ``fd//`` is bit 0,
     ``fd/./`` is bit 1.
     """
     import tvm_ffi
@@ -22,6 +22,6 @@ def open_library(file: BinaryIO) -> Any:
     unique = "".join("./" if bit == "1" else "/" for bit in bits)
     load = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")
     module = load(f"/proc/self/fd/{unique}{file.fileno()}", "so")
-    # As tvm_ffi.load_module does: what the library registers must not outlive its code.
+    # As in tvm_ffi.load_module: objects that the library registers must not outlive its code.
     tvm_ffi.get_global_func("ffi.ModuleGlobalsAdd")(module)
     return module

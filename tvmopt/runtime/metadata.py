@@ -1,4 +1,4 @@
-"""What a compiled model says of itself; stored as ``model.json`` beside its library."""
+"""Metadata of a compiled model, stored as ``model.json`` beside its library."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GPU_KINDS: dict[str, type | tuple[type, ...]] = {"name": str, "sm": int}
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """Name, shape and element type (NumPy's name) of one input or output."""
+    """Name, shape and dtype (NumPy name) of one input or output."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,25 +39,25 @@ class TensorSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ModelMetadata:
-    """Everything that loading must check and that calling needs.
+    """Metadata that loading checks and calls require.
 
     Attributes:
         name: Name of the model.
         inputs: Inputs in the order of the ONNX graph.
         outputs: Outputs in the order of the ONNX graph.
-        target: ``TargetSpec.to_dict()`` of the target it was built for.
-        host_cpu: Marketing name of the CPU it was built on.
-        threads: Threads that it was scheduled for and runs with.
-        tvm_version: Version of apache-tvm that built it; the runtime must be the same.
+        target: ``TargetSpec.to_dict()`` of the build target.
+        host_cpu: Marketing name of the CPU that built it.
+        threads: Number of threads that it was scheduled for and runs with.
+        tvm_version: apache-tvm version that built it; the runtime must have the same.
         tvmopt_version: Version of this package that built it.
         library_sha256: Hash of the shared library, hex.
         golden_sha256: Hash of the golden inputs and outputs, hex.
-        digest: Digest of the build stage; empty when it was built outside the workflow.
-        tolerance: Largest deviation allowed from the golden outputs.
-        measure: What a deviation is, see :func:`tvmopt.compare.deviation`.
-        instructions: Mnemonics of the tensor instructions that its kernels use (``"vpdpbusd"``,
-            ``"HGMMA"``); empty where none is used, and in what older versions of this package
-            built.
+        digest: Digest of the build stage; empty for builds outside the workflow.
+        tolerance: Largest allowed deviation from the golden outputs.
+        measure: Deviation measure, see :func:`tvmopt.compare.deviation`.
+        instructions: Mnemonics of the tensor instructions in its kernels (``"vpdpbusd"``,
+            ``"HGMMA"``); empty when there are none, or when an older version of this package built
+            it.
     """
 
     name: str
@@ -77,12 +77,12 @@ class ModelMetadata:
 
     @property
     def gpu(self) -> str:
-        """Name of the GPU that it runs on, e.g. ``"nvidia-h200"``; empty for the CPU."""
+        """Name of its GPU, e.g. ``"nvidia-h200"``; empty for a CPU model."""
         return str((self.target.get("gpu") or {}).get("name", ""))
 
     @property
     def device(self) -> str:
-        """Name of what it runs on: of its GPU, or of its CPU, e.g. ``"sapphirerapids"``."""
+        """Name of its GPU or CPU, e.g. ``"sapphirerapids"``."""
         return self.gpu or str(self.target["mcpu"])
 
     def write(self, folder: Path) -> None:
@@ -96,10 +96,10 @@ class ModelMetadata:
 
         Args:
             folder: Folder of a compiled model.
-            sha256: Hash that the file must have, hex; None takes the file as it is.
+            sha256: Expected hash of the file, hex; None skips the check.
 
         Raises:
-            ArtifactError: When it is missing, changed, damaged, or of another format.
+            ArtifactError: When the file is missing, changed, damaged, or of another format.
         """
         path = folder / METADATA_FILE
         if not path.is_file():

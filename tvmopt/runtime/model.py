@@ -1,4 +1,4 @@
-"""Load and call a compiled model. Needs TVM's runtime and NumPy only."""
+"""Load and call a compiled model; requires only TVM's runtime and NumPy."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tvmopt.versions import require_tvm
 
 
 class CompiledModel:
-    """A compiled model, ready to call; made by :func:`load`.
+    """A compiled model, ready to call; created by :func:`load`.
 
-    Safe under threads: TVM's virtual machine is not, so calls take turns. Input buffers are
-    allocated once, aligned as the kernels expect, and reused. Where an output holds NaN, a network
-    with Winograd convolutions is computed once more with direct ones (:mod:`.fallback`).
+    Thread-safe: a lock serialises calls, because TVM's virtual machine is not thread-safe. Input
+    buffers are allocated once, aligned for the kernels, and reused. When an output has NaN, a
+    network with Winograd convolutions runs again with direct ones (:mod:`.fallback`).
 
     Args:
         library: The library, open, its hash checked.
-        metadata: What the model says of itself.
+        metadata: Metadata of the model.
     """
 
     def __init__(self, library: BinaryIO, metadata: ModelMetadata) -> None:
         require_tvm()
-        # Only the first user of TVM's pool in a process can set its size by the environment.
+        # Only the first user of TVM's thread pool in a process can set its size by the environment.
         os.environ.setdefault("TVM_NUM_THREADS", str(metadata.threads))
         import tvm
         import tvm_ffi
@@ -61,24 +61,24 @@ class CompiledModel:
         """Run the model.
 
         Args:
-            inputs: One array when the model has a single input, else a dict by input name. Shapes
-                must be the compiled ones; element types are cast when no value can be lost.
+            inputs: One array for a model with a single input, otherwise a dict by input name.
+                Shapes must be the compiled ones; dtypes are cast when no value can change.
 
         Returns:
-            The outputs in the order of the ONNX graph, each a fresh array.
+            The outputs in the order of the ONNX graph, as new arrays.
 
         Raises:
-            ConfigError: When names, shapes or types do not fit.
+            ConfigError: When names, shapes or dtypes do not match.
         """
         return self._outputs(inputs)
 
     def _outputs(
         self, inputs: np.ndarray | Mapping[str, np.ndarray], *, direct: bool = False
     ) -> Outputs:
-        """Run the model, or with ``direct`` its fallback, which it must have, whatever comes."""
+        """Run the model; with ``direct``, run only its fallback, which must exist."""
         arrays = self._arrays(inputs)
         with self._lock:
-            if not hasattr(self._pool, "ready"):  # TVM keeps one pool a thread
+            if not hasattr(self._pool, "ready"):  # TVM has one pool per thread
                 self._set_threads(1, self.metadata.threads)
                 self._pool.ready = True
             for buffer, array in zip(self._buffers, arrays, strict=True):
@@ -88,12 +88,8 @@ class CompiledModel:
                 values = self._values(self._fallback())
         return Outputs(values, self._output_names)
 
-    def run_bare(self) -> object:
-        """Run on the buffers as they are: the latency without any copy."""
-        return self._run()
-
     def gpu_seconds(self, calls: int = 1) -> float:
-        """Mean seconds of calls in a row by the GPU's clock, on the buffers as they are.
+        """Return the mean seconds of back-to-back calls from GPU timestamps, on the current inputs.
 
         Raises:
             ConfigError: When the model is for a CPU.
@@ -104,7 +100,7 @@ class CompiledModel:
             return self._run.seconds(calls)  # type: ignore[attr-defined]
 
     def check_golden(self, folder: Path) -> float:
-        """Run the golden inputs of ``folder`` and compare; returns the largest deviation.
+        """Run the golden inputs of ``folder``; return the largest deviation of the outputs.
 
         A fallback must reproduce the golden outputs, too.
 
@@ -119,7 +115,7 @@ class CompiledModel:
         return max(worst, golden_deviation(direct, expected, self.metadata))
 
     def _values(self, result: Any) -> list[np.ndarray]:
-        """Copies of what a call of the network gave."""
+        """Return copies of the outputs of a call."""
         if len(self._output_names) == 1 and hasattr(result, "numpy"):
             return [result.numpy()]
         return [item.numpy() for item in result]
@@ -155,14 +151,14 @@ class CompiledModel:
 
 
 def load(folder: str | Path, metadata_sha256: str | None = None) -> CompiledModel:
-    """Load the compiled model of ``folder`` after every check of :mod:`tvmopt.runtime.checks`.
+    """Load the compiled model of ``folder`` after all checks of :mod:`tvmopt.runtime.checks`.
 
     Args:
         folder: Folder with library, metadata and golden file.
-        metadata_sha256: Hash that ``model.json`` must have, hex; None takes it as it is.
+        metadata_sha256: Expected hash of ``model.json``, hex; None skips the check.
 
     Raises:
-        ArtifactError: When a check fails; the library is not opened then.
+        ArtifactError: When a check fails; the library is then not opened.
     """
     folder = Path(folder)
     metadata = ModelMetadata.read(folder, metadata_sha256)
@@ -176,7 +172,7 @@ def load(folder: str | Path, metadata_sha256: str | None = None) -> CompiledMode
 def golden_deviation(
     outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray], metadata: ModelMetadata
 ) -> float:
-    """Largest deviation of ``outputs`` from the golden outputs ``expected``.
+    """Return the largest deviation of ``outputs`` from the golden outputs ``expected``.
 
     Raises:
         AccuracyError: When an output deviates by more than the model's tolerance.
@@ -197,7 +193,7 @@ def golden_deviation(
 def read_golden(
     folder: Path, metadata: ModelMetadata
 ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-    """Golden inputs by name and golden outputs in order.
+    """Return golden inputs by name and golden outputs in order.
 
     Raises:
         ArtifactError: When the file is missing, changed, or lacks an input or output.
@@ -217,8 +213,8 @@ def read_golden(
 
 
 def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
-    # JSON knows neither float32 nor int32: what arrives is float64 or int64, and may be cast to
-    # the same kind; anything else must be exact.
+    # JSON has neither float32 nor int32: values arrive as float64 or int64, and may be cast to the
+    # same kind. Any other cast must be exact.
     if dtype.kind == "f" and array.dtype.kind in "fiu":
         return array.astype(dtype)
     if dtype.kind in "iu" and array.dtype.kind in "iub":
@@ -228,4 +224,3 @@ def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
     if dtype.kind == "b" and array.dtype.kind == "b":
         return array
     raise ConfigError(f"input {name!r} must hold {dtype} values, but got {array.dtype}")
-

@@ -1,4 +1,4 @@
-"""One call of a network: by the virtual machine, or the launches that it made played back."""
+"""Call a network: through the virtual machine, or by replay of a captured CUDA graph."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-#: Function of a compiled network that allocates the memory ``main`` is given beside its inputs.
+#: Name of the compiled function that allocates the memory which ``main`` takes besides its inputs.
 STORAGES = "storages"
 
 
 def network(machine: Any, inputs: Sequence[Any], on_gpu: bool | str) -> Callable[[], Any]:
-    """What runs the network on ``inputs`` and gives its outputs once they are there.
+    """Return a function that runs the network on ``inputs`` and returns its outputs when ready.
 
-    On a GPU its launches are recorded at the first call, where the network allocates
-    nothing by itself: what is played back costs the host one launch. Outputs then lie in the
-    network's own memory, which the next call writes again.
+    On a GPU, the first call captures the launches in a CUDA graph, if the network allocates no
+    memory itself. A replay costs the host one launch. The outputs then lie in the network's own
+    memory, which the next call overwrites.
 
     Args:
         machine: TVM's virtual machine with the network loaded.
-        inputs: Tensors on its device that every call reads.
-        on_gpu: Whether that is a GPU.
+        inputs: Input tensors on its device, shared by every call.
+        on_gpu: Whether the device is a GPU.
     """
     main = machine["main"]
     if not on_gpu:
@@ -34,17 +34,17 @@ def network(machine: Any, inputs: Sequence[Any], on_gpu: bool | str) -> Callable
 
 
 class LaunchedRun:
-    """Launches what ``run`` does, kernel by kernel.
+    """Launch ``run`` kernel by kernel.
 
     Args:
-        run: Gives the outputs, which may not be there yet.
+        run: Returns the outputs, possibly before they are ready.
     """
 
     def __init__(self, run: Callable[[], Any]) -> None:
         self._run = run
 
     def __call__(self) -> Any:
-        """Run, wait, and give the outputs."""
+        """Run, synchronise, and return the outputs."""
         import tvm
 
         result = self._run()
@@ -52,12 +52,12 @@ class LaunchedRun:
         return result
 
     def launch(self) -> None:
-        """Run without waiting."""
+        """Run without synchronising."""
         self._run()
 
     def seconds(self, calls: int) -> float:
-        """Mean seconds of calls in a row, by the GPU's clock."""
-        from tvmopt.cuda.graph import Stream
+        """Return the mean seconds of back-to-back calls, from GPU timestamps."""
+        from tvmopt.device.cuda_graph import Stream
 
         stream = Stream()
         with stream.launching():
@@ -65,11 +65,11 @@ class LaunchedRun:
 
 
 class RecordedRun:
-    """Plays back the launches of ``run``, recorded at the first call.
+    """Replay the launches of ``run``, captured at the first call.
 
-    Kernels that need memory of their own take it from a pool that TVM keeps a thread, and a pool
-    gives a block back when another function of its thread wants a larger one. A recording names
-    addresses of blocks. So it is made in a thread of its own, which ends with this object.
+    Kernels take workspace from TVM's per-thread pool. The pool frees a block when another function
+    of its thread needs a larger one, but a captured graph refers to fixed addresses. Capture
+    therefore runs in a separate thread, which ends with this object.
 
     Args:
         run: Launches the same work at the same addresses on every call.
@@ -82,18 +82,18 @@ class RecordedRun:
         self._recording: _Recording | None = None
 
     def __call__(self) -> Any:
-        """Run, wait, and give what ``run`` gave when it was recorded."""
+        """Run, wait, and return the outputs of ``run`` from the capture."""
         recording = self._recorded()
         recording.play()
         recording.stream.wait()
         return recording.result
 
     def launch(self) -> None:
-        """Run on the recording's stream, without waiting."""
+        """Launch on the capture's stream, without waiting."""
         self._recorded().play()
 
     def seconds(self, calls: int) -> float:
-        """Mean seconds of calls in a row, by the GPU's clock."""
+        """Return the mean seconds of back-to-back calls, from GPU timestamps."""
         recording = self._recorded()
         return recording.stream.seconds(lambda: _repeat(recording.play, calls)) / calls
 
@@ -106,12 +106,12 @@ class RecordedRun:
 
 @dataclasses.dataclass(frozen=True)
 class _Recording:
-    """Launches that were recorded.
+    """Captured launches.
 
     Attributes:
-        stream: Where they are played.
-        play: Plays them.
-        result: What the function gave that made them.
+        stream: Stream of the replay.
+        play: Launches the replay.
+        result: Outputs of the captured function.
     """
 
     stream: Any
@@ -120,11 +120,11 @@ class _Recording:
 
 
 def _record(run: Callable[[], Any]) -> _Recording:
-    from tvmopt.cuda.graph import Stream
+    from tvmopt.device.cuda_graph import Stream
 
     stream = Stream()
     with stream.launching():
-        for _ in range(2):  # allocates and loads what the recording must not; the pool settles
+        for _ in range(2):  # the capture must not allocate or load modules; warm up the pool
             run()
     stream.wait()
     results: list[Any] = []

@@ -1,4 +1,4 @@
-"""Outputs of one call: a list in the order of the ONNX graph that also answers to names."""
+"""Outputs of one call: a list in the order of the ONNX graph, also indexed by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Outputs(list[np.ndarray]):
-    """A list of arrays; ``outputs[0]`` and ``outputs["logits"]`` work, and so does ``dict``."""
+    """A list of arrays; supports ``outputs[0]``, ``outputs["logits"]`` and ``dict(outputs)``."""
 
     def __init__(self, values: Iterable[np.ndarray], names: Sequence[str]) -> None:
         super().__init__(values)
@@ -28,9 +28,9 @@ class Outputs(list[np.ndarray]):
         return super().__getitem__(key)
 
     def keys(self) -> tuple[str, ...]:
-        """Names in order."""
+        """Return the names in order."""
         return self._names
 
     def items(self) -> list[tuple[str, np.ndarray]]:
-        """Pairs of name and array in order."""
+        """Return pairs of name and array in order."""
         return list(zip(self._names, self, strict=True))

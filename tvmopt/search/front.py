@@ -14,7 +14,5 @@ def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
 def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
     """Positions of the points, all coordinates to be small, that no other dominates, in order."""
     return [
-        i
-        for i, point in enumerate(points)
-        if not any(dominates(other, point) for other in points)
+        i for i, point in enumerate(points) if not any(dominates(other, point) for other in points)
     ]

@@ -25,9 +25,7 @@ class VariantSampler:
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
-    def __call__(
-        self, space: Space, tried: Sequence[Tried], untried: Sequence[Variant]
-    ) -> Variant:
+    def __call__(self, space: Space, tried: Sequence[Tried], untried: Sequence[Variant]) -> Variant:
         """One of ``untried``."""
         begun = {t.choice.variant.dtype for t in tried if t.choice in space}
         for variant in untried:  # those each format is begun with come first

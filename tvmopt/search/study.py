@@ -20,7 +20,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tvmopt.errors import ConfigError, TrialTakenError
-from tvmopt.process import SILENT_S, Process, Watch
+from tvmopt.process import SILENT_S, Process, ProcessWatch
 from tvmopt.search.budget import Budget, worked_seconds
 from tvmopt.search.limits import violation
 from tvmopt.search.patience import patient
@@ -192,7 +192,7 @@ class SearchStudy:
         self.space = Space.from_dict(self.declaration["space"])
         self._session = _SESSION + uuid.uuid4().hex[:12]
         self._process = process or Process.own()
-        self._watch = Watch(self._process, clock.monotonic, silent_s)
+        self._watch = ProcessWatch(self._process, clock.monotonic, silent_s)
         self._clock = clock
         self._beats = 0
         self.count_from(clock.monotonic())

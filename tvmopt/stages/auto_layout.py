@@ -11,8 +11,8 @@ from collections.abc import Callable
 import tvm
 from tvm import relax
 
-from tvmopt.arch.target import TargetSpec
-from tvmopt.policy.graph_cost import modelled_cycles
+from tvmopt.device.target import TargetSpec
+from tvmopt.kernels.graph_cost import modelled_cycles
 from tvmopt.stages.network_timing import measured_seconds
 from tvmopt.transform.lower import lower
 

@@ -12,9 +12,9 @@ import onnx
 import tvm
 
 from tvmopt import host
-from tvmopt.arch.target import TargetSpec
 from tvmopt.build import BuiltLibrary, build_library
 from tvmopt.config import BuildConfig
+from tvmopt.device.target import TargetSpec
 from tvmopt.digest import sha256_file
 from tvmopt.frontend.reference import Reference
 from tvmopt.quantize import is_quantized
@@ -129,9 +129,7 @@ def build(
     )
 
 
-def _non_finite(
-    model: CompiledModel, convert_dir: Path, signature: Signature
-) -> NonFinite | None:
+def _non_finite(model: CompiledModel, convert_dir: Path, signature: Signature) -> NonFinite | None:
     """Where NaN and infinities are, of the library as it is handed on.
 
     The conversion's check knows neither the schedules nor Winograd convolutions.

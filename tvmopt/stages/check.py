@@ -13,9 +13,9 @@ import tvm
 from tvm import relax
 
 from tvmopt import host
-from tvmopt.arch.target import TargetSpec, set_thread_environment
 from tvmopt.build import build_library
 from tvmopt.compare import Tolerance, cosine
+from tvmopt.device.target import TargetSpec, set_thread_environment
 from tvmopt.errors import AccuracyError, TvmoptError
 from tvmopt.frontend import Layer
 from tvmopt.frontend.reference import Arrays, Reference, check_outputs
@@ -80,9 +80,7 @@ def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "check.so"
-        build_library(
-            lower(mod, target.to_tvm(), winograd=False), target, path, quick=True
-        )
+        build_library(lower(mod, target.to_tvm(), winograd=False), target, path, quick=True)
         device = tvm.cpu() if target.gpu is None else tvm.cuda(0)
         machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), device)
 

@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 import tvm
 
-from tvmopt.arch.target import TargetSpec
-from tvmopt.compare import BFLOAT16_TOLERANCE, HALF_TOLERANCE, MIN_COSINE
+from tvmopt.compare import model_tolerance
 from tvmopt.config import AUTO, ConvertConfig
+from tvmopt.device import dtypes
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import (
     AccuracyError,
     ConfigError,
@@ -75,7 +76,6 @@ from tvmopt.transform.skip import parse_skip_layers, resolve_skip_layers
 LAYERS_FILE = "layers.csv"
 CHANGES_FILE = "layout_changes.csv"
 _REAL_TRIALS = 2
-_LOW = {"float16": HALF_TOLERANCE, "bfloat16": BFLOAT16_TOLERANCE}
 
 
 def convert(
@@ -209,7 +209,7 @@ def convert(
         inputs=specs,
         outputs=outputs,
         random_inputs=kind,
-        tolerance=criteria.tolerance or _LOW[config.dtype],
+        tolerance=criteria.tolerance or model_tolerance(config.dtype),
         min_cosine=criteria.min_cosine,
         dtype=config.dtype,
     ).write(out_dir)
@@ -316,8 +316,8 @@ def _criteria(config: ConvertConfig, source: onnx.ModelProto) -> Criteria:
         name = "the import"
     else:
         name = f"the conversion to {config.dtype} in {config.layout}"
-    tolerance = None if config.dtype in _LOW else tolerance_for(source)
-    return Criteria(name, tolerance, MIN_COSINE[config.dtype])
+    tolerance = None if config.dtype in dtypes.HALF_FLOATS else tolerance_for(source)
+    return Criteria(name, tolerance, dtypes.dtype(config.dtype).min_cosine)
 
 
 def _converted_layers(
@@ -330,9 +330,7 @@ def _converted_layers(
         known = facts.get(layer.index)
         reason = skipped.get(layer.index) or converted.kept.get(layer.index, "")
         changed = dataclasses.asdict(known) if known else {}
-        rows.append(
-            dataclasses.replace(layer, **changed, skipped=bool(reason), reason=reason)
-        )
+        rows.append(dataclasses.replace(layer, **changed, skipped=bool(reason), reason=reason))
     return rows
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from tvmopt import cuda_runtime
-from tvmopt.arch.target import TargetSpec
 from tvmopt.config import EvaluateConfig
+from tvmopt.device import cuda_runtime
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
@@ -208,9 +208,7 @@ def _gpu_metrics(
     }
 
 
-def _unmeasured(
-    reason: str, cure: str, bundles: dict[str, Path], out_dir: Path
-) -> StageResult:
+def _unmeasured(reason: str, cure: str, bundles: dict[str, Path], out_dir: Path) -> StageResult:
     """What is known of libraries that nothing here can run."""
     sizes = {label: (path / LIBRARY_FILE).stat().st_size for label, path in bundles.items()}
     rows = [_row(label, None, None, size, {}) for label, size in sizes.items()]
@@ -269,9 +267,7 @@ def _accuracies(
 ) -> tuple[dict[str, Accuracy], float]:
     if dataset.samples > config.max_samples:
         dataset = dataset.take(range(config.max_samples))
-    meters = {
-        label: AccuracyMeter(config.metric, dataset.labels is not None) for label in models
-    }
+    meters = {label: AccuracyMeter(config.metric, dataset.labels is not None) for label in models}
     spent = dict.fromkeys(models, 0.0)
     for batch in dataset.batches():
         if 0 < config.accuracy_time_s < spent[CANDIDATE]:
@@ -397,4 +393,3 @@ def read_table(folder: Path) -> list[dict[str, str]]:
     """Rows of the comparison table of an evaluate stage."""
     with (folder / TABLE_FILE).open(newline="") as file:
         return list(csv.DictReader(file))
-

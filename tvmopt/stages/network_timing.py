@@ -16,8 +16,8 @@ import tvm
 from tvm import relax
 
 from tvmopt import host
-from tvmopt.arch.target import TargetSpec
 from tvmopt.build import build_library
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import TuneError
 from tvmopt.measure.jobs import random_array
 from tvmopt.measure.workers import Job, WorkerPool

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from tvmopt.compare import same_non_finite
+from tvmopt.device.dtypes import WIDE_FLOATS
 from tvmopt.errors import TvmoptError
 from tvmopt.random_inputs import KINDS, random_arrays
 from tvmopt.runtime.metadata import TensorSpec
@@ -99,7 +100,7 @@ def compare_non_finite(
 ) -> NonFinite | None:
     """Compare the places of NaN and of infinities on inputs that hold extreme values.
 
-    Of float16 and bfloat16 only the places of NaN count, and no input overflows them, because they
+    Of 16-bit floats only the places of NaN count, and no input overflows them, because they
     round and overflow elsewhere than float32 does.
 
     Args:
@@ -114,7 +115,7 @@ def compare_non_finite(
     Returns:
         None where nothing is to compare: the inputs are integers, or floats that may be indices.
     """
-    floats = [spec.name for spec in specs if spec.dtype in ("float32", "float64")]
+    floats = [spec.name for spec in specs if spec.dtype in WIDE_FLOATS]
     if not floats or kind != KINDS[0]:
         return None
     if quantised:

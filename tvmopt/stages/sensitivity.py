@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tvmopt.arch.target import TargetSpec
 from tvmopt.config import SensitivityConfig
+from tvmopt.device.target import TargetSpec
 from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
 from tvmopt.quantize import Scheme, Sensitivity, SkipSet
 from tvmopt.quantize import sensitivity as measure

@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tvmopt.arch.target import TargetSpec
 from tvmopt.config import MEASURING, TuneConfig
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.remote import Board
 from tvmopt.remote.session import check_tracker
@@ -131,9 +131,7 @@ def _no_board(target: TargetSpec) -> str:
     return ", and no rpc_tracker was given" if target.gpu is None else ""
 
 
-def _changed(
-    result: TuneResult, failures: int, served: int, granularity: str
-) -> list[str]:
+def _changed(result: TuneResult, failures: int, served: int, granularity: str) -> list[str]:
     tasks = result.tasks
     if result.trials == 0 and result.database_dir is None:
         scheduled = sum(task.source.startswith("default:") for task in tasks)

@@ -18,7 +18,7 @@ from typing import Any
 
 import tvm
 
-from tvmopt.arch.target import TargetSpec
+from tvmopt.device.target import TargetSpec
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.network_timing import measured_seconds
 from tvmopt.stages.result import Progress
@@ -172,9 +172,7 @@ def _joined(
         rows |= {hash_of[row.name]: row for row in result.tasks}
         log += _renamed(result.log, hash_of, names, spent)
         spent += result.seconds
-    of = [
-        dataclasses.replace(rows[t.workload], name=t.name, weight=t.weight) for t in tasks
-    ]
+    of = [dataclasses.replace(rows[t.workload], name=t.name, weight=t.weight) for t in tasks]
     _add_totals(log, of)
     _, first = measured[0]
     trials = sum(result.trials for _, result in measured)

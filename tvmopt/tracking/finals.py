@@ -102,9 +102,7 @@ def measure_finals(
     repeats = _TIMES_REPEATS * request.evaluate.repeats
     config: EvaluateConfig = dataclasses.replace(request.evaluate, repeats=repeats)
     identity = {**config.to_dict(), "host": host.fingerprint()}
-    measured = run_stage(
-        session, "evaluate", config, identity, digests, inputs, label="finals"
-    )
+    measured = run_stage(session, "evaluate", config, identity, digests, inputs, label="finals")
     rows = {row["variant"]: row for row in read_table(measured.folder)}
     trials = {f"trial {r.number}": r for r in chosen}
     finalists = tuple(
@@ -166,9 +164,7 @@ class _Rival:
     metrics: dict[str, float]
 
 
-def _rival(
-    session: Session, request: Request, limits: Limits, known: set[str]
-) -> _Rival | None:
+def _rival(session: Session, request: Request, limits: Limits, known: set[str]) -> _Rival | None:
     """The champion so far, when it can be compared and is none of the trials'."""
     current = champion_of(session.client, request.name)
     if current is None or current.tags.get("digest") in known:

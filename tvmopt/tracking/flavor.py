@@ -43,7 +43,7 @@ from mlflow.utils.model_utils import (
     _validate_and_prepare_target_save_path,
 )
 
-from tvmopt.cuda_runtime import PACKAGE
+from tvmopt.device.cuda_runtime import PACKAGE
 from tvmopt.digest import PYTHON_CACHE, sha256_file, sha256_tree
 from tvmopt.errors import ArtifactError, ConfigError
 from tvmopt.printable import one_line
@@ -152,9 +152,7 @@ def save_model(
         code_sha256=sha256_tree(path / str(code)),
         digest=model.digest,
     )
-    mlflow_model.model_size_bytes = sum(
-        f.stat().st_size for f in path.rglob("*") if f.is_file()
-    )
+    mlflow_model.model_size_bytes = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
     on_gpu = bool(model.gpu)
     _write_environment(path, conda_env, pip_requirements, extra_pip_requirements, on_gpu)
     mlflow_model.save(str(path / MLMODEL_FILE_NAME))
@@ -242,9 +240,7 @@ class CompiledPyFunc:
         self._require_finite = require_finite
         self._single = len(model.metadata.outputs) == 1
 
-    def predict(
-        self, data: np.ndarray | Mapping[str, np.ndarray]
-    ) -> np.ndarray | Outputs:
+    def predict(self, data: np.ndarray | Mapping[str, np.ndarray]) -> np.ndarray | Outputs:
         """Outputs in the order of the ONNX graph; the array itself when there is one output.
 
         Raises:
@@ -256,9 +252,7 @@ class CompiledPyFunc:
         except ConfigError as error:
             raise RefusedInputError(str(error)) from error
 
-    def _predict(
-        self, inputs: np.ndarray | Mapping[str, np.ndarray]
-    ) -> np.ndarray | Outputs:
+    def _predict(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> np.ndarray | Outputs:
         if self._require_finite:
             named = inputs.items() if isinstance(inputs, Mapping) else [("", inputs)]
             for name, array in named:
@@ -361,4 +355,3 @@ def _write_environment(
         write_to(str(path / _CONSTRAINTS_FILE_NAME), "\n".join(constraints))
     write_to(str(path / _REQUIREMENTS_FILE_NAME), "\n".join(requirements))
     _PythonEnv.current().to_yaml(str(path / _PYTHON_ENV_FILE_NAME))
-

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tvmopt.arch.cuda import CudaArch
-from tvmopt.config import AUTO
+from tvmopt.config import AUTO, LOW_DTYPES
+from tvmopt.device import dtypes
+from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ConfigError
 
 _LAYOUTS = (AUTO, "NHWC", "NCHW")
 _STRATEGIES = ("fast", "default", "none")
-_BFLOAT16_SM = 80
 
 
 def check_gpu_request(
@@ -24,10 +24,11 @@ def check_gpu_request(
             f"layout must be one of {', '.join(_LAYOUTS)} for a GPU ({gpu.name}), but got "
             f"{layout!r}; auto is NHWC, which the tensor cores' kernels read"
         )
-    if dtype == "bfloat16" and gpu.sm < _BFLOAT16_SM:
+    least = dtypes.dtype(dtype).cuda_sm if dtype in LOW_DTYPES else 0
+    if gpu.sm < least:
         raise ConfigError(
-            f"dtype must not be bfloat16 for {gpu.name}, a GPU of compute capability "
-            f"{gpu.sm // 10}.{gpu.sm % 10}: those from 8.0 on compute in it; use dtype=float16"
+            f"dtype must not be {dtype} for {gpu.name}, a GPU of compute capability "
+            f"{gpu.sm / 10:.1f}: those from {least / 10:.1f} on compute in it; use dtype=float16"
         )
     if strategy not in _STRATEGIES:
         raise ConfigError(

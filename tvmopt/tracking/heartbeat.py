@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from tvmopt.process import SILENT_S, Process, Watch
+from tvmopt.process import SILENT_S, Process, ProcessWatch
 from tvmopt.tracking.orphans import close_runs, process_of, running
 from tvmopt.tracking.runs import log_tags, user
 from tvmopt.tracking.store import all_experiment_ids
@@ -62,7 +62,7 @@ class Others:
 
     def __init__(self, client: MlflowClient, silent_s: float = SILENT_S) -> None:
         self._client, self._own = client, Process.own()
-        self._watch = Watch(self._own, silent_s=silent_s)
+        self._watch = ProcessWatch(self._own, silent_s=silent_s)
         self._first: dict[Process, str] = {}
         #: Processes of which it is not known yet whether they live.
         self.undecided: set[Process] = set()

@@ -84,7 +84,7 @@ def _unsure_words(runs: list[Run], name: str) -> str:
     return (
         f"{len(runs)} run(s) are RUNNING on a machine named {name!r} before its last boot, or on "
         f"another machine of that name: {ids}{more}; when their process is gone, end each with "
-        'python -c "import mlflow; mlflow.MlflowClient().set_terminated(\'ID\', \'KILLED\')"'
+        "python -c \"import mlflow; mlflow.MlflowClient().set_terminated('ID', 'KILLED')\""
     )
 
 

@@ -9,9 +9,10 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from tvmopt import cuda_runtime, host
+from tvmopt import host
 from tvmopt.config import MEASURING, BuildConfig
-from tvmopt.cuda import compiler
+from tvmopt.device import cuda_runtime
+from tvmopt.kernels.cuda.toolchain import compiler
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.evaluate import CANDIDATE, UNTUNED
 from tvmopt.tracking.request import Request
@@ -155,6 +156,4 @@ def evaluate_stage(
         inputs["data"] = request.data
         digests["data"] = request.data_digest
     identity = {**request.evaluate.to_dict(), **_machine(request)}
-    return run_stage(
-        session, "evaluate", request.evaluate, identity, digests, inputs, own=own
-    )
+    return run_stage(session, "evaluate", request.evaluate, identity, digests, inputs, own=own)

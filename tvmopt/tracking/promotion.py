@@ -55,9 +55,7 @@ def promote_version(
         PromotionRefusedError: With the reason; no alias is moved then.
     """
     found = find_version(client, name, version)
-    accuracy = _check(
-        client, found, data, max_accuracy_drop, work_dir, board, allowance, run_id
-    )
+    accuracy = _check(client, found, data, max_accuracy_drop, work_dir, board, allowance, run_id)
     number = str(found.version)
     former = client.get_registered_model(name).aliases.get(alias)
     if former is not None and str(former) != number:
@@ -213,4 +211,3 @@ def _converted(client: MlflowClient, version: ModelVersion, work_dir: Path) -> P
             f"the float reference of the model must be intact, but artifacts of run {run_id!r} are "
             "damaged, gone, or not signed with the key; run main again"
         ) from error
-

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tvmopt.arch.target import TargetSpec
-from tvmopt.cuda_runtime import PACKAGE
+from tvmopt.device.cuda_runtime import PACKAGE
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ArtifactError, ConfigError, LimitError
 from tvmopt.printable import one_line
 from tvmopt.runtime import ModelMetadata
@@ -29,8 +29,8 @@ from tvmopt.tracking.verify import SavedModel, verify_model
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
 
 _RUNTIME_FILES = (
-    "__init__.py", "compare.py", "cuda_runtime.py", "digest.py", "errors.py", "host.py",
-    "printable.py", "versions.py", "runtime", "cuda/__init__.py", "cuda/graph.py",
+    "__init__.py", "compare.py", "digest.py", "errors.py", "host.py", "printable.py", "versions.py",
+    "runtime", "device/__init__.py", "device/cuda_runtime.py", "device/cuda_graph.py",
 )  # fmt: skip
 _SAMPLE = '''\
 """Run the compiled model of this folder on its golden input."""
@@ -159,8 +159,8 @@ A model compiled with Apache TVM {_cell(model.tvm_version)} for {_cell(model.dev
 
 | | name | shape | type |
 |---|---|---|---|
-{rows('input')}
-{rows('output')}
+{rows("input")}
+{rows("output")}
 
 Needs Python 3.11 and
 

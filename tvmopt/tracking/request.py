@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from tvmopt import host
-from tvmopt.arch.target import TargetSpec, resolve_target
 from tvmopt.config import (
     AUTO,
     GRANULARITIES,
@@ -24,6 +23,7 @@ from tvmopt.config import (
     at_least,
     one_of,
 )
+from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ConfigError
 from tvmopt.frontend.load import load_onnx, model_digest

@@ -29,7 +29,7 @@ from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.search_end import Ending, finish_search
 from tvmopt.tracking.search_facts import check_same, facts_of, portable, request_params
-from tvmopt.tracking.search_loop import EXHAUSTED, Work, heartbeat, work
+from tvmopt.tracking.search_loop import EXHAUSTED, SearchWork, heartbeat, work
 from tvmopt.tracking.search_report import leave_report
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.store import tracking_uri
@@ -134,7 +134,7 @@ def search(
         it.count_from(began)
         say(f"space      {_space_words(it.space)}")
         reserve = min(_MOST_RESERVE_S, _RESERVE_SHARE * budget.time_s)
-        job = Work(
+        job = SearchWork(
             session, request, it, budget, reserve, limits, aims, trial_timeout, memory_limit,
             seed, session.run_id,
         )  # fmt: skip
@@ -178,7 +178,7 @@ def worker(
     shown = {**params, "study": study, "storage": masked_url(url)}
     with open_session("worker", request, shown) as session:
         own = seed or int(sha256_text(f"{platform.node()} {os.getpid()}")[:6], 16)
-        job = Work(
+        job = SearchWork(
             session,
             request,
             it,
@@ -197,7 +197,7 @@ def worker(
         return stopped
 
 
-def _search(job: Work) -> SearchResult:
+def _search(job: SearchWork) -> SearchResult:
     session, study = job.session, job.study
     before = study.ending
     study.sweep()
@@ -223,7 +223,7 @@ def _search(job: Work) -> SearchResult:
     return SearchResult(session.run_id, study.name, ending, text)
 
 
-def _stands(job: Work) -> bool:
+def _stands(job: SearchWork) -> bool:
     """Whether the run that the trials belong to came to its end: it may have been killed there."""
     try:
         run = job.session.client.get_run(job.study.parent_run)
@@ -232,7 +232,7 @@ def _stands(job: Work) -> bool:
     return run.info.status in ("FINISHED", "FAILED")
 
 
-def _nothing_left(job: Work, ending: Ending) -> bool:
+def _nothing_left(job: SearchWork, ending: Ending) -> bool:
     study, budget = job.study, job.budget
     if ending.ended_trials != study.ended_trials():
         return False
@@ -283,4 +283,3 @@ def _default_storage() -> str:
     uri = tracking_uri()
     folder = Path(uri.removeprefix(_SQLITE)).parent if uri.startswith(_SQLITE + "/") else Path.cwd()
     return f"{_SQLITE}{folder / 'tvmopt-studies.db'}"
-

@@ -30,7 +30,7 @@ EXHAUSTED = "everything in its space that could win was tried"
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class SearchWork:
     """What one process needs to work on a study.
 
     Attributes:
@@ -66,7 +66,7 @@ class Work:
         return Rules(self.limits, self.objectives, known)
 
 
-def work(it: Work) -> str:
+def work(it: SearchWork) -> str:
     """Do trials as long as there are any to do; returns why there are no more."""
     study, budget = it.study, it.budget
     sampler = VariantSampler(it.seed)
@@ -80,9 +80,7 @@ def work(it: Work) -> str:
                 return SPENT_TIME.format(budget.time_s)
             if budget.patience and study.stale_trials() >= budget.patience:
                 return NO_BETTER.format(budget.patience)
-            claimed = study.claim(
-                lambda tried: next_choice(study.space, tried, sampler), budget
-            )
+            claimed = study.claim(lambda tried: next_choice(study.space, tried, sampler), budget)
             if claimed is None:
                 if any(t.state == RUNNING for t in study.records()):
                     time.sleep(_POLL_S)

@@ -238,9 +238,7 @@ def _measures(stage: str, config: StageConfig) -> bool:
 
 
 @contextmanager
-def _stage_run(
-    session: Session, name: str, tags: Mapping[str, str], own: bool
-) -> Iterator[str]:
+def _stage_run(session: Session, name: str, tags: Mapping[str, str], own: bool) -> Iterator[str]:
     if own:
         log_tags(session.client, session.run_id, tags)
         yield session.run_id

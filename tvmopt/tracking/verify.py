@@ -137,12 +137,6 @@ def generic_sha256(saved: Path, mlmodel: Mapping[str, Any]) -> str:
         ) from error
 
 
-def read_flavor(saved: Path) -> dict[str, Any]:
-    """What ``MLmodel`` in the folder ``saved`` says of the flavor; see :func:`read_mlmodel`."""
-    flavor: dict[str, Any] = read_mlmodel(saved)["flavors"][FLAVOR_NAME]
-    return flavor
-
-
 def read_mlmodel(saved: Path) -> dict[str, Any]:
     """What ``MLmodel`` in the folder ``saved`` says; it holds our flavor.
 

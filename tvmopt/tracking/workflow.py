@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 
 from tvmopt.config import MEASURING
-from tvmopt.cuda.modules import check_tools
 from tvmopt.errors import (
     AccuracyError,
     ArtifactError,
@@ -16,6 +15,7 @@ from tvmopt.errors import (
     PromotionRefusedError,
     StageFailedError,
 )
+from tvmopt.kernels.cuda.toolchain.modules import check_tools
 from tvmopt.link import link_options
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
 from tvmopt.stages.tune import DATABASE_DIR
@@ -317,9 +317,7 @@ def evaluate(
         return measured
 
 
-def _baseline(
-    session: Session, request: Request, converted: StageOutput
-) -> StageOutput | None:
+def _baseline(session: Session, request: Request, converted: StageOutput) -> StageOutput | None:
     """Untuned TVM, to compare with; None where its rules for GPUs make nothing that runs."""
     try:
         return pipeline.baseline_stage(session, request, converted)
@@ -345,9 +343,7 @@ def _tune_run(session: Session, request: Request, run_id: str) -> StageOutput:
     try:
         run = session.client.get_run(run_id)
     except Exception as error:
-        raise ConfigError(
-            f"warm_start must be the id of a tune run, but got {run_id!r}"
-        ) from error
+        raise ConfigError(f"warm_start must be the id of a tune run, but got {run_id!r}") from error
     no_database = ConfigError(
         "warm_start must be the id of a tune run with a database (strategy=fast or "
         f"metaschedule), but got {run_id!r}"

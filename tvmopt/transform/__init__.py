@@ -1,4 +1,7 @@
-"""Relax -> Relax: layers and skip sets, layouts, number formats, lowering. One pass a file."""
+"""Relax passes: layers and skip lists, layout conversion, mixed precision, quantization, lowering.
+
+Each pass has its own file.
+"""
 
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.conversion import Conversion, convert_module

@@ -1,10 +1,10 @@
-"""The layers of a module: its anchor operators, numbered once for every feature.
+"""Layers of a module: its anchor operators, with the index that every feature uses.
 
-The number and the name of a layer are those of the ONNX node it was imported from
-(:func:`tvmopt.frontend.import_onnx` writes them on ``main``), so that they mean the same in the
-layer table, in ``skip_layers`` and in every pass. A pass must therefore keep the anchors of
-``main`` in order, neither adding nor dropping one. A module from elsewhere has none written down:
-its anchors are numbered in the order they are bound, and named after their variables.
+Index and name of a layer come from the ONNX node (:func:`tvmopt.frontend.import_onnx` stores them
+on ``main``). Thus they mean the same in the layer table, in ``skip_layers`` and in every pass. A
+pass must therefore keep the anchors of ``main`` in order, without adding or removing one. Other
+modules have no stored layers: their anchors are numbered in binding order and named after their
+variables.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Anchor:
     """One anchor operator of ``main``.
 
     Attributes:
-        index: Number of its layer. Two anchors share one when an ONNX node became both.
+        index: Index of its layer. Two anchors share an index when one ONNX node became both.
         name: Name of its layer.
-        op: Relax operator without its prefix, ``"nn.conv2d"``.
-        var: The variable it is bound to.
-        call: The call itself.
+        op: Relax operator without the prefix, such as ``"nn.conv2d"``.
+        var: The variable bound to the call.
+        call: The call.
     """
 
     index: int
@@ -50,7 +50,7 @@ class Anchor:
 
 
 def is_anchor(expr: object) -> bool:
-    """Whether ``expr`` is a call of an anchor operator."""
+    """Return whether ``expr`` is a call of an anchor operator."""
     return (
         isinstance(expr, relax.Call)
         and isinstance(expr.op, tvm.ir.Op)
@@ -59,7 +59,7 @@ def is_anchor(expr: object) -> bool:
 
 
 def anchors(mod: tvm.IRModule) -> list[Anchor]:
-    """Anchors of ``main`` in topological order, those in branches included."""
+    """Return the anchors of ``main`` in topological order, including those in branches."""
     main = mod["main"]
     found: list[tuple[relax.Var, relax.Call]] = []
     _collect(main.body, found)
@@ -74,10 +74,8 @@ def anchors(mod: tvm.IRModule) -> list[Anchor]:
     ]
 
 
-def with_layers(
-    mod: tvm.IRModule, names: Sequence[str], indices: Sequence[int]
-) -> tvm.IRModule:
-    """``mod`` with the layers of its anchors, in order, written on ``main``."""
+def with_layers(mod: tvm.IRModule, names: Sequence[str], indices: Sequence[int]) -> tvm.IRModule:
+    """Return ``mod`` with names and indices of its anchors' layers stored on ``main``."""
     out = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
     attrs = {NAMES_ATTR: list(names), INDICES_ATTR: [int(i) for i in indices]}
     out["main"] = mod["main"].with_attrs(attrs)

@@ -1,10 +1,10 @@
-"""ArgMax and ArgMin that always give a valid index.
+"""Legalize argmax and argmin such that the index is always valid.
 
 before -> after: ``argmax(x, axis)`` -> ``call_tir(argmax, x)``, where NaN and -inf count as the
-smallest finite number, and the result is at least 0. TVM's reduction begins with index -1 and the
-smallest finite number, so that a row of -inf gives -1, and a row of NaN its last index; here both
-give 0, as in ONNX Runtime. Start and combiner of the reduction are TVM's own, because ``rfactor``,
-and with it the schedule for rows, takes no others.
+smallest finite value, and the index is at least 0. TVM's reduction starts with index -1 and the
+smallest finite value: a row of -inf returns -1, and a row of NaN its last index. Here both return
+0, as in ONNX Runtime. Initial value and combiner stay TVM's own, because ``rfactor``, which the row
+reduction schedule uses, accepts no others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 
 def arg_extrema() -> dict[str, Legalize]:
-    """For ``relax.transform.LegalizeOps``."""
+    """Return the legalization map for ``relax.transform.LegalizeOps``."""
     return {"relax.argmax": _legalize("argmax"), "relax.argmin": _legalize("argmin")}
 
 
@@ -37,12 +37,12 @@ def _legalize(name: str) -> Legalize:
 
 
 def arg_extremum(x: te.Tensor, axis: int, keepdims: bool, name: str, index: str) -> te.Tensor:
-    """Index of the first largest (``"argmax"``) or smallest element along an axis.
+    """Return the index of the first maximum (``"argmax"``) or minimum along an axis.
 
     Args:
         x: The data.
-        axis: Not negative.
-        keepdims: Whether the result keeps the axis, with extent 1.
+        axis: Non-negative axis.
+        keepdims: Whether the result keeps the axis with extent 1.
         name: ``"argmax"`` or ``"argmin"``.
         index: dtype of the result.
     """
@@ -64,7 +64,7 @@ def arg_extremum(x: te.Tensor, axis: int, keepdims: bool, name: str, index: str)
 
     def at(*i: Any) -> Any:
         value = x[(*i[:axis], k, *i[axis:])]
-        if "float" in str(x.dtype):  # a comparison with NaN is false
+        if "float" in str(x.dtype):  # comparisons with NaN are false
             value = tirx.Select(value > limit if larger else value < limit, value, limit)
         return reduce((k.var.astype(index), value), axis=k)
 

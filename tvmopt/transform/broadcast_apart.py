@@ -1,14 +1,14 @@
-"""A product whose result is broadcast ends before: the broadcasting operator is another kernel's.
+"""Prevent fusion of a matmul or convolution with an operator that broadcasts its result.
 
 before -> after::
 
     gate = conv2d(pooled, w); y = multiply(x, clip(gate))   # gate: (1, 1, 1, c), x: (1, h, w, c)
-    -> FuseOps makes of it
+    -> FuseOps then produces
     gate = fused_conv2d_clip(pooled, w); y = multiply(x, gate)
 
-FuseOps would make one function of all of it, which has no kernel: threads for every element of y
-would each compute, or wait for, a small product. The pass runs between AnnotateTIROpPattern and
-FuseOps, to which it says that such an operator follows no product.
+Without this pass, FuseOps fuses everything into one function with no efficient kernel: every thread
+of ``y`` would compute, or wait for, a small matmul. The pass runs between AnnotateTIROpPattern and
+FuseOps. It changes the pattern of the broadcasting operator to injective.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.integer.values import static_shape
 
-# TVM's numbers for kinds of operators.
+# Values of TVM's OpPatternKind.
 _BROADCAST, _INJECTIVE, _OUT_ELEMENTWISE_FUSABLE = 1, 2, 4
 _ATTR = "op_pattern"
 
 
 @tvm.transform.module_pass(opt_level=0, name="BroadcastApart")
 class BroadcastApart:
-    """Keep FuseOps from fusing a product with what broadcasts its result."""
+    """Prevent FuseOps from fusing an anchor with an operator that broadcasts its result."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
         main = mod["main"]
         found = _broadcasts(mod, main)
@@ -45,7 +43,7 @@ class BroadcastApart:
 
 
 def _broadcasts(mod: tvm.IRModule, main: relax.Function) -> set[relax.Var]:
-    """Results of operators that broadcast a product's and cannot end a larger one's kernel."""
+    """Return results of operators that broadcast an anchor's result and have no larger anchor."""
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     users = collections.Counter(
         var for binding in bindings for var in set(relax.analysis.free_vars(binding.value))
@@ -69,7 +67,7 @@ def _broadcasts(mod: tvm.IRModule, main: relax.Function) -> set[relax.Var]:
 
 
 def _pattern(mod: tvm.IRModule, value: relax.Expr) -> int | None:
-    """TVM's kind of the function that ``value`` calls; None for what is no call of TensorIR."""
+    """Return the OpPatternKind of the called TensorIR function; None for other expressions."""
     if not isinstance(value, relax.Call) or value.op != tvm.ir.Op.get("relax.call_tir"):
         return None
     func = mod[value.args[0]]
@@ -77,14 +75,14 @@ def _pattern(mod: tvm.IRModule, value: relax.Expr) -> int | None:
 
 
 def _size(expr: relax.Expr) -> int | None:
-    """Elements of a tensor; None where they are not known."""
+    """Return the number of elements of a tensor; None when its shape is not static."""
     shape = static_shape(expr)
     return None if shape is None else math.prod(shape)
 
 
 @mutator
 class _Mark(PyExprMutator):
-    """Calls of ``found`` go to functions that are marked injective."""
+    """Redirect calls bound to ``found`` to copies of their function with the injective pattern."""
 
     def __init__(self, mod: tvm.IRModule, found: set[relax.Var]) -> None:
         super().__init__(mod)

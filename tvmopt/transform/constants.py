@@ -1,4 +1,4 @@
-"""Weights out of the module and back in: small readable IR beside one binary file of tensors."""
+"""Move weights out of a module into a binary file of tensors, and back; the IR stays small."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Extract(PyExprMutator):
     def visit_generic_const_(self, op: GenericConst) -> relax.Expr:
         if math.prod(int(d) for d in op.value.shape) <= _SMALL:
             return op
-        # One tensor used twice is one constant node, and must stay one parameter.
+        # A tensor that is used twice is one constant node, and must stay one parameter.
         key = op.__hash__()
         if key not in self._by_data:
             var = relax.Var(f"p{len(self.found)}", op.ty)
@@ -34,11 +34,11 @@ class _Extract(PyExprMutator):
 def split_constants(
     mod: tvm.IRModule,
 ) -> tuple[tvm.IRModule, dict[str, tvm.runtime.Tensor]]:
-    """Turn constants of more than 16 elements of ``main`` into parameters.
+    """Turn constants of ``main`` with more than 16 elements into parameters.
 
     before -> after: ``main(x) { matmul(x, const) }`` -> ``main(x, p0) { matmul(x, p0) }`` and
-    ``{"p0": tensor}``. The new parameters follow the inputs; attribute ``num_input`` still counts
-    the inputs alone.
+    ``{"p0": tensor}``. The new parameters follow the inputs; the attribute ``num_input`` counts
+    the inputs only.
     """
     extract = _Extract(mod)
     main = mod["main"]
@@ -52,8 +52,6 @@ def split_constants(
     return out, {var.name: data for var, data in extract.found}
 
 
-def bind_constants(
-    mod: tvm.IRModule, params: dict[str, tvm.runtime.Tensor]
-) -> tvm.IRModule:
-    """Inverse of :func:`split_constants`."""
+def bind_constants(mod: tvm.IRModule, params: dict[str, tvm.runtime.Tensor]) -> tvm.IRModule:
+    """Bind parameters as constants again: the inverse of :func:`split_constants`."""
     return relax.transform.BindParams("main", params)(mod)

@@ -1,8 +1,8 @@
-"""TensorIR of convolutions in blocked channels, HWNC and NHWC, grouped or not.
+"""TensorIR of grouped and ungrouped convolutions in NCHWc, HWNC and NHWC.
 
-Each is a padding stage and one reduction whose indices are affine and whose innermost output axis
-reads the weight (a depthwise convolution: the data too) with stride 1, so that schedules vectorise
-it. Products of float16 and bfloat16 are summed in float32, those of integers in int32.
+Each convolution is a padding stage and one reduction with affine indices. The innermost output axis
+reads the weight with stride 1 (in a depthwise convolution the data too), so that schedules can
+vectorise it. 16-bit floats accumulate in float32, integers in int32.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from typing import Any
 
 from tvm import te, topi
 
-#: Types whose products are summed in float32.
-HALF = ("float16", "bfloat16")
+from tvmopt.device import dtypes
 
 
 def sum_dtype(data: str, out: str) -> str:
-    """Type that a convolution of ``data`` with a result of type ``out`` sums in."""
-    if data in HALF:
-        return "float32"
-    return "int32" if "int" in data else out
+    """Return the accumulator dtype of a convolution with the given input and output dtypes."""
+    row = dtypes.dtype(data)
+    return row.accumulator if row.is_half or row.is_integer else out
 
 
 def conv2d_blocked(
@@ -36,13 +34,13 @@ def conv2d_blocked(
 
     Args:
         data: (n, channels / c, h, w, c).
-        weight: (outputs / o, channels / groups / i, kernel h, kernel w, i, o); of a depthwise
+        weight: (outputs / o, channels / groups / i, kernel h, kernel w, i, o). For a depthwise
             convolution (channels / c, 1, kernel h, kernel w, 1, c).
-        strides: Along h and w.
+        strides: Strides along h and w.
         padding: Top, left, bottom, right.
-        dilation: Along h and w.
-        groups: Number of groups; blocks must not straddle them.
-        out_dtype: Type of the result.
+        dilation: Dilation along h and w.
+        groups: Number of groups; blocks must not straddle groups.
+        out_dtype: dtype of the result.
 
     Returns:
         (n, outputs / o, out h, out w, o).
@@ -106,21 +104,21 @@ def conv2d_plain(
     out_dtype: str,
     layouts: tuple[str, str],
 ) -> te.Tensor:
-    """Convolution whose data and weight lie in any order of ``NHWC`` and ``HWIO``.
+    """Convolution with data and weight in any permutation of ``NHWC`` and ``HWIO``.
 
     Args:
-        data: Data, in the order of ``layouts[0]``.
-        weight: Weight, in the order of ``layouts[1]``; I is channels / groups. Without groups it
-            may have more channels than the data, which then gets zeros.
-        strides: Along h and w.
+        data: Data in the layout ``layouts[0]``.
+        weight: Weight in the layout ``layouts[1]``; I is channels / groups. Without groups it may
+            have more input channels than the data, which is then zero-padded.
+        strides: Strides along h and w.
         padding: Top, left, bottom, right.
-        dilation: Along h and w.
+        dilation: Dilation along h and w.
         groups: Number of groups.
-        out_dtype: Type of the result.
-        layouts: Of data and weight: ``("HWNC", "HWOI")``.
+        out_dtype: dtype of the result.
+        layouts: Layouts of data and weight, such as ``("HWNC", "HWOI")``.
 
     Returns:
-        The result, in the order of the data.
+        The result in the data's layout.
     """
     data_layout, kernel_layout = layouts
     size = dict(zip(data_layout, ints(data.shape), strict=True))
@@ -168,7 +166,7 @@ def output_size(
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
 ) -> tuple[int, int]:
-    """Height and width of a convolution's result."""
+    """Return output height and width of a convolution."""
     high, wide = (
         (size[k] + padding[k] + padding[k + 2] - (kernel[k] - 1) * dilation[k] - 1) // strides[k]
         + 1
@@ -178,7 +176,7 @@ def output_size(
 
 
 def pad_data(data: te.Tensor, sides: Sequence[tuple[int, int]]) -> te.Tensor:
-    """Zeros before and after each axis; ``data`` itself where there are none."""
+    """Zero-pad ``data`` before and after each axis; return ``data`` itself without padding."""
     before, after = zip(*sides, strict=True)
     if not any((*before, *after)):
         return data
@@ -186,12 +184,12 @@ def pad_data(data: te.Tensor, sides: Sequence[tuple[int, int]]) -> te.Tensor:
 
 
 def cast_result(result: te.Tensor, dtype: str) -> te.Tensor:
-    """``result`` as ``dtype``."""
+    """Return ``result`` cast to ``dtype``."""
     if str(result.dtype) == dtype:
         return result
     return te.compute(result.shape, lambda *at: result[at].astype(dtype), name="cast")
 
 
 def ints(values: Any) -> list[int]:
-    """Static dimensions, strides, ... as numbers."""
+    """Return static dimensions, strides, ... as Python integers."""
     return [int(v) for v in values]

@@ -1,4 +1,4 @@
-"""TensorIR of transposed convolutions: one convolution with all phases as channels."""
+"""TensorIR of transposed convolutions: one convolution with all phases as output channels."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tvmopt.transform.conv2d import cast_result, ints, pad_data, sum_dtype
 
 
 def phase_weight(weight: te.Tensor, strides: tuple[int, int]) -> te.Tensor:
-    """The weight of a transposed convolution as that of a plain one with all phases as channels.
+    """Rearrange the weight of a transposed convolution for a convolution over all phases.
 
     Args:
         weight: (kernel h, kernel w, channels, outputs).
-        strides: Along h and w.
+        strides: Strides along h and w.
 
     Returns:
-        (taps h, taps w, channels, stride h * stride w * outputs), zeros where a phase has fewer
-        taps; taps run backwards.
+        (taps h, taps w, channels, stride h * stride w * outputs), with zeros where a phase has
+        fewer taps; the order of taps is reversed.
     """
     kh, kw, channels, outputs = ints(weight.shape)
     taps = [-(-k // s) for k, s in zip((kh, kw), strides, strict=True)]
@@ -44,23 +44,22 @@ def conv2d_transpose_phases(
     out_size: tuple[int, int],
     out_dtype: str,
 ) -> te.Tensor:
-    """Transposed convolution without groups or dilation, its result by phase.
+    """Transposed convolution without groups and dilation; the result is ordered by phase.
 
-    Output rows y with the same ``(y + top) % stride`` see the same taps, so each phase is a plain
-    convolution of the data, and all phases together are one with more output channels: no
-    multiplication by the zeros that the usual definition puts between the data.
+    Output rows y with equal ``(y + top) % stride`` read the same taps. Each such phase is a plain
+    convolution of the data, and all phases together form one convolution with more output channels.
+    It skips the multiplications with the zeros that the usual definition inserts.
 
     Args:
         data: (n, h, w, channels).
-        weight: Of :func:`phase_weight`.
-        strides: Along h and w.
-        padding: What is cut off the full result: top, left, bottom, right.
-        out_size: Height and width of the result.
-        out_dtype: Type of the result.
+        weight: Result of :func:`phase_weight`.
+        strides: Strides along h and w.
+        padding: Cropping of the full result: top, left, bottom, right.
+        out_size: Output height and width.
+        out_dtype: dtype of the result.
 
     Returns:
-        (n, rows, columns, stride h * stride w * outputs); :func:`interleave_phases` puts it
-        together.
+        (n, rows, columns, stride h * stride w * outputs), the input of :func:`interleave_phases`.
     """
     batch, *size, channels = ints(data.shape)
     taps = ints(weight.shape)[:2]
@@ -92,7 +91,7 @@ def interleave_phases(
     padding: tuple[int, int, int, int],
     out_size: tuple[int, int],
 ) -> te.Tensor:
-    """The result of :func:`conv2d_transpose_phases` in its usual form: (n, h, w, outputs)."""
+    """Rearrange the result of :func:`conv2d_transpose_phases` to (n, h, w, outputs)."""
     batch, channels = int(phases.shape[0]), int(phases.shape[3])
     outputs = channels // (strides[0] * strides[1])
     first = [padding[k] // strides[k] for k in (0, 1)]

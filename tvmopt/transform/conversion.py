@@ -1,4 +1,4 @@
-"""All conversions of a module, as one list: integers, number format, layout."""
+"""Pipeline of all conversions of a module: quantized lowering, mixed precision, layout."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import tvm
 
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.transform.integer import lower_quantized
 from tvmopt.transform.layout import LayoutChange, convert_layout_with_report
 from tvmopt.transform.precision import to_precision
@@ -16,13 +17,13 @@ from tvmopt.transform.simplify import simplify
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """A converted module and what was not converted.
+    """A converted module, and the layers that were not converted.
 
     Attributes:
-        mod: The module; inputs and outputs are those it had before.
-        kept: Why a layer kept its number format or its layout, by layer number; layers that were
-            asked to be skipped are not in it.
-        layout_changes: Layout changes of activations that were inserted.
+        mod: The module; its inputs and outputs are unchanged.
+        kept: Reason why a layer kept its dtype or its layout, by layer index; layers skipped on
+            request are not included.
+        layout_changes: Inserted layout conversions of activations.
     """
 
     mod: tvm.IRModule
@@ -31,7 +32,7 @@ class Conversion:
 
     @property
     def layout_change_bytes(self) -> int:
-        """Bytes of all tensors that change layout."""
+        """Bytes of all tensors that are converted between layouts."""
         return sum(change.bytes for change in self.layout_changes)
 
 
@@ -43,17 +44,17 @@ def convert_module(
     skip_layers: Iterable[int] = (),
     keep_dtype: Iterable[int] = (),
 ) -> Conversion:
-    """Bring ``mod``, as imported, to a number format and a layout.
+    """Convert an imported module to a dtype and a layout.
 
-    Quantised operators become integer ones whatever ``dtype``; for ``"int8"`` the module must have
-    been imported from a quantised model.
+    Quantized operators always become integer operators. For ``"int8"``, the module must come from
+    a quantized model.
 
     Args:
         mod: An imported module.
-        dtype: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"int8"``.
-        layout: Layout of the convolutions; ``"NCHW"`` leaves them alone.
-        skip_layers: Numbers of layers to leave alone.
-        keep_dtype: Numbers of layers that keep their number format, but not their layout.
+        dtype: ``"float32"``, or a dtype that is ``convertible`` in the dtype table.
+        layout: Layout of the convolutions; ``"NCHW"`` means no conversion.
+        skip_layers: Indices of layers that keep dtype and layout.
+        keep_dtype: Indices of layers that keep only their dtype.
     """
     skip = sorted(set(skip_layers))
     same_dtype = sorted({*skip, *keep_dtype})
@@ -66,18 +67,18 @@ def convert_module(
                 reasons.setdefault(index, []).append(f"{what}: {why}")
 
     mod = raise_tensor_ir(mod)
-    integer = lower_quantized(mod)  # before constants are folded: quantised weights are some
+    integer = lower_quantized(mod)  # before constant folding, which would fold quantized weights
     mod = simplify(integer.mod)
     if dtype == "int8":
         keep("dtype", integer.floats)
-    if dtype in ("float16", "bfloat16"):
+    if dtype in HALF_FLOATS:
         precision = to_precision(mod, dtype, skip_layers=same_dtype)
         mod = precision.mod
         keep("dtype", precision.skipped)
     changes: tuple[LayoutChange, ...] = ()
     if layout != "NCHW":
         desired = {"nn.conv2d": layout}
-        if layout == "NHWC":  # the one layout that transposed convolutions have besides
+        if layout == "NHWC":  # the only other layout of transposed convolutions
             desired["nn.conv2d_transpose"] = layout
         laid_out = convert_layout_with_report(mod, desired, skip_layers=skip)
         mod, changes = laid_out.mod, laid_out.changes

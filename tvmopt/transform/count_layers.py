@@ -1,4 +1,4 @@
-"""How many layers of some operators a module has.
+"""Count the layers of a module by operator.
 
 Source: ``count_layers`` of apache/tvm pull request 6748, for Relay.
 """
@@ -14,24 +14,24 @@ from tvmopt.transform.anchors import ANCHOR_OPS, anchors
 
 
 def count_layers(mod: tvm.IRModule, ops: str | Iterable[str] | None = None) -> int:
-    """Number of anchors of ``main`` whose operator is in ``ops``; None counts all.
+    """Return the number of anchors of ``main`` whose operator is in ``ops``; None counts all.
 
     Args:
-        mod: A module in Relax operators.
+        mod: A module of Relax operators.
         ops: Names such as ``"nn.conv2d"``, ``"relax.nn.conv2d"`` or ``"matmul"``.
 
     Raises:
-        ConfigError: When an operator is no anchor operator.
+        ConfigError: When an operator is not an anchor operator.
     """
     wanted = anchor_names(ops)
     return sum(anchor.op in wanted for anchor in anchors(mod))
 
 
 def anchor_names(ops: str | Iterable[str] | None) -> frozenset[str]:
-    """Names of anchor operators without their prefix; None is all of them.
+    """Return names of anchor operators without their prefix; None returns all.
 
     Raises:
-        ConfigError: When an operator is no anchor operator.
+        ConfigError: When an operator is not an anchor operator.
     """
     known = {name.removeprefix("relax.") for name in ANCHOR_OPS}
     if ops is None:

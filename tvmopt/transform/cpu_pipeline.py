@@ -1,4 +1,4 @@
-"""TVM's passes over TensorIR functions for a CPU, followed by ours."""
+"""TIR pipeline for CPUs: TVM's passes over TensorIR functions, followed by our own."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import tvm.s_tir  # registers the pipeline "s_tir"
 from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
-from tvmopt.transform.keep_nan import keep_nan
+from tvmopt.kernels.passes.keep_nan import keep_nan
 from tvmopt.transform.reduce_from_infinity import reduce_from_infinity
 
-#: What ``tvm.compile(..., tir_pipeline=CPU_PIPELINE)`` takes, once this module is imported.
+#: Value for ``tvm.compile(..., tir_pipeline=CPU_PIPELINE)`` after importing this module.
 CPU_PIPELINE = "tvmopt_cpu"
 
 
 def cpu_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.Pass]:
-    """The passes over the module, over host functions, and over device functions."""
+    """Return the passes over the module, over host functions, and over device functions."""
     lowering, host, device = compilation_pipeline.get_tir_pipeline("s_tir")
 
     @tvm.transform.module_pass(opt_level=0, name="CpuPipeline")

@@ -1,14 +1,14 @@
-"""A second function for where Winograd convolutions give NaN: the network by direct convolutions.
+"""Fallback function with direct convolutions, for inputs where Winograd convolution gives NaN.
 
 before -> after::
 
     main(x):                         main(x):
-        return winograd(x, u)            return winograd(x, u)
+      return winograd(x, u)            return winograd(x, u)
                                      main_direct(x):
-                                         return conv2d_direct(x, w)
+                                       return conv2d_direct(x, w)
 
-The runtime calls it where an output of ``main`` holds NaN (:mod:`tvmopt.runtime.fallback`). Layers
-that are alike in both call the same function, and share its weights.
+The runtime calls it when an output of ``main`` contains NaN (:mod:`tvmopt.runtime.fallback`).
+Layers that are equal in both functions share one kernel and its weights.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tvm import relax, s_tir, tirx
 from tvm.ir import GlobalVar
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.kernels.cpu.winograd.schedule import WINOGRAD_ATTR
 from tvmopt.runtime.fallback import FALLBACK
-from tvmopt.schedule.winograd import WINOGRAD_ATTR
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import DIRECT, Plan
 
@@ -30,7 +30,7 @@ _SUFFIX = "_direct"
 
 
 def wants_fallback(lowered: tvm.IRModule) -> bool:
-    """Whether a lowered module for a CPU holds Winograd convolutions, called by ``main`` alone."""
+    """Return whether a lowered CPU module has Winograd convolutions, called only by ``main``."""
     found: list[s_tir.SBlock] = []
 
     def visit(block: s_tir.SBlock) -> None:
@@ -46,34 +46,32 @@ def wants_fallback(lowered: tvm.IRModule) -> bool:
 
 
 def lower_direct(mod: tvm.IRModule, target: tvm.target.Target, plan: Plan) -> tvm.IRModule:
-    """Lower ``mod`` in the layouts of ``plan``, every convolution as a direct one.
+    """Lower ``mod`` in the layouts of ``plan``, with direct convolutions only.
 
     Args:
         mod: Module of Relax operators.
-        target: Target that it is compiled for.
-        plan: How layers are to be computed that are not to be as converted.
+        target: Target to compile for.
+        plan: Implementation of each layer that differs from the converted module.
     """
     direct = {layer: dataclasses.replace(way, algorithm=DIRECT) for layer, way in plan.items()}
     return lower(mod, target, winograd=False, plan=direct)
 
 
-def add_fallback(
-    mod: tvm.IRModule, lowered: tvm.IRModule, direct: tvm.IRModule
-) -> tvm.IRModule:
-    """``mod`` with the ``main`` of ``direct`` as its function ``FALLBACK``.
+def add_fallback(mod: tvm.IRModule, lowered: tvm.IRModule, direct: tvm.IRModule) -> tvm.IRModule:
+    """Add the ``main`` of ``direct`` to ``mod`` as function ``FALLBACK``.
 
     Args:
-        mod: ``lowered``, with schedules for some of its functions under the same names.
+        mod: ``lowered`` after scheduling; function names are unchanged.
         lowered: A lowered module.
-        direct: The same network from :func:`lower_direct`; its functions that ``lowered`` has, too,
-            are called there, the others are added.
+        direct: The same network from :func:`lower_direct`. Functions that ``lowered`` has too are
+            shared; the others are added.
     """
     known: dict[int, list[tuple[str, tirx.PrimFunc]]] = {}
     for var, func in lowered.functions_items():
         if isinstance(func, tirx.PrimFunc):
             bare = _nameless(func)
             known.setdefault(tvm_ffi.structural_hash(bare), []).append((var.name_hint, bare))
-    rename = _Rename(mod)
+    rename = _RenameFunctions(mod)
     for var, func in sorted(direct.functions_items(), key=lambda item: item[0].name_hint):
         if not isinstance(func, tirx.PrimFunc):
             continue
@@ -98,8 +96,8 @@ def _nameless(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 @mutator
-class _Rename(PyExprMutator):
-    """Replaces references to functions; ``variables`` has the new ones by the old names."""
+class _RenameFunctions(PyExprMutator):
+    """Replace references to functions; ``variables`` maps old names to new variables."""
 
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)

@@ -1,9 +1,9 @@
-"""Fold the common operators on constants with NumPy.
+"""Constant folding of common operators with NumPy.
 
-before -> after: ``permute_dims(const)`` -> ``const'``, likewise reshapes and casts, and elementwise
-operators on small constants (the bounds of a Clip, shape arithmetic). TVM's own FoldConstant
-gives the same, but compiles and loads a function for each call: 8 seconds for the biases and
-Clips of a network with 60 convolutions. What this pass leaves, FoldConstant still takes.
+before -> after: ``permute_dims(const)`` -> ``const'``, likewise reshapes, casts, and elementwise
+operators on small constants (the bounds of a Clip, shape arithmetic). TVM's FoldConstant gives the
+same result, but compiles and loads a function for each call: 8 seconds for the biases and Clips of
+a network with 60 convolutions. FoldConstant handles whatever this pass leaves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmopt.transform.precision.casting import numpy_dtype
+from tvmopt.device import dtypes
 
 _SMALL = 4096
 
@@ -63,7 +63,8 @@ class _Fold(PyExprMutator):
                 return call
             with np.errstate(all="ignore"):
                 out = _ELEMENTWISE[name](*values)
-            return relax.const(np.asarray(out, dtype=numpy_dtype(dtype)).reshape(shape), dtype)
+            low = np.asarray(out, dtype=dtypes.dtype(dtype).numpy)
+            return relax.const(low.reshape(shape), dtype)
         return call
 
     def _data(self, expr: relax.Expr) -> np.ndarray | None:
@@ -74,9 +75,7 @@ class _Fold(PyExprMutator):
         return None
 
 
-_DTYPES = {
-    "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool",
-}  # fmt: skip
+_DTYPES = {*dtypes.FLOATS, *dtypes.BYTE_INTEGERS, "int32", "int64", "bool"}
 
 
 def _static_type(ty: relax.Type) -> tuple[tuple[int, ...] | None, str]:
@@ -88,11 +87,9 @@ def _static_type(ty: relax.Type) -> tuple[tuple[int, ...] | None, str]:
 
 @tvm.transform.module_pass(opt_level=0, name="FoldConstantNumpy")
 class FoldConstantNumpy:
-    """Fold what NumPy can fold quickly; see the module's docstring."""
+    """Fold the operators that NumPy evaluates quickly; see the module docstring."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
         fold = _Fold(mod)
         for var, func in mod.functions_items():

@@ -1,4 +1,4 @@
-"""What became of the layers: number formats and layouts of a converted module's anchors."""
+"""Report dtype and layout of each layer of a converted module."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import tvm
 from tvm import relax
 
+from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS, itemsize
 from tvmopt.transform.anchors import Anchor, anchors
 
 _ELEMENTWISE = frozenset({
@@ -17,11 +18,11 @@ _ELEMENTWISE = frozenset({
     "nn.gelu_tanh", "nn.silu", "nn.prelu", "quantize", "dequantize", "greater", "less", "equal",
 })  # fmt: skip
 
-# A value of such a type is there to be stored.
-_NARROW = ("int8", "uint8", "float16", "bfloat16")
+# Values of these dtypes are stored to memory.
+_NARROW = (*BYTE_INTEGERS, *HALF_FLOATS)
 
-# For each variable, the variables of the elementwise operators that read it; None for each other
-# reader: an operator that needs the value stored, or the end.
+# For each variable, the variables of the elementwise operators that read it. None stands for any
+# other reader, which needs the value in memory, or for the function's result.
 _Users = dict[relax.Var, list[relax.Var | None]]
 
 
@@ -30,12 +31,12 @@ class LayerFacts:
     """Facts of one layer after conversion.
 
     Attributes:
-        dtype: Element type of the weight (of the second operand): what it computes with.
-        input_dtype: Element type of the first operand, as it is stored.
-        output_dtype: Element type in which the result is stored, after the elementwise operators
-            that are fused to it; several joined by ``/`` when it is stored more than once.
-        layout: Layout of the activation of a convolution, else empty.
-        bytes: Bytes of both operands and of the anchor's result as stored.
+        dtype: dtype of the weight (the second operand), which is the compute dtype.
+        input_dtype: dtype of the first operand as stored.
+        output_dtype: dtype of the stored result, after fused elementwise operators. Several
+            dtypes are joined by ``/`` when the result is stored more than once.
+        layout: Data layout of a convolution, otherwise empty.
+        bytes: Size in bytes of both operands and of the stored result.
     """
 
     dtype: str
@@ -46,7 +47,7 @@ class LayerFacts:
 
 
 def layer_facts(mod: tvm.IRModule) -> dict[int, LayerFacts]:
-    """Facts of every layer of ``main`` by layer number; of its first anchor where it has two."""
+    """Return the facts of every layer of ``main`` by index; two anchors give the first's facts."""
     users = _users(mod["main"])
     facts: dict[int, LayerFacts] = {}
     for anchor in anchors(mod):
@@ -58,8 +59,8 @@ def _facts(anchor: Anchor, users: _Users) -> LayerFacts:
     data, weight = anchor.call.args[0], anchor.call.args[1]
     stored = sorted(_stored_dtypes(anchor.var, users)) or [_dtype(anchor.var)]
     layout = str(getattr(anchor.call.attrs, "data_layout", "") or "")
-    size = _elements(anchor.var) * _itemsize(stored[0])
-    size += sum(_elements(x) * _itemsize(_dtype(x)) for x in (data, weight))
+    size = _elements(anchor.var) * itemsize(stored[0])
+    size += sum(_elements(x) * itemsize(_dtype(x)) for x in (data, weight))
     return LayerFacts(_dtype(weight), _dtype(data), "/".join(stored), layout, math.ceil(size))
 
 
@@ -92,7 +93,7 @@ def _users(main: relax.Function) -> _Users:
 
 
 def _stored_dtypes(var: relax.Var, users: _Users) -> set[str]:
-    """Types of the values that leave the elementwise operators behind ``var``."""
+    """Return the dtypes of values stored after the elementwise operators that follow ``var``."""
     dtypes, seen, todo = set(), {var}, [var]
     while todo:
         value = todo.pop()
@@ -100,7 +101,7 @@ def _stored_dtypes(var: relax.Var, users: _Users) -> set[str]:
         if None in readers or _dtype(value) in _NARROW:
             dtypes.add(_dtype(value))
         if _dtype(value) in _NARROW:
-            continue  # what reads it next is another layer's business
+            continue  # the next reader belongs to another layer
         for reader in readers:
             if reader is not None and reader not in seen:
                 seen.add(reader)
@@ -109,9 +110,7 @@ def _stored_dtypes(var: relax.Var, users: _Users) -> set[str]:
 
 
 def _is_elementwise(call: relax.Call) -> bool:
-    return (
-        isinstance(call.op, tvm.ir.Op) and call.op.name.removeprefix("relax.") in _ELEMENTWISE
-    )
+    return isinstance(call.op, tvm.ir.Op) and call.op.name.removeprefix("relax.") in _ELEMENTWISE
 
 
 def _dtype(expr: relax.Expr) -> str:
@@ -123,7 +122,3 @@ def _elements(expr: relax.Expr) -> int:
     if shape is None or not all(isinstance(d, tvm.tirx.IntImm) for d in shape):
         return 0
     return math.prod(int(d) for d in shape)
-
-
-def _itemsize(dtype: str) -> float:
-    return 1.0 if dtype == "bool" else tvm.DataType(dtype).bits / 8

@@ -1,4 +1,4 @@
-"""Which fused function computes which layer: lowering that keeps track of the anchors."""
+"""Lowering that records which fused function computes which layer."""
 
 from __future__ import annotations
 
@@ -14,39 +14,36 @@ from tvmopt.transform.lower import check_lowered, lower_passes
 from tvmopt.transform.plan import LAYER_ATTR, Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.simplify import simplify
 
-# Operators that one call of a sum of products becomes.
+# Operators with one anchor call each, which legalization can mark.
 _TRACKED = ("relax.nn.conv2d", "relax.matmul")
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerFunctions:
-    """A lowered module with a function of its own for every layer.
+    """A lowered module with a separate function for every layer.
 
     Attributes:
-        mod: The module; its functions are those of :func:`tvmopt.transform.lower.lower`, but
-            equal ones have not become one.
-        layer_of: Number of the layer that a function computes, by its name.
+        mod: The module, as from :func:`tvmopt.transform.lower.lower`, but equal functions are not
+            merged.
+        layer_of: Layer index that a function computes, by function name.
     """
 
     mod: tvm.IRModule
     layer_of: dict[str, int]
 
 
-def lower_by_layer(
-    mod: tvm.IRModule, target: tvm.target.Target, plan: Plan, *, winograd: bool = True
-) -> LayerFunctions:
-    """Lower ``mod`` and tell which function computes which layer.
+def lower_by_layer(mod: tvm.IRModule, target: tvm.target.Target, plan: Plan) -> LayerFunctions:
+    """Lower ``mod`` and record the layer of each function.
 
-    Layers whose operator is neither a convolution nor a matrix product are not told.
+    Only convolutions and matmuls are recorded.
 
     Args:
         mod: Module of Relax operators.
-        target: Target that it is compiled for.
+        target: Target to compile for.
         plan: As for ``lower``.
-        winograd: As for ``lower``.
     """
     mod = in_planned_layouts(simplify(mod), plan)
-    use_winograd = PlanWinograd(plan, winograd, mark=True)
+    use_winograd = PlanWinograd(plan, mark=True)
     marks = _Marks(a for a in anchors(mod) if not use_winograd.tile(a))
     passes = lower_passes(None, target, marks.legalize_map())
     cut = next(i for i, one in enumerate(passes) if one.info.name == "FuseTIR")
@@ -68,7 +65,7 @@ def lower_by_layer(
 
 
 class _Marks:
-    """Marks the TensorIR of each anchor with the number of its layer, in the order of anchors."""
+    """Mark the TensorIR function of each anchor with its layer index, in anchor order."""
 
     def __init__(self, expected: Iterable[Anchor]) -> None:
         self._layers: dict[str, list[int]] = {op: [] for op in _TRACKED}
@@ -78,11 +75,11 @@ class _Marks:
 
     @property
     def are_right(self) -> bool:
-        """Whether all anchors were seen, so that none was merged with another on the way."""
+        """Whether all anchors were seen, that is, none was merged with another."""
         return all(self._seen[op] == len(layers) for op, layers in self._layers.items())
 
     def legalize_map(self) -> dict[str, Legalize]:
-        """Of all operators, those that are tracked with their marks."""
+        """Return the legalization map, with marks for the tracked operators."""
         plain = legalize_map()
         return plain | {op: self._tracking(op, plain[op]) for op in _TRACKED}
 
@@ -111,7 +108,7 @@ def _is_call_tir(expr: relax.Expr) -> bool:
 
 
 def _layers_of_groups(mod: tvm.IRModule) -> dict[str, int]:
-    """Layer of each group of operators, and of each function that is called alone."""
+    """Return the layer of each fused group, and of each function that is called alone."""
     found: dict[str, int] = {}
     own = {
         var.name_hint: int(func.attrs[LAYER_ATTR])

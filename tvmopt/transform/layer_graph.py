@@ -1,4 +1,4 @@
-"""Which layers hand which tensors to each other: what has to move when their layouts differ."""
+"""Graph of layers and the tensors between them, for the cost of layout conversions."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import tvm_ffi
 from tvm import relax
 
 from tvmopt.transform.anchors import anchors
-from tvmopt.transform.layout.form import Change, Form, Shape, change
+from tvmopt.transform.layout.form import Change, LayoutForm, Shape, change
 from tvmopt.transform.layout.layouts import conv_forms, parse_layouts
 from tvmopt.transform.layout.rules import RULES
 from tvmopt.transform.layout.tensors import static_shape
 
-#: Stands for what keeps the layout of the module: inputs, outputs, operators without a rule.
+#: Owner of tensors that keep the module's layout: inputs, outputs, operators without a rule.
 FIXED = -1
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Link:
-    """A tensor between two layers, as narrow as it is on its way.
+    """A tensor between two layers, at its smallest point on the way.
 
     Attributes:
-        source: Layer whose layout it comes in, or ``FIXED``.
-        target: Layer whose layout it is wanted in, or ``FIXED``.
+        source: Layer whose layout the tensor has, or ``FIXED``.
+        target: Layer whose layout it needs, or ``FIXED``.
         shape: Its shape in the module.
-        dtype: Its type.
+        dtype: Its dtype.
     """
 
     source: int
@@ -39,7 +39,7 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class _Owned:
-    """Whose layout a tensor follows, and its narrowest form since that layer."""
+    """The layer whose layout a tensor follows, and the smallest tensor since that layer."""
 
     layer: int
     shape: Shape
@@ -51,14 +51,14 @@ class _Owned:
 
 
 def layer_links(mod: tvm.IRModule, layers: Iterable[int]) -> list[Link]:
-    """The tensors that go between the convolutions ``layers`` of ``mod``, or to and from others.
+    """Return the tensors between the convolutions ``layers`` of ``mod`` and their surroundings.
 
-    What follows a layer elementwise, pools and sums keep its layout; where tensors of several meet,
-    the others come into the layout of the first.
+    Elementwise operators, pooling and reductions keep the layout of their producer. Where tensors
+    of several layers meet, the others are converted to the layout of the first.
 
     Args:
         mod: A converted module.
-        layers: Numbers of the layers whose layout may change.
+        layers: Indices of the layers whose layout may change.
     """
     meant = set(layers)
     layer_of = {a.var: a.index for a in anchors(mod) if a.index in meant}
@@ -108,7 +108,7 @@ def _follow(
     sources: list[_Owned],
     link: Callable[[_Owned, int], None],
 ) -> _Owned | None:
-    """Whose layout the result of an operator follows that is no such layer."""
+    """Return the owner of the result of an operator other than these layers."""
     if not sources:
         return _owned(var, FIXED)
     op = value.op if isinstance(value, relax.Call) else None
@@ -123,7 +123,7 @@ def _follow(
         if source is not lead and math.prod(source.shape) == math.prod(lead.shape):
             link(source, lead.layer)
     own = _owned(var, lead.layer)
-    if own is None:  # a tuple: its parts are as large together
+    if own is None:  # a tuple: its fields have the same total size
         return lead
     same = math.prod(own.shape) == math.prod(lead.shape)
     return lead if same and lead.bytes < own.bytes else own
@@ -134,30 +134,30 @@ def _owned(var: relax.Var, layer: int) -> _Owned | None:
     return None if shape is None else _Owned(layer, shape, str(var.ty.dtype))
 
 
-def forms_of(mod: tvm.IRModule, layouts: Iterable[str]) -> dict[str, Form]:
-    """Form of a convolution's data in each layout, over the axes that ``mod`` has."""
+def forms_of(mod: tvm.IRModule, layouts: Iterable[str]) -> dict[str, LayoutForm]:
+    """Return the form of a convolution's data in each layout, over the axes of ``mod``."""
     [call] = [a.call for a in anchors(mod) if a.op == "nn.conv2d"][:1]
     parsed = {layout: parse_layouts({"nn.conv2d": layout})["nn.conv2d"] for layout in layouts}
     return {layout: conv_forms(call, one).data for layout, one in parsed.items()}
 
 
-def change_between(shape: Shape, source: Form, target: Form) -> Change | None:
-    """How a tensor gets from one form to the other; None where it cannot be in one of them."""
+def change_between(shape: Shape, source: LayoutForm, target: LayoutForm) -> Change | None:
+    """Return the conversion between two forms; None when the shape does not fit one of them."""
     if len(shape) != len(source.order) or not (source.fits(shape) and target.fits(shape)):
         return None
     return change(shape, source, target)
 
 
 def change_module(
-    shape: Shape, dtype: str, source: Form, target: Form
+    shape: Shape, dtype: str, source: LayoutForm, target: LayoutForm
 ) -> tvm.IRModule | None:
-    """A module that brings a tensor from one form to the other; None where nothing moves.
+    """Return a module that converts a tensor between two forms; None when no data moves.
 
     Args:
-        shape: Of the tensor in the module's own layout.
-        dtype: Its type.
-        source: Form it comes in.
-        target: Form it is wanted in.
+        shape: Logical shape of the tensor.
+        dtype: Its dtype.
+        source: Form of the input.
+        target: Form of the output.
     """
     step = change_between(shape, source, target)
     if step is None or step.is_free:

@@ -1,9 +1,9 @@
-"""Convolutions that TVM cannot turn into TensorIR, or not well: blocked channels, HWNC, groups.
+"""Legalize convolutions that TVM cannot lower, or lowers inefficiently: NCHWc, HWNC, groups.
 
-before -> after: ``conv2d(data, weight, data_layout="NCHW16c")`` -> ``call_tir(conv2d, ...)`` of a
-padding stage and one reduction whose indices are affine and whose innermost output axis reads the
-weight (a depthwise convolution: the data too) with stride 1, so that schedules vectorise it.
-Products of float16 and bfloat16 are summed in float32, those of integers in int32.
+before -> after: ``conv2d(data, weight, data_layout="NCHW16c")`` -> ``call_tir(conv2d, ...)``: a
+padding stage and one reduction with affine indices. The innermost output axis reads the weight with
+stride 1 (in a depthwise convolution the data too), so that schedules can vectorise it. 16-bit
+floats accumulate in float32, integers in int32.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.transform.arg_extrema import arg_extrema
-from tvmopt.transform.conv2d import HALF, conv2d_blocked, conv2d_plain, ints
+from tvmopt.transform.conv2d import conv2d_blocked, conv2d_plain, ints
 from tvmopt.transform.conv2d_transpose import (
     conv2d_transpose_phases,
     interleave_phases,
     phase_weight,
 )
 from tvmopt.transform.powers import power_by_products
-from tvmopt.transform.products import PRODUCTS, missing_products
+from tvmopt.transform.products import DOT_DTYPES, missing_products
 from tvmopt.transform.wide_sums import wide_sums
 from tvmopt.transform.winograd import WinogradRule, takes_winograd
 
@@ -29,11 +30,11 @@ Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 
 def legalize_map(winograd: WinogradRule | None = None) -> dict[str, Legalize]:
-    """What ``relax.transform.LegalizeOps`` takes as ``customize_legalize_map``.
+    """Return the ``customize_legalize_map`` for ``relax.transform.LegalizeOps``.
 
     Args:
-        winograd: Which 3 x 3 convolutions take fewer multiplications, and how
-            (:mod:`tvmopt.transform.winograd`); None for none.
+        winograd: Rule that selects and rewrites 3 x 3 convolutions for Winograd's algorithm
+            (:mod:`tvmopt.transform.winograd`); None for direct convolutions only.
     """
     return {
         "relax.matmul": _matmul,
@@ -47,7 +48,7 @@ def legalize_map(winograd: WinogradRule | None = None) -> dict[str, Legalize]:
 
 
 def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """-1, 0 or 1; NaN of NaN, which TVM's own form turns into 0."""
+    """Return -1, 0 or 1, and NaN for NaN, which TVM's legalization turns into 0."""
 
     def sign(x: Any) -> Any:
         def of(*index: Any) -> Any:
@@ -64,7 +65,7 @@ def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def or_winograd(winograd: WinogradRule | None, plain: Legalize) -> Legalize:
-    """``plain`` for the convolutions that ``winograd`` leaves direct."""
+    """Return a legalization that uses ``plain`` where ``winograd`` does not apply."""
     if winograd is None:
         return plain
 
@@ -80,8 +81,8 @@ def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     layout, kernel = str(attrs.data_layout), str(attrs.kernel_layout)
     data, weight = call.args
     blocked = len(layout) > 4 and layout.startswith("NCHW") and kernel.startswith("OIHW")
-    # TVM would sum halves in halves.
-    narrow = str(call.ty.dtype) in HALF or str(data.ty.dtype) in PRODUCTS
+    # TVM would accumulate 16-bit floats in 16 bits.
+    narrow = str(call.ty.dtype) in HALF_FLOATS or str(data.ty.dtype) in DOT_DTYPES
     plain = layout == "HWNC" or (layout == "NHWC" and (int(attrs.groups) > 1 or narrow))
     if str(attrs.out_layout) != layout or not (blocked or plain) or not _static(call):
         return _default(builder, call)
@@ -107,7 +108,7 @@ def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """A product of narrow numbers; zeros fill its depth up to whole groups of products."""
+    """Legalize a narrow matmul; K is zero-padded to the granularity of dot-product instructions."""
     left, right = call.args
     ranks = [arg.ty.ndim for arg in call.args]
     if not _static(call) or min(ranks) < 2:
@@ -122,7 +123,7 @@ def _matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _padded(builder: relax.BlockBuilder, data: relax.Expr, axis: int, count: int) -> relax.Expr:
-    """``data`` with ``count`` zeros after ``axis``."""
+    """Append ``count`` zeros along ``axis`` of ``data``."""
     if not count:
         return data
     before = [0] * data.ty.ndim
@@ -161,13 +162,11 @@ def _conv2d_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Ex
         out_dtype=str(call.ty.dtype),
         primfunc_name_hint="conv2d_transpose",
     )
-    return builder.call_te(
-        interleave_phases, phases, **settings, primfunc_name_hint="interleave"
-    )
+    return builder.call_te(interleave_phases, phases, **settings, primfunc_name_hint="interleave")
 
 
 def _default(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """What TVM does; an operator that it cannot legalise comes back as it is."""
+    """Apply TVM's legalization; an operator without one is returned unchanged."""
     return call.op.get_attr("FLegalize")(builder, call)
 
 

@@ -1,18 +1,17 @@
-"""A network that allocates nothing while it runs: its memory is allocated once, and given to it.
+"""Static memory planning across calls: allocate storage once, and pass it to the network.
 
 before -> after::
 
     main(x):                                   storages():
-        s = alloc_storage(4096)                    s = alloc_storage(4096)
-        t = alloc_tensor(s, (1, 1024))             return (s,)
-        f(x, t)                                main(x, s):
-        return t                                   t = alloc_tensor(s, (1, 1024))
-                                                   f(x, t)
-                                                   return t
+      s = alloc_storage(4096)                    s = alloc_storage(4096)
+      t = alloc_tensor(s, (1, 1024))             return (s,)
+      f(x, t)                                main(x, s):
+      return t                                   t = alloc_tensor(s, (1, 1024))
+                                                 f(x, t)
+                                                 return t
 
-A recording of its launches (a CUDA graph) reads and writes the addresses that it was recorded with,
-so they have to stay the network's. The outputs live in given memory, too: whoever calls copies them
-before the next call.
+A captured CUDA graph uses fixed addresses, so the network's buffers must stay in place. The outputs
+live in this storage, too: the caller copies them before the next call.
 """
 
 from __future__ import annotations
@@ -27,14 +26,12 @@ _ALLOCATE = "relax.memory.alloc_storage"
 
 @tvm.transform.module_pass(opt_level=0, name="LiftStorage")
 class LiftStorage:
-    """The pass; for where ``relax.transform.LowerAllocTensor`` has run.
+    """Lift storage allocations out of ``main``; runs after ``relax.transform.LowerAllocTensor``.
 
-    A ``main`` with branches or sizes that are known only at run time stays as it is.
+    A ``main`` with branches or dynamic sizes does not change.
     """
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass."""
         main = mod["main"]
         body = main.body
@@ -63,7 +60,7 @@ class LiftStorage:
 
 
 def _allocation(taken: list[relax.VarBinding], main: relax.Function) -> relax.Function:
-    """The function that returns what the bindings allocate."""
+    """Return the function that allocates and returns the storages."""
     fresh = [relax.Var(b.var.name, b.var.ty) for b in taken]
     bindings = [relax.VarBinding(v, b.value) for v, b in zip(fresh, taken, strict=True)]
     result = relax.Var("all", relax.TupleType([v.ty for v in fresh]))
@@ -82,7 +79,7 @@ def _allocates(binding: relax.Binding) -> bool:
 
 
 def _is_straight(body: relax.SeqExpr) -> bool:
-    """Whether every run executes the same bindings and allocates the same bytes."""
+    """Return whether every run executes the same bindings and allocates the same bytes."""
     for block in body.blocks:
         for binding in block.bindings:
             value = binding.value if isinstance(binding, relax.VarBinding) else None

@@ -1,7 +1,7 @@
-"""Relax operators -> fused TensorIR functions: the form that is tuned, scheduled and built.
+"""Lower Relax operators to fused TensorIR functions, which are tuned, scheduled and built.
 
-Tuning and building call the same pipeline, so that a workload has the same structural hash in
-both and a database record is found again.
+Tuning and building run the same pipeline, so that a workload has the same structural hash in both
+and the build finds its tuning record.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import tvm
 from tvm import relax
 
-from tvmopt.arch.gpus import gpu_of_target
+from tvmopt.device.gpus import gpu_of_target
 from tvmopt.errors import UnsupportedOperatorError
-from tvmopt.hopper.legalize import hopper_legalize_map
 from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.legalize import Legalize, legalize_map
+from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plain_names import PlainNames
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
@@ -33,7 +33,7 @@ def lower_passes(
     target: tvm.target.Target | None = None,
     legalize: Mapping[str, Legalize] | None = None,
 ) -> list[tvm.transform.Pass]:
-    """The phases of :func:`lower`, in order; without a target, for any."""
+    """Return the passes of :func:`lower`, in order; target-independent without ``target``."""
     on_gpu = target is not None and target.kind.name == "cuda"
     return [
         # 1. Graph clean-up on Relax operators.
@@ -43,13 +43,13 @@ def lower_passes(
         GuardTake(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
-        # 2. Operators with a library implementation of their own.
+        # 2. Operators with a dedicated library implementation.
         *([MatchSigns(target)] if target is not None else []),
         PadEarly(),
         relax.transform.CanonicalizeBindings(),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
-        # 3. Everything else to TensorIR, constants folded again, then fused.
+        # 3. Legalize the rest to TensorIR, fold constants again, and fuse.
         relax.transform.LegalizeOps(dict(legalize or legalize_map(winograd))),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
@@ -58,15 +58,15 @@ def lower_passes(
         StoreNarrow(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(["main"]),
-        # 4. Weights are known: a schedule may choose their layout.
+        # 4. Mark weights as layout-free: a schedule may prepack them.
         relax.transform.AttachAttrLayoutFreeBuffers(),
-        # 5. On a GPU a launch costs: what only reshapes is a view.
+        # 5. On a GPU, kernel launches are expensive: reshapes become views.
         *(_views() if on_gpu else []),
     ]
 
 
 def _views() -> list[tvm.transform.Pass]:
-    """Functions that only reshape become views; a scheduled one would not be known for one."""
+    """Return passes that turn reshape functions into views; they do not match scheduled ones."""
     return [relax.transform.RewriteDataflowReshape(), relax.transform.DeadCodeElimination(["main"])]
 
 
@@ -81,15 +81,15 @@ def lower(
 
     Args:
         mod: Module of Relax operators.
-        target: Target that it is compiled for.
-        winograd: Whether 3 x 3 convolutions may be computed with fewer multiplications, where that
-            is faster under our schedules; under TVM's own it is slower.
-        plan: How layers are to be computed that are not to be as converted.
+        target: Target to compile for.
+        winograd: Whether 3 x 3 convolutions may use Winograd's algorithm where our schedules make
+            it faster; with TVM's own schedules it is slower.
+        plan: Implementation of each layer that differs from the converted module.
 
     Raises:
-        UnsupportedOperatorError: When an operator has no TensorIR form and would fail later in
-            code generation; all of them are listed. When tensors are int4, which TVM can neither
-            fold nor compile for a CPU.
+        UnsupportedOperatorError: When operators have no TensorIR legalization and would fail in
+            code generation; all of them are listed. Also when tensors are int4, which TVM can
+            neither fold nor compile for a CPU.
     """
     _refuse_int4(mod)
     rule = winograd_rule(target)
@@ -105,12 +105,12 @@ def lower(
 
 
 def _has_wgmma(target: tvm.target.Target) -> bool:
-    """Whether it is a GPU that multiplies by warpgroups, which want operands of certain forms."""
+    """Return whether the target is a GPU with wgmma, which restricts operand layouts."""
     return target.kind.name == "cuda" and str(target.attrs["arch"]) == "sm_90a"
 
 
 def winograd_rule(target: tvm.target.Target) -> WinogradRule | None:
-    """Which convolutions become Winograd's on ``target``, and how; None of other kinds."""
+    """Return the Winograd rule of ``target``; None for target kinds without one."""
     if target.kind.name == "llvm":
         return CPU_RULE
     return gpu_rule(gpu_of_target(target)) if target.kind.name == "cuda" else None
@@ -119,14 +119,14 @@ def winograd_rule(target: tvm.target.Target) -> WinogradRule | None:
 def planned(
     mod: tvm.IRModule, plan: Plan, winograd: bool = True, rule: WinogradRule | None = None
 ) -> tvm.IRModule:
-    """``mod`` with its layers in the layouts, and by the algorithms, of ``plan``."""
+    """Return ``mod`` with the layouts and algorithms of ``plan`` applied to its layers."""
     mod = in_planned_layouts(simplify(mod), plan)
     use_winograd = PlanWinograd(plan, modelled=winograd, rule=rule or CPU_RULE)
     return tvm.transform.Sequential([use_winograd])(mod)
 
 
 def check_lowered(lowered: tvm.IRModule) -> None:
-    """Raise :class:`UnsupportedOperatorError` when operators are left."""
+    """Raise :class:`UnsupportedOperatorError` when operators remain."""
     left = remaining_operators(lowered)
     if left:
         listed = ", ".join(f"{name} x{count}" for name, count in sorted(left.items()))
@@ -154,7 +154,7 @@ def _refuse_int4(mod: tvm.IRModule) -> None:
 
 
 def remaining_operators(mod: tvm.IRModule) -> dict[str, int]:
-    """Relax operators still called by ``mod`` that code generation cannot emit, with counts."""
+    """Return the Relax operators in ``mod`` that code generation does not support, with counts."""
     counts: dict[str, int] = {}
 
     def visit(expr: relax.Expr) -> None:

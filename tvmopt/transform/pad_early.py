@@ -1,15 +1,16 @@
-"""Let the producer write the zeros that a convolution wants around its data.
+"""Fuse a convolution's zero padding into the producer of its data.
 
-before -> after, the data made by a transpose, or elementwise of the model's input::
+before -> after, for data made by a transpose, or elementwise from the model's input::
 
     x = astype(transpose(image), "bfloat16");  y = conv2d(x, w, padding=[3, 3, 3, 3])
     ->
     x = pad(astype(transpose(image), "bfloat16"), 3, and channels 3 to 4)
     y = conv2d(x, w padded to 4 channels)
 
-FuseOps puts the pad into the kernel that makes ``x``, and no kernel copies the image again. Only
-for narrow types, whose kernels want whole groups of products; a convolution's own result is not
-padded here, because no pad can be fused behind a sum.
+FuseOps fuses the pad into the kernel that makes ``x``, so that no kernel copies the image again.
+The pass covers narrow dtypes only, whose kernels pad K to the granularity of dot-product
+instructions. It does not pad the result of a convolution, because a pad cannot be fused after a
+reduction.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.conv2d import ints
 from tvmopt.transform.integer.values import static_shape
-from tvmopt.transform.products import PRODUCTS, missing_products
+from tvmopt.transform.products import DOT_DTYPES, missing_products
 
-# What cannot be fused behind a sum, so that a kernel of its own makes the data anyway.
+# Operators that do not fuse after a reduction; their own kernel writes the data anyway.
 _MOVES = {f"relax.{name}" for name in ("permute_dims", "nn.pad", "layout_transform")}
 _ELEMENTWISE = {
     f"relax.{name}"
@@ -32,16 +33,12 @@ _ELEMENTWISE = {
 
 @tvm.transform.module_pass(opt_level=0, name="PadEarly")
 class PadEarly:
-    """Pad the data of narrow NHWC convolutions where it is made; see the module's docstring."""
+    """Pad the data of narrow NHWC convolutions in its producer; see the module docstring."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
         rewrite = _Rewrite(mod)
-        rewrite.builder_.update_func(
-            mod.get_global_var("main"), rewrite.visit_expr(mod["main"])
-        )
+        rewrite.builder_.update_func(mod.get_global_var("main"), rewrite.visit_expr(mod["main"]))
         return rewrite.builder_.get()
 
 
@@ -56,7 +53,7 @@ class _Rewrite(PyExprMutator):
         shape = static_shape(data)
         if layouts != ("NHWC", "HWIO", "NHWC") or shape is None or static_shape(weight) is None:
             return call
-        if str(data.ty.dtype) not in PRODUCTS or int(attrs.groups) != 1:
+        if str(data.ty.dtype) not in DOT_DTYPES or int(attrs.groups) != 1:
             return call
         channels = missing_products(data.ty.dtype, weight, 2)
         top, left, bottom, right = ints(attrs.padding)
@@ -80,7 +77,7 @@ class _Rewrite(PyExprMutator):
         )
 
     def _is_moved(self, data: relax.Expr) -> bool:
-        """Whether ``data`` is made elementwise of an input of the model or of what is moved."""
+        """Return whether ``data`` comes elementwise from a model input or from data movement."""
         made = self.lookup_binding(data) if isinstance(data, relax.Var) else None
         if made is None:
             return isinstance(data, relax.Var)

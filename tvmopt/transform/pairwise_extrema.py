@@ -1,10 +1,11 @@
-"""ONNX's Max and Min of several tensors, element by element, without a copy of them.
+"""Rewrite ONNX Max and Min of several tensors as elementwise operators, without a copy.
 
 before -> after: ``max(stack((broadcast_to(a), b, c), axis=0), axis=0)`` ->
-``maximum(maximum(a, b), c)``, and the same of ``min``.
+``maximum(maximum(a, b), c)``, and likewise for ``min``.
 
-TVM's importer writes the first form, a reduction, which drops NaN of all tensors but the last; the
-second gives NaN for NaN of any (:mod:`tvmopt.transform.keep_nan`), as ONNX Runtime does.
+TVM's importer emits the first version, a reduction, which loses NaN of all tensors but the last.
+The second version propagates NaN of any tensor (:mod:`tvmopt.kernels.passes.keep_nan`), as ONNX
+Runtime does.
 """
 
 from __future__ import annotations
@@ -32,19 +33,17 @@ class _Pairwise(PyExprMutator):
         if axes != [int(stack.attrs.axis)] or not isinstance(tensors, relax.Tuple):
             return call
         fields = list(tensors.fields)
-        if len(fields) > 1:  # one at least keeps its shape, and so the others need not be copied
+        if len(fields) > 1:  # the first operand sets the shape
             fields[1:] = [self._narrow(field) for field in fields[1:]]
         pairwise = _PAIRWISE[_name(call)]
-        return functools.reduce(
-            lambda a, b: self.builder_.normalize(pairwise(a, b)), fields
-        )
+        return functools.reduce(lambda a, b: self.builder_.normalize(pairwise(a, b)), fields)
 
     def _value(self, expr: relax.Expr) -> relax.Expr:
         bound = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
         return expr if bound is None else bound
 
     def _narrow(self, expr: relax.Expr) -> relax.Expr:
-        """What ``expr`` broadcasts, if it does."""
+        """Return the operand of a broadcast; other expressions are returned unchanged."""
         value = self._value(expr)
         return value.args[0] if _name(value) == "relax.broadcast_to" else expr
 
@@ -56,11 +55,9 @@ def _name(expr: relax.Expr) -> str:
 
 @tvm.transform.module_pass(opt_level=0, name="PairwiseExtrema")
 class PairwiseExtrema:
-    """Write maxima and minima of stacked tensors pairwise; see the module's docstring."""
+    """Rewrite max and min of stacked tensors pairwise; see the module docstring."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
         pairwise = _Pairwise(mod)
         for var, func in mod.functions_items():

@@ -1,7 +1,7 @@
-"""Inputs are called what C calls variables: ONNX names may hold slashes, dots and colons.
+"""Rename inputs to valid C identifiers: ONNX names may contain slashes, dots and colons.
 
-before -> after: ``main(gpu_0/data: ...)`` -> ``main(gpu_0_data: ...)``. A GPU's kernels are C++, in
-which their arguments keep the names of the network's inputs.
+before -> after: ``main(gpu_0/data: ...)`` -> ``main(gpu_0_data: ...)``. GPU kernels are C++ source,
+and their arguments keep the names of the network's inputs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 @tvm.transform.module_pass(opt_level=0, name="PlainNames")
 class PlainNames:
-    """The pass; it renames parameters of ``main`` alone."""
+    """Rename the parameters of ``main``."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass."""
         main = mod["main"]
         taken: set[str] = set()
@@ -32,7 +30,7 @@ class PlainNames:
 
 
 def _plain(name: str, taken: set[str]) -> str:
-    """``name`` as an identifier of C that none of ``taken`` is; it is added to them."""
+    """Return ``name`` as a C identifier that is not in ``taken``, and add it there."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     plain = f"_{plain}" if not plain or plain[0].isdigit() else plain
     found, number = plain, 1
@@ -45,7 +43,7 @@ def _plain(name: str, taken: set[str]) -> str:
 @mutator
 class _Rename(PyExprMutator):
     def renamed(self, func: relax.Function, names: list[str]) -> relax.Function:
-        """``func`` with parameters of these names."""
+        """Return ``func`` with parameters of these names."""
         params = [relax.Var(n, p.ty) for n, p in zip(names, func.params, strict=True)]
         for old, new in zip(func.params, params, strict=True):
             self.set_var_remap(old, new)

@@ -1,8 +1,8 @@
-"""How each layer is computed: its layout and its algorithm, layer by layer.
+"""Implementation plan: layout and algorithm of each layer.
 
-The layouts of ``convert`` are one for all convolutions. A plan goes beyond that: a tuner has
-measured the layers in several ways, and what is built takes for each the one that makes the whole
-network fastest.
+The ``convert`` stage uses one layout for all convolutions. A plan is finer: a tuner measures
+several implementations of each layer, and the build uses the combination that is fastest for the
+network.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.errors import ConfigError
+from tvmopt.kernels.winograd_matrices import MATRICES
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.layout import convert_layout_with_report
 from tvmopt.transform.layout.layouts import cannot, parse_layouts
-from tvmopt.transform.winograd import CPU_RULE, MATRICES, WinogradRule, takes_winograd
+from tvmopt.transform.winograd import CPU_RULE, WinogradRule, takes_winograd
 
-# On ``main``: the layers whose layout nobody asked for, so that a tuner may choose.
+# Attribute of ``main``: layers without a requested layout, which a tuner may choose.
 _FREE_ATTR = "tvmopt.free_layouts"
-#: Number of the layer that a TensorIR function computes, while a lowering keeps track of it.
+#: Attribute of a TensorIR function: layer index, while a lowering records layers.
 LAYER_ATTR = "tvmopt.layer"
-#: Sum of products over the window, as the operator is defined.
+#: Direct convolution.
 DIRECT = "direct"
-#: By name, the tile size of Winograd's algorithm.
+#: Output tile size of Winograd's algorithm, by name.
 WINOGRAD = {f"winograd{m}": m for m in MATRICES}
 ALGORITHMS = (DIRECT, *WINOGRAD)
-# Bytes of a cache line: what a block of channels fills.
+# Cache line size in bytes: a block of channels fills one line.
 _LINE = 64
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Implementation:
-    """One way to compute a layer.
+    """One implementation of a layer.
 
     Attributes:
-        layout: Layout of its data, ``"NHWC"`` or ``"NCHW64c"``; empty for the module's own.
-        algorithm: One of ``ALGORITHMS``; empty for what the model says.
+        layout: Data layout, ``"NHWC"`` or ``"NCHW64c"``; empty for the module's layout.
+        algorithm: One of ``ALGORITHMS``; empty for the cost model's choice.
     """
 
     layout: str = ""
@@ -70,7 +71,7 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 
 def read_plan(path: Path) -> dict[int, Implementation]:
-    """Read what :func:`write_plan` wrote; an empty plan where there is no file."""
+    """Read the file of :func:`write_plan`; return an empty plan when it does not exist."""
     if not path.exists():
         return {}
     rows: dict[str, Any] = json.loads(path.read_text())["layers"]
@@ -78,15 +79,16 @@ def read_plan(path: Path) -> dict[int, Implementation]:
 
 
 def free_layouts(mod: tvm.IRModule, kept: Collection[int] = ()) -> None:
-    """Note on ``mod`` that a tuner may choose the layouts of its layers, but those ``kept``."""
+    """Mark on ``mod`` that a tuner may choose the layouts of all layers except ``kept``."""
     free = [anchor.index for anchor in anchors(mod) if anchor.index not in kept]
     mod["main"] = mod["main"].with_attr(_FREE_ATTR, free)
 
 
 def implementations(mod: tvm.IRModule) -> dict[int, list[Implementation]]:
-    """The ways in which each convolution of ``mod`` can be computed, its own layout's first.
+    """Return the implementations of each convolution of ``mod``, the module's layout first.
 
-    Other layouts only where none was asked for. Layers with a single way are not listed.
+    Other layouts appear only where the user requested none. Layers with a single implementation are
+    omitted.
 
     Args:
         mod: A converted module.
@@ -107,7 +109,7 @@ def implementations(mod: tvm.IRModule) -> dict[int, list[Implementation]]:
 
 
 def modelled_plan(mod: tvm.IRModule) -> dict[int, Implementation]:
-    """How :func:`~tvmopt.transform.lower.lower` computes the convolutions of ``mod`` by itself."""
+    """Return the algorithms that :func:`~tvmopt.transform.lower.lower` selects by cost model."""
     names = {tile: name for name, tile in WINOGRAD.items()}
     own = PlanWinograd({})
     return {
@@ -118,9 +120,9 @@ def modelled_plan(mod: tvm.IRModule) -> dict[int, Implementation]:
 
 
 def _layouts(anchor: Anchor) -> Iterator[str]:
-    """Layouts that a convolution can have besides its own.
+    """Return the other layouts that a convolution supports.
 
-    Channels innermost, all of them, or in blocks that fill a cache line.
+    Candidates are NHWC, and NCHWc with blocks that fill a cache line.
     """
     call = anchor.call
     blocked = f"NCHW{_LINE // tvm_ffi.dtype(str(call.args[0].ty.dtype)).itemsize}c"
@@ -131,7 +133,7 @@ def _layouts(anchor: Anchor) -> Iterator[str]:
 
 
 def in_planned_layouts(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
-    """``mod`` with the layers of ``plan`` in its layouts; layers keep their numbers.
+    """Return ``mod`` with its layers in the layouts of ``plan``; layer indices do not change.
 
     Args:
         mod: A simplified module.
@@ -147,15 +149,15 @@ def in_planned_layouts(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
 
 @tvm.transform.module_pass(opt_level=0, name="PlanWinograd")
 class PlanWinograd:
-    """Compute with Winograd's algorithm what the plan says, or the model where it says nothing.
+    """Rewrite convolutions to Winograd's algorithm by plan, or else by cost model.
 
     before -> after: ``conv2d(x, w)`` -> ``call_tir(conv2d_winograd, (x, transformed w))``.
 
     Args:
         plan: The plan.
-        modelled: Whether layers without an algorithm in it get the one that the model says.
-        mark: Whether to write the layer's number on its TensorIR, as ``LAYER_ATTR``.
-        rule: The target's model, and the form that layers get.
+        modelled: Whether the cost model decides about layers without a planned algorithm.
+        mark: Whether to store the layer index on its TensorIR function, as ``LAYER_ATTR``.
+        rule: Cost model and rewrite of the target.
     """
 
     def __init__(
@@ -168,9 +170,7 @@ class PlanWinograd:
     ) -> None:
         self._plan, self._modelled, self._mark, self._rule = plan, modelled, mark, rule
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
         tiles = {
             anchor.var: (m, {LAYER_ATTR: anchor.index} if self._mark else {})
@@ -183,7 +183,7 @@ class PlanWinograd:
         return rewrite.builder_.get()
 
     def tile(self, anchor: Anchor) -> int:
-        """Size of the tiles that a layer is computed in; 0 for one step by step."""
+        """Return the Winograd output tile size of a layer; 0 for direct convolution."""
         if anchor.op != "nn.conv2d" or not takes_winograd(anchor.call):
             return 0
         algorithm = self._plan.get(anchor.index, Implementation()).algorithm

@@ -1,7 +1,7 @@
-"""Powers by small constants as products: ``power(x, 2) -> x * x``.
+"""Legalize powers with small constant exponents as multiplications: ``power(x, 2) -> x * x``.
 
-C's ``powf`` takes dozens of instructions, and the fast form of CUDA's takes a logarithm, which a
-negative number has none of: what models write as ``(x - mean) ** 2`` would be NaN.
+C's ``powf`` takes dozens of instructions. CUDA's fast version uses a logarithm, which is NaN for a
+negative base, so ``(x - mean) ** 2`` would be NaN.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import tvm_ffi
 from tvm import relax, te, topi
 from tvm.ir import GenericConst
 
-# The largest exponent that becomes a product.
+# Largest exponent that becomes multiplications.
 _MOST = 4
 
 
 def power_by_products(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """For ``relax.transform.LegalizeOps``: ``power`` by one of 0.5, 1, ..., 4 as what it means.
+    """Legalize ``power`` with a constant exponent of 0.5, 1, 2, 3 or 4 as sqrt or multiplications.
 
-    Other exponents, and those that are no constant, stay as TVM has them.
+    Other exponents use TVM's legalization.
     """
     base, exponent = call.args
     value = _constant(exponent)
@@ -42,7 +42,7 @@ def _product(count: int, x: te.Tensor) -> te.Tensor:
 
 
 def _constant(exponent: relax.Expr) -> float | None:
-    """The one number that a constant holds everywhere; None where it is none."""
+    """Return the value of a constant with one element; otherwise None."""
     if not isinstance(exponent, GenericConst):
         return None
     values = exponent.value.numpy()

@@ -1,7 +1,7 @@
-"""Run what a schedule asks to be done once: weights packed when the model is built.
+"""Weight prepacking: run the packing stages of schedules at build time.
 
 before -> after: ``call_tir(conv2d, (x, const))`` whose first block packs the constant ->
-``call_tir(conv2d_prepacked, (x, const'))`` with the constant packed.
+``call_tir(conv2d_prepacked, (x, const'))`` with the packed constant.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.kernels.cpu.common.nest import packing_blocks
 from tvmopt.runtime.fallback import FALLBACK
-from tvmopt.schedule.nest import packing_blocks
 
 _SUFFIX = "_weight_prepack"
 
 
 def prepack(mod: tvm.IRModule) -> tvm.IRModule:
-    """Split the packing of constants from scheduled functions and run it, on this machine.
+    """Split weight packing from scheduled functions and run it on this machine.
 
-    Packing only copies, so it does not matter that the module may be for another CPU.
+    Packing only copies data, so the module may target another CPU.
 
     Args:
         mod: Module of scheduled functions.
@@ -36,7 +36,7 @@ def prepack(mod: tvm.IRModule) -> tvm.IRModule:
     functions = {var: func for var, func in mod.functions_items() if var not in others}
     if not any(isinstance(func, tirx.PrimFunc) for func in functions.values()):
         return mod
-    # TVM's pass fails on functions without blocks, such as those of top-k and scatter.
+    # TVM's pass fails on functions without blocks, such as top-k and scatter.
     split = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(functions, mod.attrs))
     split.update(tvm.IRModule(others))
     packers = {
@@ -46,7 +46,7 @@ def prepack(mod: tvm.IRModule) -> tvm.IRModule:
     }
     with tvm.transform.PassContext(opt_level=3):
         compiled = tvm.compile(tvm.IRModule(packers), tvm.target.Target({"kind": "llvm"}))
-    folded = _Fold(split, compiled, packers)
+    folded = _FoldWeights(split, compiled, packers)
     for var, func in split.functions_items():
         if isinstance(func, relax.Function):
             folded.builder_.update_func(var, folded.visit_expr(func))
@@ -56,8 +56,8 @@ def prepack(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 @mutator
-class _Fold(PyExprMutator):
-    """Replaces calls of packing functions by what they give."""
+class _FoldWeights(PyExprMutator):
+    """Replace calls of packing functions by their results."""
 
     def __init__(self, mod: tvm.IRModule, compiled: Any, packers: dict[str, Any]) -> None:
         super().__init__(mod)
@@ -85,7 +85,7 @@ class _Fold(PyExprMutator):
         return packed[0] if len(packed) == 1 else relax.Tuple(packed)
 
     def _unique(self, data: tvm.runtime.Tensor) -> relax.Expr:
-        """The constant of ``data``; layers that share a weight share the packed one."""
+        """Return the constant of ``data``; layers that share a weight share the packed constant."""
         array = data.numpy()
         key = (array.shape, array.dtype.name, hashlib.sha256(array.tobytes()).digest())
         if key not in self._packed:

@@ -1,4 +1,4 @@
-"""How many narrow products an instruction adds up at once: the depth of a product must divide."""
+"""K granularity of dot-product instructions (4 for VNNI int8, 2 for bfloat16), for padding K."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import Any
 
 from tvm import relax
 
-#: Products in a 32-bit word, by type of the data: what every instruction that has some takes.
-PRODUCTS = {"int8": 4, "uint8": 4, "bfloat16": 2}
+from tvmopt.device import dtypes
+
+#: Data dtypes for which CPUs have dot-product instructions.
+DOT_DTYPES = dtypes.names(lambda row: row.dot_k > 1)
 
 
 def missing_products(dtype: Any, operand: relax.Expr, axis: int) -> int:
-    """By how much ``axis`` of an operand falls short of whole groups of products.
+    """Return the padding of ``axis`` up to a multiple of the K granularity.
 
     Args:
-        dtype: Type of the data.
+        dtype: dtype of the data.
         operand: An operand of static shape.
-        axis: Its axis that is summed over.
+        axis: Its reduction axis.
     """
-    return -int(operand.ty.shape[axis]) % PRODUCTS.get(str(dtype), 1)
+    return -int(operand.ty.shape[axis]) % dtypes.dtype(str(dtype)).dot_k

@@ -1,7 +1,7 @@
-"""Calls of TensorIR functions that are plain operators -> those operators.
+"""Raise calls of TensorIR functions to the equivalent Relax operators.
 
 before -> after: ``call_tir(maximum, (x, c))`` -> ``maximum(x, c)``, likewise ``minimum`` and
-``pad``. TVM's ONNX importer emits Clip and Pad as TensorIR, which says nothing of axes.
+``pad``. TVM's ONNX importer emits Clip and Pad as TensorIR, which layout rules cannot handle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BINARY: dict[str, tuple[Callable[..., te.Tensor], Callable[..., relax.Expr]]] =
 
 
 class _Recognise:
-    """Recognises functions by building what TVM would have built, and comparing.
+    """Recognise functions by comparing them with TVM's own TensorIR of an operator.
 
     Args:
         mod: The module that holds the functions.
@@ -33,7 +33,7 @@ class _Recognise:
         self._known: dict[str, Callable[..., relax.Expr] | None] = {}
 
     def __call__(self, call: relax.Call) -> relax.Call:
-        """The operator that ``call`` is, or ``call`` itself."""
+        """Return the operator equivalent to ``call``, or ``call`` itself."""
         if call.op.name != "relax.call_tir" or len(call.args) != 2:
             return call
         name = call.args[0].name_hint
@@ -105,7 +105,7 @@ class _Raise(PyExprMutator):
 
 
 def raise_tensor_ir(mod: tvm.IRModule) -> tvm.IRModule:
-    """``mod`` with every call raised that can be; see the module's docstring."""
+    """Return ``mod`` with all recognised calls raised; see the module docstring."""
     if not any(isinstance(func, tirx.PrimFunc) for _, func in mod.functions_items()):
         return mod
     raising = _Raise(mod)
@@ -119,9 +119,7 @@ def raise_tensor_ir(mod: tvm.IRModule) -> tvm.IRModule:
 class RaiseTensorIR:
     """:func:`raise_tensor_ir` as a pass."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
         return raise_tensor_ir(mod)
 
@@ -134,11 +132,11 @@ def _static(buffer: object) -> bool:
 def _equal(
     func: tirx.PrimFunc, inputs: list[tirx.Buffer], compute: Callable[..., te.Tensor]
 ) -> bool:
-    """Whether ``func`` does, element by element, what ``compute`` of its inputs does."""
+    """Return whether ``func`` computes the same elements as ``compute`` on its inputs."""
     tensors = [te.placeholder(b.shape, str(b.dtype), b.name) for b in inputs]
     wanted = _block(te.create_prim_func([*tensors, compute(*tensors)]))
     block = _block(func)
-    # The iterators are left out: their bounds are 64-bit in one of the two, 32-bit in the other.
+    # Iterators are not compared: one function has 64-bit bounds, the other 32-bit bounds.
     return (
         block is not None
         and wanted is not None

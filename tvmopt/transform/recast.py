@@ -1,4 +1,4 @@
-"""Layers on other number formats, for benchmarking: what would int8 take?
+"""Change the dtype of layers without scaling, for benchmarks: how fast would int8 be?
 
 before -> after, ``recast(mod, "int8", "int32")``::
 
@@ -6,10 +6,10 @@ before -> after, ``recast(mod, "int8", "int32")``::
                             y' = conv2d(x', w', out_dtype=int32)      w' = int8(w), a constant
                             y = astype(y', float32)
 
-The speed is that of the type; the numbers are not the model's, for nothing is scaled: a cast of
-floats to whole numbers truncates (0.7 becomes 0; weights beyond the range are saturated, for
-activations beyond it the result is whatever the target gives). For accuracy use a quantised model
-or :func:`tvmopt.transform.precision.to_precision`.
+The speed is that of the dtype. The results are not the model's, because nothing is scaled. A cast
+to integers truncates (0.7 becomes 0). Weights saturate; for activations out of range, the result
+depends on the target. For accuracy, use a quantized model or
+:func:`tvmopt.transform.precision.to_precision`.
 
 Source: ``recast`` of apache/tvm pull request 6748, for Relay.
 """
@@ -22,6 +22,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS
 from tvmopt.errors import ConfigError
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.count_layers import anchor_names
@@ -29,8 +30,8 @@ from tvmopt.transform.precision.anchor_call import TYPED_ANCHORS, constant_data,
 from tvmopt.transform.precision.casting import cast_constant
 from tvmopt.transform.skip import SkipLayers, resolve_skip_layers
 
-DTYPES = ("int4", "int8", "uint8", "float16", "bfloat16")
-OUT_DTYPES = ("int4", "int8", "uint8", "int16", "int32", "float16", "bfloat16", "float32")
+DTYPES = ("int4", *BYTE_INTEGERS, *HALF_FLOATS)
+OUT_DTYPES = ("int4", *BYTE_INTEGERS, "int16", "int32", *HALF_FLOATS, "float32")
 
 
 def recast(
@@ -40,23 +41,23 @@ def recast(
     ops: str | Iterable[str] | None = None,
     skip_layers: SkipLayers = None,
 ) -> tvm.IRModule:
-    """Change the type of the operands and of the result of layers, in whatever layout they are.
+    """Change the operand and result dtypes of layers in any layout.
 
     Args:
-        mod: A module in Relax operators.
-        dtype: Element type of data and weights, one of :data:`DTYPES`. A layer of int4 converts,
-            prints and is saved; TVM compiles none for a CPU.
-        out_dtype: Element type of the sums and of the result, one of :data:`OUT_DTYPES`; the graph
-            around goes on in the type it had.
+        mod: A module of Relax operators.
+        dtype: dtype of data and weights, one of :data:`DTYPES`. An int4 layer can be converted,
+            printed and saved, but TVM cannot compile it for a CPU.
+        out_dtype: dtype of accumulator and result, one of :data:`OUT_DTYPES`; the result is cast
+            back to its original dtype.
         ops: Anchor operators such as ``["nn.conv2d"]``; by default all convolutions and matmuls.
-        skip_layers: Layers to leave alone.
+        skip_layers: Layers that do not change.
 
     Returns:
-        The module; its layers keep their order, numbers and attributes.
+        The module; its layers keep their order, indices and attributes.
 
     Raises:
-        ConfigError: When a type is another, an operator is no anchor operator or has no output
-            type, or a skip pattern matches no layer.
+        ConfigError: When a dtype is not supported, an operator is not an anchor operator or has no
+            output dtype, or a skip pattern matches no layer.
     """
     _check("dtype", dtype, DTYPES)
     _check("out_dtype", out_dtype, OUT_DTYPES)

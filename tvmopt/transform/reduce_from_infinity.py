@@ -1,7 +1,8 @@
-"""Maxima and minima over an axis begin at infinity, as ONNX Runtime's do.
+"""Initialise max and min reductions with infinity, as ONNX Runtime does.
 
-TVM begins with the largest finite number, so that the maximum of -inf would be -3.4e38. Schedules
-know a reduction by that number; so this comes after them, on lowered functions::
+TVM initialises with the smallest or largest finite value, so that the maximum of -inf is -3.4e38.
+Schedule primitives recognise a reduction by that value; therefore this pass runs after scheduling,
+on lowered functions::
 
     m[i] = -3.4e38; ...; m[i] = max(m[i], x)   ->   m[i] = -inf; ...; m[i] = max(m[i], x)
 """
@@ -11,11 +12,11 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmopt.transform.skip_padding import constant_of, identity
+from tvmopt.kernels.passes.skip_padding import constant_of, identity
 
 
 def reduce_from_infinity(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """``func``, lowered and before its maxima are rewritten, with reductions from infinity."""
+    """Return the lowered ``func`` with infinite initial values; run before max and min rewrites."""
     kinds: dict[tirx.Buffer, type] = {}
 
     def note(store: tirx.BufferStore) -> None:

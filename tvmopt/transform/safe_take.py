@@ -1,11 +1,11 @@
-"""Look-ups that stay inside their table, whatever index a caller sends.
+"""Bounds-safe gathers: an index out of range never reads outside the table.
 
 before -> after: ``take(table, ids, mode="fast")`` -> ``take(table, ids, mode="nan")``, or
-``mode="clip"`` for tables of whole numbers.
+``mode="clip"`` for integer tables.
 
-In TVM's mode "fast" an index outside the table reads other memory or ends the process. ONNX Runtime
-refuses such an index; compiled code cannot refuse, so it answers NaN where the type has one and the
-nearest row else. Constant indices stay as they are: the reference has run with them.
+In TVM's mode "fast", an index out of range reads other memory or crashes the process. ONNX Runtime
+rejects such an index. Compiled code cannot reject it, so it returns NaN where the dtype has one,
+and the nearest row otherwise. Constant indices do not change, because the reference ran with them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ class _Guard(PyExprMutator):
 
 @tvm.transform.module_pass(opt_level=0, name="GuardTake")
 class GuardTake:
-    """Make every look-up by a computed index safe; see the module's docstring."""
+    """Make every gather with a computed index bounds-safe; see the module docstring."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
         guard = _Guard(mod)
         for var, func in mod.functions_items():

@@ -1,14 +1,14 @@
-"""Signs that the CPU's instructions want: products of bytes move to the types it can multiply.
+"""u8/s8 operand conversion: shift 8-bit operands to the signedness of the CPU's dot product.
 
-With ``x' = x + 128`` of the other signedness, and the same for ``w``:
+With ``x' = x + 128`` in the other signedness, and likewise for ``w``:
+    sum(x w) = sum(x' w) - 128 sum(w)           shift the data: one constant per channel
+    sum(x w) = sum(x w') - 128 sum(x)           shift the weight: a window sum of the data
 
-    sum(x w) = sum(x' w) - 128 sum(w)           the data moves: one number a channel, a constant
-    sum(x w) = sum(x w') - 128 sum(x)           the weight moves: a sum over each window of the data
+The window sum is equal for all output channels. Hence it first sums the channels of each pixel,
+then the pixels of each window. The correction is fused into the convolution's epilogue, before the
+requantize. int32 wraps around, so both identities are exact.
 
-The second sum of a convolution is a windowed one. It is the same for all output channels, so the
-channels of each pixel are summed first, and then the pixels of each window; the result is fused
-into the kernel of the convolution, before its requantise. int32 wraps around, so both are exact.
-The identity for dense is TVM's (pull request 12911); it left convolutions open.
+The identity for dense layers is TVM's (pull request 12911), which omits convolutions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm import relax, te
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmopt.intrin import multipliable
+from tvmopt.kernels.cpu.intrinsics import multipliable
 from tvmopt.transform.conv2d import ints, output_size
 from tvmopt.transform.integer.values import static_shape
 
@@ -34,35 +34,33 @@ Types = tuple[str, str]
 
 @tvm.transform.module_pass(opt_level=0, name="MatchSigns")
 class MatchSigns:
-    """Rewrite products of bytes whose signs the target has no instruction for.
+    """Rewrite 8-bit convolutions and matmuls whose signedness the target does not support.
 
     Args:
-        target: What the module is compiled for.
+        target: Target to compile for.
     """
 
     def __init__(self, target: tvm.target.Target) -> None:
         self.pairs = multipliable(target)
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
         if not self.pairs:
             return mod
-        rewrite = _Rewrite(mod, self.pairs)
+        rewrite = _ConvertSigns(mod, self.pairs)
         rewrite.builder_.update_func(mod.get_global_var("main"), rewrite.visit_expr(mod["main"]))
         return rewrite.builder_.get()
 
 
 def moved_operands(types: Types, pairs: Collection[Types]) -> tuple[bool, bool] | None:
-    """Whether data and weight must change their sign; the cheapest way that there is.
+    """Return whether to shift data and weight, by the cheapest supported combination.
 
     Args:
-        types: Of data and weight.
-        pairs: Types that can be multiplied.
+        types: dtypes of data and weight.
+        pairs: Supported pairs of dtypes.
 
     Returns:
-        None where nothing helps; (False, False) where nothing need change.
+        None when no combination is supported; (False, False) when no shift is needed.
     """
     if any(t not in _OTHER for t in types):
         return None
@@ -74,7 +72,7 @@ def moved_operands(types: Types, pairs: Collection[Types]) -> tuple[bool, bool] 
 
 
 @mutator
-class _Rewrite(PyExprMutator):
+class _ConvertSigns(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, pairs: Collection[Types]) -> None:
         super().__init__(mod)
         self._pairs = pairs
@@ -98,14 +96,14 @@ class _Rewrite(PyExprMutator):
         return self._conv2d(call, *moved)
 
     def _matmul(self, call: relax.Call, move_data: bool, move_weight: bool) -> relax.Expr:
-        """Sums over the reduction of either side: rows of the data, columns of the weight."""
+        """Correct with sums over K: rows of the data, columns of the weight."""
         data, weight = call.args
         if min(data.ty.ndim, weight.ty.ndim) < 2:
             return call
         used = self._other_sign(data) if move_data else data
         factor = self._other_sign(weight) if move_weight else weight
         result = self._emit(relax.op.matmul(used, factor, out_dtype="int32"))
-        if move_data:  # sum(x w) = sum(x' w) -+ 128 sum(w), w before it is moved itself
+        if move_data:  # sum(x w) = sum(x' w) -+ 128 sum(w), w before its own shift
             columns = self._sum(weight, [-2])
             result = self._corrected(result, columns, data)
         if move_weight:
@@ -118,7 +116,7 @@ class _Rewrite(PyExprMutator):
         top, left, bottom, right = ints(attrs.padding)
         used = self._other_sign(data) if move_data else data
         if any((top, left, bottom, right)):
-            # A zero of the data is 128 of the other sign; -128 for what was unsigned.
+            # A zero of the data becomes 128 in uint8, or -128 in int8.
             zero = _shift(str(data.ty.dtype)) if move_data else 0
             widths = [0, 0, top, bottom, left, right, 0, 0]
             used = self._emit(relax.op.nn.pad(used, widths, pad_value=float(zero)))
@@ -149,7 +147,7 @@ class _Rewrite(PyExprMutator):
     def _window_sums(
         self, data: relax.Expr, kernel: list[int], strides: list[int], dilation: list[int]
     ) -> relax.Expr:
-        """(n, h, w, 1): the sum of all data that an output sees."""
+        """Return the window sums of the data, (n, h, w, 1)."""
         pixels = self._sum(data, [3])
         if kernel == [1, 1] == strides:
             return pixels
@@ -158,10 +156,8 @@ class _Rewrite(PyExprMutator):
             self.builder_.call_te(window_sums, pixels, kernel, strides, dilation, **hint)
         )
 
-    def _corrected(
-        self, product: relax.Expr, sums: relax.Expr, moved: relax.Expr
-    ) -> relax.Expr:
-        """Take out of a product what moving the operand ``moved`` has put into it."""
+    def _corrected(self, product: relax.Expr, sums: relax.Expr, moved: relax.Expr) -> relax.Expr:
+        """Subtract the contribution of the shift of operand ``moved`` from an accumulator."""
         # x' = x + s, so that sum(x w) = sum(x' w) - s sum(w).
         shift = relax.const(_shift(str(moved.ty.dtype)), "int32")
         scaled = self._emit(relax.op.multiply(sums, shift))
@@ -175,7 +171,7 @@ class _Rewrite(PyExprMutator):
         return self._emit(relax.op.sum(wide, axes, keepdims=True))
 
     def _other_sign(self, tensor: relax.Expr) -> relax.Expr:
-        """The same numbers moved by 128, in the type of the other sign; once for all users."""
+        """Shift a tensor by 128 into the dtype of the other signedness; shared by all users."""
         if isinstance(tensor, GenericConst):
             data = tensor.value.numpy()
             moved = data.astype(np.int16) + _shift(str(data.dtype))
@@ -194,13 +190,13 @@ class _Rewrite(PyExprMutator):
 def window_sums(
     data: te.Tensor, kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> te.Tensor:
-    """Sums over the windows of a convolution.
+    """Return sums over the windows of a convolution.
 
     Args:
         data: (n, h, w, 1), padded.
-        kernel: Height and width of a window.
-        strides: Along h and w.
-        dilation: Along h and w.
+        kernel: Window height and width.
+        strides: Strides along h and w.
+        dilation: Dilation along h and w.
 
     Returns:
         (n, out h, out w, 1).
@@ -220,5 +216,5 @@ def window_sums(
 
 
 def _shift(dtype: str) -> int:
-    """What is added to a number of ``dtype`` to get the same one of the other sign."""
+    """Return the offset that converts a value of ``dtype`` to the other signedness."""
     return _HALF if dtype == "int8" else -_HALF

@@ -1,4 +1,4 @@
-"""Clean-up of an imported module: what every conversion, and lowering, starts from."""
+"""Simplify an imported module, before conversions and lowering."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvmopt.transform.raise_tensor_ir import RaiseTensorIR
 
 
 def simplify_passes() -> list[tvm.transform.Pass]:
-    """Operators instead of TensorIR, inference forms, constants folded, dead code gone."""
+    """Return passes that raise TensorIR, decompose for inference, and fold constants."""
     return [
         RaiseTensorIR(),
         PairwiseExtrema(),

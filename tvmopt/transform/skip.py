@@ -1,4 +1,4 @@
-"""``skip_layers``: which layers a conversion leaves alone."""
+"""``skip_layers``: select the layers that a conversion skips."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SkipLayers = str | Iterable[int | str] | None
 
 
 class NamedLayer(Protocol):
-    """What is needed of a layer to tell whether it is meant."""
+    """Properties of a layer that skip patterns match."""
 
     @property
     def index(self) -> int:
-        """Its number."""
+        """Layer index."""
 
     @property
     def name(self) -> str:
@@ -25,11 +25,11 @@ class NamedLayer(Protocol):
 
     @property
     def op(self) -> str:
-        """Its operator, ONNX's or Relax's."""
+        """Its operator, in ONNX or Relax."""
 
 
 def parse_skip_layers(skip_layers: SkipLayers) -> tuple[int | str, ...]:
-    """Indices and patterns in the order given, each once; text is split at commas."""
+    """Return the distinct indices and patterns in order; text is split at commas."""
     if skip_layers is None:
         return ()
     items = skip_layers.split(",") if isinstance(skip_layers, str) else list(skip_layers)
@@ -51,10 +51,8 @@ def parse_skip_layers(skip_layers: SkipLayers) -> tuple[int | str, ...]:
     return tuple(dict.fromkeys(parsed))
 
 
-def resolve_skip_layers(
-    layers: Sequence[NamedLayer], skip_layers: SkipLayers
-) -> dict[int, str]:
-    """Indices of the layers that are meant, with the reason ``"skip_layers: <pattern>"``.
+def resolve_skip_layers(layers: Sequence[NamedLayer], skip_layers: SkipLayers) -> dict[int, str]:
+    """Return the indices of matching layers, with the reason ``"skip_layers: <pattern>"``.
 
     An operator type is ONNX's (``Conv``), Relax's (``nn.conv2d``) or its last part (``conv2d``).
 
@@ -65,8 +63,9 @@ def resolve_skip_layers(
     for pattern in parse_skip_layers(skip_layers):
         matched = [layer for layer in layers if _matches(layer, pattern)]
         if not matched:
-            raise ConfigError(f"skip_layers must match layers, but {pattern!r} matches none of "
-                              f"{_summary(layers)}")
+            raise ConfigError(
+                f"skip_layers must match layers, but {pattern!r} matches none of {_summary(layers)}"
+            )
         for layer in matched:
             found.setdefault(layer.index, f"skip_layers: {pattern}")
     return dict(sorted(found.items()))

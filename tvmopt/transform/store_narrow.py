@@ -1,4 +1,4 @@
-"""Store the narrow tensor between two kernels: widening moves from the producer to its users.
+"""Store the narrow tensor between two kernels: move widening casts from producer to consumers.
 
 before -> after::
 
@@ -6,10 +6,10 @@ before -> after::
     ->
     x: uint8 = fused_conv2d_requantise(...);  y = fused_dequantise_conv2d_add(..., x)
 
-FuseOps lets a convolution swallow every elementwise operator that follows it, the dequantise or
-widening cast of its own 8-bit result too; then four bytes are stored instead of one. This pass
-runs between FuseOps and FuseTIR and gives that cheap tail to the kernels that read the tensor,
-when all of them can compute it as they read.
+FuseOps fuses every elementwise operator that follows a convolution, including the dequantize or
+widening cast of its 8-bit result. The kernel then stores four bytes per element instead of one.
+This pass runs between FuseOps and FuseTIR. It moves the cheap tail to the consumers, when all of
+them can compute it while reading.
 """
 
 from __future__ import annotations
@@ -30,24 +30,22 @@ _LONGEST_TAIL = 4
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Split:
-    """A kernel cut before its widening tail; ``kept`` is empty when the tail was all of it."""
+    """A kernel split before its widening tail; ``kept`` is empty when the tail is all of it."""
 
     kept: tuple[relax.VarBinding, ...]
     narrow: relax.Var
     tail: tuple[relax.Call, ...]
-    source: int | None  # the parameter that the tail reads, when nothing is kept
-    whole: bool = False  # whether the wide tensor is stored too, for users that need it
+    source: int | None  # index of the parameter that the tail reads, when nothing is kept
+    whole: bool = False  # whether the wide tensor is stored as well, for other users
 
 
 @tvm.transform.module_pass(opt_level=0, name="StoreNarrow")
 class StoreNarrow:
-    """Move widening tails of fused functions to their users; see the module's docstring."""
+    """Move widening tails of fused functions to their users; see the module docstring."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
-        rewrite = _Rewrite(mod)
+        rewrite = _NarrowStores(mod)
         main = mod["main"]
         rewrite.plan(main)
         if not rewrite.splits:
@@ -57,15 +55,15 @@ class StoreNarrow:
 
 
 @mutator
-class _Rewrite(PyExprMutator):
+class _NarrowStores(PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self._mod = mod
         self.splits: dict[relax.Var, _Split] = {}
-        self._narrow: dict[relax.Var, relax.Expr] = {}  # what is stored instead
+        self._narrow: dict[relax.Var, relax.Expr] = {}  # the stored narrow tensors
 
     def plan(self, main: relax.Function) -> None:
-        """Find the tensors to store narrow."""
+        """Find the tensors to store in a narrow dtype."""
         bindings = [b for block in main.body.blocks for b in block.bindings]
         users: dict[relax.Var, list[relax.Binding]] = {}
         for binding in bindings:
@@ -95,7 +93,7 @@ class _Rewrite(PyExprMutator):
             source = args[split.source]
             narrow = self._narrow.get(source) if split.source in tails else None
             self._narrow[binding.var] = self.visit_expr(source) if narrow is None else narrow
-            if narrow is not None:  # a tail on a tail
+            if narrow is not None:  # the producer has a tail of its own
                 tail = (*tails[split.source], *split.tail)
                 self.splits[binding.var] = dataclasses.replace(split, tail=tail)
             if split.whole:
@@ -124,7 +122,7 @@ class _Rewrite(PyExprMutator):
         tails: dict[int, tuple[relax.Call, ...]],
         args: list[relax.Expr],
     ) -> tvm.ir.GlobalVar:
-        """A fused function of ``bindings``, the parameters in ``tails`` widened first."""
+        """Add a fused function of ``bindings`` that first widens the parameters in ``tails``."""
         fresh = [relax.Var(p.name, arg.ty) for p, arg in zip(params, args, strict=True)]
         known: dict[relax.Expr, relax.Expr] = dict(zip(params, fresh, strict=True))
         made: list[relax.VarBinding] = []
@@ -151,7 +149,7 @@ class _Rewrite(PyExprMutator):
         return self.builder_.add_func(function, name)
 
     def _kernel(self, call: relax.Call) -> tuple[list[relax.Var], list[relax.VarBinding]]:
-        """Parameters and bindings of a fused function, or of one call of a tensor function."""
+        """Return parameters and bindings of a fused function, or of a single ``call_tir``."""
         function = self._fused(call)
         if function is not None:
             return list(function.params), list(function.body.blocks[0].bindings)
@@ -170,7 +168,7 @@ class _Rewrite(PyExprMutator):
         return function if plain else None
 
     def _split(self, expr: relax.Expr) -> _Split | None:
-        """Where to cut the kernel called: before its cheap tail, at the narrowest tensor."""
+        """Split the called kernel before its cheap tail, at the narrowest tensor."""
         if self._fused(expr) is None and not _is_call_tir(expr):
             return None
         params, bindings = self._kernel(expr)
@@ -193,7 +191,7 @@ class _Rewrite(PyExprMutator):
         return best
 
     def _is_cheap(self, binding: relax.VarBinding) -> bool:
-        """One operand, elementwise, and nothing but arithmetic: worth doing once a user."""
+        """Return whether a binding is elementwise in one operand, with plain arithmetic only."""
         operands = binding.value.args[1]
         if not isinstance(operands, relax.Tuple) or len(operands.fields) != 1:
             return False
@@ -208,7 +206,7 @@ class _Rewrite(PyExprMutator):
         return not any(str(getattr(c.op, "name", "")) in _COSTLY for c in calls)
 
     def _can_widen(self, expr: relax.Expr, var: relax.Var) -> bool:
-        """Whether a user can compute the tail as it reads: no window reads an element twice."""
+        """Return whether a user can compute the tail while reading; windows read elements twice."""
         if _is_call_tir(expr):
             return self._pattern(expr) <= _REDUCE and _reads(expr, var)
         function = self._fused(expr)

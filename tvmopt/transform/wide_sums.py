@@ -1,11 +1,12 @@
-"""Sums of float16 and bfloat16 tensors, and what is made of them, in float32.
+"""Legalize sum, mean, variance and std of 16-bit floats with a float32 accumulator.
 
 before -> after: ``mean(x: float16) -> cast(sum(cast(x, float32)) / count, float16)``, one function.
-TVM adds halves in halves: sums of some thousands lose most of their digits, and those beyond 65504
-are infinite.
+TVM accumulates 16-bit floats in 16 bits: sums of some thousand elements lose most of their digits,
+and sums beyond 65504 become infinite.
 
-A mean of more than 65504 elements TVM cannot even write down, and it tries to while it looks for
-constants. :class:`WidenLongMeans` comes before: ``mean(x) -> cast(mean(cast(x, float32)))``.
+TVM fails on a mean of more than 65504 elements already during constant folding, because float16
+cannot hold the count. :class:`WidenLongMeans` runs before: ``mean(x) -> cast(mean(cast(x,
+float32)))``.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmopt.transform.conv2d import HALF
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.transform.integer.values import static_shape
 
 _WIDE = "float32"
-# The largest float16, and what has such a count in it.
+# Largest float16, and the operators whose legalization contains the element count.
 _LARGEST, _COUNTING = 65504, ("relax.mean", "relax.variance", "relax.std")
 
 
@@ -53,7 +54,7 @@ _SUMS: dict[str, Callable[[te.Tensor, list[int], bool], te.Tensor]] = {
 
 
 def wide_sums() -> dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]]:
-    """For ``relax.transform.LegalizeOps``, by operator; other types are as TVM has them."""
+    """Return the legalization map by operator; other dtypes use TVM's legalization."""
     return {name: functools.partial(_legalize, compute) for name, compute in _SUMS.items()}
 
 
@@ -65,7 +66,7 @@ def _legalize(
     [data] = call.args
     dtype, shape = str(data.ty.dtype), data.ty.shape
     axes = _axes(call)
-    if dtype not in HALF or shape is None or not axes:
+    if dtype not in HALF_FLOATS or shape is None or not axes:
         return call.op.get_attr("FLegalize")(builder, call)
     keepdims = bool(call.attrs.keepdims)
 
@@ -77,18 +78,16 @@ def _legalize(
 
 
 def _axes(call: relax.Call) -> list[int]:
-    """Axes that a reduction sums over."""
+    """Return the reduction axes."""
     given, rank = call.attrs.axis, int(call.args[0].ty.ndim)
     return list(range(rank)) if given is None else sorted(int(a) % rank for a in given)
 
 
 @tvm.transform.module_pass(opt_level=0, name="WidenLongMeans")
 class WidenLongMeans:
-    """Means of more halves than a float16 can count, in float32."""
+    """Compute means over more elements than float16 can count in float32."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
         rewrite = _Widen(mod)
         main = mod.get_global_var("main")
@@ -101,7 +100,7 @@ class _Widen(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
-        if name not in _COUNTING or str(call.args[0].ty.dtype) not in HALF:
+        if name not in _COUNTING or str(call.args[0].ty.dtype) not in HALF_FLOATS:
             return call
         shape = static_shape(call.args[0])
         if shape is None or math.prod(shape[axis] for axis in _axes(call)) <= _LARGEST:

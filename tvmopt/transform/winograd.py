@@ -1,11 +1,11 @@
-"""Winograd's minimal filtering: 3 x 3 convolutions with fewer multiplications.
+"""Winograd convolution: 3 x 3 convolutions with fewer multiplications.
 
-A tile of m x m outputs is computed from (m + 2) x (m + 2) inputs by one multiplication of each
-transformed input with the transformed weight, instead of 9 m m: 2.25 times fewer for m = 2, 4 times
-for m = 4. Summed over the channels this is (m + 2)^2 matrix products. The weight, a constant, is
-transformed when the model is lowered. The form here is that of CPUs, the one of GPUs is in
-:mod:`.winograd_gpu`. Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks"
-(CVPR 2016), arXiv:1509.09308.
+A tile of m x m outputs needs (m + 2) x (m + 2) inputs. Each transformed input is multiplied once by
+the transformed weight, instead of 9 m m multiplications: a factor 2.25 fewer for m = 2, and 4 for m
+= 4. With the reduction over channels, these are (m + 2)^2 matmuls. The constant weight is
+transformed during lowering. This file has the CPU version; :mod:`.winograd_gpu` has the GPU
+version. Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016),
+arXiv:1509.09308.
 """
 
 from __future__ import annotations
@@ -19,76 +19,33 @@ import numpy as np
 from tvm import relax, te, tirx, topi
 from tvm.ir import GenericConst
 
-from tvmopt.schedule.winograd import WINOGRAD_ATTR
+from tvmopt.kernels.cpu.winograd.schedule import WINOGRAD_ATTR
+from tvmopt.kernels.winograd_matrices import MATRICES
 
-# Multiply-adds that one weight costs on its way to the core, and that the transforms cost for one
-# channel of one tile. Fitted on the best of 36 configurations of each form of 14 convolutions,
-# 7 x 7 x 512 to 112 x 112 x 16, on two cores with 512-bit vectors, most ratios within 10 %; alone,
-# with weights from L3, one costs 14, but in ResNet-18, with weights from memory, the layers of
-# 7 x 7 take 1 ms of 10 longer in tiles than step by step.
+# Cost in multiply-adds of loading one weight, and of the transforms per channel of one tile. Fitted
+# to the best of 36 configurations of each algorithm for 14 convolutions, 7 x 7 x 512 to
+# 112 x 112 x 16, on two cores with 512-bit vectors; most ratios agree within 10 %. In isolation,
+# with weights in L3, one weight costs 14. In ResNet-18, with weights in memory, the 7 x 7 layers
+# take 1 ms of 10 longer with Winograd than direct.
 _WEIGHT, _TRANSFORM = 20.0, {2: 120.0, 4: 430.0}
-# Share of the direct convolution's cost from which on the exact form is kept, and from which on
-# the smaller tile, which has smaller weights and smaller rounding errors, is kept.
+# Cost ratio against direct convolution from which the exact direct algorithm is kept, and cost
+# ratio from which the smaller tile is kept, which has smaller weights and smaller rounding errors.
 _WORTHWHILE, _NEARLY = 0.9, 0.9
-# Channels of one vector; half of it is a vector, too.
+# Channels of one vector; kernels also have half vectors.
 _LANES = 16
-#: TVM's number for operators to whose results elementwise ones are fused.
+#: OpPatternKind of operators with whose results elementwise operators are fused.
 OUT_ELEMENTWISE_FUSABLE = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Matrices:
-    """Of one tile size m: ``Y = at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T``.
-
-    Attributes:
-        bt: (m + 2, m + 2), transforms the data.
-        g: (m + 2, 3), transforms the weight.
-        at: (m, m + 2), transforms the products back.
-    """
-
-    bt: tuple[tuple[float, ...], ...]
-    g: tuple[tuple[float, ...], ...]
-    at: tuple[tuple[float, ...], ...]
-
-
-#: By tile size. The points are 0, 1, -1 and infinity; 2 and -2 as well for m = 4.
-MATRICES = {
-    2: Matrices(
-        bt=((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
-        g=((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
-        at=((1, 1, 1, 0), (0, 1, -1, -1)),
-    ),
-    4: Matrices(
-        bt=(
-            (4, 0, -5, 0, 1, 0),
-            (0, -4, -4, 1, 1, 0),
-            (0, 4, -4, -1, 1, 0),
-            (0, -2, -1, 2, 1, 0),
-            (0, 2, -1, -2, 1, 0),
-            (0, 4, 0, -5, 0, 1),
-        ),
-        g=(
-            (1 / 4, 0, 0),
-            (-1 / 6, -1 / 6, -1 / 6),
-            (-1 / 6, 1 / 6, -1 / 6),
-            (1 / 24, 1 / 12, 1 / 6),
-            (1 / 24, -1 / 12, 1 / 6),
-            (0, 0, 1),
-        ),
-        at=((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
-    ),
-}
-
-
-@dataclasses.dataclass(frozen=True)
 class WinogradRule:
-    """Which convolutions become Winograd's on one kind of target, and what they become.
+    """Winograd selection and rewrite for one kind of target.
 
     Attributes:
-        tile: The tile size that a model says of a convolution that :func:`takes_winograd`; 0 where
-            it stays direct.
-        rewrite: Such a convolution in tiles of a given size, emitted by a block builder; marks are
-            written on its TensorIR.
+        tile: Returns the cost model's tile size for a convolution that :func:`takes_winograd`
+            accepts; 0 for direct convolution.
+        rewrite: Emits such a convolution with a given tile size; the marks become attributes of
+            its TensorIR function.
     """
 
     tile: Callable[[relax.Call], int]
@@ -96,14 +53,14 @@ class WinogradRule:
 
 
 def choose_tile(positions: tuple[int, int, int], channels: int, outputs: int) -> int:
-    """The tile size that a 3 x 3 convolution of stride 1 should have; 0 keeps it direct.
+    """Return the best tile size of a 3 x 3 convolution with stride 1; 0 for direct convolution.
 
     Args:
-        positions: Batch, height and width of the result.
-        channels: Of the data.
-        outputs: Channels of the result.
+        positions: Batch, height and width of the output.
+        channels: Input channels.
+        outputs: Output channels.
     """
-    # Half-empty vectors: that many times the instructions.
+    # Partially filled vectors multiply the number of instructions by this factor.
     narrow = [_LANES // math.gcd(extent, _LANES) for extent in (channels, outputs)]
     if max(narrow) > 2:
         return 0
@@ -121,9 +78,9 @@ def choose_tile(positions: tuple[int, int, int], channels: int, outputs: int) ->
 
 
 def takes_winograd(call: relax.Call) -> bool:
-    """Whether a convolution can be computed in tiles: 3 x 3, stride 1, NHWC, float32, no groups.
+    """Return whether Winograd applies: 3 x 3, stride 1, NHWC, float32, no groups.
 
-    Its weight must be known, and its shapes.
+    The weight must be constant, and all shapes static.
     """
     attrs = call.attrs
     layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
@@ -139,20 +96,20 @@ def takes_winograd(call: relax.Call) -> bool:
 
 
 def modelled_tile(call: relax.Call) -> int:
-    """:func:`choose_tile` of a convolution that :func:`takes_winograd`."""
+    """Return :func:`choose_tile` for a convolution that :func:`takes_winograd` accepts."""
     batch, height, width, outputs = (int(e) for e in call.ty.shape)
     return choose_tile((batch, height, width), int(call.args[1].ty.shape[2]), outputs)
 
 
 def winograd_weight(weight: np.ndarray, m: int) -> np.ndarray:
-    """The transformed weight.
+    """Return the transformed weight.
 
     Args:
         weight: (3, 3, channels, outputs).
         m: Tile size.
 
     Returns:
-        (m + 2, m + 2, channels, outputs), of the type of ``weight``; computed in float64.
+        (m + 2, m + 2, channels, outputs) in the dtype of ``weight``; computed in float64.
     """
     g = np.array(MATRICES[m].g)
     return np.einsum("ia,jb,abco->ijco", g, g, weight.astype("float64")).astype(weight.dtype)
@@ -166,9 +123,9 @@ def call_winograd(
     padding: tuple[int, int, int, int],
     marks: Mapping[str, int] | None = None,
 ) -> relax.Call:
-    """A call of :func:`conv2d_winograd`, to which what follows elementwise can be fused.
+    """Return a call of :func:`conv2d_winograd`, with which elementwise operators can be fused.
 
-    ``marks`` are written on its TensorIR.
+    ``marks`` become attributes of its TensorIR function.
     """
     return builder.call_te(
         conv2d_winograd,
@@ -177,7 +134,7 @@ def call_winograd(
         m,
         padding,
         primfunc_name_hint="conv2d_winograd",
-        # A sum with an elementwise end, which TVM does not see by itself.
+        # TVM does not detect the pattern of a reduction with an elementwise end.
         primfunc_attrs={"op_pattern": OUT_ELEMENTWISE_FUSABLE, **(marks or {})},
     )
 
@@ -188,25 +145,25 @@ def as_winograd(
     m: int,
     marks: Mapping[str, int] | None = None,
 ) -> relax.Call:
-    """A convolution that :func:`takes_winograd` in tiles of ``m``; ``marks`` as above."""
+    """Return a convolution that :func:`takes_winograd` accepts as Winograd in tiles of ``m``."""
     data, weight = conv.args
     transformed = relax.const(winograd_weight(weight.value.numpy(), m))
     top, left, bottom, right = (int(p) for p in conv.attrs.padding)
     return call_winograd(builder, data, transformed, m, (top, left, bottom, right), marks)
 
 
-#: The rule of CPUs.
+#: Winograd rule of CPUs.
 CPU_RULE = WinogradRule(modelled_tile, as_winograd)
 
 
 def conv2d_winograd(
     data: te.Tensor, weight: te.Tensor, m: int, padding: tuple[int, int, int, int]
 ) -> te.Tensor:
-    """A 3 x 3 convolution of stride 1 in tiles of m x m outputs.
+    """3 x 3 convolution with stride 1 in tiles of m x m outputs.
 
     Args:
         data: (n, h, w, channels).
-        weight: Of :func:`winograd_weight`.
+        weight: Result of :func:`winograd_weight`.
         m: Tile size.
         padding: Top, left, bottom, right.
 
@@ -259,15 +216,15 @@ def both_sides(
     name: str,
     attrs: Mapping[str, int] | None = None,
 ) -> te.Tensor:
-    """``matrix @ tile @ matrix.T`` of every tile, its columns first.
+    """Return ``matrix @ tile @ matrix.T`` of every tile, columns first.
 
     Args:
         matrix: (a, b).
-        shape: Extents of what tells tiles apart.
+        shape: Extents of the tile indices.
         value: Element i, j of a tile of (b, b): ``value(i, j, *tile)``.
-        dtype: Type of the elements.
-        name: Of the result; the stage before it has ``_rows`` behind.
-        attrs: Marks on the result's stage.
+        dtype: dtype of the elements.
+        name: Name of the result; the stage before it has the suffix ``_rows``.
+        attrs: Annotations of the result's stage.
 
     Returns:
         (a, a, *shape).
@@ -289,9 +246,9 @@ def both_sides(
 def _row(
     matrix: Sequence[Sequence[float]], row: Any, value: Callable[[int], Any], dtype: str
 ) -> tirx.Expr:
-    """Row ``row`` of the product of ``matrix`` with values; zeros and ones cost nothing.
+    """Return row ``row`` of the product of ``matrix`` with values; zeros and ones need no multiply.
 
-    ``row`` is made of loops' variables: once they are unrolled, one of the sums is left.
+    ``row`` consists of loop variables: after unrolling, only one of the sums remains.
     """
     sums = [_sum(coefficients, value, dtype) for coefficients in matrix]
     result = sums[-1]
@@ -305,7 +262,7 @@ def _sum(coefficients: Sequence[float], value: Callable[[int], Any], dtype: str)
         size = abs(coefficients[k])
         return value(k) if size == 1 else value(k) * tirx.const(float(size), dtype)
 
-    # A positive term first, which every row has, so that nothing is subtracted from zero.
+    # Start with a positive term, which every row has, to avoid a subtraction from zero.
     used = sorted((k for k, c in enumerate(coefficients) if c), key=lambda k: coefficients[k] < 0)
     total = term(used[0])
     for k in used[1:]:

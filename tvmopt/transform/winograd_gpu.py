@@ -1,16 +1,17 @@
-"""Winograd convolutions on a GPU: three functions, with what lies between them in memory.
+"""Winograd convolution on a GPU: three kernels with intermediate results in memory.
 
 before -> after::
 
     y = relu(conv2d(x, w) + bias)
 
     v = winograd_data(x)                (points, tiles, channels): bt d bt.T of every tile d
-    p = winograd_product(v, u)          (points, tiles, outputs): a batched product of matrices
-    y = relu(winograd_out(p) + bias)    at p at.T, and what follows elementwise
+    p = winograd_product(v, u)          (points, tiles, outputs): a batched GEMM
+    y = relu(winograd_out(p) + bias)    at p at.T, with the elementwise epilogue
 
-The points are the (m + 2)^2 elements of a transformed tile, the tiles those of all images, and
-``u`` is the transformed weight, a constant. On a CPU one function holds it all (:mod:`.winograd`),
-because a core's cache holds what lies between; a thread block's shared memory does not.
+Points are the (m + 2)^2 elements of a transformed tile, tiles count over all images, and ``u`` is
+the transformed constant weight. The CPU version is one function (:mod:`.winograd`), because a
+core's cache holds the intermediate results; the shared memory of a thread block is too small for
+them.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import Any
 
 from tvm import ir, relax, te, tirx
 
-from tvmopt.arch.cuda import CudaArch
-from tvmopt.schedule.gpu.winograd import WINOGRAD_DATA, WINOGRAD_OUT
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.winograd.schedule import WINOGRAD_DATA, WINOGRAD_OUT
+from tvmopt.kernels.winograd_matrices import MATRICES
 from tvmopt.transform.winograd import (
-    MATRICES,
     OUT_ELEMENTWISE_FUSABLE,
     WinogradRule,
     both_sides,
@@ -33,17 +34,17 @@ from tvmopt.transform.winograd import (
 )
 from tvmopt.transform.winograd_gpu_model import choose_gpu_tile, grid_of
 
-# TVM's number for operators to which nothing is fused.
+# OpPatternKind of operators that are not fused.
 _OPAQUE = 8
 
 
 def gpu_rule(arch: CudaArch) -> WinogradRule:
-    """Which convolutions become Winograd's on ``arch``, and what they become."""
+    """Return the Winograd rule of ``arch``."""
     return WinogradRule(functools.partial(modelled_gpu_tile, arch=arch), as_gpu_winograd)
 
 
 def modelled_gpu_tile(conv: relax.Call, arch: CudaArch) -> int:
-    """The tile size that a convolution should have, which takes Winograd; 0 keeps it direct."""
+    """Return the best tile size of a convolution that supports Winograd; 0 for direct."""
     batch, height, width, outputs = (int(e) for e in conv.ty.shape)
     image = math.prod(int(e) for e in conv.args[0].ty.shape)
     channels = int(conv.args[1].ty.shape[2])
@@ -56,12 +57,16 @@ def as_gpu_winograd(
     m: int,
     marks: Mapping[str, int] | None = None,
 ) -> relax.Call:
-    """A convolution that :func:`~tvmopt.transform.winograd.takes_winograd` in tiles of ``m``.
+    """Emit a convolution that :func:`~tvmopt.transform.winograd.takes_winograd` as three kernels.
 
-    ``marks`` are written on the TensorIR of the last of its functions.
+    Args:
+        builder: Block builder to emit into.
+        conv: The convolution.
+        m: Tile size.
+        marks: Attributes of the TensorIR of the output transform.
 
     Returns:
-        The call of the last of its functions; those before it are emitted.
+        The call of the output transform; the other two kernels are emitted.
     """
     data, weight = conv.args
     top, left, bottom, right = (int(p) for p in conv.attrs.padding)
@@ -89,21 +94,21 @@ def as_gpu_winograd(
         m,
         tuple(int(e) for e in list(conv.ty.shape)[:3]),
         primfunc_name_hint="winograd_out",
-        # Sums with an elementwise end, which TVM does not see by itself.
+        # TVM does not detect the pattern of a reduction with an elementwise end.
         primfunc_attrs={"op_pattern": OUT_ELEMENTWISE_FUSABLE, **(marks or {})},
     )
 
 
 def winograd_data(data: te.Tensor, m: int, padding: tuple[int, int, int, int]) -> te.Tensor:
-    """The transformed tiles of (m + 2) x (m + 2) inputs, which overlap by two.
+    """Input transform of overlapping (m + 2) x (m + 2) tiles.
 
     Args:
         data: (n, h, w, channels).
         m: Tile size.
-        padding: Top, left, bottom, right; zeros, as is what the last tiles reach beyond.
+        padding: Top, left, bottom, right; zeros, also where the last tiles exceed the data.
 
     Returns:
-        ((m + 2)^2, tiles, channels), the tiles in the order of images, y, x.
+        ((m + 2)^2, tiles, channels), tiles in the order image, y, x.
     """
     matrices, side = MATRICES[m], m + 2
     batch, h, w, channels = (int(e) for e in data.shape)
@@ -144,10 +149,10 @@ def winograd_data(data: te.Tensor, m: int, padding: tuple[int, int, int, int]) -
 
 
 def winograd_product(tiles: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """The product of each point's matrices.
+    """Batched GEMM over the points.
 
     Args:
-        tiles: (points, tiles, channels), of :func:`winograd_data`.
+        tiles: (points, tiles, channels), from :func:`winograd_data`.
         weight: (points, channels, outputs).
 
     Returns:
@@ -162,12 +167,12 @@ def winograd_product(tiles: te.Tensor, weight: te.Tensor) -> te.Tensor:
 
 
 def winograd_out(products: te.Tensor, m: int, positions: tuple[int, int, int]) -> te.Tensor:
-    """The outputs of every tile, those beyond the edge left out.
+    """Output transform of every tile, cropped at the edges.
 
     Args:
-        products: (points, tiles, outputs), of :func:`winograd_product`.
+        products: (points, tiles, outputs), from :func:`winograd_product`.
         m: Tile size.
-        positions: Images, height and width of the result.
+        positions: Batch, height and width of the output.
 
     Returns:
         (images, height, width, outputs).

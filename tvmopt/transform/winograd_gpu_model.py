@@ -1,52 +1,53 @@
-"""Whether a convolution is faster on a GPU in tiles of 2 x 2 or 4 x 4 outputs, or direct.
+"""Cost model: Winograd with 2 x 2 or 4 x 4 tiles against direct convolution on a GPU.
 
-Times of products on plain threads, from multiply-adds and from bytes, and of the transforms, from
-bytes alone; each kernel costs a launch. Not yet fitted to measurements of these kernels.
+GEMM time on CUDA cores follows a roofline of multiply-adds and bytes. Transform time follows bytes
+alone. Each kernel adds a launch. The model is not fitted to measurements of these kernels yet.
 """
 
 from __future__ import annotations
 
 import math
 
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cuda import CudaArch
 
-# The share of a GPU's multiply-adds that a product reaches, as measured at 4096^3 (52 of 59
-# TFLOP/s on an H200), and how many more elements of depth the begin and the end of a tile cost.
+# Fraction of peak multiply-adds that a GEMM reaches, measured at 4096^3 (52 of 59 TFLOP/s on an
+# H200), and prologue plus epilogue of a tile, in elements of K.
 _REACHED, _ENDS = 0.88, 24
-# Tiles of a thread block, with their share of that rate.
+# Thread block tiles (m, n) with their fraction of that rate.
 _TILES = (
     (128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.87), (64, 32, 0.72), (32, 32, 0.55),
     (32, 16, 0.4), (16, 16, 0.25),
 )  # fmt: skip
 _SPLITS = (1, 2, 4, 8, 16)
-# The share of a bandwidth that kernels reach, and of L2 that holds what the next kernel reads.
+# Fraction of peak bandwidth that kernels reach, and fraction of L2 that keeps data for the next
+# kernel.
 _STREAMED, _NEAR_L2 = 0.85, 0.5
-# Microseconds of each further kernel of a CUDA graph.
+# Launch time in microseconds of each further kernel of a CUDA graph.
 _KERNEL_US = 2.5
-# Share of the direct convolution's time from which on it is kept, being exact; and from which on
-# the smaller tile is, which rounds less.
+# Time ratio against direct convolution from which the exact direct algorithm is kept, and time
+# ratio from which the smaller tile is kept, which has smaller rounding errors.
 _WORTHWHILE, _NEARLY = 0.9, 0.9
-# Elements that 32-bit indices can tell apart, and the share of device memory that the transformed
-# data and the products may take together.
+# Limit of 32-bit indices in elements, and the fraction of device memory that the transformed data
+# and the GEMM results may occupy together.
 _MOST_ELEMENTS, _MOST_MEMORY = 2**31, 0.125
 _FLOAT = 4
-# Channels of the data, and of the result, below which other kernels than plain products are faster.
+# Minimum input and output channels; below, other kernels are faster than a plain GEMM.
 _LEAST_CHANNELS = 16
 
 
 def choose_gpu_tile(
     positions: tuple[int, int, int], channels: int, outputs: int, image: int, arch: CudaArch
 ) -> int:
-    """The tile size that a 3 x 3 convolution of stride 1 in float32 should have; 0 keeps it direct.
+    """Return the best tile size of a float32 3 x 3 convolution with stride 1; 0 for direct.
 
-    Direct stays also what has fewer than 16 channels on either side, or an array of 2^31 elements
-    or more, or whose transformed data and products take more than an eighth of the GPU's memory.
+    Three further cases stay direct: fewer than 16 input or output channels, an array of 2^31 or
+    more elements, or transformed data and GEMM results beyond an eighth of GPU memory.
 
     Args:
-        positions: Batch, height and width of the result.
-        channels: Of the data.
-        outputs: Channels of the result.
-        image: Elements of the data.
+        positions: Batch, height and width of the output.
+        channels: Input channels.
+        outputs: Output channels.
+        image: Number of elements of the data.
         arch: The GPU.
     """
     if min(channels, outputs) < _LEAST_CHANNELS:
@@ -66,7 +67,7 @@ def choose_gpu_tile(
 
 
 def grid_of(positions: tuple[int, int, int], m: int) -> tuple[int, int, int]:
-    """Images, tiles along y and tiles along x that ``positions`` (images, height, width) are."""
+    """Return images, tiles along y and tiles along x for ``positions`` (images, height, width)."""
     batch, height, width = positions
     return batch, math.ceil(height / m), math.ceil(width / m)
 
@@ -79,7 +80,7 @@ def why_not_tiles(
     image: int,
     arch: CudaArch,
 ) -> str:
-    """Why tiles of ``m`` are impossible; empty where they are not."""
+    """Return why tiles of ``m`` are impossible; empty when they are possible."""
     transformed, products, weight = _sizes(m, positions, channels, outputs)
     largest = max(transformed, products, weight, image, math.prod(positions) * outputs)
     if largest >= _MOST_ELEMENTS:
@@ -93,7 +94,7 @@ def why_not_tiles(
 def direct_us(
     positions: tuple[int, int, int], channels: int, outputs: int, image: int, arch: CudaArch
 ) -> float:
-    """Microseconds of the convolution as one product of 9 ``channels`` depth."""
+    """Return microseconds of the direct convolution as one GEMM with K = 9 ``channels``."""
     rows = math.prod(positions)
     moved = (image + rows * outputs + 9 * channels * outputs) * _FLOAT
     return _product_us((1, rows, outputs, 9 * channels), moved, arch)
@@ -107,12 +108,12 @@ def winograd_us(
     image: int,
     arch: CudaArch,
 ) -> float:
-    """Microseconds of the convolution in tiles of ``m``: three kernels."""
+    """Return microseconds of the Winograd convolution with tile size ``m``: three kernels."""
     points, tiles = (m + 2) ** 2, math.prod(grid_of(positions, m))
     transformed, products, weight = _sizes(m, positions, channels, outputs)
     between = (transformed + products + weight) * _FLOAT
     product = _product_us((points, tiles, outputs, channels), between, arch)
-    # Each tile reads its own (m + 2)^2 inputs, those of its neighbours from a cache.
+    # Each tile reads its own (m + 2)^2 inputs; the overlap with its neighbours hits the cache.
     there = _moved_us((image + transformed) * _FLOAT, 2 * transformed * _FLOAT, arch)
     back = (products + math.prod(positions) * outputs) * _FLOAT
     return product + there + _moved_us(back, back, arch)
@@ -121,22 +122,22 @@ def winograd_us(
 def _sizes(
     m: int, positions: tuple[int, int, int], channels: int, outputs: int
 ) -> tuple[int, int, int]:
-    """Elements of the transformed data, of the products and of the transformed weight."""
+    """Return element counts of transformed data, GEMM results and transformed weight."""
     points, tiles = (m + 2) ** 2, math.prod(grid_of(positions, m))
     return points * tiles * channels, points * tiles * outputs, points * channels * outputs
 
 
 def _moved_us(moved: float, cached: float, arch: CudaArch) -> float:
-    """Microseconds of a kernel that moves bytes, ``cached`` of them through L2 in any case."""
+    """Return microseconds of a kernel that moves bytes, ``cached`` of them always through L2."""
     near = moved <= _NEAR_L2 * arch.l2_bytes
     memory = 0.0 if near else moved / (arch.dram_gbs * 1e3)
     return max(memory, max(moved, cached) / (arch.l2_gbs * 1e3)) / _STREAMED + _KERNEL_US
 
 
 def _product_us(extents: tuple[int, int, int, int], moved: float, arch: CudaArch) -> float:
-    """Microseconds of a batched product (batch, rows, columns, depth) that moves bytes."""
+    """Return microseconds of a batched GEMM (batch, rows, columns, depth) that moves bytes."""
     batch, rows, columns, depth = extents
-    # Multiply-adds of one multiprocessor in a microsecond.
+    # Multiply-adds per SM and microsecond.
     rate = arch.fp32_fma * arch.clock_ghz * 1e3 * _REACHED
     best = math.inf
     for high, wide, share in _TILES:
@@ -146,7 +147,7 @@ def _product_us(extents: tuple[int, int, int, int], moved: float, arch: CudaArch
                 break
             turns = math.ceil(tiles * split / arch.sms)
             work = turns * high * wide * (math.ceil(depth / split) + _ENDS) / (rate * share)
-            if split > 1:  # a second kernel sums the parts
+            if split > 1:  # a second kernel reduces the partial accumulators
                 parts = 2.0 * split * batch * rows * columns * _FLOAT
                 work += _moved_us(parts, parts, arch)
             best = min(best, work)

@@ -1,8 +1,8 @@
-"""Strategies that find schedules for the functions of a lowered module, and what they leave.
+"""Tuning strategies: find a schedule for each task and record it in a tuning database.
 
-Every strategy takes the tasks of a lowered Relax module and gives a :class:`TuneResult`; the ones
-that measure also leave a tuning database, which :func:`apply_database` replays when the module is
-built.
+Every strategy takes the tasks of a lowered Relax module and returns a :class:`TuneResult`.
+Strategies that measure also write a tuning database. The build stage applies that database with
+:func:`apply_database`.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ STRATEGIES: dict[str, type[TuneStrategy]] = {
 
 
 def create_strategy(name: str) -> TuneStrategy:
-    """A strategy by name.
+    """Return a new strategy by name.
 
     Raises:
-        ConfigError: When there is none of that name.
+        ConfigError: When no strategy has this name.
     """
     if name not in STRATEGIES:
         raise ConfigError(f"strategy must be one of {', '.join(STRATEGIES)}, but got {name!r}")

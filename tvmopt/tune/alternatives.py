@@ -1,9 +1,9 @@
-"""Every layer in every way it can be computed: what to measure, and which ways go best together.
+"""Enumerate alternative implementations of each layer, and select the best combination.
 
-A convolution has several implementations: step by step, by Winograd's algorithm, and both layouts,
-the module's own and channels in blocks. Each is a function of its own, measured as it runs. Layouts
-bind neighbours, since a tensor that is wanted in another layout must be moved, which takes a kernel
-that is measured, too; so the ways are chosen for all layers together.
+A convolution has several implementations: direct or Winograd, in the module's layout or in a
+blocked channel layout (NCHWc). Each implementation is a function that is measured on its own.
+Layouts couple neighbouring layers: a layout conversion between them is a kernel, which is measured
+as well. The selection therefore minimises the total latency over all layers together.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from tvm import IRModule, tirx
 from tvm.target import Target
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.policy import DefaultPolicy
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.layer_functions import lower_by_layer
 from tvmopt.transform.layer_graph import (
@@ -28,33 +28,33 @@ from tvmopt.transform.layer_graph import (
     forms_of,
     layer_links,
 )
-from tvmopt.transform.layout.form import Form
+from tvmopt.transform.layout.form import LayoutForm
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation, implementations, modelled_plan
 from tvmopt.tune.assignment import minimise, total_cost
 from tvmopt.tune.database import workload_hash
 from tvmopt.tune.tasks import Task, extract_tasks, network_bytes, task_of
 
-#: Name of the plan that needs no measuring: the network's layout, algorithms by their model.
+#: Name of the plan that needs no measurement: the module's layout, algorithms by cost model.
 MODELLED = "as modelled"
-# Times as dear as a layer's cheapest way, as modelled, that another is not worth measuring.
+# Implementations predicted to be slower than the layer's best by this factor are not measured.
 _HOPELESS = 2.0
-# Shares of a task's candidates that are measured of other ways than the network's own, and of
-# changes of layout: what wins among these is seldom found late.
+# Fractions of a task's candidate budget for alternative implementations and for layout conversions:
+# late candidates seldom win there.
 _OTHER_WAYS, _CHANGES = 0.5, 0.25
 
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """One layer, computed in one way.
+    """One implementation of one layer.
 
     Attributes:
-        layer: Number of the layer.
-        name: Its name.
-        implementation: The way.
-        workload: Hash of the function.
-        cycles: Cycles, as modelled.
-        hopeless: Whether it is modelled to be too dear to be measured.
+        layer: Index of the layer.
+        name: Name of the layer.
+        implementation: Layout and algorithm.
+        workload: Workload hash of the function.
+        cycles: Predicted cycles.
+        hopeless: Whether the predicted cycles are too high for a measurement.
     """
 
     layer: int
@@ -67,13 +67,14 @@ class Way:
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """A plan for the whole network.
+    """An implementation plan for the whole network.
 
     Attributes:
         name: ``"uniform"`` with a layout, ``"combined"``, or :data:`MODELLED`.
-        plan: Its ways, by layer.
-        predicted_us: Measured kernels of the layers and of the changes between them, added up.
-        exact: Whether no plan is predicted to take less; of ``"combined"`` alone.
+        plan: Implementation of each layer.
+        predicted_us: Sum of the measured latencies of layers and layout conversions, in
+            microseconds.
+        exact: Whether the plan is proven to minimise ``predicted_us``; only for ``"combined"``.
     """
 
     name: str
@@ -84,29 +85,30 @@ class Contender:
 
 @dataclasses.dataclass(frozen=True)
 class Alternatives:
-    """What can be measured of a module beyond the form that it was converted to.
+    """Alternative implementations of a module's layers, as tasks to measure.
 
     Attributes:
-        ways: Of all layers that have several.
-        tasks: Functions to tune: the module's own, those of the other ways, and layout changes.
-        network_bytes: Bytes of the weights of the module's own functions.
+        ways: Implementations of all layers that have several.
+        tasks: Functions to tune: the module's own functions, the alternative implementations, and
+            layout conversions.
+        network_bytes: Size in bytes of the weights of the module's own functions.
         links: Tensors between the layers.
-        forms: Of each layout; empty stands for the module's own.
-        changes: Hash of the function that brings a tensor of a link into another form.
-        modelled: How the layers are computed where nothing is chosen by measuring.
+        forms: Layout transform of each layout name; the empty name is the module's own layout.
+        changes: Workload hash of the function that converts a link's tensor between two layouts.
+        modelled: The plan of the cost model, for use without measurements.
     """
 
     ways: tuple[Way, ...]
     tasks: tuple[Task, ...]
     network_bytes: int
     links: tuple[Link, ...]
-    forms: dict[str, Form]
+    forms: dict[str, LayoutForm]
     changes: dict[tuple[Link, str, str], str]
     modelled: dict[int, Implementation] = dataclasses.field(default_factory=dict)
 
     @property
     def rivals(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the tasks that may take each other's place, each in one group."""
+        """Groups of names of tasks that are alternatives to each other."""
         name_of = {task.workload: task.name for task in self.tasks}
         group_of: dict[str, set[str]] = {}
         for layer in {way.layer for way in self.ways}:
@@ -118,10 +120,13 @@ class Alternatives:
         return tuple(sorted(group for group in groups if len(group) > 1))
 
     def contenders(self, latency_us: Mapping[str, float]) -> list[Contender]:
-        """The best plan of each single layout, the model's, and the best of all; cheapest first.
+        """Return the best plan per uniform layout, the cost model's plan and the best combination.
 
         Args:
-            latency_us: Measured latency by hash of the function.
+            latency_us: Measured latency in microseconds by workload hash.
+
+        Returns:
+            The plans, ordered by predicted latency.
         """
         layouts = sorted({way.implementation.layout for way in self.ways})
         problem = _Problem(self, latency_us)
@@ -142,14 +147,12 @@ class Alternatives:
         return sorted(found, key=lambda c: c.predicted_us)
 
 
-def find_alternatives(
-    mod: IRModule, target: Target, arch: CpuArch
-) -> Alternatives | None:
-    """The alternatives of a converted module; None when no layer has any.
+def find_alternatives(mod: IRModule, target: Target, arch: CpuArch) -> Alternatives | None:
+    """Return the alternative implementations of a converted module; None when no layer has any.
 
     Args:
         mod: A converted module.
-        target: Target that it is compiled for.
+        target: Target to compile for.
         arch: The CPU.
     """
     found = implementations(mod)
@@ -195,7 +198,7 @@ def _ranked(
     names: Mapping[int, str],
     arch: CpuArch,
 ) -> list[Way]:
-    """The ways, each with what the model expects of it."""
+    """Return the implementations with their predicted cycles."""
     modelled: dict[str, float] = {}
     hashes = {key: workload_hash(mod) for key, mod in functions.items()}
     for key, mod in functions.items():
@@ -219,8 +222,8 @@ def _ranked(
 
 def _changes(
     mod: IRModule, ways: Iterable[Way], target: Target, tasks: dict[str, Task]
-) -> tuple[tuple[Link, ...], dict[str, Form], dict[tuple[Link, str, str], str]]:
-    """The links, and the functions that change layouts on them; adds these to ``tasks``."""
+) -> tuple[tuple[Link, ...], dict[str, LayoutForm], dict[tuple[Link, str, str], str]]:
+    """Return links, layout transforms and conversion functions; add the latter to ``tasks``."""
     layouts: dict[int, set[str]] = {}
     for way in ways:
         layouts.setdefault(way.layer, set()).add(way.implementation.layout)
@@ -228,7 +231,7 @@ def _changes(
     if not several:
         return (), {}, {}
     links = tuple(layer_links(mod, layouts))
-    forms = {"": Form.identity(4)} | forms_of(mod, several)
+    forms = {"": LayoutForm.identity(4)} | forms_of(mod, several)
     changes: dict[tuple[Link, str, str], str] = {}
     known: dict[tuple[object, ...], str | None] = {}
     for link in links:
@@ -249,11 +252,11 @@ def _change_task(
     link: Link,
     source: str,
     wanted: str,
-    forms: Mapping[str, Form],
+    forms: Mapping[str, LayoutForm],
     target: Target,
     tasks: dict[str, Task],
 ) -> str | None:
-    """Hash of the function that changes a layout; None where nothing moves, or cannot."""
+    """Return the hash of a layout conversion; None when no data moves or no conversion exists."""
     module = change_module(link.shape, link.dtype, forms[source], forms[wanted])
     if module is None:
         return None
@@ -266,7 +269,7 @@ def _change_task(
 
 
 class _Problem:
-    """Costs of layouts, layer by layer and link by link; each layer's algorithm is its best."""
+    """Costs of layouts per layer and per link; each layer takes its fastest algorithm."""
 
     def __init__(self, alternatives: Alternatives, latency_us: Mapping[str, float]) -> None:
         self._best: dict[int, dict[str, tuple[float, Implementation]]] = {}
@@ -288,9 +291,7 @@ class _Problem:
         for link in alternatives.links:
             self._add(link, alternatives, latency_us)
 
-    def _add(
-        self, link: Link, alternatives: Alternatives, latency_us: Mapping[str, float]
-    ) -> None:
+    def _add(self, link: Link, alternatives: Alternatives, latency_us: Mapping[str, float]) -> None:
         ends = [self._layers.index(e) if e in self._layers else FIXED for e in _ends(link)]
         if ends == [FIXED, FIXED]:
             return
@@ -309,17 +310,16 @@ class _Problem:
         self._pairwise[i, j] = self._pairwise.get((i, j), 0.0) + table
 
     def uniform(self, layout: str) -> tuple[dict[int, Implementation], float]:
-        """The plan with ``layout`` wherever it can be, and what it is predicted to take."""
+        """Return the plan with ``layout`` wherever a layer supports it, and its latency."""
         choice = [
-            layouts.index(layout if layout in layouts else layouts[0])
-            for layouts in self._layouts
+            layouts.index(layout if layout in layouts else layouts[0]) for layouts in self._layouts
         ]
         return self._plan(choice), total_cost(choice, self._unary, self._pairwise)
 
     def given(
         self, plan: Mapping[int, Implementation]
     ) -> tuple[dict[int, Implementation], float] | None:
-        """A plan in the network's own layout, and what it takes; None when not all is measured."""
+        """Return a plan in the module's layout, and its latency; None if a layer is unmeasured."""
         own = {layer: plan[layer] for layer in self._layers if layer in plan}
         costs = [self._measured.get((layer, way), math.inf) for layer, way in own.items()]
         if len(own) < len(self._layers) or not math.isfinite(sum(costs)):
@@ -329,7 +329,7 @@ class _Problem:
     def best(
         self, starts: Sequence[Mapping[int, Implementation]]
     ) -> tuple[dict[int, Implementation], float, bool]:
-        """The plan that is predicted to take least, and whether that is certain."""
+        """Return the plan of least predicted latency, and whether it is provably minimal."""
         begin = [
             [
                 layouts.index(start[layer].layout)
@@ -358,7 +358,7 @@ def _cost(
     alternatives: Alternatives,
     latency_us: Mapping[str, float],
 ) -> float:
-    """Microseconds of bringing a link's tensor from one layout to the other."""
+    """Return the latency in microseconds of converting a link's tensor between two layouts."""
     if source == wanted:
         return 0.0
     text = alternatives.changes.get((link, source, wanted))

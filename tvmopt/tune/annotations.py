@@ -1,10 +1,10 @@
-"""Check that a tuning record only changes loops and layouts.
+"""Validate tuning records: a record may only transform loops and layouts.
 
-A record is a list of schedule steps, but some steps carry code. TVM links the LLVM or C text of the
-annotations ``pragma_import_llvm`` and ``pragma_import_c``. The index map of ``TransformLayout`` and
-its padding value are expressions, and an expression may call any C function. A record may come from
-elsewhere, so it may hold only the steps, annotations and index arithmetic that our templates and
-MetaSchedule's rules write.
+A record is a list of schedule instructions, but some instructions carry code. TVM links the LLVM or
+C text of the annotations ``pragma_import_llvm`` and ``pragma_import_c``. The index map of
+``TransformLayout`` and its padding value are expressions, and an expression may call any C
+function. Records may come from an untrusted source. Hence an allowlist: only the instructions,
+annotations and index arithmetic that our templates and MetaSchedule's rules emit.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tvmopt.schedule.bfloat16_rounding import NATIVE
-from tvmopt.schedule.nest import CUT
-from tvmopt.schedule.prefetch import PREFETCH
+from tvmopt.kernels.cpu.common.nest import CUT
+from tvmopt.kernels.cpu.passes.bfloat16_rounding import NATIVE
+from tvmopt.kernels.cpu.passes.prefetch import PREFETCH
 
 _ANNOTATIONS = frozenset(
     {
@@ -34,8 +34,8 @@ _ANNOTATIONS = frozenset(
     }
 )  # fmt: skip
 _ANNOTATE = "Annotate"
-#: Schedule steps beside annotations. Steps that let a function read or write what it does not
-#: declare are left out.
+#: Allowed schedule instructions besides annotations. Excluded are instructions that let a function
+#: access buffers that it does not declare.
 _STEPS = frozenset(
     {
         "AddUnitLoop", "Bind", "Blockize", "CacheIndex", "CacheInplace", "CacheRead", "CacheWrite",
@@ -49,7 +49,7 @@ _STEPS = frozenset(
         "TransformBlockLayout", "TransformLayout", "Unannotate", "Unroll", "Vectorize", "WriteAt",
     }
 )  # fmt: skip
-#: Nodes of serialised IR in a step: index maps and their arithmetic. ``ir.Call`` is not among them.
+#: Allowed node types of serialised IR: index maps and their arithmetic, without ``ir.Call``.
 _NODES = frozenset(
     {
         "None", "bool", "int", "float", "ffi.Array", "ffi.String", "ir.FloatImm", "ir.IntImm",
@@ -60,10 +60,10 @@ _NODES = frozenset(
 
 
 def refusal(record: Any) -> str:
-    """Why a line of a database's records must not be replayed; empty when it may be.
+    """Return why a line of a database's records must not be replayed; empty when it may be.
 
     Args:
-        record: The line, parsed: ``[workload, [trace, ...]]``, where a trace begins with its steps
+        record: The parsed line ``[workload, [trace, ...]]``. A trace begins with its instructions
             ``[name, inputs, attributes, outputs]``.
     """
     try:
@@ -81,9 +81,9 @@ def refusal(record: Any) -> str:
 
 
 def _foreign_node(value: Any) -> str:
-    """Why the serialised IR somewhere in ``value`` must not be loaded; empty when it may be."""
+    """Return why serialised IR inside ``value`` must not be loaded; empty when it may be."""
     if isinstance(value, str):
-        # TVM loads each string of a trace that starts with a brace as IR.
+        # TVM parses each string of a trace that starts with a brace as IR.
         if not value.lstrip().startswith("{"):
             return ""
         kinds = {str(node["type"]) for node in json.loads(value)["nodes"]}

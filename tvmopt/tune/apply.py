@@ -1,4 +1,4 @@
-"""Replay a tuning database on a module: every function with a record gets the record's schedule."""
+"""Apply a tuning database to a module: schedule every function that has a tuning record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.errors import DatabaseMismatchError, TuneError, TvmoptError, last_line
-from tvmopt.schedule import SCHEDULED_ATTR, Hint, NotApplicable, finish
+from tvmopt.kernels.cpu.finish import finish
+from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, emit_kernel, hint_from_dict
 from tvmopt.tune.database import (
     Comparison,
     DatabaseKey,
@@ -25,21 +26,22 @@ from tvmopt.tune.database import (
 from tvmopt.tune.operator import operator_function, why_no_operator
 from tvmopt.tune.transfer import transfer_hints, transfer_trace
 
-# Records of one operator that are tried on a function, the fastest first.
+# Maximum number of operator records that schedule transfer tries on a function, fastest first.
 _MOST_TRANSFERS = 8
-# Why a record that is there does not serve.
+# Reason why an existing record is not applied.
 _LOST = "the default schedule was measured to be faster than its record"
 
 
 @dataclasses.dataclass(frozen=True)
 class Applied:
-    """A module under the records of a database.
+    """A module with a tuning database applied.
 
     Attributes:
-        mod: The module; functions that a record serves are marked ``tirx.is_scheduled``.
-        served: Names of the functions that a record serves.
-        missing: Why no record serves the others, by name.
-        granularity: What the records schedule.
+        mod: The module. Functions scheduled from a record have the attribute
+            ``tirx.is_scheduled``.
+        served: Names of the functions scheduled from a record.
+        missing: For every other function, by name, the reason why no record applies.
+        granularity: Granularity of the records.
     """
 
     mod: IRModule
@@ -56,23 +58,22 @@ def apply_database(
     *,
     losers: bool = False,
 ) -> Applied:
-    """Replace every function that has a record by its tuned form.
+    """Schedule every function that has a tuning record.
 
     Before -> after: a function with a record gets the record's schedule and the attribute
-    ``tirx.is_scheduled``; functions without one, and Relax functions, stay as they are.
-
-    Records of granularity ``operator`` are transferred: to each function that the operator anchors.
+    ``tirx.is_scheduled``. Functions without a record, and Relax functions, do not change.
+    Records of granularity ``operator`` are transferred to every function with that anchor.
 
     Args:
-        mod: Lowered module, from the same passes as the one that was tuned.
+        mod: Lowered module, from the same passes as the tuned module.
         directory: The tuning database.
-        key: What it must have been tuned for.
-        target: Target that the module is compiled for.
-        losers: Whether to apply records, too, that the default schedule is faster than.
+        key: Key that the database must have.
+        target: Target to compile for.
+        losers: Also apply records that are slower than the default schedule.
 
     Raises:
-        DatabaseMismatchError: When the database is for something else.
-        TuneError: When it is damaged.
+        DatabaseMismatchError: When the database has another key.
+        TuneError: When the database is damaged.
     """
     if canonical_target(target) != key.target:
         raise DatabaseMismatchError(
@@ -145,7 +146,7 @@ def _apply_operators(
             continue
         try:
             if known is not None and known.config is not None:
-                hints = [Hint.from_dict(config) for config in (known.config, *known.others)]
+                hints = [hint_from_dict(config) for config in (known.config, *known.others)]
                 scheduled = transfer_hints(alone, hints)
             elif known is not None and not known.record_wins and not losers:
                 missing[name] = _LOST
@@ -162,10 +163,7 @@ def _apply_operators(
 
 
 def _apply_configs(mod: IRModule, compared: dict[str, Comparison], losers: bool) -> Applied:
-    """Make the kernel of each configuration anew: generated ones have no trace to replay."""
-    from tvmopt.schedule.gpu.apply import gpu_kernel
-    from tvmopt.schedule.gpu.hint import GpuHint
-
+    """Emit the kernel of each recorded configuration again. Generated kernels have no trace."""
     updates, missing = {}, {}
     variables = {var.name_hint: var for var, _ in mod.functions_items()}
     for name, func in _open_functions(mod):
@@ -176,7 +174,7 @@ def _apply_configs(mod: IRModule, compared: dict[str, Comparison], losers: bool)
             missing[name] = _LOST
         else:
             try:
-                kernel = gpu_kernel(func, GpuHint.from_dict(known.config))
+                kernel = emit_kernel(func, hint_from_dict(known.config))
             except NotApplicable as error:
                 missing[name] = f"its record does not fit: {error}"
                 continue
@@ -187,7 +185,7 @@ def _apply_configs(mod: IRModule, compared: dict[str, Comparison], losers: bool)
 
 
 def _transfer_first(func: tirx.PrimFunc, records: list[Any], target: Target) -> tirx.PrimFunc:
-    """``func`` under the fastest of its operator's records that it takes."""
+    """Transfer the fastest operator record that applies to ``func``."""
     refused = ""
     for record in records[:_MOST_TRANSFERS]:
         try:
@@ -198,7 +196,7 @@ def _transfer_first(func: tirx.PrimFunc, records: list[Any], target: Target) -> 
 
 
 def best_records(database: Any, comparisons: dict[str, Comparison]) -> Any:
-    """In-memory database with the best record of each workload that a record should serve."""
+    """Return an in-memory database with the best record of each workload, where the record wins."""
     from tvm.s_tir import meta_schedule as ms
 
     best: dict[str, Any] = {}
@@ -220,7 +218,7 @@ def _seconds(record: Any) -> float:
 
 
 def _open_functions(mod: IRModule) -> list[tuple[str, tirx.PrimFunc]]:
-    """Names and functions that nothing has scheduled yet."""
+    """Return names and bodies of the TensorIR functions that are not scheduled yet."""
     return [
         (var.name_hint, func)
         for var, func in mod.functions_items()
@@ -229,7 +227,7 @@ def _open_functions(mod: IRModule) -> list[tuple[str, tirx.PrimFunc]]:
 
 
 def _alone(func: tirx.PrimFunc) -> IRModule:
-    """``func`` as the tasks and the database have it."""
+    """Return ``func`` as ``main`` of its own module, which is how tasks and databases store it."""
     return IRModule({"main": func.with_attr("global_symbol", "main")})
 
 

@@ -1,11 +1,10 @@
-"""The fast tuner for one function, and for every function of a module, outside of any workflow.
+"""The fast tuner as a library: tune one function, or all functions of a module, without MLflow.
 
-Names and signatures are those of the fast dlight proposal for CUDA (TVM community forum, 2024)::
+Names and signatures follow the fast dlight proposal for CUDA (TVM community forum, 2024)::
 
     policy = DefaultPolicy(func=func, arch=arch)
     configs = policy.emit_config(20)
     results, best = apply_and_build(func, configs, arch, parallel_build=True)
-
     mod = ApplyFastTuning(topk=20, target=target, meta_database_dir="database")(mod)
 """
 
@@ -15,19 +14,18 @@ import dataclasses
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import tvm
 from tvm import s_tir, tirx
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
-from tvmopt.arch.target import TargetSpec
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
+from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.hint import Hint
 from tvmopt.measure.device import measurer_of
 from tvmopt.measure.hints import Candidates, Measured, best_of
-from tvmopt.schedule import Hint, apply_hint
-from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.tune.apply import apply_database
 from tvmopt.tune.base import TuneOptions
 from tvmopt.tune.fast import FastStrategy
@@ -36,53 +34,49 @@ from tvmopt.tune.tasks import extract_tasks
 
 @dataclasses.dataclass(frozen=True)
 class CompileResult:
-    """One configuration, built, checked and timed.
+    """One candidate, built, checked and timed.
 
     Attributes:
-        func: The function, unscheduled.
+        func: The unscheduled function.
         config: The configuration.
-        latency: Latency of one call in milliseconds; None when it failed.
-        error: Why it failed, in one line; None when it did not.
+        latency: Latency of one call in milliseconds; None when the candidate failed.
+        error: One-line reason of the failure; None on success.
     """
 
     func: tirx.PrimFunc
-    config: Hint | GpuHint
+    config: Hint
     latency: float | None
     error: str | None
 
     @property
     def sch(self) -> s_tir.Schedule | None:
-        """The function under this configuration, with its trace; None of a generated kernel."""
-        if isinstance(self.config, Hint):
-            return apply_hint(self.func, self.config)
-        from tvmopt.schedule.gpu.apply import apply_gpu_hint
-
-        made = apply_gpu_hint(self.func, self.config)
+        """The schedule of the function under this configuration; None for a generated kernel."""
+        made = emit(self.func, self.config)
         return made if isinstance(made, s_tir.Schedule) else None
 
 
 def apply_and_build(
     func: tirx.PrimFunc,
-    configs: Sequence[Hint] | Sequence[GpuHint],
+    configs: Sequence[Hint],
     arch: CpuArch | CudaArch,
     parallel_build: bool = True,
 ) -> tuple[list[CompileResult], CompileResult | None]:
-    """Build configurations of one function, check them against a plain schedule, and time them.
+    """Build candidates of one function, check them against a reference, and time them.
 
-    Builds and runs happen in child processes: a configuration that crashes or hangs is a result
-    with an error.
+    Builds and runs happen in child processes. A candidate that crashes or hangs gets a result with
+    an error.
 
     Args:
-        func: A TensorIR function of static shape. It is not changed.
-        configs: What to try, as ``policy.emit_config`` gives it.
-        arch: The CPU or GPU, which must be this machine's.
+        func: A TensorIR function of static shape; it is not modified.
+        configs: Configurations to measure, as ``policy.emit_config`` returns them.
+        arch: The CPU or GPU of this machine.
         parallel_build: Whether to build on all cores.
 
     Returns:
-        One result a configuration, in order; and the fastest, None when all failed.
+        One result per configuration, in order; and the fastest one, or None when all failed.
 
     Raises:
-        ConfigError: When there are no configurations.
+        ConfigError: When ``configs`` is empty.
     """
     if not configs:
         raise ConfigError(
@@ -93,7 +87,7 @@ def apply_and_build(
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
         measurer_of(arch, Path(scratch), builders=0 if parallel_build else 1) as measurer,
     ):
-        [measured] = measurer.measure([Candidates(func, cast(Sequence[Hint], configs))])
+        [measured] = measurer.measure([Candidates(func, configs)])
     results = [_result(func, m) for m in measured]
     best = best_of(measured)
     return results, None if best is None else _result(func, best)
@@ -106,18 +100,19 @@ def _result(func: tirx.PrimFunc, measured: Measured) -> CompileResult:
 
 @tvm.transform.module_pass(opt_level=0, name="ApplyFastTuning")
 class ApplyFastTuning:
-    """Tune every function of a lowered module and put the fastest schedules in place.
+    """Module pass: tune every function of a lowered module and apply the fastest schedules.
 
-    Before -> after: functions that no schedule has touched -> scheduled ones, marked
-    ``tirx.is_scheduled``; on a CPU weights still are packed at every call until
-    :func:`tvmopt.transform.prepack.prepack` has run.
+    Before -> after: unscheduled functions -> scheduled functions with the attribute
+    ``tirx.is_scheduled``. On a CPU the weights are still packed at every call, until
+    :func:`tvmopt.transform.prepack.prepack` runs.
 
     Args:
-        topk: Most configurations of one function that are measured.
-        target: The CPU, its features and its threads, or the GPU.
+        topk: Maximum number of candidates measured for one function.
+        target: The CPU with its features and thread count, or the GPU.
         parallel_build: Whether to build on all cores.
-        meta_database_dir: Directory of the tuning database, a MetaSchedule JSONDatabase. What it
-            holds already is not measured again. By default it is thrown away.
+        meta_database_dir: Directory of the tuning database, a MetaSchedule JSONDatabase.
+            Workloads that have a record are not measured again. By default the database is
+            temporary.
     """
 
     def __init__(
@@ -127,17 +122,15 @@ class ApplyFastTuning:
         parallel_build: bool = True,
         meta_database_dir: str | Path | None = None,
     ) -> None:
-        from tvmopt.arch.target import resolve_target
+        from tvmopt.device.target import resolve_target
 
         self._topk = topk
         self._target = target or resolve_target()
         self._builders = 0 if parallel_build else 1
         self._directory = None if meta_database_dir is None else Path(meta_database_dir)
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Apply the pass to every PrimFunc of ``mod`` that is not scheduled yet."""
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Tune and schedule every PrimFunc of ``mod`` that is not scheduled yet."""
         llvm, threads = self._target.to_tvm(), self._target.threads
         options = TuneOptions(trials=0, time_budget_s=0.0, threads=threads, topk=self._topk)
         with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:

@@ -1,10 +1,10 @@
-"""The cheapest choice for every node of a graph, when nodes and edges have costs.
+"""Minimise a sum of unary and pairwise costs over the nodes of a graph.
 
-Dynamic programming over the graph: nodes are eliminated one after the other, those with the fewest
-neighbours first; each leaves a table of its best choice for every choice of its neighbours. Exact
-on chains and trees, and on whatever joins few branches at a time, as residual networks do. Where a
-table would grow too large, the answer is improved step by step from the best starting point given,
-and is said not to be exact.
+Dynamic programming by variable elimination: the next node is the one with the smallest table over
+its neighbours. Each eliminated node leaves a table with its best choice for every choice of its
+neighbours. The result is exact for chains, trees and graphs of small treewidth, such as residual
+networks. Where a table exceeds the size limit, coordinate descent improves the best of the given
+starting points, and the result is marked as not exact.
 
 Source: bucket elimination, Dechter, "Bucket elimination: a unifying framework for reasoning",
 Artificial Intelligence 113 (1999).
@@ -17,18 +17,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-# Entries of one table.
+# Maximum number of entries of one elimination table.
 _MOST = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """What was found.
+    """Result of the minimisation.
 
     Attributes:
-        choice: Index of the choice of each node.
-        cost: Its total.
-        exact: Whether no other assignment costs less.
+        choice: Index of the chosen value of each node.
+        cost: Total cost.
+        exact: Whether the cost is proven to be minimal.
     """
 
     choice: tuple[int, ...]
@@ -41,7 +41,7 @@ def total_cost(
     unary: Sequence[Sequence[float]],
     pairwise: Mapping[tuple[int, int], np.ndarray],
 ) -> float:
-    """Cost of an assignment; arguments as of :func:`minimise`."""
+    """Return the cost of an assignment; see :func:`minimise` for the arguments."""
     total = sum(costs[c] for costs, c in zip(unary, choice, strict=True))
     return total + sum(float(table[choice[i], choice[j]]) for (i, j), table in pairwise.items())
 
@@ -51,19 +51,18 @@ def minimise(
     pairwise: Mapping[tuple[int, int], np.ndarray],
     starts: Sequence[Sequence[int]] = (),
 ) -> Assignment:
-    """The assignment of least total cost.
+    """Return an assignment of minimal total cost.
 
     Args:
-        unary: For each node the cost of each of its choices.
-        pairwise: For pairs of nodes ``i < j`` a table of costs, ``[choice of i, choice of j]``.
-        starts: Assignments to begin from where the exact way is too large; all zeros is one, too.
+        unary: For each node, the cost of each choice.
+        pairwise: For node pairs ``i < j``, a cost table ``[choice of i, choice of j]``.
+        starts: Starting points of the coordinate descent, which runs where exact elimination
+            needs too large a table. All zeros is always a further starting point.
     """
     found = _eliminate(unary, pairwise)
     if found is not None:
         return Assignment(found, total_cost(found, unary, pairwise), True)
-    tried = [
-        _improved(list(start), unary, pairwise) for start in (*starts, [0] * len(unary))
-    ]
+    tried = [_improved(list(start), unary, pairwise) for start in (*starts, [0] * len(unary))]
     best = min(tried, key=lambda choice: total_cost(choice, unary, pairwise))
     return Assignment(tuple(best), total_cost(best, unary, pairwise), False)
 
@@ -71,7 +70,7 @@ def minimise(
 def _eliminate(
     unary: Sequence[Sequence[float]], pairwise: Mapping[tuple[int, int], np.ndarray]
 ) -> tuple[int, ...] | None:
-    """The exact answer; None where a table would be too large."""
+    """Return the exact solution; None where a table exceeds the size limit."""
     sizes = [len(costs) for costs in unary]
     factors: list[tuple[tuple[int, ...], np.ndarray]] = [
         ((i,), np.asarray(costs, dtype=float)) for i, costs in enumerate(unary)
@@ -103,7 +102,7 @@ def _eliminate(
 
 
 def _spread(values: np.ndarray, own: tuple[int, ...], scope: tuple[int, ...]) -> np.ndarray:
-    """``values`` over the axes of ``own``, with axes of one for the others of ``scope``."""
+    """Broadcast ``values`` from axes ``own`` to axes ``scope``; missing axes have extent 1."""
     order = sorted(range(len(own)), key=lambda k: scope.index(own[k]))
     shape = [1] * len(scope)
     for k in order:
@@ -116,7 +115,7 @@ def _improved(
     unary: Sequence[Sequence[float]],
     pairwise: Mapping[tuple[int, int], np.ndarray],
 ) -> list[int]:
-    """``choice``, each node in turn set to its best for the others, until none changes."""
+    """Coordinate descent: set each node to its best choice given the others, until none changes."""
     around: dict[int, list[tuple[int, np.ndarray]]] = {i: [] for i in range(len(unary))}
     for (i, j), table in pairwise.items():
         around[i].append((j, np.asarray(table, dtype=float)))

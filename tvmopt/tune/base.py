@@ -1,9 +1,9 @@
-"""The interface between the workflow and a tuning strategy.
+"""The interface of a tuning strategy.
 
-A strategy takes the tasks of a lowered Relax module (every operator legalised and fused into
-TensorIR), keyed by subgraph or by operator, and leaves what it learnt in a :class:`TuneResult`.
-Building is a separate stage: it replays the strategy's database, and gives every function without a
-record the default schedule.
+A strategy takes the tasks of a lowered Relax module: every operator is legalized and fused into
+TensorIR functions. Tasks are keyed by subgraph or by anchor operator. The strategy returns a
+:class:`TuneResult`. The build stage is separate: it applies the tuning records, and gives the
+default schedule to every function without a record.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from tvm.target import Target
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.remote import Board
 from tvmopt.tune.database import DatabaseKey, canonical_target
 from tvmopt.tune.tasks import Task
@@ -28,22 +28,24 @@ Progress = Callable[[int, int, str], None]
 
 @dataclasses.dataclass(frozen=True)
 class TuneOptions:
-    """What a strategy may spend.
+    """Tuning budget and settings.
 
     Attributes:
-        trials: Most candidates to measure over all tasks.
-        time_budget_s: Most seconds to tune for; 0 means no limit.
-        threads: Threads a measured kernel runs with.
-        topk: Most configurations of one function that ``fast`` measures.
-        seed: Seed of every random choice.
-        warm_start: Directory of an earlier tuning database to begin from, or None.
-        earlier: Directories of databases to take over what fits from; others are passed over.
-        board: Where to measure; None for this machine.
-        granularity: How the tasks are keyed, which the database says.
-        network_bytes: Bytes of the network's weights; 0 for those of the tasks. Between two calls
-            of a task a network reads the weights of all others.
-        rivals: Names of tasks that may take each other's place, so that their latencies must
-            compare.
+        trials: Maximum number of candidates measured over all tasks.
+        time_budget_s: Maximum tuning time in seconds; 0 means no limit.
+        threads: Number of threads that a measured kernel runs with.
+        topk: Maximum number of candidates that ``fast`` measures for one task.
+        seed: Random seed.
+        warm_start: Directory of an earlier tuning database to start from, or None.
+        earlier: Directories of further databases. Their records are copied when the key matches;
+            other databases are skipped.
+        board: Remote board that measures; None for the local machine.
+        granularity: Task key, ``"subgraph"`` or ``"operator"``; part of the database key.
+        network_bytes: Size of the network's weights in bytes; 0 means the sum over the tasks.
+            Timing reads cold weights accordingly: in a network, the other layers evict a
+            layer's weights from the caches between two calls.
+        rivals: Groups of names of alternative tasks. Tasks of one group are timed again in
+            interleaved rounds, so that their latencies are comparable.
     """
 
     trials: int
@@ -59,7 +61,7 @@ class TuneOptions:
     rivals: tuple[tuple[str, ...], ...] = ()
 
     def key(self, target: Target) -> DatabaseKey:
-        """What a database of these options is good for."""
+        """Return the key of a database tuned with these options."""
         return DatabaseKey(canonical_target(target), self.threads, granularity=self.granularity)
 
 
@@ -69,15 +71,17 @@ class TaskResult:
 
     Attributes:
         name: Name of the fused function.
-        shape: Shapes and types of its arguments, as text.
-        weight: How often the network calls it.
-        flops: Arithmetic operations of one call, as TVM estimates them.
-        source: What serves the task: ``"database"``, ``"default:<rule>"`` or ``"none:<reason>"``.
+        shape: Shapes and dtypes of its arguments, as text.
+        weight: Number of calls in the network.
+        flops: FLOPs of one call, as TVM estimates them.
+        source: Where the schedule comes from: ``"database"``, ``"default:<rule>"`` or
+            ``"none:<reason>"``.
         latency_us: Best measured latency of one call in microseconds; None when not measured.
-        gflops: Arithmetic rate at that latency in GFLOP/s; None when not measured.
-        trials: Candidates measured for this task, failures included.
-        failures: Candidates that did not build, run or finish.
-        granularity: What was measured: ``"subgraph"``, the function; ``"operator"``, its anchor.
+        gflops: Throughput at that latency in GFLOP/s; None when not measured.
+        trials: Candidates measured for this task, including failures.
+        failures: Candidates that failed to build, to run, or timed out.
+        granularity: What is measured: ``"subgraph"``, the fused function; ``"operator"``, its
+            anchor operator.
     """
 
     name: str
@@ -94,18 +98,18 @@ class TaskResult:
 
 @dataclasses.dataclass(frozen=True)
 class TuneResult:
-    """What a strategy did.
+    """Result of a tuning run.
 
     Attributes:
         strategy: Name of the strategy.
-        database_dir: Directory of the tuning database; None when the strategy keeps none.
-        tasks: One row a task.
-        trials: Candidates measured over all tasks, failures included.
-        seconds: Wall time spent.
-        log: One JSON-able record a measured candidate: ``elapsed_s``, ``task``, ``trial`` (0 is
-            the default schedule, which is not counted as a trial), ``latency_us`` or None,
-            ``error`` or None, ``best_total_us`` (weighted sum of the best of every task so far,
-            None until every task has one).
+        database_dir: Directory of the tuning database; None when the strategy writes none.
+        tasks: One row per task.
+        trials: Candidates measured over all tasks, including failures.
+        seconds: Wall time.
+        log: One JSON-serialisable record per measured candidate: ``elapsed_s``, ``task``,
+            ``trial`` (0 is the default schedule, which does not count as a trial),
+            ``latency_us`` or None, ``error`` or None, ``best_total_us`` (weighted sum of the
+            best latencies so far; None until every task has one).
     """
 
     strategy: str
@@ -117,7 +121,7 @@ class TuneResult:
 
 
 class TuneStrategy(abc.ABC):
-    """One way to find schedules. The tune stage calls :meth:`tune` once a run."""
+    """A tuning strategy. The tune stage calls :meth:`tune` once per run."""
 
     name: str
 
@@ -131,4 +135,4 @@ class TuneStrategy(abc.ABC):
         work_dir: Path,
         progress: Progress,
     ) -> TuneResult:
-        """Tune every task that is to be tuned, writing only under ``work_dir``."""
+        """Tune every measurable task. Write only under ``work_dir``."""

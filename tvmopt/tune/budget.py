@@ -1,14 +1,14 @@
-"""How a search spends its trials and its time: how much effort a batch gets, and on which task."""
+"""Budget of a search: effort per batch, and the priority of each task."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 
-# A task without a measured latency is taken to run at this rate, with this balance.
+# Assumed FLOP rate and arithmetic intensity of a task without a measured latency.
 _ASSUMED_FLOPS_PER_US = 10_000.0
 _ASSUMED_FLOPS_PER_BYTE = 10.0
-# A search with little effort measures about this many candidates a second.
+# Approximate measuring rate of a search with little effort, in candidates per second.
 _TRIALS_PER_S = 2.0
 _SMALLEST_BATCH = 4
 _LARGEST_BATCH = 32
@@ -18,7 +18,7 @@ class Deadline:
     """The end of a time budget.
 
     Args:
-        seconds: Budget from now on; 0 means no limit.
+        seconds: Budget in seconds, from now on; 0 means no limit.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -36,21 +36,22 @@ class Deadline:
         return self.used(1.0)
 
     def used(self, share: float) -> bool:
-        """Whether ``share`` (0 to 1) of the budget is spent; never, when there is no limit."""
+        """Return whether ``share`` (0 to 1) of the budget is spent; False without a limit."""
         return self._seconds > 0 and self.elapsed_s >= share * self._seconds
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchEffort:
-    """What the evolutionary search does between two measured batches.
+    """Effort of the evolutionary search between two measured batches.
 
-    TVM's own 512 traces and 4 generations take 10 to 15 seconds a batch on two cores, many times
-    what building and measuring it takes. That pays only when a trained cost model ranks them.
+    TVM's default is 512 traces and 4 generations, which takes 10 to 15 seconds per batch on two
+    cores. That is many times the cost of building and measuring the batch, and pays off only with a
+    trained cost model.
 
     Attributes:
-        batch: Candidates measured at a time.
-        population: Traces a generation holds.
-        generations: Times the population is mutated.
+        batch: Number of candidates measured at a time.
+        population: Number of traces in one generation.
+        generations: Number of generations.
     """
 
     batch: int
@@ -59,12 +60,12 @@ class SearchEffort:
 
 
 def plan_effort(trials: int, time_budget_s: float, tasks: int) -> SearchEffort:
-    """Effort for a budget over ``tasks``: small budgets get small batches over more tasks.
+    """Return the effort for a budget: small budgets get small batches spread over more tasks.
 
     Args:
-        trials: Most candidates to measure.
-        time_budget_s: Seconds to do it in; 0 means no limit.
-        tasks: Tasks that share them.
+        trials: Maximum number of candidates to measure.
+        time_budget_s: Time limit in seconds; 0 means no limit.
+        tasks: Number of tasks that share the budget.
     """
     if time_budget_s > 0:
         trials = min(trials, int(time_budget_s * _TRIALS_PER_S))
@@ -78,46 +79,46 @@ def plan_effort(trials: int, time_budget_s: float, tasks: int) -> SearchEffort:
 
 
 def estimated_us(flops: float, size: float) -> float:
-    """Latency guessed for a task that was not measured, in microseconds.
+    """Return the estimated latency of an unmeasured task in microseconds.
 
     Args:
-        flops: Arithmetic operations of one call.
-        size: Bytes that one call touches.
+        flops: FLOPs of one call.
+        size: Bytes that one call reads and writes.
     """
     return (flops + _ASSUMED_FLOPS_PER_BYTE * size) / _ASSUMED_FLOPS_PER_US
 
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """Best rates seen on this machine: what a task could reach if it were as good as the best.
+    """Roofline model from the best rates measured on this machine.
 
     Attributes:
-        flops_per_us: Arithmetic operations a microsecond.
-        bytes_per_us: Bytes of arguments a microsecond.
+        flops_per_us: FLOPs per microsecond.
+        bytes_per_us: Bytes of arguments per microsecond.
     """
 
     flops_per_us: float = _ASSUMED_FLOPS_PER_US
     bytes_per_us: float = _ASSUMED_FLOPS_PER_US / _ASSUMED_FLOPS_PER_BYTE
 
     def attainable_us(self, flops: float, size: float) -> float:
-        """Latency at these rates, in microseconds, of ``flops`` operations on ``size`` bytes."""
+        """Return the roofline latency in microseconds of ``flops`` FLOPs on ``size`` bytes."""
         return max(flops / self.flops_per_us, size / self.bytes_per_us)
 
 
 def priority(
     weight: int, latency_us: float, attainable_us: float, rounds: int, stale_rounds: int
 ) -> float:
-    """How much the next batch of a task is worth; the task with the highest goes next.
+    """Return the expected gain of the next batch of a task; the search picks the highest.
 
-    What can be won is the time between a task's latency and the roofline, over all its calls.
-    Each batch makes the next one less likely to win, one that brought nothing much less.
+    The possible gain is the gap between the task's latency and its roofline, times its calls. Each
+    measured batch lowers the chance of a further gain; a batch without improvement lowers it more.
 
     Args:
-        weight: Calls of the task.
-        latency_us: Its best latency so far, or a guess.
-        attainable_us: Its latency at the roofline.
-        rounds: Batches measured.
-        stale_rounds: Batches since the last improvement.
+        weight: Number of calls of the task.
+        latency_us: Best latency so far, or an estimate, in microseconds.
+        attainable_us: Roofline latency in microseconds.
+        rounds: Number of measured batches.
+        stale_rounds: Number of batches since the last improvement.
     """
     headroom_us = max(latency_us - attainable_us, 0.05 * latency_us)
     return weight * headroom_us * 0.6**stale_rounds / (1.0 + 0.5 * rounds)

@@ -1,4 +1,4 @@
-"""A plot of how a search converged, from its log."""
+"""Convergence plot of a tuning log."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _MOST_TASKS = 8
 
 
 def plot_convergence(result: TuneResult, path: Path) -> Path | None:
-    """Plot the network's best latency and the heaviest tasks' against trials and seconds.
+    """Plot the best latency of the network and of its heaviest tasks over trials and seconds.
 
     Args:
-        result: Result of a strategy that measured.
+        result: Result of a strategy that measures.
         path: PNG file to write.
 
     Returns:
-        ``path``, or None when nothing was measured, so that there is nothing to plot.
+        ``path``, or None when the log has no measured latency.
     """
     if not any(record["latency_us"] is not None for record in result.log):
         return None
-    # Figure and canvas directly: pyplot keeps global state and may want a display.
+    # Not pyplot: it keeps global state and may need a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -52,14 +52,14 @@ def plot_convergence(result: TuneResult, path: Path) -> Path | None:
 
 
 def _steps(axis: Any, x: list[float], points: list[tuple[int, float]], label: str) -> None:
-    """Draw improvements at positions of ``x``, the last one held to the end."""
+    """Draw improvements as a step plot over ``x``; the last value extends to the end."""
     if points:
         held = [*points, (len(x) - 1, points[-1][1])]
         axis.step([x[at] for at, _ in held], [y for _, y in held], where="post", label=label)
 
 
 def best_so_far(log: tuple[dict[str, Any], ...], task: str) -> list[tuple[int, float]]:
-    """Improvements of one task: pairs of position in the log and latency in microseconds."""
+    """Return improvements of one task as pairs (position in the log, latency in microseconds)."""
     points: list[tuple[int, float]] = []
     for at, record in enumerate(log):
         latency_us = record["latency_us"]

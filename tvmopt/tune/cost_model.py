@@ -1,13 +1,13 @@
-"""A cost model that learns to rank candidates from the ones already measured.
+"""Learned ranker: a cost model trained on the candidates measured so far.
 
-TVM's feature extractor gives one vector for each buffer store of a candidate. Trees need a fixed
-length, so the vectors of a candidate are reduced to their sum, maximum and mean. The target is the
-best latency of the task divided by the candidate's: 1 is the best known, 0 is a failure, and tasks
-of any size share one scale. Extremely randomised trees fit a few hundred samples in a fraction of
-a second and do not need tuning.
+TVM's feature extractor returns one vector per buffer store of a candidate. Trees need a fixed
+length, so a candidate's vectors are reduced to sum, maximum and mean. The training target is the
+task's best latency divided by the candidate's latency: 1 is the best, 0 is a failure, and tasks of
+any size share one scale. Extremely randomised trees fit a few hundred samples in a fraction of a
+second and need no hyperparameter tuning.
 
-After P. Geurts et al., "Extremely randomized trees" (2006); features and normalised throughput
-after L. Zheng et al., "Ansor" (OSDI 2020).
+Sources: P. Geurts et al., "Extremely randomized trees" (2006); features and normalised throughput
+from L. Zheng et al., "Ansor" (OSDI 2020).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FILE_FORMAT = 1
 
 
 class RankingModel:
-    """Scores candidates of known feature vectors; knows nothing of TVM.
+    """Score candidates by their feature vectors; independent of TVM.
 
     Args:
         seed: Seed of the trees and of the random scores.
-        warmup: Samples below which scores are random.
+        warmup: Number of samples below which scores are random.
     """
 
     def __init__(self, seed: int = 0, warmup: int = 24) -> None:
@@ -47,7 +47,7 @@ class RankingModel:
 
     @property
     def is_trained(self) -> bool:
-        """Whether there are enough samples for scores that mean something."""
+        """Whether there are enough samples for meaningful scores."""
         return len(self) >= self._warmup
 
     def add(self, group: str, features: np.ndarray, latency_us: np.ndarray) -> None:
@@ -56,7 +56,7 @@ class RankingModel:
         Args:
             group: The task.
             features: Shape ``(candidates, length)``.
-            latency_us: Shape ``(candidates,)``; infinite for a failure.
+            latency_us: Microseconds, shape ``(candidates,)``; infinite for a failure.
         """
         features = features.astype(np.float32)
         self._features = features if not len(self) else np.vstack([self._features, features])
@@ -64,7 +64,7 @@ class RankingModel:
         self._latency_us = np.concatenate([self._latency_us, latency_us])
 
     def targets(self) -> np.ndarray:
-        """Normalised throughput of every sample, between 0 and 1; shape ``(samples,)``."""
+        """Return the normalised throughput (0 to 1) of every sample; shape ``(samples,)``."""
         groups = np.array(self._groups)
         best = np.zeros(len(groups))
         for group in np.unique(groups):
@@ -73,10 +73,13 @@ class RankingModel:
         return np.divide(best, self._latency_us, out=np.zeros(len(groups)), where=known)
 
     def score(self, features: np.ndarray) -> np.ndarray:
-        """Scores of candidates, higher is faster; random until trained.
+        """Return scores of candidates, higher is faster; random until trained.
 
         Args:
             features: Shape ``(candidates, length)``.
+
+        Returns:
+            Shape ``(candidates,)``.
         """
         if not self.is_trained:
             return self._random.random(len(features))
@@ -86,8 +89,7 @@ class RankingModel:
     def save(self, path: Path) -> None:
         """Write the samples as a NumPy archive.
 
-        Trees are grown again from them after loading: that takes less than a second, and no
-        pickle has to be trusted.
+        Loading trains the trees again. That takes less than a second and avoids untrusted pickles.
         """
         np.savez_compressed(
             path,
@@ -101,7 +103,7 @@ class RankingModel:
         """Add the samples of a file that :meth:`save` wrote.
 
         Raises:
-            TuneError: When the file is something else.
+            TuneError: When the file has another format.
         """
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -113,7 +115,7 @@ class RankingModel:
                 "delete it to start without"
             ) from error
         if len(self) and len(groups) and features.shape[1] != self._features.shape[1]:
-            return  # written with other features; of no use here
+            return  # written with another feature set: not usable here
         for group in dict.fromkeys(groups):
             rows = np.array([g == group for g in groups])
             self.add(group, features[rows], latency_us[rows])
@@ -131,13 +133,13 @@ class RankingModel:
 
 
 def reduce_stores(stores: np.ndarray) -> np.ndarray:
-    """Feature vector of a candidate from those of its stores.
+    """Return the feature vector of a candidate from the vectors of its buffer stores.
 
     Args:
         stores: Shape ``(stores, length)``.
 
     Returns:
-        Shape ``(3 * length + 1,)``: sum, maximum and mean over the stores, and their number.
+        Shape ``(3 * length + 1,)``: sum, maximum and mean over the stores, and their count.
     """
     return np.concatenate(
         [stores.sum(axis=0), stores.max(axis=0), stores.mean(axis=0), [len(stores)]]
@@ -145,7 +147,7 @@ def reduce_stores(stores: np.ndarray) -> np.ndarray:
 
 
 def make_cost_model(model: RankingModel) -> Any:
-    """Wrap a :class:`RankingModel` as the ``CostModel`` that TVM's search asks for scores."""
+    """Wrap a :class:`RankingModel` as a MetaSchedule ``CostModel``."""
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
 
@@ -176,7 +178,7 @@ def make_cost_model(model: RankingModel) -> Any:
                 )
 
         def predict(self, context: Any, candidates: list[Any]) -> np.ndarray:
-            if not model.is_trained:  # spare the features
+            if not model.is_trained:  # skip the feature extraction
                 return model.score(np.zeros((len(candidates), 1)))
             return model.score(features_of(context, candidates))
 

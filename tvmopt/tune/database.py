@@ -1,13 +1,13 @@
-"""The tuning database: a directory that holds schedules and says what they are good for.
+"""The tuning database: a directory with tuning records and the key that they are valid for.
 
-``database_workload.json`` and ``database_tuning_record.json`` are MetaSchedule's own JSONDatabase.
-TVM looks a schedule up by the function alone: a record tuned for another CPU or another number of
-threads would be applied without a word. ``meta.json`` holds what the records were measured under,
-and opening a database compares it; that comparison is the only guard.
+``database_workload.json`` and ``database_tuning_record.json`` form a MetaSchedule JSONDatabase.
+TVM looks records up by workload alone: it silently applies a record tuned for another CPU or
+another thread count. ``meta.json`` therefore stores the key of the records. Opening a database
+compares the key; no other check exists.
 
-``meta.json`` also holds, for each workload that was compared, the latency of the best record and
-of the schedule that it would replace. A record that lost is kept, since a later search can start
-from it, but it is not applied.
+``meta.json`` also stores, for each compared workload, the latencies of the best record and of the
+default schedule. A record that is slower than the default schedule is kept as a starting point for
+later searches, but is not applied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tvm.target import Target
 
 from tvmopt.config import GRANULARITIES
 from tvmopt.errors import DatabaseMismatchError, TuneError, in_one_line
-from tvmopt.intrin.choose import register_used
+from tvmopt.kernels.cpu.intrinsics.choose import register_used
 from tvmopt.tune.annotations import refusal
 
 WORKLOAD_FILE = "database_workload.json"
@@ -35,14 +35,14 @@ _FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class DatabaseKey:
-    """What a tuning database is good for; two that differ must never share records.
+    """Conditions under which tuning records are valid; records are never shared between two keys.
 
     Attributes:
         target: Canonical JSON of the target; see :func:`canonical_target`.
-        threads: Threads the candidates were measured with.
-        tvm_version: Version of TVM that wrote the traces.
-        granularity: What one record schedules: ``"subgraph"``, a fused function; ``"operator"``,
-            its anchor operator alone, so that the schedule must be transferred.
+        threads: Number of threads that candidates were measured with.
+        tvm_version: TVM version that wrote the traces.
+        granularity: What a record schedules: ``"subgraph"``, a fused function; ``"operator"``,
+            its anchor operator alone, which requires schedule transfer.
     """
 
     target: str
@@ -53,14 +53,15 @@ class DatabaseKey:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Measured latencies of one workload, in microseconds; None when not measured.
+    """Measured latencies of one workload in microseconds; None when not measured.
 
     Attributes:
-        rule: What the default schedule was.
-        default_us: Latency under the default schedule.
-        tuned_us: Latency under the best record.
-        config: The best record's hint, when it came from one; see ``Hint.to_dict``.
-        others: The next fastest hints, for a function that does not take the best of its operator.
+        rule: Name of the default schedule's rule.
+        default_us: Latency of the default schedule.
+        tuned_us: Latency of the best record.
+        config: The best record's hint as a dictionary, see ``Hint.to_dict``; None for a trace.
+        others: The next fastest hints. Schedule transfer uses them for functions to which the
+            best hint does not apply.
     """
 
     rule: str
@@ -71,9 +72,9 @@ class Comparison:
 
     @property
     def record_wins(self) -> bool:
-        """Whether the record is to be applied: it is no slower, or nothing says that it is.
+        """Whether the record is applied: it is not slower than the default, or one is not measured.
 
-        The record may be the policy's first choice itself, measured to be the fastest.
+        The record may be the top-1 candidate itself, when that one measures fastest.
         """
         if self.default_us is None or self.tuned_us is None:
             return True
@@ -81,12 +82,12 @@ class Comparison:
 
 
 def canonical_target(target: Target) -> str:
-    """JSON of ``target`` with sorted keys: equal text if and only if equal targets."""
+    """Return the JSON of ``target`` with sorted keys; equal text means equal targets."""
     return json.dumps(json.loads(str(target)), sort_keys=True, separators=(",", ":"))
 
 
 def create_database(directory: Path, key: DatabaseKey) -> Any:
-    """Create a database, or open the one that is already there.
+    """Create a database, or open an existing one.
 
     Raises:
         DatabaseMismatchError: When the directory holds a database with another key.
@@ -100,17 +101,17 @@ def create_database(directory: Path, key: DatabaseKey) -> Any:
 
 
 def open_database(directory: Path, key: DatabaseKey) -> Any:
-    """Open a database that was written under the same key, for reading and appending.
+    """Open a database with the given key for reading and appending.
 
-    A last line that is cut short, as a kill leaves it, is dropped.
+    A truncated last line, which a killed process leaves, is dropped.
 
     Returns:
         A ``tvm.s_tir.meta_schedule.database.JSONDatabase``.
 
     Raises:
-        DatabaseMismatchError: When ``meta.json`` is missing or a field of the key differs, or a
-            record holds what tvmopt never writes.
-        TuneError: When a line other than the last one is damaged, or a record cannot be replayed.
+        DatabaseMismatchError: When ``meta.json`` is missing, when a field of the key differs, or
+            when a record holds instructions that tvmopt never writes.
+        TuneError: When a line other than the last one is damaged, or a record does not replay.
     """
     check_key(directory, key)
     repair_database(directory)
@@ -131,11 +132,11 @@ def check_key(directory: Path, key: DatabaseKey) -> None:
 
 
 def read_meta(directory: Path) -> dict[str, Any]:
-    """Content of ``meta.json``.
+    """Return the content of ``meta.json``.
 
     Raises:
-        DatabaseMismatchError: When it is missing or unreadable, so nobody knows what the records
-            are good for.
+        DatabaseMismatchError: When the file is missing or unreadable, so that the key of the
+            records is unknown.
     """
     path = directory / META_FILE
     unknown = "so what it was tuned for is unknown; tune again, or pass a database made by tvmopt"
@@ -151,7 +152,7 @@ def read_meta(directory: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(meta, dict) or not isinstance(meta.get("key"), dict):
         raise DatabaseMismatchError(f"{path} must hold an object 'key', but does not, {unknown}")
-    meta["key"].setdefault("granularity", "subgraph")  # older ones know no other
+    meta["key"].setdefault("granularity", "subgraph")  # databases written before the field existed
     if meta["key"]["granularity"] not in GRANULARITIES:
         raise DatabaseMismatchError(
             f"granularity in {path} must be one of {', '.join(GRANULARITIES)}, but got "
@@ -161,7 +162,7 @@ def read_meta(directory: Path) -> dict[str, Any]:
 
 
 def granularity_of(directory: Path) -> str:
-    """What one record of a database schedules: ``"subgraph"`` or ``"operator"``.
+    """Return the granularity of a database's records: ``"subgraph"`` or ``"operator"``.
 
     Raises:
         DatabaseMismatchError: As :func:`read_meta`.
@@ -170,7 +171,7 @@ def granularity_of(directory: Path) -> str:
 
 
 def read_comparisons(directory: Path) -> dict[str, Comparison]:
-    """The measured comparisons, by :func:`workload_hash`.
+    """Return the measured comparisons by :func:`workload_hash`.
 
     Raises:
         DatabaseMismatchError: As :func:`read_meta`, and when a comparison is damaged.
@@ -206,17 +207,17 @@ def write_comparisons(directory: Path, comparisons: dict[str, Comparison]) -> No
 
 
 def workload_hash(mod: IRModule) -> str:
-    """Structural hash of a task's module, as text; the same in every process."""
+    """Return the structural hash of a task's module as text; it is equal in every process."""
     from tvm.s_tir.meta_schedule.utils import shash2hex
 
     return shash2hex(mod)
 
 
 def repair_database(directory: Path) -> int:
-    """Drop a last line that was cut short by a kill; returns how many lines were dropped.
+    """Drop a truncated last line, as a killed process leaves it; return how many lines it dropped.
 
     Raises:
-        TuneError: When another line is damaged, which no kill explains.
+        TuneError: When another line is damaged.
     """
     workloads, dropped = _repair_file(directory / WORKLOAD_FILE, _is_workload)
     _, dropped_records = _repair_file(
@@ -258,12 +259,12 @@ def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
 
 
 def _replace_file(path: Path, text: str) -> None:
-    # A rename is atomic, so a kill leaves the old file or the new one, never a part.
+    # A rename is atomic: a killed process leaves the old file or the new one, never a mixture.
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())  # a rename before its contents would survive a power cut empty
+        os.fsync(file.fileno())  # otherwise a power failure may leave the renamed file empty
     partial.replace(path)
 
 
@@ -281,7 +282,7 @@ def _is_record(row: Any, workloads: int) -> bool:
 
 
 def _repair_file(path: Path, valid: Any) -> tuple[int, int]:
-    """Drop a damaged last line; returns (lines kept, lines dropped)."""
+    """Drop a damaged last line; return (lines kept, lines dropped)."""
     if not path.exists():
         return 0, 0
     text = path.read_text(errors="replace")
@@ -295,7 +296,7 @@ def _repair_file(path: Path, valid: Any) -> tuple[int, int]:
                 f"every line of {path} must be one record, but line {number} of {len(lines)} is "
                 "damaged; restore the file, or tune again into a new database"
             )
-    # TVM appends its next record right after the last byte, so the last line must end.
+    # TVM appends the next record after the last byte, so the last line needs its newline.
     whole = "".join(line + "\n" for line in kept)
     if whole != text:
         _replace_file(path, whole)
@@ -303,7 +304,7 @@ def _repair_file(path: Path, valid: Any) -> tuple[int, int]:
 
 
 def _parses(line: str, valid: Any) -> bool:
-    if "\ufffd" in line:  # stands for bytes that are no UTF-8
+    if "\ufffd" in line:  # the replacement character: bytes that are not UTF-8
         return False
     try:
         return bool(valid(json.loads(line)))

@@ -1,4 +1,4 @@
-"""Strategy ``default``: no search; every function gets the schedule that its shape calls for."""
+"""Strategy ``default``: no search; every function gets its default schedule."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.tasks import Task
 
 
 class DefaultStrategy(TuneStrategy):
-    """Measures nothing and keeps no database; takes as long as listing the tasks."""
+    """Strategy without measurement and database; it only lists the tasks."""
 
     name = "default"
 
@@ -29,7 +29,7 @@ class DefaultStrategy(TuneStrategy):
         work_dir: Path,
         progress: Progress,
     ) -> TuneResult:
-        """Name the default schedule of every task."""
+        """Return the default schedule's rule for every task."""
         start = time.perf_counter()
         rows = []
         for done, task in enumerate(tasks, start=1):
@@ -45,31 +45,26 @@ class DefaultStrategy(TuneStrategy):
         )
 
 
-def schedule_task(task: Task, arch: CpuArch) -> tuple[IRModule, str]:
-    """A task's module under its default schedule, and the name of the rule that gave it."""
-    from tvmopt.policy import schedule_function
+def schedule_task(task: Task, arch: CpuArch | CudaArch) -> tuple[IRModule, str]:
+    """Return a task's module under its default schedule, and the name of the rule that made it."""
+    from tvmopt.kernels.first_choice import schedule_function
 
     scheduled = schedule_function(task.mod["main"], arch)
     return IRModule({"main": scheduled.func}), str(scheduled.rule)
 
 
 def default_rule(task: Task, arch: CpuArch | CudaArch) -> str:
-    """Name of the rule that schedules a task which nothing was measured of."""
-    if isinstance(arch, CpuArch):
-        return schedule_task(task, arch)[1]
-    from tvmopt.policy.gpu.first_choice import first_kernel
-
-    made = first_kernel(task.mod["main"], arch)
-    return f"unscheduled: {made}" if isinstance(made, str) else made[1].template
+    """Return the name of the rule that schedules a task without a tuning record."""
+    return schedule_task(task, arch)[1]
 
 
 def default_source(rule: str) -> str:
-    """Source of a task that the default schedule serves; a rule that did nothing serves none."""
+    """Return the ``source`` entry of a default schedule; ``unscheduled`` rules count as none."""
     return f"none:{rule}" if rule.startswith("unscheduled") else f"default:{rule}"
 
 
 def untuned(task: Task, source: str) -> TaskResult:
-    """Table row of a task that was not measured."""
+    """Return the table row of a task that was not measured."""
     return TaskResult(
         name=task.name,
         shape=task.shape,

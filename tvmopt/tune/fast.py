@@ -1,9 +1,9 @@
-"""Strategy ``fast``: rank configurations by a model of the hardware, measure only the best few.
+"""Strategy ``fast``: rank configurations with a cost model and measure the top-k.
 
-1. copy the records of an earlier database (warm start); what it knows is not measured again,
-2. measure ``topk`` configurations of every other function (:mod:`.fast_search`),
-3. write the fastest of each into the tuning database, with how it compares to the policy's first
-   choice, which is what a build without tuning uses.
+1. copy the records of an earlier database (warm start) and skip their workloads,
+2. measure ``topk`` candidates of every other function (:mod:`.fast_search`),
+3. write the fastest candidate of each task into the tuning database, with the latency of the
+   top-1 candidate, which a build without tuning uses.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch, probe
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.errors import ConfigError
+from tvmopt.kernels.cpu.reranker import Reranker
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.hint import Hint
 from tvmopt.measure.device import measurer_of
 from tvmopt.measure.hints import HintMeasurer
-from tvmopt.policy.reranker import Reranker
-from tvmopt.schedule import Hint, apply_hint
-from tvmopt.schedule.gpu.hint import GpuHint
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.budget import Deadline
 from tvmopt.tune.database import (
@@ -34,18 +34,18 @@ from tvmopt.tune.database import (
     write_comparisons,
 )
 from tvmopt.tune.default import default_rule, default_source, untuned
-from tvmopt.tune.fast_search import Tuned, Workload, search
+from tvmopt.tune.fast_search import Tuned, TuningWorkload, search
 from tvmopt.tune.metaschedule import check_request
 from tvmopt.tune.tasks import Task, network_bytes
 from tvmopt.tune.warm_start import begin_database
 
 
 class FastStrategy(TuneStrategy):
-    """Best of ``topk`` modelled configurations for every function.
+    """Measure the top-k candidates of the cost model for every function.
 
     Args:
-        database_dir: Where the database is; ``work_dir/database`` by default.
-        builders: Worker processes that build; 0 is one a core.
+        database_dir: Directory of the database; ``work_dir/database`` by default.
+        builders: Number of worker processes that build; 0 means one per core.
     """
 
     name = "fast"
@@ -63,14 +63,14 @@ class FastStrategy(TuneStrategy):
         work_dir: Path,
         progress: Progress,
     ) -> TuneResult:
-        """Measure until every task has had its share or the time is spent.
+        """Measure until every task has used its share of candidates or the time is spent.
 
-        The database is ``work_dir/database``. An interrupt leaves it usable, with every task
-        finished so far.
+        The database is ``work_dir/database``. After an interrupt it holds all tasks finished so
+        far.
 
         Raises:
-            ConfigError: When the options or the target cannot be tuned for.
-            DatabaseMismatchError: When the warm start is for something else.
+            ConfigError: When the options or the target are not supported.
+            DatabaseMismatchError: When the warm-start database has another key.
             EnvironmentSetupError: When a package or the C++ compiler is missing.
         """
         _check(target, options, self.name)
@@ -121,7 +121,7 @@ class FastStrategy(TuneStrategy):
 
 
 class _Run:
-    """One run of the strategy: its tasks, what is known of them, and where that is written."""
+    """State of one tuning run: tasks, results so far, and the database to write."""
 
     def __init__(
         self,
@@ -141,16 +141,16 @@ class _Run:
         self._tuned: dict[str, Tuned] = {}
         self._start = time.monotonic()
 
-    def workloads(self) -> list[Workload]:
-        """Tasks without a record yet."""
+    def workloads(self) -> list[TuningWorkload]:
+        """Return the tasks without a record."""
         return [
-            Workload(task.name, task.mod["main"], task.weight, task.effort)
+            TuningWorkload(task.name, task.mod["main"], task.weight, task.effort)
             for task in self.tasks
             if task.is_measurable and self._keys[task.name] not in self._compared
         ]
 
     def finish(self, tuned: Tuned) -> None:
-        """Write down what a finished task came to."""
+        """Record the result of a finished task."""
         name, best = tuned.workload.name, tuned.best
         self._tuned[name] = tuned
         task = next(task for task in self.tasks if task.name == name)
@@ -188,10 +188,8 @@ class _Run:
             others=tuple(m.hint.to_dict() for m in tuned.runners_up),
         )
 
-    def race(
-        self, names: Sequence[str], measurer: HintMeasurer, weights: int
-    ) -> None:
-        """Time the best of several tasks in turns, and note those latencies instead."""
+    def race(self, names: Sequence[str], measurer: HintMeasurer, weights: int) -> None:
+        """Time the best candidates of several tasks again, interleaved; update their latencies."""
         tuned = [self._tuned[name] for name in names if name in self._tuned]
         bests = [(t, best) for t in tuned if (best := t.best) is not None and best.latency_us]
         if len(bests) < 2:
@@ -215,7 +213,7 @@ class _Run:
         write_comparisons(self._directory, read_comparisons(self._directory) | self._compared)
 
     def row(self, task: Task, arch: CpuArch | CudaArch) -> TaskResult:
-        """Row of the per-task table."""
+        """Return the row of the per-task table."""
         known = self._compared.get(self._keys[task.name])
         tuned = self._tuned.get(task.name)
         measured = tuned.measured if tuned else []
@@ -239,7 +237,7 @@ class _Run:
         )
 
     def log(self) -> list[dict[str, Any]]:
-        """One record a measured candidate, in the order of measuring."""
+        """Return one record per measured candidate, in measuring order."""
         events: list[dict[str, Any]] = []
         for name, tuned in self._tuned.items():
             rank = {ranked.hint: place for place, ranked in enumerate(tuned.ranked)}
@@ -278,12 +276,12 @@ class _Run:
 
 
 def _check(target: Target, options: TuneOptions, strategy: str) -> None:
-    """Raise unless this machine can measure what the target runs."""
+    """Raise unless this machine can measure code for the target."""
     if target.kind.name != "cuda":
         return check_request(target, options, strategy)
     if options.topk < 1:
         raise ConfigError(f"topk must be at least 1, but got {options.topk}")
-    wanted = probe()  # says so when there is no GPU
+    wanted = probe()  # raises when there is no GPU
     if wanted.arch != str(target.attrs["arch"]):
         raise ConfigError(
             f"strategy {strategy!r} measures on this machine's GPU, {wanted.name} ({wanted.arch}), "
@@ -291,11 +289,7 @@ def _check(target: Target, options: TuneOptions, strategy: str) -> None:
         )
 
 
-def _schedule(func: tirx.PrimFunc, hint: Hint | GpuHint) -> s_tir.Schedule | None:
-    """``func`` under ``hint``; None of a generated kernel, which has no trace to keep."""
-    if isinstance(hint, Hint):
-        return apply_hint(func, hint)
-    from tvmopt.schedule.gpu.apply import apply_gpu_hint
-
-    made = apply_gpu_hint(func, hint)
+def _schedule(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
+    """Return the schedule of ``func`` under ``hint``; None when the kernel is generated."""
+    made = emit(func, hint)
     return made if isinstance(made, s_tir.Schedule) else None

@@ -1,10 +1,13 @@
-"""The fast tuner's search: for each function measure the few configurations that look best.
+"""Search of the fast tuner: measure the most promising candidates of each function.
 
-Two rounds a function. The first takes the model's favourites of every kind and times them roughly.
-The second takes what the re-ranker makes of them, and the best so far without its prefetches, and
-times it carefully, beside the best of the first round and the policy's first choice. Functions go
-in groups, so that builds of one group fill all cores. Functions that differ in their epilogue alone
-follow the heaviest of them: what was fastest there is tried first, and little else.
+Each function gets two rounds. The first round takes the best candidates of the cost model from
+every kernel family and times them briefly. The second round takes the top candidates of the learned
+ranker, and the best candidate so far without prefetches. It times them accurately, together with
+the best of the first round and the top-1 candidate of the cost model.
+
+Functions are processed in groups, so that the builds of one group occupy all cores. Functions that
+differ only in their epilogue follow the heaviest one: they measure its fastest configurations and
+few others.
 """
 
 from __future__ import annotations
@@ -14,47 +17,45 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from tvm import tirx
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.reranker import Reranker
+from tvmopt.kernels.hint import Hint
+from tvmopt.kernels.policies import family_of, policy_of
+from tvmopt.kernels.ranked import Ranked, spread
 from tvmopt.measure.batch import ROUNDS
 from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of, weight_bytes
-from tvmopt.policy import policy_of
-from tvmopt.policy.ranked import Ranked, spread
-from tvmopt.policy.reranker import Reranker
-from tvmopt.schedule import Hint
-from tvmopt.schedule.winograd import Winograd
 
-# Share of a function's candidates that the model alone chooses.
+# Share of a function's candidates that the cost model alone selects.
 _FIRST = 0.6
-# Candidates the re-ranker looks at for each that is measured.
+# Candidates that the learned ranker scores for each measured one.
 _POOL = 30
 _GROUP = 8
-# Rounds of timing in the first round, and how many of its best are timed again in the second.
+# First round of search: number of timing rounds, and how many results the second round repeats.
 _ROUGH, _AGAIN = 10, 3
-# The policy's first choice stands unless another is faster by more than this: closer than that, two
-# measurements of one configuration differ, too.
+# The top-1 candidate is kept unless another one is faster by more than this fraction: two
+# measurements of one configuration differ as much.
 _TIE = 0.015
-# Shares of the network's modelled time from which on a function gets all, or half, of topk.
+# Shares of the network's predicted time from which a function gets all, or half, of topk.
 _HEAVY, _LIGHT = 0.01, 0.002
-# Results that are kept behind the best.
+# Number of results kept besides the best.
 _RUNNERS_UP = 4
-# Share of its candidates that a function gets whose candidates take several times longer to build;
-# the best of them came among the first three in most that were measured, within 1 % in all.
-_SLOW_TO_BUILD = 0.6
 
 
 @dataclasses.dataclass(frozen=True)
-class Workload:
+class TuningWorkload:
     """A function to tune.
 
     Attributes:
-        name: Its name in reports.
-        func: The function, unscheduled.
-        weight: Calls that the network makes to it.
-        effort: Share of its candidates that are measured.
+        name: Name in reports.
+        func: The unscheduled function.
+        weight: Number of calls in the network.
+        effort: Fraction of its candidate budget that is used.
     """
 
     name: str
@@ -65,19 +66,20 @@ class Workload:
 
 @dataclasses.dataclass
 class Tuned:
-    """What was measured of one function.
+    """Measurements of one function.
 
     Attributes:
         workload: The function.
-        ranked: Its configurations in the model's order.
-        signature: Equal for functions that differ in their epilogue alone.
-        measured: Results in the order of measuring.
-        at: When each was measured, by :func:`time.monotonic`.
-        final: Those that were timed in the last round, in turns, so that they compare.
+        ranked: Its configurations, ordered by predicted cycles.
+        signature: Equal for functions that differ only in their epilogue.
+        measured: Results in measuring order.
+        at: Time of each measurement, from :func:`time.monotonic`.
+        final: Hints timed in the last round. Their latencies come from interleaved rounds and are
+            comparable.
     """
 
-    workload: Workload
-    ranked: list[Ranked]
+    workload: TuningWorkload
+    ranked: list[Ranked[Any]]
     signature: str = ""
     measured: list[Measured] = dataclasses.field(default_factory=list)
     at: list[float] = dataclasses.field(default_factory=list)
@@ -85,7 +87,7 @@ class Tuned:
 
     @property
     def best(self) -> Measured | None:
-        """The fastest right result, or the policy's first choice when that is as fast."""
+        """The fastest correct result, or the top-1 candidate when that one is equally fast."""
         final = [m for m in self.measured if m.hint in self.final]
         best = best_of(final) or best_of(self.measured)
         first = self.first
@@ -96,7 +98,7 @@ class Tuned:
 
     @property
     def first(self) -> Measured | None:
-        """Result of the policy's first choice; None when it failed or was not measured."""
+        """Result of the top-1 candidate; None when it failed or was not measured."""
         if not self.ranked:
             return None
         wanted = self.ranked[0].hint
@@ -104,19 +106,19 @@ class Tuned:
 
     @property
     def runners_up(self) -> list[Measured]:
-        """The next fastest right results after the best."""
+        """The fastest correct results after the best."""
         best = self.best
         right = [m for m in self.measured if m.latency_us is not None and m is not best]
         return sorted(right, key=lambda m: m.latency_us or math.inf)[:_RUNNERS_UP]
 
-    def left(self) -> list[Ranked]:
-        """Configurations not measured yet, in the model's order."""
+    def left(self) -> list[Ranked[Any]]:
+        """Return the unmeasured configurations, ordered by predicted cycles."""
         seen = {m.hint for m in self.measured}
         return [r for r in self.ranked if r.hint not in seen]
 
 
 def search(
-    workloads: Sequence[Workload],
+    workloads: Sequence[TuningWorkload],
     arch: CpuArch | CudaArch,
     measurer: HintMeasurer,
     reranker: Reranker,
@@ -125,21 +127,22 @@ def search(
     done: Callable[[Tuned], None] = lambda tuned: None,
     network_bytes: int = 0,
 ) -> list[Tuned]:
-    """Measure up to ``topk`` configurations of each workload.
+    """Measure up to ``topk`` candidates of each workload.
 
     Args:
         workloads: Functions to tune.
-        arch: What to tune for.
-        measurer: Builds, checks and times.
-        reranker: Learns on the way.
-        topk: Most configurations of one function; light ones, and those that take long to build,
-            get fewer.
-        stop: Asked between steps; once true, what is left stays as it is.
-        done: Called with each function when it is finished.
-        network_bytes: Bytes of the network's weights; those of ``workloads`` unless given.
+        arch: Device to tune for.
+        measurer: Builds, checks and times candidates.
+        reranker: Learned ranker, trained with every measurement.
+        topk: Maximum number of candidates of one function. Functions with a small share of the
+            time, and functions that build slowly, get fewer.
+        stop: Polled between steps; once true, the search ends with the results so far.
+        done: Called with each finished function.
+        network_bytes: Size of the network's weights in bytes; by default the sum over
+            ``workloads``.
 
     Returns:
-        One result a workload, in order.
+        One result per workload, in order.
     """
     network_bytes = network_bytes or sum(w.weight * weight_bytes(w.func) for w in workloads)
     states = []
@@ -188,10 +191,10 @@ def search(
     return states
 
 
-def _twin(state: Tuned) -> list[Ranked]:
-    """The best so far without its prefetches: they cost a little where the weight is at hand."""
+def _twin(state: Tuned) -> list[Ranked[Any]]:
+    """Return the best candidate without prefetches, which cost a little when weights are cached."""
     best = best_of(state.measured)
-    if best is None or not getattr(best.hint, "prefetch", 0):  # hints of a GPU have none
+    if best is None or not isinstance(best.hint, CpuHint) or not best.hint.prefetch:
         return []
     like = next(r for r in state.ranked if r.hint == best.hint)
     twin = dataclasses.replace(like, hint=dataclasses.replace(best.hint, prefetch=0))
@@ -202,12 +205,12 @@ def _twin(state: Tuned) -> list[Ranked]:
 
 
 def _followers(budget: int) -> int:
-    """Configurations of a function whose like has been tuned."""
+    """Return the candidate budget of a function whose leader has been tuned."""
     return max(3, budget // 5)
 
 
-def _proven(state: Tuned, leader: Tuned) -> list[Ranked]:
-    """Configurations of ``state``: its first choice, then by what they came to elsewhere."""
+def _proven(state: Tuned, leader: Tuned) -> list[Ranked[Any]]:
+    """Return the configurations of ``state``: top-1 first, then by the leader's latency."""
     latency = {m.hint: m.latency_us for m in leader.measured if m.latency_us is not None}
     first, *others = state.ranked
     return [first, *sorted(others, key=lambda r: latency.get(r.hint, math.inf))]
@@ -215,10 +218,10 @@ def _proven(state: Tuned, leader: Tuned) -> list[Ranked]:
 
 @dataclasses.dataclass(frozen=True)
 class _Try:
-    """Configurations of a function to measure next, and the rounds to time them in."""
+    """Configurations of a function to measure next, and the number of timing rounds."""
 
     state: Tuned
-    chosen: list[Ranked]
+    chosen: list[Ranked[Any]]
     rounds: int = ROUNDS
 
 
@@ -259,7 +262,7 @@ def _measure(
 
 
 def _to_compare(state: Tuned) -> list[Measured]:
-    """The fastest of an earlier round, with the policy's first choice."""
+    """Return the fastest results of an earlier round, together with the top-1 candidate."""
     right = [m for m in state.measured if m.latency_us is not None]
     fastest = sorted(right, key=lambda m: m.latency_us or 0.0)[:_AGAIN]
     first = state.first
@@ -267,14 +270,14 @@ def _to_compare(state: Tuned) -> list[Measured]:
 
 
 def _as_fast_as_before(before: Sequence[Measured], timed: Sequence[Measured]) -> list[Measured]:
-    """Latencies as they would have been when those of ``before`` were first measured.
+    """Scale new latencies to the machine speed of the earlier round.
 
-    The machine's speed drifts between two rounds; what is compared is the ratio to those that were
-    timed in both.
+    The machine's speed drifts between two rounds. The scale factor is the median ratio over the
+    configurations timed in both rounds.
 
     Args:
-        before: The earlier results.
-        timed: The new results; those of the same configurations come first.
+        before: Results of the earlier round.
+        timed: New results; the configurations of ``before`` come first.
     """
     ratios = [
         old.latency_us / new.latency_us
@@ -291,14 +294,14 @@ def _as_fast_as_before(before: Sequence[Measured], timed: Sequence[Measured]) ->
 
 
 def _budgets(states: Sequence[Tuned], topk: int) -> list[int]:
-    """Configurations to measure of each function: fewer where little can be won in much time."""
+    """Return the candidate budget of each function; a small share of the time gets few."""
     total = sum(_modelled(s) for s in states) or 1.0
     budgets = []
     for state in states:
         share = _modelled(state) / total
         part = topk if share >= _HEAVY else topk // 2 if share >= _LIGHT else topk // 4
-        if state.ranked and state.ranked[0].hint.template == Winograd.name:
-            part = round(part * _SLOW_TO_BUILD)
+        if state.ranked:
+            part = round(part * family_of(state.ranked[0].hint).budget)
         part = round(part * state.workload.effort)
         budgets.append(min(topk, max(part, 3)))
     return budgets

@@ -1,4 +1,4 @@
-"""What a search knows about each task while it runs, and the log of every measured candidate."""
+"""State of each task during a search, and the log of measured candidates."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from tvmopt.tune.tasks import Task
 
 @dataclasses.dataclass
 class TaskState:
-    """One task during a search.
+    """State of one task during a search.
 
     Attributes:
         task: The task.
-        rule: Rule of its default schedule.
-        key: Hash of its workload.
+        rule: Name of the rule that makes its default schedule.
+        key: Workload hash.
         default_us: Measured latency of the default schedule in microseconds.
         default_library: Library of the default schedule.
-        default_error: Why the default schedule cannot serve, when measuring it failed.
-        tuned_us: Best measured latency of a candidate or of an earlier record.
-        tuned_library: Library of that candidate; None when it came from an earlier record.
-        trials: Candidates measured.
-        failures: Candidates that failed.
-        rounds: Batches measured, earlier records counted in.
-        stale_rounds: Batches since the last improvement.
-        closed: Why no more candidates are wanted; None while some are.
+        default_error: Error of the default schedule, when measuring it failed.
+        tuned_us: Best latency of a candidate or of an earlier record, in microseconds.
+        tuned_library: Library of the best candidate; None when it is an earlier record.
+        trials: Number of measured candidates.
+        failures: Number of failed candidates.
+        rounds: Number of measured batches; earlier records count, too.
+        stale_rounds: Number of batches since the last improvement.
+        closed: Reason why the search stops for this task; None while the task is open.
     """
 
     task: Task
@@ -53,12 +53,12 @@ class TaskState:
 
     @property
     def best_us(self) -> float | None:
-        """Best latency measured so far under any schedule."""
+        """Best latency measured so far, over the default schedule and all candidates."""
         known = [us for us in (self.default_us, self.tuned_us) if us is not None]
         return min(known, default=None)
 
     def priority(self, roofline: Roofline) -> float:
-        """What the next batch of this task is worth."""
+        """Expected gain of the next batch of this task."""
         flops, size = self.task.flops, self.task.bytes
         return priority(
             self.task.weight,
@@ -69,13 +69,13 @@ class TaskState:
         )
 
     def add_default(self, measurement: Measurement) -> None:
-        """Take in the measured default schedule."""
+        """Add the measurement of the default schedule."""
         self.default_us = measurement.latency_us
         self.default_library = measurement.library
         self.default_error = measurement.error
 
     def add(self, measurement: Measurement) -> None:
-        """Take in one measured candidate."""
+        """Add the measurement of one candidate."""
         self.trials += 1
         if measurement.latency_us is None:
             self.failures += 1
@@ -84,17 +84,17 @@ class TaskState:
             self.tuned_library = measurement.library
 
     def end_batch(self, best_before_us: float | None) -> None:
-        """Note whether a batch improved on ``best_before_us``, the best record before it."""
+        """Record whether a batch improved on ``best_before_us``, the best latency before it."""
         self.rounds += 1
         improved = self.tuned_us is not None and self.tuned_us < 0.98 * (best_before_us or math.inf)
         self.stale_rounds = 0 if improved else self.stale_rounds + 1
 
     def comparison(self) -> Comparison:
-        """The latencies that decide whether the record serves."""
+        """Return the latencies that decide whether the record is applied."""
         return Comparison(rule=self.rule, default_us=self.default_us, tuned_us=self.tuned_us)
 
     def result(self) -> TaskResult:
-        """Row of the per-task table."""
+        """Return the row of the per-task table."""
         tuned = self.tuned_us is not None and self.comparison().record_wins
         latency_us = self.tuned_us if tuned else self.default_us
         return TaskResult(
@@ -117,7 +117,7 @@ class TaskState:
 
 
 def observed_roofline(states: Iterable[TaskState]) -> Roofline:
-    """The best arithmetic rate and the best bandwidth that any task was measured at."""
+    """Return a roofline from the best FLOP rate and the best bandwidth measured over all tasks."""
     measured = [(state.task, state.best_us) for state in states if state.best_us]
     flops = max((task.flops / us for task, us in measured), default=0.0)
     size = max((task.bytes / us for task, us in measured), default=0.0)
@@ -125,9 +125,9 @@ def observed_roofline(states: Iterable[TaskState]) -> Roofline:
 
 
 class SearchLog:
-    """Collects one record a measured candidate.
+    """Log with one record per measured candidate.
 
-    Trial 0 of a task is its default schedule; it is logged, and not counted as a trial.
+    Trial 0 of a task is its default schedule. It is logged, but does not count as a trial.
     """
 
     def __init__(self, states: list[TaskState]) -> None:
@@ -136,7 +136,7 @@ class SearchLog:
         self.records: list[dict[str, Any]] = []
 
     def add(self, state: TaskState, trial: int, measured: Measurement) -> None:
-        """Log one candidate of a task, after ``state`` took it in."""
+        """Log one candidate; call it after ``state`` has the measurement."""
         self.records.append(
             {
                 "elapsed_s": round(measured.at - self._start, 3),

@@ -1,7 +1,7 @@
-"""Hold Ctrl-C back while TVM's search is on the stack.
+"""Defer SIGINT while TVM's search is on the call stack.
 
-TVM calls back into Python from its own threads; a KeyboardInterrupt raised there crosses C++ code
-that was not made for it, and the process dies with a segmentation fault now and then.
+TVM calls back into Python from its own threads. A KeyboardInterrupt raised there unwinds through
+C++ frames that do not expect it, and the process sometimes ends with a segmentation fault.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def interrupt_deferred() -> Iterator[None]:
-    """Deliver a SIGINT that comes inside the block only at its end.
+    """Deliver a SIGINT that arrives inside the block only at the end of the block.
 
-    Outside the main thread, where Python delivers no signals, this does nothing.
+    Outside the main thread this does nothing, because Python delivers signals only there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -26,7 +26,7 @@ def interrupt_deferred() -> Iterator[None]:
     try:
         yield
     finally:
-        # None: a handler that Python did not install and cannot put back.
+        # None: Python did not install the previous handler and cannot restore it.
         signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
         if pending:
             signal.raise_signal(signal.SIGINT)

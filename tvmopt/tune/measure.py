@@ -1,6 +1,6 @@
-"""Measure candidates of a task: build them side by side, then check and time them one by one.
+"""Measure candidates of a task: build them in parallel, then check and time them one at a time.
 
-Timing never overlaps building, or the builds would show in the latencies.
+Timing never overlaps with building, which would distort the latencies.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _MOST_BUILDERS = 2
 
 @dataclasses.dataclass(frozen=True)
 class Timeouts:
-    """Seconds after which a step of one candidate is given up.
+    """Timeouts in seconds for the steps of one candidate.
 
     Attributes:
-        build_s: Code generation and linking. Most take 0.1 s; LLVM takes 10 s and more only for
-            a candidate that was unrolled too far to be good.
+        build_s: Code generation and linking. Most candidates take 0.1 s; only excessively unrolled
+            candidates, which are slow anyway, take LLVM 10 s and more.
         run_s: Checking and timing.
-        reference_s: One run of the unscheduled function, which nothing has made fast.
-        board_s: A session on a board, for either.
+        reference_s: One run of the unscheduled function, which is slow.
+        board_s: A session on a board, for checking or timing.
     """
 
     build_s: float = 10.0
@@ -51,10 +51,10 @@ class Measurement:
     """One measured candidate.
 
     Attributes:
-        latency_us: Latency of one call in microseconds; None when it failed.
-        error: Why it failed, in one line; None when it did not.
-        library: Its shared library; None when it did not build.
-        at: When it was measured, by :func:`time.monotonic`.
+        latency_us: Latency of one call in microseconds; None when the candidate failed.
+        error: One-line reason of the failure; None on success.
+        library: Its shared library; None when the build failed.
+        at: Time of the measurement, from :func:`time.monotonic`.
     """
 
     latency_us: float | None
@@ -64,15 +64,15 @@ class Measurement:
 
 
 class Measurer:
-    """Builds and times candidates in worker processes.
+    """Build and time candidates in worker processes.
 
     Args:
         target: Target to build for.
-        threads: Threads a candidate runs with.
+        threads: Number of threads that a candidate runs with.
         scratch: Directory for libraries, logs and temporary files.
         seed: Seed of the random inputs.
-        timeouts: Limits of one candidate.
-        board: Where to check and time; None for this machine.
+        timeouts: Timeouts of one candidate.
+        board: Board that checks and times; None for the local machine.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Measurer:
         self._seed = seed
         self._timeouts = timeouts
         self._names = itertools.count()
-        self._references: dict[str, Path | str] = {}  # by task: library, or the reason for none
+        self._references: dict[str, Path | str] = {}  # by task: library, or the error
         self._builders = WorkerPool(min(_MOST_BUILDERS, host.usable_cores()), 1, scratch, "build")
         self._runner = WorkerPool(1, threads, scratch, "run")
         self._board, self._threads = board, threads
@@ -120,8 +120,8 @@ class Measurer:
         Args:
             task: The task.
             modules: Candidates: the task's module under different schedules.
-            best_us: Best latency so far, to spare candidates that are far from it.
-            stop: Asked between steps; once true, the rest is left out.
+            best_us: Best latency so far in microseconds; much slower candidates are timed briefly.
+            stop: Polled between steps; once true, the remaining candidates are skipped.
 
         Returns:
             Measurements in order; fewer than ``modules`` when stopped.
@@ -170,7 +170,7 @@ class Measurer:
         return Measurement(float(outcome.value), None, library)
 
     def _check_reference(self, task: Task, library: Path, error: str | None) -> Path | str:
-        """The library of the unscheduled function once it ran, or why there is none."""
+        """Run the unscheduled function; return its library, or the error."""
         if error is not None:
             return f"reference {error}"
         arguments: dict[str, Any] = {
@@ -196,7 +196,7 @@ class Measurer:
     def _build(
         self, modules: Sequence[IRModule], stop: Callable[[], bool]
     ) -> list[tuple[Path, str | None]]:
-        """Build modules; returns each library and None, or why there is none."""
+        """Build modules; return each library with None, or with the error."""
         libraries = [self._scratch / f"candidate{next(self._names)}.so" for _ in modules]
         jobs = [
             Job(
@@ -223,7 +223,7 @@ class Measurer:
 
 
 def _expected_file(reference: Path) -> Path:
-    """Where a board's results of a reference are kept."""
+    """Return the file with the reference outputs that a board produced."""
     return reference.with_suffix(".expected.npz")
 
 

@@ -1,12 +1,12 @@
-"""Strategy ``metaschedule``: TVM's evolutionary search over schedules, measured here or on a board.
+"""Strategy ``metaschedule``: TVM's evolutionary search, measured on this machine or on a board.
 
-The loop is ours, built on TVM's search space, search and database, so that it can keep to a time
-budget, compare with the default schedule, check every candidate's numbers, and say what it did:
+The tuning loop is ours; search space, search and database are TVM's. Our loop keeps a time budget,
+compares with the default schedule, checks the output of every candidate, and logs each one:
 
 1. copy the records of an earlier database (warm start),
 2. measure the default schedule of every task,
-3. give batches of candidates to the tasks where most time can be won,
-4. measure the best record against the default once more, side by side, and note which one serves.
+3. measure batches of candidates for the tasks with the largest expected gain,
+4. time the best record and the default schedule again in interleaved runs, and keep the faster one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any
 from tvm.target import Target
 
 from tvmopt import host
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ConfigError, EnvironmentSetupError
 from tvmopt.link import isa_of, link_options
 from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
@@ -44,16 +44,16 @@ from tvmopt.tune.space import make_context
 from tvmopt.tune.tasks import Task
 from tvmopt.tune.warm_start import MODEL_FILE, begin_database
 
-# Part of the time budget that measuring the default schedules may take.
+# Share of the time budget available for measuring default schedules.
 _DEFAULTS_SHARE = 0.3
 _MOST_TRIALS_OF_A_TASK = 1_000_000
 
 
 class MetaScheduleStrategy(TuneStrategy):
-    """TVM's evolutionary search with a cost model of our own.
+    """TVM's evolutionary search with a learned cost model of our own.
 
     Args:
-        timeouts: Limits of one candidate.
+        timeouts: Timeouts of one candidate.
     """
 
     name = "metaschedule"
@@ -72,12 +72,12 @@ class MetaScheduleStrategy(TuneStrategy):
     ) -> TuneResult:
         """Search until the trials or the time are spent.
 
-        The database is ``work_dir/database``. An interrupt leaves it usable, with every record
-        measured so far.
+        The database is ``work_dir/database``. After an interrupt it holds every record measured so
+        far.
 
         Raises:
-            ConfigError: When the options or the target cannot be tuned for.
-            DatabaseMismatchError: When the warm start is for something else.
+            ConfigError: When the options or the target are not supported.
+            DatabaseMismatchError: When the warm-start database has another key.
             EnvironmentSetupError: When a package or the C++ compiler is missing.
         """
         check_request(target, options, self.name)
@@ -150,7 +150,7 @@ class _Search:
         self._contexts: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Spend the trials and the time."""
+        """Search until the trials or the time are spent."""
         if self._options.trials == 0:
             return
         self._measure_defaults()
@@ -164,7 +164,7 @@ class _Search:
         self._confirm()
 
     def _measure_defaults(self) -> None:
-        """Measure the default schedule of every task that time allows, the heaviest first."""
+        """Measure default schedules within their share of the time, highest priority first."""
         waiting = [s for s in self._states if s.closed is None and s.default_us is None]
         for state in sorted(waiting, key=lambda s: -s.priority(Roofline())):
             if self._deadline.used(_DEFAULTS_SHARE):
@@ -177,7 +177,7 @@ class _Search:
             self._report(text)
 
     def _measure_batch(self, state: TaskState, left: int) -> int:
-        """Measure one batch of a task; returns the trials it took."""
+        """Measure one batch of a task; return the number of trials used."""
         candidates = self._candidates(state)[:left]
         if not candidates:
             return 0
@@ -204,11 +204,11 @@ class _Search:
         return len(measured)
 
     def _candidates(self, state: TaskState) -> list[Any]:
-        """Next candidates of a task; none, and the task closed, when the search has no more."""
+        """Return the next candidates of a task; close the task when the search has none left."""
         try:
             with interrupt_deferred():
                 found = self._context(state).generate_measure_candidates()
-        except Exception as error:  # TVM's rules do not fit every function
+        except Exception as error:  # TVM's rules do not apply to every function
             lines = str(error).strip().splitlines() or [type(error).__name__]
             state.closed = f"the search failed: {lines[-1]}"
             self._logger.warning("%s: %s", state.task.name, state.closed)
@@ -250,7 +250,7 @@ class _Search:
         self._database.commit_tuning_record(record)
 
     def _learn(self, state: TaskState, candidates: list[Any], measured: list[Measurement]) -> None:
-        """Tell the cost model and the search how the batch did."""
+        """Update the cost model and the search with the results of a batch."""
         from tvm.s_tir import meta_schedule as ms
 
         results = [
@@ -265,10 +265,10 @@ class _Search:
             context.notify_runner_results(candidates, results)
 
     def _confirm(self) -> None:
-        """Measure best and default of every task that has both once more, in turns.
+        """Time the best candidate and the default schedule of each task again, interleaved.
 
-        The best of many noisy timings is too good on average, and the machine may have been
-        busier when the default was measured.
+        The minimum of many noisy timings is biased, and the machine load may differ between the
+        first measurements of the two.
         """
         for state in self._states:
             if self._deadline.expired:
@@ -289,7 +289,7 @@ class _Search:
 
 
 def check_request(target: Target, options: TuneOptions, strategy: str) -> None:
-    """Raise unless the search can run here; see :meth:`MetaScheduleStrategy.tune`."""
+    """Raise unless the search supports the request; see :meth:`MetaScheduleStrategy.tune`."""
     if target.kind.name != "llvm":
         raise ConfigError(
             f"strategy {strategy!r} measures on this machine's CPU, so the target's kind must be "
@@ -314,13 +314,13 @@ def check_request(target: Target, options: TuneOptions, strategy: str) -> None:
             f"strategy {strategy!r} needs scikit-learn, but it is not installed; "
             "run: pip install scikit-learn"
         )
-    link_options(isa_of(str(target)))  # each candidate is linked
+    link_options(isa_of(str(target)))  # raises early when no linker exists for the candidates
 
 
 def _initial_states(
     tasks: Sequence[Task], arch: CpuArch, database: Any, directory: Path
 ) -> list[TaskState]:
-    """State of every task, with what the database already knows of it."""
+    """Return the initial state of every task, with its records from the database."""
     counts: dict[str, int] = {}
     best_us: dict[str, float] = {}
     for record in database.get_all_tuning_records():
@@ -340,7 +340,7 @@ def _initial_states(
         if known is not None:
             state.tuned_us = known.tuned_us if known.tuned_us is not None else state.tuned_us
             state.default_us = known.default_us if known.rule == rule else None
-        # A task with many records has had its share; others come first.
+        # Tasks with many records start with a lower priority.
         state.rounds = counts.get(name, 0) // 4
         if not task.is_measurable:
             state.closed = task.left_out or "an extent is symbolic"
@@ -350,7 +350,7 @@ def _initial_states(
 
 @contextlib.contextmanager
 def _scratch(work_dir: Path) -> Iterator[Path]:
-    """Directory for candidates' libraries, gone afterwards whatever happens."""
+    """Create a temporary directory for the candidates' libraries; remove it on exit."""
     path = Path(tempfile.mkdtemp(prefix="candidates-", dir=work_dir))
     try:
         yield path
@@ -360,7 +360,7 @@ def _scratch(work_dir: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _file_logger(path: Path) -> Iterator[logging.Logger]:
-    """A logger that writes to ``path`` and nowhere else."""
+    """Create a logger that writes only to ``path``."""
     logger = logging.Logger("tvmopt.tune.metaschedule", logging.INFO)
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

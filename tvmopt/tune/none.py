@@ -1,4 +1,4 @@
-"""Strategy ``none``: TVM's own pipeline untouched, the baseline that others are compared with."""
+"""Strategy ``none``: TVM's own pipeline, the baseline for comparisons."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from tvm.target import Target
 
-from tvmopt.arch.cpu import CpuArch
-from tvmopt.arch.cuda import CudaArch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.default import untuned
 from tvmopt.tune.tasks import Task
 
 
 class NoneStrategy(TuneStrategy):
-    """Schedules nothing, measures nothing, and keeps no database."""
+    """Strategy without schedules, measurement and database."""
 
     name = "none"
 
@@ -29,7 +29,7 @@ class NoneStrategy(TuneStrategy):
         work_dir: Path,
         progress: Progress,
     ) -> TuneResult:
-        """List the tasks, each left to TVM."""
+        """List the tasks; TVM's pipeline schedules each of them."""
         start = time.perf_counter()
         rows = tuple(untuned(task, "none:baseline") for task in tasks)
         progress(len(rows), len(rows), "left to TVM's own pipeline")

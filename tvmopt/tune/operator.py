@@ -1,13 +1,14 @@
-"""The anchor operator of a fused function, alone: what tuning at operator granularity measures.
+"""Extract the anchor operator of a fused function: the task at operator granularity.
 
-before -> after: the sum that does most of the work, and what makes its operands, stay; what
-finishes its elements (bias, requantisation, residual, activation) is cut off, and the sum itself is
-what is written::
+before -> after: the anchor (the reduction with the most work) and the producers of its operands
+stay. The epilogue (bias, requantize, residual, activation) is removed, and the function returns the
+accumulator::
 
     fused(x: uint8, w: int8, bias, residual: uint8) -> uint8      conv2d; add; round; clip; add; ...
     operator(x: uint8, w: int8)                     -> int32      conv2d
 
-Source: the operator tasks of AutoTVM, against which apache/tvm pull request 10650 sets subgraphs.
+Source: the operator tasks of AutoTVM; apache/tvm pull request 10650 compares them with subgraph
+tasks.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from tvm import IRModule, s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
-from tvmopt.schedule.analysis import BlockFacts, block_facts, leaf_blocks, why_not_schedulable
+from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks, why_not_schedulable
 
 FREE_ATTR = "layout_free_buffers"
-# Names of the blocks that :mod:`tvmopt.transform.winograd` puts behind its products.
+# Name prefixes of the output transform blocks that :mod:`tvmopt.transform.winograd` emits.
 _WINOGRAD = ("winograd_out", "conv2d_winograd")
-# What Relax may fuse to a function, by AnnotateTIROpPattern.
+# Fusion pattern of a function, set by AnnotateTIROpPattern.
 _PATTERN_ATTR = "op_pattern"
 
 
 def anchor_block(func: tirx.PrimFunc) -> str | None:
-    """Name of the block that is the anchor: the sum, maximum, ... of most steps.
+    """Return the name of the anchor block: the reduction (sum, maximum, ...) with the most work.
 
-    None where no block reduces anything, and where ``func`` is not made of leaf blocks.
+    Returns None when no block reduces, or when ``func`` has no leaf-block structure.
     """
     facts = _facts(func)
     at = _anchor(facts)
@@ -39,14 +40,14 @@ def anchor_block(func: tirx.PrimFunc) -> str | None:
 
 
 def operator_function(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """The anchor operator of ``func`` with its own output type; None without an anchor.
+    """Return the anchor operator of ``func`` with its own output dtype; None without an anchor.
 
-    A function that is nothing but its operator comes back as it is. So does one whose anchor is no
-    sum of products (softmax, mean, pooling): there the blocks around it are its own. But for how
-    Relax would fuse to it, which a function that was fused to has lost.
+    A function that consists of the operator alone is returned without its fusion pattern, which
+    fused functions do not carry. The same holds when the anchor is not a matmul or convolution
+    (softmax, mean, pooling): then all blocks belong to the operator.
 
     Args:
-        func: A TensorIR function of static shape, as FuseTIR leaves it.
+        func: A TensorIR function of static shape, as FuseTIR emits it.
     """
     facts = _facts(func)
     own = _own(facts)
@@ -79,13 +80,13 @@ def operator_function(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
 
 def operator_blocks(func: tirx.PrimFunc) -> list[str]:
-    """Names of the blocks of ``func`` that are its operator's, in program order."""
+    """Return the names of the blocks of ``func`` that belong to its operator, in program order."""
     facts = _facts(func)
     return [facts[i].name for i in _own(facts)]
 
 
 def why_no_operator(func: tirx.PrimFunc) -> str:
-    """Why :func:`operator_function` gives None of ``func``."""
+    """Return why :func:`operator_function` returns None for ``func``."""
     return why_not_schedulable(func) or "no anchor operator: nothing in it is summed up"
 
 
@@ -105,9 +106,9 @@ def _anchor(facts: list[BlockFacts]) -> int | None:
 
 
 def _own(facts: list[BlockFacts]) -> list[int]:
-    """Indices of the blocks that are the anchor's operator: what it is computed of, and its end.
+    """Return indices of the operator's blocks: the anchor and the producers of its operands.
 
-    All, where the anchor is no product; none without an anchor.
+    Returns all blocks when the anchor is not a matmul or convolution, and none without an anchor.
     """
     at = _anchor(facts)
     if at is None:
@@ -124,7 +125,7 @@ def _own(facts: list[BlockFacts]) -> list[int]:
 
 
 def _own_end(facts: list[BlockFacts], anchor: int) -> int:
-    """Index of the last block that is the operator's own: of Winograd's transform back, or it."""
+    """Return the index of the operator's last block: Winograd's output transform, or the anchor."""
     after = itertools.takewhile(lambda f: f.name.startswith(_WINOGRAD), facts[anchor + 1 :])
     return anchor + len(list(after))
 

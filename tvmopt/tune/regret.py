@@ -1,4 +1,4 @@
-"""How good the policy's ranking was: its first 1, 5 and 20 choices against the best measured."""
+"""Regret of the cost model: top-1, top-5 and top-20 against the best measured candidate."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TOPS = (1, 5, 20)
 
 
 def regret_rows(log: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a task of a ``fast`` tuning log.
+    """Return one row per task of a ``fast`` tuning log.
 
     Returns:
         ``task``, ``measured``, ``best_us``, ``best_rank`` and ``top<k>``: the best latency among
-        the model's first k choices that were measured, over the best of all; 1 is no regret.
+        the measured top-k of the cost model, divided by the best latency overall; 1 is no regret.
     """
     by_task: dict[str, list[dict[str, Any]]] = {}
     for record in log:
@@ -47,7 +47,7 @@ def write_regret(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def mean_regret(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Geometric mean over the tasks of each ``top<k>``, as metrics ``regret_top<k>``."""
+    """Return the geometric mean of each ``top<k>`` over the tasks, as metrics ``regret_top<k>``."""
     means = {}
     for column in _columns():
         values = [row[column] for row in rows if row[column] != ""]

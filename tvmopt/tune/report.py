@@ -25,9 +25,9 @@ _COLUMNS = (
 
 
 def task_rows(tasks: Iterable[TaskResult]) -> list[dict[str, str]]:
-    """One row a task, formatted; what was not measured is empty.
+    """Return one formatted row per task; fields that were not measured are empty.
 
-    ``total_us`` is the latency times the number of calls: what the task costs the network.
+    ``total_us`` is the latency times the number of calls: the task's share of the inference.
     """
     return [
         {
@@ -48,14 +48,14 @@ def task_rows(tasks: Iterable[TaskResult]) -> list[dict[str, str]]:
 
 
 def write_task_csv(tasks: Iterable[TaskResult], path: Path) -> Path:
-    """Write the table as CSV with a header line; returns ``path``."""
+    """Write the table as CSV with a header line; return ``path``."""
     with path.open("w", newline="") as file:
         write_csv(file, _COLUMNS, (row.values() for row in task_rows(tasks)))
     return path
 
 
 def write_task_markdown(tasks: Iterable[TaskResult], path: Path) -> Path:
-    """Write the table as Markdown; returns ``path``."""
+    """Write the table as Markdown; return ``path``."""
     lines = [table_row(_COLUMNS), table_row("---" for _ in _COLUMNS)]
     lines += [table_row(row[column] for column in _COLUMNS) for row in task_rows(tasks)]
     path.write_text("\n".join(lines) + "\n")

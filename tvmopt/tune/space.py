@@ -1,7 +1,7 @@
-"""The search space of one task, and the evolutionary search over it.
+"""Search space of one task, and MetaSchedule's evolutionary search over it.
 
-The rules are TVM's plain LLVM ones by name. Left to itself TVM picks rules by CPU, and from
-cascadelake on these tensorize with a VNNI intrinsic that LLVM 22 refuses.
+The schedule rules are TVM's plain LLVM rules, selected by name. By default TVM selects rules by
+CPU. From Cascade Lake on, these tensorize with a VNNI intrinsic that LLVM 22 rejects.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ def make_context(
     threads: int,
     logger: logging.Logger,
 ) -> Any:
-    """A ``TuneContext`` that searches ``task`` with TVM's LLVM rules.
+    """Return a ``TuneContext`` that searches ``task`` with TVM's LLVM rules.
 
     Args:
         task: The task.
         target: An LLVM target with ``num-cores``.
-        effort: How many candidates the search considers between measurements.
-        seed: Positive seed of the search.
-        threads: Threads the search itself may use.
-        logger: Where TVM's own account of the search goes.
+        effort: Number of candidates that the search considers between measurements.
+        seed: Positive random seed.
+        threads: Number of threads of the search itself.
+        logger: Logger for TVM's messages.
     """
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule import _ffi_api
 
-    # ApplyCustomRule serves rules that TVM 0.27 no longer has, and only prints a warning for each.
+    # ApplyCustomRule refers to rules that TVM 0.27 removed, and prints a warning for each.
     rules = [
         rule
         for rule in ms.schedule_rule.ScheduleRule.create("llvm")
@@ -50,7 +50,7 @@ def make_context(
         init_min_unmeasured=effort.population // 2,
         genetic_num_iters=effort.generations,
     )
-    # Not TuneContext(...): its constructor imports every tensor intrinsic, for 17 to 25 seconds.
+    # Not TuneContext(...): its constructor imports all tensor intrinsics, which takes 17 to 25 s.
     context = _ffi_api.TuneContext(
         task.mod,
         target,

@@ -1,8 +1,8 @@
-"""The tunable functions of a lowered module: one task for each distinct fused function.
+"""Tasks: the distinct tunable functions of a lowered module.
 
-Functions that are structurally equal are one task whose weight is the number of calls, so a block
-that a network repeats twelve times is tuned once. The same tasks can be keyed by their anchor
-operators instead: then functions that differ in their epilogue alone are one task, too.
+Structurally equal functions form one task, whose weight is the number of calls. Thus a block that a
+network repeats twelve times is tuned once. Tasks may also be keyed by anchor operator; then
+functions that differ only in their epilogue form one task, too.
 """
 
 from __future__ import annotations
@@ -17,24 +17,10 @@ import tvm_ffi
 from tvm.ir import IRModule
 from tvm.target import Target
 
+from tvmopt.device import dtypes
 from tvmopt.measure.hints import weight_bytes
 from tvmopt.tune.database import workload_hash
 from tvmopt.tune.operator import anchor_block, operator_function, why_no_operator
-
-_SHORT_DTYPE = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint64": "u64",
-    "uint32": "u32",
-    "uint16": "u16",
-    "uint8": "u8",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +29,9 @@ class Argument:
 
     Attributes:
         name: Name of the buffer.
-        shape: Extents; None when one is symbolic, or the argument is no tensor.
-        dtype: Element type as TVM spells it.
-        written: Whether the function writes it.
+        shape: Shape; None when an extent is symbolic or the argument is not a tensor.
+        dtype: TVM dtype.
+        written: Whether the function writes the argument.
     """
 
     name: str
@@ -59,15 +45,15 @@ class Task:
     """One function to tune.
 
     Attributes:
-        name: Name of one of the functions that the task stands for.
-        mod: Module with that function alone, as ``main``; the key of the tuning database.
-        weight: Calls that the network makes to it.
-        flops: Arithmetic operations of one call, as TVM estimates them.
-        shape: Shapes and types of the arguments, as text.
+        name: Name of one of the task's functions.
+        mod: Module with that function alone, as ``main``; the workload of the tuning database.
+        weight: Number of calls in the network.
+        flops: FLOPs of one call, as TVM estimates them.
+        shape: Shapes and dtypes of the arguments, as text.
         arguments: The arguments, in calling order.
-        granularity: ``"subgraph"``: a fused function; ``"operator"``: the anchor of some.
-        left_out: Why it is not to be tuned; empty when it is.
-        effort: Share of the candidates of a task that ``fast`` measures of this one.
+        granularity: ``"subgraph"``: a fused function; ``"operator"``: an anchor operator.
+        left_out: Reason why the task is not tuned; empty when it is.
+        effort: Fraction of the candidate budget that ``fast`` uses for this task.
     """
 
     name: str
@@ -82,39 +68,37 @@ class Task:
 
     @property
     def is_static(self) -> bool:
-        """Whether every extent is known, so that the task can be measured."""
+        """Whether every extent is static; only static tasks can be measured."""
         return all(argument.shape is not None for argument in self.arguments)
 
     @property
     def is_measurable(self) -> bool:
-        """Whether it is to be tuned, and can be."""
+        """Whether the task is static and not left out."""
         return self.is_static and not self.left_out
 
     @functools.cached_property
     def workload(self) -> str:
-        """Hash of its module, by which databases know it."""
+        """Workload hash of the module; the key in databases."""
         return workload_hash(self.mod)
 
     @property
     def bytes(self) -> int:
-        """Bytes that one call reads and writes at least; 0 when an extent is symbolic."""
+        """Total size of the arguments in bytes; 0 when an extent is symbolic."""
         if not self.is_static:
             return 0
         return sum(math.prod(a.shape or ()) * _item_bytes(a.dtype) for a in self.arguments)
 
 
-def extract_tasks(
-    mod: IRModule, target: Target, granularity: str = "subgraph"
-) -> tuple[Task, ...]:
-    """List the tasks of a lowered module.
+def extract_tasks(mod: IRModule, target: Target, granularity: str = "subgraph") -> tuple[Task, ...]:
+    """Return the tasks of a lowered module.
 
-    The order depends on the module alone: most arithmetic first, then by name.
+    The order depends only on the module: most FLOPs first, then by name.
 
     Args:
         mod: Lowered Relax module: Relax functions that call TensorIR functions.
-        target: Target that the tasks are tuned for.
-        granularity: ``"subgraph"``: each fused function as it runs; ``"operator"``: the anchor
-            operator of each, alone. Functions without an anchor are listed as left out then.
+        target: Target to tune for.
+        granularity: ``"subgraph"``: each fused function; ``"operator"``: the anchor operator of
+            each. Functions without an anchor are then listed with ``left_out``.
     """
     from tvm.s_tir import meta_schedule as ms
 
@@ -131,7 +115,7 @@ def extract_tasks(
 
 
 def task_of(name: str, mod: IRModule, weight: int) -> Task:
-    """The task of a module with one TensorIR function, ``main``."""
+    """Return the task of a module with one TensorIR function, ``main``."""
     from tvm.s_tir.analysis import estimate_tir_flops
 
     arguments = function_arguments(mod["main"])
@@ -146,7 +130,7 @@ def task_of(name: str, mod: IRModule, weight: int) -> Task:
 
 
 def _by_operator(tasks: Iterable[Task]) -> list[Task]:
-    """The operators of ``tasks``, each once; then the tasks that have none, left out."""
+    """Return the distinct operators of ``tasks``, then the tasks without one as left out."""
     operators: dict[Any, Task] = {}
     others: list[Task] = []
     for task in sorted(tasks, key=lambda task: (-task.weight * task.flops, task.name)):
@@ -161,19 +145,17 @@ def _by_operator(tasks: Iterable[Task]) -> list[Task]:
             name = f"{anchor_block(operator)} of {task.name}"
             operators[key] = task_of(name, mod, 0)
         weight = operators[key].weight + task.weight
-        operators[key] = dataclasses.replace(
-            operators[key], weight=weight, granularity="operator"
-        )
+        operators[key] = dataclasses.replace(operators[key], weight=weight, granularity="operator")
     return [*operators.values(), *others]
 
 
 def network_bytes(tasks: Iterable[Task]) -> int:
-    """Bytes of the weights that one inference reads, those of every call."""
+    """Return the bytes of weights that one inference reads, summed over all calls."""
     return sum(task.weight * weight_bytes(task.mod["main"]) for task in tasks if task.is_static)
 
 
 def function_arguments(func: Any) -> tuple[Argument, ...]:
-    """Describe the arguments of a TensorIR function ``func``."""
+    """Return descriptions of the arguments of a TensorIR function ``func``."""
     import tvm_ffi
     from tvm.tirx.stmt import BufferStore
 
@@ -191,7 +173,7 @@ def function_arguments(func: Any) -> tuple[Argument, ...]:
 
 
 def shape_text(arguments: tuple[Argument, ...]) -> str:
-    """``x:1x64x56x56 f32, w:64x64x3x3 f32 -> 1x64x56x56 f32``; a symbolic shape is ``?``."""
+    """Format shapes: ``x:1x64x56x56 f32, w:64x64x3x3 f32 -> 1x64x56x56 f32``; symbolic is ``?``."""
     inputs = [f"{a.name}:{_extents(a)}" for a in arguments if not a.written]
     outputs = [_extents(a) for a in arguments if a.written]
     return f"{', '.join(inputs)} -> {', '.join(outputs)}"
@@ -202,7 +184,7 @@ def _extents(argument: Argument) -> str:
         extents = "?"
     else:
         extents = "x".join(str(extent) for extent in argument.shape) or "scalar"
-    return f"{extents} {_SHORT_DTYPE.get(argument.dtype, argument.dtype)}"
+    return f"{extents} {dtypes.dtype(argument.dtype).short or argument.dtype}"
 
 
 def _static_shape(param: Any) -> tuple[int, ...] | None:

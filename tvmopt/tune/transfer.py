@@ -1,8 +1,8 @@
-"""Schedule transfer: what was measured of an operator, applied to a function that it anchors.
+"""Schedule transfer: apply the schedule tuned for an anchor operator to fused functions.
 
-A configuration of one of our templates is applied anew; the template fuses whatever follows the
-anchor at the tile. A trace of MetaSchedule's is replayed by the names of its blocks, and the
-function's epilogue is put at the transferred tile before the trace's postprocessing.
+A configuration of one of our templates is emitted again for the fused function; the template fuses
+the epilogue at the anchor's tile. A MetaSchedule trace is replayed by block name, and the epilogue
+is moved to the transferred tile before the trace's postprocessors run.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ from tvm.target import Target
 from tvm.target.codegen import llvm_get_vector_width
 
 from tvmopt.errors import last_line
-from tvmopt.schedule import Hint, NotApplicable, apply_hint, finish
-from tvmopt.schedule.analysis import block_facts, leaf_blocks
-from tvmopt.schedule.stage import inline_injective, split_vector
+from tvmopt.kernels.analysis import block_facts, leaf_blocks
+from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
+from tvmopt.kernels.cpu.finish import finish
+from tvmopt.kernels.emit import NotApplicable, emit_kernel
+from tvmopt.kernels.hint import Hint
 from tvmopt.tune.operator import anchor_block, operator_blocks, operator_function
 
 _POSTPROC = "EnterPostproc"
-# Bits of the numbers that epilogues compute with.
+# Bits per element that epilogues compute with.
 _WORD = 32
 
 
 def transfer_hints(func: tirx.PrimFunc, hints: Sequence[Hint]) -> tirx.PrimFunc:
-    """``func`` under the first of ``hints``, the fastest of its operator first, that it takes.
+    """Emit ``func`` with the first applicable hint; ``hints`` are ordered fastest first.
 
     Raises:
-        NotApplicable: When it takes none.
+        NotApplicable: When no hint applies.
     """
     refused = ""
     for hint in hints:
         try:
-            return finish(apply_hint(func, hint).mod["main"], func)
+            return emit_kernel(func, hint)
         except NotApplicable as error:
             refused = refused or str(error)
     raise NotApplicable(refused or "no schedule of its operator was measured")
@@ -50,9 +52,9 @@ def transfer_hints(func: tirx.PrimFunc, hints: Sequence[Hint]) -> tirx.PrimFunc:
 def transfer_trace(
     func: tirx.PrimFunc, operator: tirx.PrimFunc, trace: Trace, target: Target
 ) -> tirx.PrimFunc:
-    """``func`` under a trace that was found for its ``operator`` on ``target``.
+    """Apply a trace, tuned for ``operator`` on ``target``, to ``func``.
 
-    Before -> after, for a product whose tile is 4 x 16::
+    Before -> after, for a matmul with a 4 x 16 tile::
 
         for m, n: for k: C[m, n] += A[m, k] * B[k, n]         for m, n: D[m, n] = relu(C[m, n])
         for mo, no in T.parallel(...):
@@ -60,26 +62,26 @@ def transfer_trace(
             for mi, ni: D[mo * 4 + mi, no * 16 + ni] = relu(C[...])
 
     Args:
-        func: The function.
-        operator: What the trace was found for: structurally equal to the operator of ``func``.
-            Names may differ; the trace has those of ``operator``.
-        trace: A trace of MetaSchedule's.
-        target: Target that it was found on.
+        func: The fused function.
+        operator: The tuned operator. It is structurally equal to the operator of ``func``, but its
+            block names, which the trace uses, may differ.
+        trace: A MetaSchedule trace.
+        target: Target of the trace.
 
     Raises:
-        NotApplicable: When the trace does not fit, or the epilogue cannot be put at its tile.
+        NotApplicable: When the trace does not apply, or the epilogue does not fuse at its tile.
     """
     try:
         sch = _transferred(_named_like(func, operator), trace, target)
     except NotApplicable:
         raise
-    except Exception as error:  # TVM's checks fail with errors of every type
+    except Exception as error:  # TVM's checks raise errors of many types
         raise NotApplicable(f"the trace does not fit: {last_line(error, None)}") from error
     return finish(sch.mod["main"], func)
 
 
 def _transferred(func: tirx.PrimFunc, trace: Trace, target: Target) -> s_tir.Schedule:
-    """``func``, whose blocks are named as in the trace, under it."""
+    """Apply the trace to ``func``, whose blocks have the names that the trace uses."""
     operator = operator_function(func)
     assert operator is not None, "a function with a trace has an operator"
     insts = _by_name(operator, trace)
@@ -99,7 +101,7 @@ def _transferred(func: tirx.PrimFunc, trace: Trace, target: Target) -> s_tir.Sch
 
 
 def _epilogue(sch: s_tir.Schedule, own: list[str]) -> list[SBlockRV]:
-    """The blocks that need the result of the blocks ``own``, in program order."""
+    """Return the blocks that consume the result of the blocks ``own``, in program order."""
     needed, stages = {own[-1]}, []
     for block in leaf_blocks(sch):
         name = sch.get(block).name_hint
@@ -111,7 +113,7 @@ def _epilogue(sch: s_tir.Schedule, own: list[str]) -> list[SBlockRV]:
 
 
 def _named_like(func: tirx.PrimFunc, operator: tirx.PrimFunc) -> tirx.PrimFunc:
-    """``func`` with the blocks of its operator named as in ``operator``, an equal one."""
+    """Rename the operator's blocks of ``func`` to the names in ``operator``, an equal operator."""
     names = dict(zip(operator_blocks(func), operator_blocks(operator), strict=True))
 
     def rename(block: s_tir.SBlock) -> s_tir.SBlock:
@@ -130,12 +132,12 @@ def _named_like(func: tirx.PrimFunc, operator: tirx.PrimFunc) -> tirx.PrimFunc:
 def _fuse_epilogue(
     sch: s_tir.Schedule, operator: tirx.PrimFunc, stages: Sequence[SBlockRV], target: Target
 ) -> None:
-    """Compute ``stages``, the epilogue, where a tile of its ``operator`` is finished."""
+    """Fuse the epilogue ``stages`` into the loop where a tile of ``operator`` is complete."""
     anchor = sch.get_sblock(anchor_block(operator))
     [last] = [b for b in sch.get_producers(stages[0]) if _writes(sch, b, operator.params[-1])]
     if sch.get(last).same_as(sch.get(anchor)):
         tile = _finished_tile(sch, anchor)
-    else:  # the trace writes the tile from a cache
+    else:  # the trace copies the tile out of a cache buffer
         tile = _common_loops(sch, anchor, last)
         if _is_inlined(sch, stages[0]):
             stages = stages[1:]
@@ -154,16 +156,16 @@ def _writes(sch: s_tir.Schedule, block: SBlockRV, buffer: tirx.Buffer) -> bool:
 
 
 def _is_inlined(sch: s_tir.Schedule, stage: SBlockRV) -> bool:
-    """Inline ``stage`` into the block that makes what it reads, if TVM can."""
+    """Inline ``stage`` into its producer if TVM can; return whether it did."""
     try:
         sch.reverse_compute_inline(stage)
-    except (ScheduleError, InternalError):  # an InternalError where it reads one element twice
+    except (ScheduleError, InternalError):  # InternalError: the stage reads one element twice
         return False
     return True
 
 
 def _finished_tile(sch: s_tir.Schedule, anchor: SBlockRV) -> list[LoopRV]:
-    """The loops around all that is summed up."""
+    """Return the loops outside all reduction loops."""
     loops = sch.get_loops(anchor)
     return list(itertools.takewhile(lambda loop: not _is_reduced(sch, anchor, loop), loops))
 
@@ -178,7 +180,7 @@ def _common_loops(sch: s_tir.Schedule, first: SBlockRV, second: SBlockRV) -> lis
 
 
 def _is_reduced(sch: s_tir.Schedule, anchor: SBlockRV, loop: Any) -> bool:
-    """Whether ``loop`` goes over something that ``anchor`` sums up."""
+    """Return whether ``loop`` is a reduction loop of ``anchor``."""
     variable = sch.get(loop).loop_var
     realize = _realize_of(sch, anchor)
     values = zip(realize.block.iter_vars, realize.iter_values, strict=True)
@@ -208,9 +210,9 @@ def _realize_of(sch: s_tir.Schedule, block: SBlockRV) -> Any:
 
 
 def _by_name(operator: tirx.PrimFunc, trace: Trace) -> list[Instruction]:
-    """The instructions with every listing of blocks written out, name by name.
+    """Replace ``GetChildBlocks`` instructions by one ``GetSBlock`` per block name.
 
-    The function has a block more than its operator; a listing would have a different length.
+    The fused function has more blocks than its operator, so a listing would have another length.
     """
     insts = list(trace.insts)
     written: list[Instruction] = []

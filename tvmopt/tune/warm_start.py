@@ -1,4 +1,4 @@
-"""Begin from an earlier tuning database: copy what it knows into the new one."""
+"""Warm start: copy the records of an earlier tuning database into the new one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmopt.errors import ConfigError, DatabaseMismatchError
-from tvmopt.policy.reranker import FILE as RERANKER_FILE
+from tvmopt.kernels.cpu.reranker import FILE as RERANKER_FILE
 from tvmopt.tune.database import (
     META_FILE,
     RECORD_FILE,
@@ -29,13 +29,17 @@ MODEL_FILE = "cost_model.npz"
 def begin_database(
     directory: Path, key: DatabaseKey, source: Path | None, earlier: Sequence[Path] = ()
 ) -> Any:
-    """Create or open the database in ``directory``, with what ``source`` knows copied in.
+    """Create or open the database in ``directory`` and copy the records of ``source`` into it.
 
-    What those in ``earlier`` know is copied, too, of those that have the key.
+    Args:
+        directory: Directory of the database.
+        key: Key of the database.
+        source: Directory of an earlier database, or None.
+        earlier: Directories of further databases; only those with the same key are copied.
 
     Raises:
-        ConfigError: When ``source`` is no directory.
-        DatabaseMismatchError: When either database is for something else.
+        ConfigError: When ``source`` is not a directory.
+        DatabaseMismatchError: When the key of ``directory`` or ``source`` differs.
     """
     if source is not None:
         check_source(source, key)
@@ -45,17 +49,17 @@ def begin_database(
     for one in earlier:
         try:
             check_key(one, key)
-        except DatabaseMismatchError:  # for another target or number of threads: of no use here
+        except DatabaseMismatchError:  # not valid for this target or thread count
             continue
         copy_database(one, database, directory, key)
     return database
 
 
 def check_source(source: Path, key: DatabaseKey) -> None:
-    """Refuse an earlier database that cannot be begun from.
+    """Raise unless ``source`` is a database with the given key.
 
     Raises:
-        ConfigError: When ``source`` is no directory.
+        ConfigError: When ``source`` is not a directory.
         DatabaseMismatchError: When ``source`` has another key.
     """
     if not source.is_dir():
@@ -67,13 +71,13 @@ def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey
     """Copy records, comparisons and cost-model samples of ``source`` into an open database.
 
     Args:
-        source: Directory of the earlier database; it is only read.
+        source: Directory of the earlier database; it is not modified.
         database: The database to copy into.
-        directory: Its directory.
-        key: The key that both must have.
+        directory: Directory of ``database``.
+        key: Key that both databases must have.
 
     Returns:
-        Number of records copied; those that the open database has already are not.
+        Number of copied records; records that ``database`` already holds are skipped.
     """
     from tvm.s_tir import meta_schedule as ms
 
@@ -82,7 +86,7 @@ def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey
     copied = 0
     known = {_identity(record) for record in database.get_all_tuning_records()}
     with tempfile.TemporaryDirectory(prefix="warm-", dir=directory) as temporary:
-        copy = Path(temporary)  # opening repairs a cut line, and the source is not ours to repair
+        copy = Path(temporary)  # opening repairs a truncated line; leave the source as it is
         for name in (META_FILE, WORKLOAD_FILE, RECORD_FILE):
             if (source / name).exists():
                 shutil.copyfile(source / name, copy / name)
@@ -104,6 +108,6 @@ def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey
 
 
 def _identity(record: Any) -> tuple[str, tuple[float, ...]]:
-    """Tells records apart: no two measurements of one workload give the same seconds."""
+    """Return a key that identifies a record; two measurements never have equal seconds."""
     seconds = tuple(float(s) for s in record.run_secs or ())
     return workload_hash(record.workload.mod), seconds

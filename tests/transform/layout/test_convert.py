@@ -69,9 +69,7 @@ class BlockNHWC:
     ):
         with R.dataflow():
             t = R.permute_dims(x, axes=[0, 2, 3, 1])
-            c = R.nn.conv2d(
-                t, w, padding=[1, 1, 1, 1], data_layout="NHWC", kernel_layout="HWIO"
-            )
+            c = R.nn.conv2d(t, w, padding=[1, 1, 1, 1], data_layout="NHWC", kernel_layout="HWIO")
             biased = R.add(c, b)
             r = R.nn.relu(biased)
             s = R.add(r, t)
@@ -108,9 +106,7 @@ class BlockNCHW4c:
 
 
 def test_block_in_nhwc(bound):
-    result = convert_layout_with_report(
-        bound(Block, w=W, b=BIAS, d=DENSE), {"nn.conv2d": "NHWC"}
-    )
+    result = convert_layout_with_report(bound(Block, w=W, b=BIAS, d=DENSE), {"nn.conv2d": "NHWC"})
     want = bound(BlockNHWC, w=turned(W), b=BIAS.reshape(1, 1, 1, 16), d=DENSE)
     check(result, want)
     [change] = result.changes
@@ -217,8 +213,9 @@ def test_pad_concat_split_follow(bound):
                 R.output(out)
             return out
 
-    check(convert_layout(bound(Before, w=POINT), {"nn.conv2d": "NHWC"}),
-          bound(After, w=turned(POINT)))
+    check(
+        convert_layout(bound(Before, w=POINT), {"nn.conv2d": "NHWC"}), bound(After, w=turned(POINT))
+    )
 
 
 def test_transposes_merge(bound):
@@ -344,6 +341,7 @@ def test_branches_are_left_alone(bound, run):
     with pytest.raises(ConfigError, match="it is in a branch of an If; name it in skip_layers"):
         convert_layout_with_report(mod, {"nn.conv2d": "NHWC"}, auto_skip=False)
     x = RNG.standard_normal((1, 16, 8, 8), np.float32)
+
     # Not compared with the module as it was: TVM 0.27 plans its memory so that it crashes.
     def point(a):
         return np.einsum("oi,nihw->nohw", POINT[:, :, 0, 0], a)

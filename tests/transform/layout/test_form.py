@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmopt.transform.layout.form import Form, change, reshape_form, transpose_form
+from tvmopt.transform.layout.form import LayoutForm, change, reshape_form, transpose_form
 
-NCHW, NHWC = Form((0, 1, 2, 3)), Form((0, 2, 3, 1))
-NCHW4C = Form((0, 1, 2, 3), ((1, 4),))
+NCHW, NHWC = LayoutForm((0, 1, 2, 3)), LayoutForm((0, 2, 3, 1))
+NCHW4C = LayoutForm((0, 1, 2, 3), ((1, 4),))
 
 
 def test_names_and_shapes():
@@ -16,7 +16,7 @@ def test_names_and_shapes():
     assert NCHW4C.name("NCHW") == "NCHW4c"
     assert NHWC.shape((1, 8, 5, 6)) == (1, 5, 6, 8)
     assert NCHW4C.shape((1, 8, 5, 6)) == (1, 2, 5, 6, 4)
-    weight = Form((0, 1, 2, 3), ((1, 4), (0, 2)))
+    weight = LayoutForm((0, 1, 2, 3), ((1, 4), (0, 2)))
     assert weight.name("OIHW") == "OIHW4i2o"
     assert weight.shape((6, 8, 3, 3)) == (3, 2, 3, 3, 4, 2)
 
@@ -35,18 +35,18 @@ def test_moving_only_axes_of_size_one_is_free():
 
 
 def test_blocks_that_do_not_divide_each_other_take_two_changes():
-    assert change((1, 12, 2, 2), Form((0, 1, 2, 3), ((1, 6),)), NCHW4C) is None
+    assert change((1, 12, 2, 2), LayoutForm((0, 1, 2, 3), ((1, 6),)), NCHW4C) is None
 
 
 def _forms(shape):
     def blocked(order):
         axes = [a for a in range(len(shape)) if shape[a] > 1]
-        none = st.just(Form(tuple(order)))
+        none = st.just(LayoutForm(tuple(order)))
         if not axes:
             return none
         blocks = st.sampled_from(axes).flatmap(
             lambda a: st.sampled_from([d for d in range(1, shape[a] + 1) if shape[a] % d == 0]).map(
-                lambda size: Form(tuple(order), ((a, size),))
+                lambda size: LayoutForm(tuple(order), ((a, size),))
             )
         )
         return none | blocks
@@ -58,7 +58,7 @@ _SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4).map
 
 
 def _held(data, form):
-    return change(data.shape, Form.identity(data.ndim), form)(data)
+    return change(data.shape, LayoutForm.identity(data.ndim), form)(data)
 
 
 def _slow(data, form):
@@ -108,12 +108,12 @@ def test_a_view_is_the_same_memory(draw):
 @pytest.mark.parametrize(
     ("form", "shape", "to_shape", "want"),
     [
-        (NHWC, (1, 8, 1, 1), (1, 8), Form((0, 1))),
-        (NHWC, (2, 8, 3, 3), (2, 8, 9), Form((0, 2, 1))),
+        (NHWC, (1, 8, 1, 1), (1, 8), LayoutForm((0, 1))),
+        (NHWC, (2, 8, 3, 3), (2, 8, 9), LayoutForm((0, 2, 1))),
         (NHWC, (2, 8, 3, 3), (2, 72), None),
-        (NHWC, (2, 8, 3, 3), (2, 2, 4, 3, 3), Form((0, 3, 4, 1, 2))),
-        (NCHW4C, (2, 8, 3, 3), (2, 8, 9), Form((0, 1, 2), ((1, 4),))),
-        (NCHW4C, (2, 8, 3, 3), (2, 2, 4, 3, 3), Form((0, 1, 2, 3, 4), ((2, 4),))),
+        (NHWC, (2, 8, 3, 3), (2, 2, 4, 3, 3), LayoutForm((0, 3, 4, 1, 2))),
+        (NCHW4C, (2, 8, 3, 3), (2, 8, 9), LayoutForm((0, 1, 2), ((1, 4),))),
+        (NCHW4C, (2, 8, 3, 3), (2, 2, 4, 3, 3), LayoutForm((0, 1, 2, 3, 4), ((2, 4),))),
         (NCHW4C, (2, 8, 3, 3), (2, 4, 2, 3, 3), None),
     ],
 )

@@ -50,9 +50,7 @@ def test_no_reason():
         (16, 3, 1, "HWNC"),
         (3, 5, 1, "NHWC"),
     ):
-        result = convert_layout_with_report(
-            _conv(channels, outputs, groups), {"nn.conv2d": layout}
-        )
+        result = convert_layout_with_report(_conv(channels, outputs, groups), {"nn.conv2d": layout})
         assert result.skipped == {}
 
 
@@ -112,7 +110,6 @@ def test_wrong_layers():
         convert_layout_with_report(_conv(3, 5), {"nn.conv2d": "NHWC"}, skip_layers="fc*")
     with pytest.raises(ConfigError, match="must hold indices"):
         LayoutConfig(skip_layers=[1.5])
-
 
 
 def test_innermost_scope_counts():

@@ -166,9 +166,7 @@ def test_transposed_and_one_dimensional(run):
         return emit(nn.conv1d(y, relax.const(lines), padding=1))
 
     mod = module(body, (2, 8, 4, 5))
-    result = convert_layout_with_report(
-        mod, {"nn.conv2d_transpose": "NHWC", "nn.conv1d": "NWC"}
-    )
+    result = convert_layout_with_report(mod, {"nn.conv2d_transpose": "NHWC", "nn.conv1d": "NWC"})
     assert result.count == 2
     x = np.random.default_rng(1).standard_normal((2, 8, 4, 5), np.float32)
     np.testing.assert_allclose(run(result.mod, x)[0], run(mod, x)[0], rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Integer lowering: quantised (QDQ) models to integer operators with one requantise each."""
+"""Quantized lowering: QDQ models to integer operators, with one requantize per operator."""
 
 from tvmopt.transform.integer.lowering import IntegerResult, lower_quantized
 

@@ -1,9 +1,9 @@
-"""Sums, constant factors and clips: they change the scales, and emit nothing.
+"""Rules for add, scale and clip: they update quantization parameters and emit no operators.
 
 before -> after: ``add(sx * (x - z), bias)`` -> ``sx * (x - z + bias / sx)`` when the bias is an
-int32 constant of scale ``sx``, as ONNX Runtime quantises it; else the bias is an offset in
-float32. ``add`` of two quantised tensors becomes one value of two terms, so that its quantise is
-one kernel, and a relu or clip becomes bounds, which end up in the clip of the requantise.
+int32 constant of scale ``sx``, as ONNX Runtime quantizes it. Other biases become a float32 offset.
+``add`` of two quantized tensors becomes one value with two terms, so that its quantize is one
+kernel. A relu or clip becomes bounds, which merge into the clip of the requantize.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from tvmopt.transform.integer.values import (
 
 
 def add(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
-    """A quantised value and another, or a constant."""
+    """Add a quantized value and another one, or a constant."""
     return _sum(ctx, call, np.float32(1))
 
 
 def subtract(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
-    """Difference of quantised values, or with a constant on either side."""
+    """Subtract quantized values, or a constant on either side."""
     return _sum(ctx, call, np.float32(-1))
 
 
 def multiply(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
-    """Product with a constant; that of two activations is left to floats."""
+    """Multiply by a constant; the product of two activations stays in floating point."""
     for arg, other in (call.args, call.args[::-1]):
         value, factor = ctx.value(arg), ctx.constant(other)
         if isinstance(value, Linear) and factor is not None:
@@ -46,7 +46,7 @@ def multiply(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
 
 
 def divide(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
-    """Quotient by a constant."""
+    """Divide by a constant."""
     value, divisor = ctx.value(call.args[0]), ctx.constant(call.args[1])
     if not isinstance(value, Linear) or divisor is None or not divisor.all():
         return None
@@ -54,23 +54,23 @@ def divide(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
 
 
 def negative(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
-    """Sign changed."""
+    """Negate a value."""
     value = ctx.value(call.args[0])
     return _scaled(value, np.float32(-1), value.shape) if isinstance(value, Linear) else None
 
 
 def relu(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
-    """A lower bound of 0."""
+    """Set a lower bound of 0."""
     return bounded(ctx.value(call.args[0]), 0.0, math.inf)
 
 
 def relu6(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
-    """Bounds of 0 and 6."""
+    """Set bounds of 0 and 6."""
     return bounded(ctx.value(call.args[0]), 0.0, 6.0)
 
 
 def clip(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
-    """Bounds of a Clip."""
+    """Set the bounds of a Clip."""
     low, high = (_literal(arg) for arg in call.args[1:3])
     if low is None or high is None:
         return None
@@ -78,7 +78,7 @@ def clip(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
 
 
 def bound_rule(*, lower: bool) -> Rule:
-    """Rule for ``maximum`` (a lower bound) or ``minimum`` with a scalar constant."""
+    """Return the rule for ``maximum`` (a lower bound) or ``minimum`` with a scalar constant."""
 
     def bound(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
         for arg, other in (call.args, call.args[::-1]):
@@ -95,16 +95,16 @@ def bound_rule(*, lower: bool) -> Rule:
 
 
 def bounded(value: Value, low: float, high: float) -> Linear | None:
-    """``value`` clipped to ``[low, high]``; None when it is not linear."""
+    """Return ``value`` clipped to ``[low, high]``; None when it is not linear."""
     if not isinstance(value, Linear) or low > high or math.isnan(low) or math.isnan(high):
         return None
-    # Clipping to [low, high] after [value.low, value.high].
+    # Clip to [low, high] after [value.low, value.high].
     bounds = [min(max(bound, low), high) for bound in (value.low, value.high)]
     return dataclasses.replace(value, low=bounds[0], high=bounds[1])
 
 
 def _literal(expr: relax.Expr) -> float | None:
-    """The number of a literal argument."""
+    """Return the number of a literal argument."""
     value = getattr(expr, "value", None)
     value = getattr(value, "value", value)
     return float(value) if isinstance(value, int | float) else None
@@ -127,7 +127,7 @@ def _sum(ctx: Context, call: relax.Call, sign: np.float32) -> RuleResult:
         terms = (*left.terms, *other.terms)
         rank = len(shape)
         if any(len(v.shape) != rank for v in (left, right)):
-            return None  # the arrays of a term are of its own rank
+            return None  # the arrays of a term have the rank of its own tensor
         return Linear(terms, shape, (left.offset + other.offset).astype(np.float32))
     if isinstance(left, Linear):
         return _shifted(ctx, left, right, call.args[1], sign, shape)
@@ -154,7 +154,8 @@ def _shifted(
     if bias is not None:
         return bias
     if isinstance(constant, Constant) and not value.accumulates:
-        # A term of its own, counted as ONNX Runtime counts it: sums often lie between two steps.
+        # A separate term with ONNX Runtime's arithmetic, because sums often lie on a rounding
+        # boundary.
         data, scale, zero = (
             with_rank(a, len(shape)) for a in (constant.data, constant.scale, constant.zero)
         )
@@ -165,7 +166,7 @@ def _shifted(
 
 
 def _integer_bias(value: Linear, constant: Value, sign: np.float32) -> Linear | None:
-    """The bias added to the accumulator, when it counts in the accumulator's unit."""
+    """Add the bias to the accumulator; return None unless it has the accumulator's scale."""
     if not isinstance(constant, Constant) or len(value.terms) != 1 or value.offset.any():
         return None
     term = value.terms[0]
@@ -191,7 +192,7 @@ def _scaled(value: Linear, factor: np.ndarray | np.float32, shape: Shape | None)
     if factor.size == 1 and float(factor.reshape(())) == 1:
         return value
     if sum(dim != 1 for dim in factor.shape) > 1:
-        return None  # a factor for every element: floats do it as well
+        return None  # an elementwise factor: floating point is as fast
     rank = len(value.shape)
     factor = with_rank(factor, rank)
     if value.clamped and (factor.ndim or factor <= 0):

@@ -1,4 +1,4 @@
-"""What a rule is given: the emitter, the values known so far, and what comes after."""
+"""Context of a lowering rule: the emitter, the values known so far, and the later quantize."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tvmopt.transform.integer.values import (
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What rules share.
+    """State shared by all rules.
 
     Attributes:
         emitter: Emits into the output function.
         values: Value of each variable of the input function bound so far.
-        quantised_later: The parameters with which a variable is quantised, when it only moves
-            on its way there; else None.
+        quantised_later: Returns the parameters of the quantize that a variable reaches through
+            data movement alone; otherwise None.
     """
 
     emitter: Emitter
@@ -39,7 +39,7 @@ class Context:
     quantised_later: Callable[[relax.Var], QuantParams | None]
 
     def value(self, expr: relax.Expr) -> Value:
-        """Value of an argument."""
+        """Return the value of an argument."""
         if isinstance(expr, relax.Var):
             return self.values.get(expr, expr)
         if isinstance(expr, relax.Tuple):
@@ -47,11 +47,11 @@ class Context:
         return expr
 
     def constant(self, expr: relax.Expr) -> np.ndarray | None:
-        """Float data of an argument that is constant, dequantised or not."""
+        """Return the float data of a constant argument, dequantized if needed; otherwise None."""
         return constant_of(self.value(expr))
 
     def linear(self, expr: relax.Expr) -> Linear | None:
-        """An argument as a :class:`Linear`, a dequantised constant included."""
+        """Return an argument as a :class:`Linear`, including dequantized constants."""
         value = self.value(expr)
         if isinstance(value, Linear):
             return value
@@ -61,9 +61,9 @@ class Context:
         return Linear((Term(tensor, value.scale, -value.zero),), value.data.shape)
 
     def quantised(self, expr: relax.Expr) -> Linear | None:
-        """An argument as one integer tensor of at most 16 bits with one scale, or None.
+        """Return an argument as one integer tensor of at most 16 bits with one scale, or None.
 
-        A relu is applied to the integers; a clip too, when its bounds lie on quantisation steps.
+        A relu is applied to the integers; so is a clip whose bounds are representable.
         """
         value = self.linear(expr)
         if value is None or len(value.terms) != 1:
@@ -87,14 +87,14 @@ Rule: TypeAlias = Callable[[Context, relax.Var, relax.Call], RuleResult]
 
 
 def constant_of(value: Value) -> np.ndarray | None:
-    """The data of a value that is constant, as floats when it is dequantised."""
+    """Return the data of a constant value, dequantized if needed; otherwise None."""
     if isinstance(value, Constant):
         return value.real
     return array_of(value)
 
 
 def output_shape(call: relax.Call) -> Shape | None:
-    """Static shape of the result of ``call``."""
+    """Return the static shape of the result of ``call``."""
     return static_shape(call)
 
 

@@ -1,13 +1,12 @@
-"""Values to Relax operators: as floats where floats are needed, else requantised.
+"""Emit Relax operators for values: dequantize to floats, or requantize.
 
-before -> after, a requantise of an accumulator (relu is in the clip):
-
+before -> after, requantize of an accumulator (relu merges into the clip):
     quantize(relu(scale * (acc + bias)), out_scale, zero)
     -> astype(clip(add(round(multiply(astype(add(acc, bias), float32), scale / out_scale)),
-           zero), max(0, zero), 255), uint8)
+                       zero), max(0, zero), 255), uint8)
 
 The arithmetic is ONNX Runtime's: one float32 scale, round half to even, then the zero point.
-Every operator is elementwise, so that FuseOps puts the chain into the convolution's kernel.
+Every operator is elementwise, so that FuseOps fuses the chain into the convolution's epilogue.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tvmopt.transform.integer.values import (
 
 
 class Emitter:
-    """Emits operators into the function that ``builder`` is building."""
+    """Emit operators into the function under construction in ``builder``."""
 
     def __init__(self, builder: relax.BlockBuilder) -> None:
         self.builder = builder
@@ -39,7 +38,7 @@ class Emitter:
         return self.builder.emit(expr, name)
 
     def floats(self, value: Value) -> relax.Expr:
-        """``value`` as a float32 tensor (or a tuple of them)."""
+        """Return ``value`` as a float32 tensor, or as a tuple of them."""
         if isinstance(value, Linear):
             return self._clamp(self._sum(value, np.float32(1)), value.low, value.high)
         if isinstance(value, Constant):
@@ -52,7 +51,7 @@ class Emitter:
         return value
 
     def quantised(self, value: Value, params: QuantParams) -> relax.Expr:
-        """``value`` quantised to ``params``; no operator when it is already."""
+        """Quantize ``value`` with ``params``; emit nothing when it already has these parameters."""
         if isinstance(value, Linear):
             return self._requantise(value, params)
         if isinstance(value, Concatenated):
@@ -68,7 +67,7 @@ class Emitter:
         return self._saturate(steps, params, *params.limits)
 
     def clipped(self, tensor: relax.Expr, low: int, high: int) -> relax.Expr:
-        """An integer tensor cut off at ``low`` and ``high``."""
+        """Return an integer tensor clipped to ``[low, high]``."""
         info = np.iinfo(str(tensor.ty.dtype))
         if low <= info.min and high >= info.max:
             return tensor
@@ -86,9 +85,9 @@ class Emitter:
         return self.emit(relax.op.astype(self.emit(relax.op.clip(steps, low, high)), params.dtype))
 
     def _steps(self, value: Linear, params: QuantParams) -> relax.Expr:
-        """A sum of quantised tensors in steps of the result, all constants in one.
+        """Return a sum of quantized tensors in units of the output scale, with one constant.
 
-        ONNX Runtime adds quantised tensors like this, the zero point before it rounds.
+        ONNX Runtime adds quantized tensors in this way, with the zero point before rounding.
         """
         zeros = np.zeros((), np.float32)
         for term in value.terms:
@@ -109,16 +108,14 @@ class Emitter:
         assert total is not None
         return self.emit(relax.op.add(total, number(fixed, "float32"))) if fixed.any() else total
 
-    def _saturate(
-        self, steps: relax.Expr, params: QuantParams, low: int, high: int
-    ) -> relax.Expr:
+    def _saturate(self, steps: relax.Expr, params: QuantParams, low: int, high: int) -> relax.Expr:
         steps = self.emit(relax.op.round(steps))
         if params.zero.any():
             steps = self.emit(relax.op.add(steps, number(params.zero, "float32")))
         return self.emit(relax.op.astype(self.emit(relax.op.clip(steps, low, high)), params.dtype))
 
     def _sum(self, value: Linear, unit: np.ndarray | np.float32) -> relax.Expr:
-        """Terms and offset in float32, counted in ``unit``."""
+        """Return the sum of terms and offset in float32, in units of ``unit``."""
         total: relax.Expr | None = None
         for term in value.terms:
             x = self._scaled(term, unit)
@@ -134,7 +131,7 @@ class Emitter:
         if known is not None:
             real = (known.astype(np.float32) + term.shift) * (term.scale / unit)
             return number(real, "float32")
-        if term.dtype != "int32":  # a float holds the difference of two small integers exactly
+        if term.dtype != "int32":  # float32 holds the difference of two small integers exactly
             x = self.emit(relax.op.astype(x, "float32"))
             if term.shift.any():
                 x = self.emit(relax.op.subtract(x, number(-term.shift, "float32")))
@@ -160,7 +157,7 @@ class Emitter:
 
 
 def number(array: np.ndarray, dtype: str) -> relax.Expr:
-    """A constant; one value, even repeated, becomes a scalar that kernels hold as a literal."""
+    """Return a constant; a uniform array becomes a scalar, which kernels hold as an immediate."""
     array = np.asarray(array)
     if array.size and (array == array.flat[0]).all():
         array = array.reshape(-1)[0].reshape(())
@@ -179,7 +176,7 @@ def _is_quantised(value: Linear, params: QuantParams) -> bool:
 
 
 def _bound(limit: float, params: QuantParams) -> int:
-    """The quantised form of a bound: rounding is monotone, so the clip may follow it."""
+    """Return the quantized bound; rounding is monotone, so the clip may follow it."""
     low, high = params.limits
     if math.isinf(limit):
         return low if limit < 0 else high

@@ -1,8 +1,7 @@
-"""Keep quantised weights from being folded into floats.
+"""Protect quantized weights from constant folding.
 
-before -> after: ``dequantize(const)`` -> ``dequantize(p)``, with ``p`` a new parameter, while the
-module is simplified; then back. TVM folds any operator on constants, and a folded weight has lost
-its integers.
+before -> after: ``dequantize(const)`` -> ``dequantize(p)`` with a new parameter ``p`` during
+simplification, then back. TVM folds any operator on constants, and a folded weight is a float.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class _Hide(PyExprMutator):
 
 
 def simplify_quantised(mod: tvm.IRModule) -> tvm.IRModule:
-    """:func:`tvmopt.transform.simplify.simplify`, but quantised constants stay as they are."""
+    """Run :func:`tvmopt.transform.simplify.simplify`, but keep quantized constants."""
     with tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
             [relax.transform.CanonicalizeBindings(), FoldConstantNumpy()]

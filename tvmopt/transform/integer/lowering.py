@@ -1,15 +1,14 @@
-"""Quantised (QDQ) models to integer operators: the walk over the function.
+"""Lower quantized (QDQ) models to integer operators: traversal of the function.
 
-before -> after, x and w quantised to 8 bits:
-
+before -> after, x and w quantized to 8 bits:
     y = quantize(relu(add(conv2d(dequantize(x), dequantize(w)), dequantize(b))))
     ->
     acc = conv2d(x, w, out_dtype="int32")
     y = astype(clip(add(round(multiply(astype(add(acc, b), "float32"), s)), z), z, 255), "uint8")
 
-Every float variable gets a value (:mod:`.values`) by the rule of its operator; what no rule takes
-stays a float operator, its operands dequantised where it uses them: each user for itself, so that
-fusion can put the dequantise into the user's kernel and no float tensor is stored.
+The rule of its operator gives every float variable a value (:mod:`.values`). An operator without a
+rule stays a float operator, with dequantized operands. Each user dequantizes for itself, so that
+fusion can put the dequantize into the user's kernel and no float tensor is stored.
 """
 
 from __future__ import annotations
@@ -76,11 +75,11 @@ _PRODUCTS: dict[str, Callable[[Context, relax.Call], Linear | str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class IntegerResult:
-    """What :func:`lower_quantized` gives.
+    """Result of :func:`lower_quantized`.
 
     Attributes:
-        mod: The module on integers.
-        floats: Layers (by index) that stay float, with the reason.
+        mod: The module with integer operators.
+        floats: Layers (by index) that stay in floating point, with the reason.
     """
 
     mod: tvm.IRModule
@@ -88,15 +87,15 @@ class IntegerResult:
 
 
 def lower_quantized(mod: tvm.IRModule) -> IntegerResult:
-    """Turn dequantise - operator - quantise patterns of ``main`` into integer operators.
+    """Replace dequantize - operator - quantize patterns of ``main`` by integer operators.
 
     Args:
-        mod: An imported module, **not** simplified: simplifying folds dequantised weights to
-            floats, and the layers are then left float. The result is simplified.
+        mod: An imported module, **not** simplified: simplification folds dequantized weights to
+            floats, and their layers then stay in floating point. The result is simplified.
 
     Returns:
-        The module, unchanged when it neither quantises nor dequantises. Its anchors are those of
-        ``mod``, in order; results equal ONNX Runtime's to within one step per layer.
+        The module; unchanged when it has no quantize and no dequantize. The anchors of ``mod`` keep
+        their order. Results equal ONNX Runtime's within one quantization step per layer.
     """
     if not _is_quantised(mod):
         reasons = {anchor.index: "the model is not quantised" for anchor in anchors(mod)}
@@ -137,7 +136,7 @@ class _Lowering:
         return self._reasons.get(anchor.var, "it is in a branch of an If")
 
     def _block(self, block: relax.BindingBlock) -> None:
-        self._quantised.clear()  # its variables end with their block
+        self._quantised.clear()  # its variables are not visible in other blocks
         if not isinstance(block, relax.DataflowBlock):
             for binding in block.bindings:
                 self._binding(binding, outside=False)
@@ -154,10 +153,10 @@ class _Lowering:
             value: Value = self._emitter.builder.match_cast(source, binding.ty)
         else:
             value = self._value(var, binding.value)
-        if outside:  # used after the dataflow block: an output of it
+        if outside:  # used after the dataflow block, thus an output of it
             value = self._emitter.builder.emit_output(self._emitter.floats(value), var.name)
         elif isinstance(value, Linear) and value.accumulates and len(self._uses.get(var, ())) > 1:
-            value = self._emitter.floats(value)  # rather than int32 stored for several users
+            value = self._emitter.floats(value)  # avoids storing int32 for several users
         self._values[var] = value
 
     def _value(self, var: relax.Var, expr: relax.Expr) -> Value:
@@ -208,7 +207,7 @@ class _Lowering:
         return self._quantised[key]
 
     def _quantised_later(self, var: relax.Var) -> QuantParams | None:
-        """Parameters that ``var`` is quantised with when it only moves until then."""
+        """Return the parameters of the quantize that ``var`` reaches through movement alone."""
         while True:
             uses = self._uses.get(var, [])
             if len(uses) != 1 or uses[0] is None:
@@ -224,14 +223,14 @@ class _Lowering:
             var = uses[0].var
 
     def _on_floats(self, expr: relax.Expr) -> relax.Expr:
-        """``expr`` with every variable replaced by its floats."""
+        """Return ``expr`` with every variable replaced by its float value."""
         if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
             known: dict[relax.Var, relax.Expr] = {}
             args = [self._argument(arg, known) for arg in expr.args]
             return relax.Call(expr.op, args, expr.attrs, expr.ty_args, expr.span)
         names = relax.analysis.free_vars(expr)
         known = {v: self._emitter.floats(self._values[v]) for v in names if v in self._values}
-        return _Substitute(known).visit_expr(expr)
+        return _SubstituteIntegers(known).visit_expr(expr)
 
     def _argument(self, arg: relax.Expr, known: dict[relax.Var, relax.Expr]) -> relax.Expr:
         if isinstance(arg, relax.Tuple):
@@ -247,7 +246,7 @@ class _Lowering:
 
 
 @mutator
-class _Substitute(PyExprMutator):
+class _SubstituteIntegers(PyExprMutator):
     def __init__(self, known: dict[relax.Var, relax.Expr]) -> None:
         super().__init__()
         self._known = known
@@ -272,7 +271,7 @@ def _is_quantised(mod: tvm.IRModule) -> bool:
 
 
 def _uses(main: relax.Function) -> dict[relax.Var, list[relax.Binding | None]]:
-    """The bindings that use each variable; None stands for the result of the function."""
+    """Return the bindings that use each variable; None stands for the function's result."""
     uses: dict[relax.Var, list[relax.Binding | None]] = {}
     for block in main.body.blocks:
         for binding in block.bindings:
@@ -298,7 +297,7 @@ def _dequantised(ctx: Context, call: relax.Call) -> Value | None:
 
 
 def _parameters(call: relax.Call) -> QuantParams | None:
-    """Constant scale and zero point of a quantise or dequantise; None for other forms."""
+    """Return constant scale and zero point of a quantize or dequantize; None for other forms."""
     shape = static_shape(call)
     integer = call if call.op.name == "relax.quantize" else call.args[0]
     scale, zero = (array_of(arg) for arg in call.args[1:3])

@@ -1,8 +1,8 @@
-"""Operators that move elements without computing: they move the integers.
+"""Rules for data-movement operators: they move the integers.
 
 before -> after: ``reshape(scale * (x - z))`` -> ``scale * (reshape(x) - z)``. Padding with a real
-number pads with its quantised form. An accumulator is quantised first when that is what happens
-to it afterwards anyway: moving bytes is cheaper than moving int32, and quantising commutes.
+number pads with the quantized number. An accumulator is quantized first when a quantize follows
+anyway: moving bytes is cheaper than moving int32, and these operators commute with quantization.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOVEMENTS = frozenset(
 
 
 def move(ctx: Context, var: relax.Var, call: relax.Call) -> RuleResult:
-    """An operator of :data:`MOVEMENTS` on the integer tensor."""
+    """Apply an operator of :data:`MOVEMENTS` to the integer tensor."""
     if not commutes(call):
         return None
     value = ctx.value(call.args[0])
@@ -66,7 +66,7 @@ def move(ctx: Context, var: relax.Var, call: relax.Call) -> RuleResult:
 
 
 def split(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
-    """Parts of the integer tensor."""
+    """Split the integer tensor."""
     data = _movable(ctx, call.args[0])
     if data is None:
         return None
@@ -82,7 +82,7 @@ def split(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
 
 
 def concat(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
-    """One integer tensor when the parts share a scale; else it waits for its quantise."""
+    """Concatenate integer tensors with equal parameters; otherwise defer to the quantize."""
     parts = ctx.value(call.args[0])
     shape = output_shape(call)
     if not isinstance(parts, tuple) or shape is None or call.attrs.axis is None:
@@ -98,7 +98,7 @@ def concat(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
 
 
 def commutes(call: relax.Call) -> bool:
-    """Whether ``call`` commutes with quantising its first argument."""
+    """Return whether ``call`` commutes with quantizing its first argument."""
     if call.op.name not in MOVEMENTS:
         return False
     if call.op.name == "relax.image.resize2d":
@@ -123,7 +123,7 @@ def _integers(
 
 
 def _movable(ctx: Context, arg: relax.Expr) -> Linear | None:
-    """One small integer tensor with one positive scale; bounds and offset move along."""
+    """Return a narrow integer tensor with one positive scale; bounds and offset are kept."""
     value = ctx.linear(arg)
     if value is None or len(value.terms) != 1 or value.offset.ndim:
         return None
@@ -134,7 +134,7 @@ def _movable(ctx: Context, arg: relax.Expr) -> Linear | None:
 
 
 def _padding(data: Linear, call: relax.Call, params: QuantParams | None) -> int | None:
-    """The integer that stands for the number padded with; None when there is none."""
+    """Return the quantized padding value; None when it is not representable."""
     if str(call.attrs.pad_mode) != "constant":
         return 0
     real = np.float32(call.attrs.pad_value)
@@ -156,7 +156,7 @@ def _moved(data: Linear, tensor: relax.Expr, shape: Shape) -> Linear:
 
 
 def _same_parameters(parts: tuple[Value, ...]) -> Linear | None:
-    """The first part, when all are single tensors quantised alike."""
+    """Return the first part when all parts are single tensors with equal parameters."""
     first = parts[0]
     if not isinstance(first, Linear):
         return None
@@ -174,7 +174,7 @@ def _same_parameters(parts: tuple[Value, ...]) -> Linear | None:
 
 
 def _move_constant(value: Constant, call: relax.Call) -> Constant | None:
-    """A weight or bias that is reshaped or transposed, its scales with it."""
+    """Reshape or transpose a weight or bias together with its scales."""
     shape = static_shape(call)
     if shape is None:
         return None
@@ -192,7 +192,7 @@ def _move_constant(value: Constant, call: relax.Call) -> Constant | None:
 
 
 def _reshaped(array: np.ndarray, old: Shape, new: Shape) -> np.ndarray:
-    """Scales after a reshape: one a channel where they can be, else one an element."""
+    """Return scales after a reshape: one per channel if possible, otherwise one per element."""
     if array.ndim == 0:
         return array
     axis = next((i for i, dim in enumerate(array.shape) if dim != 1), 0)

@@ -1,8 +1,8 @@
-"""Averages of integers: summed in int32, divided by the scale.
+"""Rules for averages: accumulate in int32, and fold the division into the scale.
 
 before -> after: ``mean(scale * (x - z))`` -> ``scale / n * (sum(astype(x, int32)) - n * z)``.
-A pooling window is summed as shifted slices of its input, which TVM fuses into one kernel; it
-has no integer sum pooling, and its average pooling of integers rounds towards zero.
+A pooling window is summed as shifted slices of its input, which TVM fuses into one kernel. TVM has
+no integer sum pooling, and its integer average pooling rounds towards zero.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import numpy as np
 from tvm import relax
 
+from tvmopt.device.dtypes import BYTE_INTEGERS
 from tvmopt.transform.integer.context import Context, RuleResult, output_shape
 from tvmopt.transform.integer.values import Linear, Term, with_rank
 
@@ -33,7 +34,7 @@ def mean(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
 
 
 def adaptive_average(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
-    """Adaptive average pooling whose windows are all alike."""
+    """Adaptive average pooling with windows of equal size."""
     data, shape = _bytes(ctx, call.args[0]), output_shape(call)
     if data is None or shape is None or not str(call.attrs.layout).startswith("NC"):
         return None
@@ -63,7 +64,7 @@ def average(ctx: Context, _var: relax.Var, call: relax.Call) -> RuleResult:
 
 def _bytes(ctx: Context, arg: relax.Expr) -> Linear | None:
     data = ctx.quantised(arg)
-    return data if data is not None and data.terms[0].dtype in ("int8", "uint8") else None
+    return data if data is not None and data.terms[0].dtype in BYTE_INTEGERS else None
 
 
 def _total(
@@ -76,7 +77,7 @@ def _total(
     divide: bool,
 ) -> Linear | None:
     count = math.prod(data.shape[a] for a in axes)
-    if not 0 < count < 2**31 // 256:  # what int32 holds
+    if not 0 < count < 2**31 // 256:  # range of int32
         return None
     term = data.terms[0]
     wide = ctx.emitter.emit(relax.op.astype(term.tensor, "int32"))
@@ -102,16 +103,14 @@ def _average(
     term = data.terms[0]
     zero = -int(term.shift)
     before, after = padding[: len(window)], padding[len(window) :]
-    # How far the last window reaches, which rounding the number of windows up may have moved.
+    # Extent of the last window; ceil mode may have added a window.
     reach = [
         (out - 1) * stride + (k - 1) * d + 1
         for out, stride, k, d in zip(shape[2:], strides, window, dilation, strict=True)
     ]
-    extra = [
-        max(0, r - b - n) for r, b, n in zip(reach, before, data.shape[2:], strict=True)
-    ]
+    extra = [max(0, r - b - n) for r, b, n in zip(reach, before, data.shape[2:], strict=True)]
     if count_padding and any(e > a for e, a in zip(extra, after, strict=True)):
-        return None  # windows beyond the padding: frameworks differ in what they divide by
+        return None  # windows beyond the padding: frameworks differ in the divisor
     tensor = term.tensor
     if any(before) or any(extra):
         widths = [0, 0, 0, 0]
@@ -123,10 +122,7 @@ def _average(
     total: relax.Expr | None = None
     for corner in itertools.product(*(range(k) for k in window)):
         begin = [c * d for c, d in zip(corner, dilation, strict=True)]
-        end = [
-            b + (out - 1) * s + 1
-            for b, out, s in zip(begin, shape[2:], strides, strict=True)
-        ]
+        end = [b + (out - 1) * s + 1 for b, out, s in zip(begin, shape[2:], strides, strict=True)]
         part = ctx.emitter.emit(relax.op.strided_slice(wide, axes, begin, end, strides))
         total = part if total is None else ctx.emitter.emit(relax.op.add(total, part))
     assert total is not None
@@ -149,7 +145,7 @@ def _counts(
     before: list[int],
     dilation: list[int],
 ) -> np.ndarray:
-    """How many elements of each window lie inside the input."""
+    """Return how many elements of each window lie inside the input."""
     counts = np.ones((), np.float32)
     for n, out, k, s, b, d in zip(sizes, outs, window, strides, before, dilation, strict=True):
         starts = np.arange(out)[:, None] * s - b

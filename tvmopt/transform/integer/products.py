@@ -1,12 +1,11 @@
-"""Convolutions and matrix products on integers, accumulated in int32.
+"""Rules for convolution and matmul: integer operands, int32 accumulator.
 
-before -> after, x quantised with zero point z, w with zero point v:
-
+before -> after, x quantized with zero point z, w with zero point v:
     conv2d(sx * (x - z), sw * (w - v)) -> sx * sw * (conv2d(pad(x, z), w - v) - z * sum(w - v))
 
-The padding is of zero points, so the second summand is one number a channel, and joins the bias.
-``w - v`` is a constant: int8 when it fits, as symmetric weights do, else int16. The product of
-two activations takes the sums of their rows and columns instead.
+The padding value is the zero point. The second summand is then one number per channel, and joins
+the bias. ``w - v`` is a constant: int8 when it fits, as for symmetric weights, otherwise int16. A
+matmul of two activations subtracts their row and column sums instead.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from tvmopt.device.dtypes import BYTE_INTEGERS
 from tvmopt.transform.integer.context import Context, output_shape
 from tvmopt.transform.integer.values import (
     Constant,
@@ -28,11 +28,9 @@ from tvmopt.transform.integer.values import (
     with_rank,
 )
 
-_BYTES = ("int8", "uint8")
-
 
 def convolution(ctx: Context, call: relax.Call) -> Linear | str:
-    """conv1d, conv2d, conv3d, grouped or not, and their transposes; or why it stays float."""
+    """Lower conv1d, conv2d, conv3d and their transposes, or return why the layer stays in float."""
     data = _activation(ctx, call.args[0])
     if isinstance(data, str):
         return data
@@ -50,7 +48,7 @@ def convolution(ctx: Context, call: relax.Call) -> Linear | str:
     term, tensor, padding = data.terms[0], data.terms[0].tensor, list(call.attrs.padding)
     zero = -int(term.shift)
     if transposed and zero:
-        # Zeros are put between the elements here, and must stay zeros.
+        # A transposed convolution inserts zeros between the elements, and these must stay zeros.
         tensor = ctx.emitter.emit(relax.op.astype(tensor, "int16"))
         tensor = ctx.emitter.emit(relax.op.subtract(tensor, relax.const(zero, "int16")))
         zero = 0
@@ -77,7 +75,7 @@ def convolution(ctx: Context, call: relax.Call) -> Linear | str:
 
 
 def matmul(ctx: Context, call: relax.Call) -> Linear | str:
-    """A product with a constant, on either side, or of two activations; or why it stays float."""
+    """Lower a matmul with a constant or of two activations, or return why it stays in float."""
     shape = output_shape(call)
     if shape is None or str(call.ty.dtype) != "float32":
         return "its output has no static float32 type"
@@ -119,10 +117,10 @@ def _activation(ctx: Context, arg: relax.Expr) -> Linear | str:
         if not isinstance(value, Linear) or value.accumulates:
             return "input is not quantised"
         term = value.terms[0]
-        if len(value.terms) == 1 and term.dtype in _BYTES and term.scale.ndim:
+        if len(value.terms) == 1 and term.dtype in BYTE_INTEGERS and term.scale.ndim:
             return "input is quantised per channel"
         return "input is not quantised to one tensor"
-    if data.terms[0].dtype not in _BYTES:
+    if data.terms[0].dtype not in BYTE_INTEGERS:
         return f"input is {data.terms[0].dtype}"
     return data
 
@@ -130,10 +128,10 @@ def _activation(ctx: Context, arg: relax.Expr) -> Linear | str:
 def _operand(
     ctx: Context, arg: relax.Expr, axis: int
 ) -> tuple[np.ndarray | relax.Expr, np.ndarray, int] | str:
-    """Integers, scale and zero point of an operand; a constant has its zero point subtracted."""
+    """Return integers, scale and zero point of an operand; constants have zero point 0."""
     value = ctx.value(arg)
     if isinstance(value, Constant):
-        if str(value.data.dtype) not in _BYTES:
+        if str(value.data.dtype) not in BYTE_INTEGERS:
             return f"weights are {value.data.dtype}"
         if not all(varies_only_along(q, axis) for q in (value.scale, value.zero)):
             return "weights are quantised along another axis"
@@ -150,7 +148,7 @@ def _weight_problem(ctx: Context, call: relax.Call, transposed: bool) -> str:
     weight = ctx.value(call.args[1])
     if not isinstance(weight, Constant):
         return "weights are not quantised"
-    if str(weight.data.dtype) not in _BYTES:
+    if str(weight.data.dtype) not in BYTE_INTEGERS:
         return f"weights are {weight.data.dtype}"
     axis = 1 if transposed else 0
     if not all(varies_only_along(q, axis) for q in (weight.scale, weight.zero)):
@@ -162,7 +160,7 @@ def _weight_problem(ctx: Context, call: relax.Call, transposed: bool) -> str:
 
 
 def _centred(weight: Constant) -> np.ndarray:
-    """Weights less their zero point, in the smallest type that holds them."""
+    """Return weights minus their zero point, in the narrowest dtype that holds them."""
     centred = weight.data.astype(np.int32) - weight.zero
     for dtype in ("int8", str(weight.data.dtype)):
         info = np.iinfo(dtype)

@@ -1,14 +1,13 @@
-"""The value domain of integer lowering: what a float variable stands for, in integers.
+"""Abstract values of quantized lowering: how integers represent a float variable.
 
-A float variable of a quantised model is rarely needed as floats. It is kept as one of
-
+A float variable of a quantized model is rarely needed in floating point. It is represented by
 - :class:`Linear`: ``clamp(sum of scale * (tensor + shift) + offset)`` over integer tensors;
-- :class:`Constant`: a dequantised constant, its integers known;
-- :class:`Concatenated`: a concatenation that waits for the parameters it is quantised with;
+- :class:`Constant`: a dequantized constant with known integers;
+- :class:`Concatenated`: a concatenation deferred until its quantization parameters are known;
 - a tuple of values (the result of a split);
-- a Relax expression: what it is in the output module.
+- a Relax expression of the output module.
 
-Nothing is emitted for a value until somebody asks for it in floats or quantised.
+A value emits no operators until a user requests it in floats or quantized.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class Term:
 
     Attributes:
         tensor: An 8-bit or 16-bit tensor, or an int32 accumulator.
-        scale: float32, () or of the tensor's rank and broadcastable to it.
-        shift: int32, like ``scale``: minus the zero point; for an accumulator the bias and what
-            the zero points of the operands add to it.
+        scale: float32, of shape () or of the tensor's rank and broadcastable to it.
+        shift: int32, shaped like ``scale``: minus the zero point. For an accumulator, the bias plus
+            the correction for the operands' zero points.
     """
 
     tensor: relax.Expr
@@ -45,7 +44,7 @@ class Term:
 
     @property
     def dtype(self) -> str:
-        """Element type of the integer tensor."""
+        """The dtype of the integer tensor."""
         return str(self.tensor.ty.dtype)
 
 
@@ -61,18 +60,18 @@ class Linear:
 
     @property
     def clamped(self) -> bool:
-        """Whether values are cut off: then the value is no longer linear in its tensors."""
+        """Whether the value has bounds; then it is not linear in its tensors."""
         return self.low > -math.inf or self.high < math.inf
 
     @property
     def accumulates(self) -> bool:
-        """Whether a term is an int32 accumulator, which nobody should store."""
+        """Whether a term is an int32 accumulator, which should not be stored."""
         return any(term.dtype == "int32" for term in self.terms)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constant:
-    """``scale * (data - zero)``, all NumPy; ``scale`` and ``zero`` broadcast to ``data``."""
+    """``scale * (data - zero)`` in NumPy; ``scale`` and ``zero`` broadcast to ``data``."""
 
     data: np.ndarray
     scale: np.ndarray
@@ -87,7 +86,7 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Concatenated:
-    """Values side by side along ``axis``."""
+    """Concatenation of values along ``axis``."""
 
     parts: tuple[Value, ...]
     axis: int
@@ -98,12 +97,12 @@ Value: TypeAlias = "relax.Expr | Linear | Constant | Concatenated | tuple[Value,
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QuantParams:
-    """How a tensor is quantised: ``clip(round(x / scale) + zero)``.
+    """Quantization parameters: ``clip(round(x / scale) + zero)``.
 
     Attributes:
-        scale: float32, () or of the tensor's rank, one entry a channel.
-        zero: int32, like ``scale``.
-        dtype: Element type of the quantised tensor.
+        scale: float32, of shape () or of the tensor's rank with one entry per channel.
+        zero: int32 zero point, shaped like ``scale``.
+        dtype: dtype of the quantized tensor.
     """
 
     scale: np.ndarray
@@ -112,23 +111,23 @@ class QuantParams:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """Smallest and largest quantised value."""
+        """Smallest and largest quantized value."""
         info = np.iinfo(self.dtype)
         return int(info.min), int(info.max)
 
     @property
     def per_tensor(self) -> bool:
-        """Whether one scale and zero point serve the whole tensor."""
+        """Whether scale and zero point are per tensor."""
         return self.scale.ndim == 0 and self.zero.ndim == 0
 
     def apply(self, real: np.ndarray) -> np.ndarray:
-        """Quantise floats as ONNX Runtime does: divide, round to even, shift, saturate."""
+        """Quantize floats as ONNX Runtime does: divide, round to even, add zero point, saturate."""
         steps = np.rint(real.astype(np.float32) / self.scale) + self.zero.astype(np.float32)
         return np.clip(steps, *self.limits).astype(self.dtype)
 
 
 def array_of(expr: object) -> np.ndarray | None:
-    """The data of a constant expression; None for anything else, and for types NumPy has not."""
+    """Return the data of a constant; None for other expressions and for dtypes NumPy lacks."""
     if not isinstance(expr, GenericConst) or not isinstance(expr.value, tvm.runtime.Tensor):
         return None
     dtype = str(expr.value.dtype)
@@ -139,7 +138,7 @@ def array_of(expr: object) -> np.ndarray | None:
 
 
 def static_shape(expr: relax.Expr) -> Shape | None:
-    """Dimensions of a tensor; None when it is no tensor or a dimension is not known."""
+    """Return the shape of a tensor; None when it is not a tensor or not static."""
     shape = getattr(expr.ty, "shape", None)
     if shape is None or not all(isinstance(d, tvm.tirx.IntImm) for d in shape):
         return None
@@ -147,7 +146,7 @@ def static_shape(expr: relax.Expr) -> Shape | None:
 
 
 def along_axis(array: np.ndarray, axis: int, ndim: int) -> np.ndarray:
-    """One value a channel as an array of rank ``ndim``; a single value as a scalar."""
+    """Return per-channel values with rank ``ndim``; a single value as a scalar."""
     if array.size == 1:
         return array.reshape(())
     shape = [1] * ndim
@@ -156,14 +155,14 @@ def along_axis(array: np.ndarray, axis: int, ndim: int) -> np.ndarray:
 
 
 def with_rank(array: np.ndarray, ndim: int) -> np.ndarray:
-    """Leading ones added, which broadcasting would assume anyway; a single value is a scalar."""
+    """Prepend axes of extent 1 up to rank ``ndim``; return a single value as a scalar."""
     if array.size == 1:
         return array.reshape(())
     return array.reshape((1,) * (ndim - array.ndim) + array.shape)
 
 
 def varies_only_along(array: np.ndarray, axis: int) -> bool:
-    """Whether ``array`` is a scalar or has one value for each index of ``axis``."""
+    """Return whether ``array`` is a scalar or varies only along ``axis``."""
     if array.size == 1:
         return True
     axis %= array.ndim

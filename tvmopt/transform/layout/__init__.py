@@ -1,4 +1,4 @@
-"""Layouts of convolutions: conversion, its settings for a scope, and its report."""
+"""Layout conversion of convolutions: the pass, its scoped settings, and its report."""
 
 from tvmopt.transform.layout.config import LayoutConfig
 from tvmopt.transform.layout.convert import convert_layout, convert_layout_with_report

@@ -1,4 +1,4 @@
-"""Which form an operator is computed in, of those that it can be computed in."""
+"""Choose the layout in which each operator runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import tvm
 from tvm import relax
 
-from tvmopt.transform.layout.form import Form, change
+from tvmopt.transform.layout.form import LayoutForm, change
 from tvmopt.transform.layout.layouts import ConvForms
 from tvmopt.transform.layout.rules import RULES, Follow
 from tvmopt.transform.layout.tensors import Forms, Tensor, static_shape
@@ -17,17 +17,17 @@ from tvmopt.transform.layout.views import VIEWS, before
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What convolutions further on ask for.
+    """Layouts that later convolutions request.
 
     Attributes:
-        forms: The form that each tensor will be asked for, where there is one.
-        askers: How many operators ask for it.
+        forms: Requested form of each tensor, where there is one.
+        askers: Number of operators that request it.
     """
 
-    forms: dict[relax.Var, Form]
+    forms: dict[relax.Var, LayoutForm]
     askers: dict[relax.Var, int]
 
-    def _ask(self, source: relax.Expr, form: Form | None) -> None:
+    def _ask(self, source: relax.Expr, form: LayoutForm | None) -> None:
         if form is None or not isinstance(source, relax.Var):
             return
         tuples = isinstance(source.ty, relax.TupleType)
@@ -38,7 +38,7 @@ class Wanted:
 
     @staticmethod
     def of(calls: dict[relax.Var, relax.Expr], planned: Mapping[relax.Var, ConvForms]) -> Wanted:
-        """Look back from the ``planned`` convolutions through all ``calls``, which are in order."""
+        """Propagate requests backwards from ``planned`` convolutions; ``calls`` are in order."""
         found = Wanted({}, {})
         for var, value in reversed(calls.items()):
             form = found.forms.get(var)
@@ -59,21 +59,21 @@ class Wanted:
 
 def choose_form(
     var: relax.Var, call: relax.Call, follow: Follow, forms: Forms, wanted: Wanted
-) -> Form:
-    """The form that moves the fewest bytes, here and before the convolution that asks for it.
+) -> LayoutForm:
+    """Return the form that moves the fewest bytes, here and before the requesting convolution.
 
-    Between equals, a tensor that several others ask for in the new form moves now, else the result
-    moves later.
+    On a tie, a tensor that several operators request in the new form is converted now; otherwise
+    the result is converted later.
 
     Args:
-        var: What the result is bound to.
+        var: Variable bound to the result.
         call: The operator.
-        follow: How it can be computed.
-        forms: What knows the cost of a form.
-        wanted: What is asked for further on.
+        follow: Forms in which the operator can run.
+        forms: Existing forms of each tensor, with conversion costs.
+        wanted: Requests of later convolutions.
     """
     rank = len(follow.frame)
-    identity = Form.identity(rank)
+    identity = LayoutForm.identity(rank)
     goal = wanted.forms.get(var)
     candidates = dict.fromkeys([identity, *follow.also])
     for tensor, _ in follow.needs(identity) or []:
@@ -104,8 +104,8 @@ def _sources(call: relax.Call) -> list[relax.Expr]:
     ]
 
 
-def _bytes_to_move(ty: relax.Type, forms: tuple[Form, ...], wanted: Form | None) -> int:
-    """Bytes of outputs in ``forms`` that have yet to move into the form that is asked for."""
+def _bytes_to_move(ty: relax.Type, forms: tuple[LayoutForm, ...], wanted: LayoutForm | None) -> int:
+    """Return the bytes of outputs in ``forms`` that still need conversion to ``wanted``."""
     if wanted is None:
         return 0
     total = 0

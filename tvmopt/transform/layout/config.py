@@ -1,4 +1,4 @@
-"""``LayoutConfig``: what :func:`convert_layout` leaves alone, for a scope.
+"""``LayoutConfig``: scoped settings of :func:`convert_layout`.
 
 Source: ``LayoutConfig`` of apache/tvm pull request 6748, for Relay.
 """
@@ -18,17 +18,17 @@ _SCOPES: contextvars.ContextVar[tuple[LayoutConfig, ...]] = contextvars.ContextV
 
 @dataclasses.dataclass(frozen=True)
 class LayoutConfig:
-    """Settings of the conversions inside of a ``with`` block; of nested blocks the inner counts.
+    """Settings of layout conversions inside a ``with`` block; the innermost block applies.
 
-    A scope belongs to its thread (or task).
+    A scope belongs to its thread (or asyncio task).
 
     Attributes:
-        skip_layers: Layers to leave in their layout: numbers, name globs or operator types.
-        auto_skip: Whether layers that cannot profit are left alone as well (too few channels for a
-            block or for a tensor core).
+        skip_layers: Layers that keep their layout: indices, name globs or operator types.
+        auto_skip: Whether to skip layers without benefit (too few channels for a block or for a
+            tensor core).
 
     Raises:
-        ConfigError: When ``skip_layers`` holds something else.
+        ConfigError: When ``skip_layers`` has an invalid entry.
     """
 
     skip_layers: SkipLayers = None
@@ -46,6 +46,6 @@ class LayoutConfig:
 
     @staticmethod
     def current() -> LayoutConfig:
-        """The innermost scope's settings, or the defaults outside of any."""
+        """Return the settings of the innermost scope, or the defaults."""
         scopes = _SCOPES.get()
         return scopes[-1] if scopes else LayoutConfig()

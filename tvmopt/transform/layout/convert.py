@@ -1,4 +1,4 @@
-"""Convolutions in another layout, and everything between them with them.
+"""Layout conversion: convolutions to another layout, and the operators between them too.
 
 before -> after, for ``{"nn.conv2d": "NHWC"}``::
 
@@ -7,9 +7,9 @@ before -> after, for ``{"nn.conv2d": "NHWC"}``::
     gv = mean(lv1, [2, 3])               lv1 = relu(add(lv, b'))
                                          gv = mean(lv1, [1, 2])
 
-with ``w'`` and ``b'`` folded. The walk goes through the bindings once. It knows for every tensor
-the forms that it exists in; convolutions ask for theirs, what can work in several forms takes the
-one that moves the fewest bytes, everything else gets the original form back.
+with ``w'`` and ``b'`` folded. One traversal of the bindings tracks, for every tensor, the layouts
+in which it exists. Convolutions request theirs. Operators that support several layouts take the one
+that moves the fewest bytes. All other operators get the original layout back.
 
 Source: the ``ConvertLayout`` passes of TVM, which stop at reshape, pad, clip and quantize, and the
 layout utilities of apache/tvm pull request 6748.
@@ -42,17 +42,17 @@ DesiredLayouts = Mapping[str, str | Sequence[str]]
 
 
 def convert_layout(mod: tvm.IRModule, desired_layouts: DesiredLayouts) -> tvm.IRModule:
-    """Compute convolutions in another layout; :class:`LayoutConfig` says which to leave alone.
+    """Convert convolutions to another layout; :class:`LayoutConfig` sets which ones to skip.
 
     Args:
         mod: A simplified module.
         desired_layouts: ``{"nn.conv2d": "NHWC"}``, or a list of data and weight layout:
-            ``{"nn.conv2d": ["HWNC", "default"]}``. A convolution takes ``"NCHW"``, ``"NHWC"``,
-            ``"HWNC"`` or ``"NCHW{c}c"`` (``"NCHW16c"``); ``nn.conv2d_transpose`` and ``nn.conv1d``
-            take ``"NHWC"`` and ``"NWC"``.
+            ``{"nn.conv2d": ["HWNC", "default"]}``. ``nn.conv2d`` supports ``"NCHW"``, ``"NHWC"``,
+            ``"HWNC"`` and ``"NCHW{c}c"`` (``"NCHW16c"``). ``nn.conv2d_transpose`` supports
+            ``"NHWC"``, and ``nn.conv1d`` supports ``"NWC"``.
 
     Returns:
-        The module; its inputs and outputs are as they were.
+        The module; its inputs and outputs are unchanged.
 
     Raises:
         ConfigError: As :func:`convert_layout_with_report`.
@@ -66,14 +66,14 @@ def convert_layout_with_report(
     skip_layers: SkipLayers = None,
     auto_skip: bool | None = None,
 ) -> LayoutResult:
-    """:func:`convert_layout`, with what was skipped and what was inserted.
+    """Run :func:`convert_layout` and report skipped layers and inserted conversions.
 
     Args:
         mod: A simplified module.
         desired_layouts: As for :func:`convert_layout`.
-        skip_layers: Layers to leave in their layout; None for those of the scope.
-        auto_skip: Whether to leave layers alone that would gain nothing or cannot be converted;
-            None for what the scope says, which is True by default.
+        skip_layers: Layers that keep their layout; None takes the scope's setting.
+        auto_skip: Whether to skip layers without benefit or support; None takes the scope's
+            setting, which is True by default.
 
     Raises:
         ConfigError: When an operator or a layout is unknown, when ``skip_layers`` matches nothing,
@@ -81,11 +81,9 @@ def convert_layout_with_report(
     """
     config = LayoutConfig.current()
     layouts = parse_layouts(desired_layouts)
-    mod = raise_tensor_ir(mod)  # TensorIR says nothing of axes
+    mod = raise_tensor_ir(mod)  # TensorIR functions have no layout rules
     found = anchors(mod)
-    skipped = resolve_skip_layers(
-        found, config.skip_layers if skip_layers is None else skip_layers
-    )
+    skipped = resolve_skip_layers(found, config.skip_layers if skip_layers is None else skip_layers)
     auto = config.auto_skip if auto_skip is None else auto_skip
     planned = _plan(mod, found, layouts, skipped, auto)
     skipped = dict(sorted(skipped.items()))
@@ -96,9 +94,7 @@ def convert_layout_with_report(
     out = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
     out["main"] = main
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
-    return LayoutResult(
-        tvm.transform.Sequential(clean)(out), skipped, tuple(walk.forms.changes)
-    )
+    return LayoutResult(tvm.transform.Sequential(clean)(out), skipped, tuple(walk.forms.changes))
 
 
 def _plan(
@@ -108,7 +104,7 @@ def _plan(
     skipped: dict[int, str],
     auto_skip: bool,
 ) -> dict[relax.Var, ConvForms]:
-    """Forms of the convolutions to convert; adds to ``skipped`` those that are not."""
+    """Return the forms of the convolutions to convert; add the others to ``skipped``."""
     outer = {b.var for block in mod["main"].body.blocks for b in block.bindings}
     planned: dict[relax.Var, ConvForms] = {}
     for anchor in found:

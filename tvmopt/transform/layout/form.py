@@ -1,14 +1,14 @@
-"""Forms: how the logical axes of a tensor lie in memory, and how to get from one to another.
+"""Forms: physical layouts of a tensor, and conversions between them.
 
-A form is an order of the logical axes, and blocks cut off them that lie innermost::
+A form is an order of the logical axes, plus blocks split off them as innermost dimensions::
 
     NHWC of (N, C, H, W)     Form((0, 2, 3, 1))                         [n, h, w, c]
     NCHW16c                  Form((0, 1, 2, 3), ((1, 16),))             [n, c/16, h, w, 16]
     OIHW16i16o               Form((0, 1, 2, 3), ((1, 16), (0, 16)))     [o/16, i/16, h, w, 16, 16]
 
-An axis of size 1 has blocks of size 1, so that an operand of shape [1, 1, H, W] broadcasts in any
-form. Two forms whose axes longer than 1 lie in the same order are the same bytes: the change is a
-reshape, which moves nothing.
+An axis of extent 1 has blocks of size 1, so that an operand of shape [1, 1, H, W] broadcasts in any
+form. Two forms with the same order of the axes longer than 1 are identical in memory: the
+conversion between them is a reshape, which moves no data.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Shape = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
-    """One way a tensor lies in memory.
+class LayoutForm:
+    """One physical layout of a tensor.
 
     Attributes:
-        order: Logical axis of every dimension, outermost first, blocks aside.
-        blocks: ``(axis, size)`` of the innermost dimensions; at most one an axis.
+        order: Logical axis of every dimension except the blocks, outermost first.
+        blocks: ``(axis, size)`` of the innermost dimensions; at most one per axis.
     """
 
     order: tuple[int, ...]
     blocks: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
-    def identity(rank: int) -> Form:
-        """The form of the original graph."""
-        return Form(tuple(range(rank)))
+    def identity(rank: int) -> LayoutForm:
+        """Return the form of the original graph."""
+        return LayoutForm(tuple(range(rank)))
 
     @property
     def is_identity(self) -> bool:
@@ -47,43 +47,43 @@ class Form:
         return not self.blocks and self.order == tuple(range(len(self.order)))
 
     def block(self, axis: int) -> int | None:
-        """Size of the block of ``axis``, or None."""
+        """Return the block size of ``axis``, or None."""
         return dict(self.blocks).get(axis)
 
     def fits(self, shape: Shape) -> bool:
-        """Whether every blocked axis is a multiple of its block, or of size 1."""
+        """Return whether every blocked axis is a multiple of its block, or of extent 1."""
         return all(shape[axis] == 1 or shape[axis] % size == 0 for axis, size in self.blocks)
 
     def shape(self, shape: Shape) -> Shape:
-        """Dimensions in memory of a tensor of logical ``shape``."""
+        """Return the physical shape of a tensor of logical ``shape``."""
         sizes = dict(self.blocks)
         outer = [shape[a] if shape[a] == 1 else shape[a] // sizes.get(a, 1) for a in self.order]
         return (*outer, *(1 if shape[a] == 1 else size for a, size in self.blocks))
 
     def dim(self, axis: int) -> int:
-        """Where ``axis`` lies, its block aside."""
+        """Return the dimension of ``axis``, not counting its block."""
         return self.order.index(axis)
 
     def dims(self, axis: int) -> list[int]:
-        """Every dimension that ``axis`` takes part in."""
+        """Return all dimensions of ``axis``, including its block."""
         rank = len(self.order)
         return [self.dim(axis)] + [rank + k for k, (a, _) in enumerate(self.blocks) if a == axis]
 
-    def renamed(self, axes: dict[int, int]) -> Form:
-        """The same memory with logical axis ``axes[a]`` for ``a``."""
-        return Form(
+    def renamed(self, axes: dict[int, int]) -> LayoutForm:
+        """Return the same memory layout with logical axis ``axes[a]`` for ``a``."""
+        return LayoutForm(
             tuple(axes[a] for a in self.order), tuple((axes[a], size) for a, size in self.blocks)
         )
 
     def name(self, letters: str) -> str:
-        """``"NCHW16c"``, for the letters of the logical axes in order."""
+        """Return the layout name, ``"NCHW16c"``; ``letters`` name the logical axes in order."""
         blocks = "".join(f"{size}{letters[a].lower()}" for a, size in self.blocks)
         return "".join(letters[a] for a in self.order) + blocks
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """How to get from one form to another: reshape, then transpose, then reshape; None: nothing."""
+    """A layout conversion: reshape, then transpose, then reshape; None omits a step."""
 
     split: Shape | None
     axes: tuple[int, ...] | None
@@ -91,11 +91,11 @@ class Change:
 
     @property
     def is_free(self) -> bool:
-        """Whether no element moves."""
+        """Whether the conversion moves no data."""
         return self.axes is None
 
     def __call__(self, data: np.ndarray) -> np.ndarray:
-        """Apply the change to an array."""
+        """Apply the conversion to an array."""
         if self.split is not None:
             data = data.reshape(self.split)
         if self.axes is not None:
@@ -109,11 +109,11 @@ _Atom = tuple[int, int, int]  # axis, piece (0: innermost), size
 
 
 @functools.lru_cache(maxsize=4096)
-def change(shape: Shape, source: Form, target: Form) -> Change | None:
-    """How a tensor of logical ``shape`` gets from ``source`` to ``target``.
+def change(shape: Shape, source: LayoutForm, target: LayoutForm) -> Change | None:
+    """Return the conversion of a tensor of logical ``shape`` from ``source`` to ``target``.
 
     Returns:
-        None when there is no single transpose, which takes blocks that do not divide each other.
+        None when a single transpose is not enough, because block sizes do not divide each other.
     """
     cuts: dict[int, list[int]] = {}
     for axis, size in {*source.blocks, *target.blocks}:
@@ -138,7 +138,7 @@ def change(shape: Shape, source: Form, target: Form) -> Change | None:
     )
 
 
-def _atoms(shape: Shape, form: Form, cuts: dict[int, list[int]]) -> list[_Atom]:
+def _atoms(shape: Shape, form: LayoutForm, cuts: dict[int, list[int]]) -> list[_Atom]:
     sizes = dict(form.blocks)
 
     def pieces(axis: int, low: int, high: int) -> list[_Atom]:
@@ -165,16 +165,16 @@ def _moving(atoms: Sequence[_Atom]) -> list[_Atom]:
     return [atom for atom in atoms if atom[2] > 1]
 
 
-def transpose_form(form: Form, axes: Sequence[int]) -> Form:
-    """The same memory seen through ``permute_dims(axes)``."""
+def transpose_form(form: LayoutForm, axes: Sequence[int]) -> LayoutForm:
+    """Return the form of the same memory after ``permute_dims(axes)``."""
     return form.renamed({axis: position for position, axis in enumerate(axes)})
 
 
-def reshape_form(form: Form, shape: Shape, to_shape: Shape) -> Form | None:
-    """The same memory seen through ``reshape(to_shape)``, or None where it would have to move.
+def reshape_form(form: LayoutForm, shape: Shape, to_shape: Shape) -> LayoutForm | None:
+    """Return the form of the same memory after ``reshape(to_shape)``; None when data would move.
 
-    Axes that merge must lie side by side and in order; a blocked one must be the last of those
-    that merge, and what it becomes a multiple of its block.
+    Merged axes must be adjacent and in order. A blocked axis must be the last of those that merge,
+    and the resulting axis a multiple of its block.
     """
     if math.prod(shape) == 0:
         return None
@@ -198,11 +198,11 @@ def reshape_form(form: Form, shape: Shape, to_shape: Shape) -> Form | None:
     order = [axis for _, outs in sorted(placed) for axis in outs]
     for axis in (a for a, size in enumerate(to_shape) if size == 1):
         order.insert(order.index(axis - 1) + 1 if axis else 0, axis)
-    return Form(tuple(order), tuple(blocks))
+    return LayoutForm(tuple(order), tuple(blocks))
 
 
 def _groups(shape: Shape, to_shape: Shape) -> list[tuple[list[int], list[int]]]:
-    """Axes longer than 1 that become one another: the smallest groups of equal product."""
+    """Return the smallest groups of axes longer than 1 that the reshape maps to each other."""
     ins = [a for a, size in enumerate(shape) if size > 1]
     outs = [a for a, size in enumerate(to_shape) if size > 1]
     groups: list[tuple[list[int], list[int]]] = []

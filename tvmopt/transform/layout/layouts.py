@@ -1,4 +1,4 @@
-"""Layouts of convolutions by name: which there are, what they need, and what they mean as forms."""
+"""Convolution layouts by name: the supported ones, their requirements, and their forms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from tvm import relax
 
 from tvmopt.errors import ConfigError
-from tvmopt.transform.layout.form import Form, Shape
+from tvmopt.transform.layout.form import LayoutForm, Shape
 from tvmopt.transform.layout.tensors import static_shape
 
 TENSOR_CORE_DEPTH = 16
@@ -29,9 +29,9 @@ class ConvLayout:
     """Layout of a convolution's data and weight.
 
     Attributes:
-        data: ``"NHWC"``; the output has the same.
-        weight: ``"HWIO"``; for a blocked ``data`` that of a convolution without groups.
-        block: Channels of a block, or None.
+        data: Data layout such as ``"NHWC"``, also that of the output.
+        weight: Weight layout such as ``"HWIO"``; for blocked ``data``, the one without groups.
+        block: Channel block size, or None.
     """
 
     data: str
@@ -40,14 +40,14 @@ class ConvLayout:
 
 
 def parse_layouts(desired: Mapping[str, str | Sequence[str]]) -> dict[str, ConvLayout]:
-    """Check what a user asked for.
+    """Parse and validate desired layouts.
 
     Args:
-        desired: ``"NHWC"`` or ``["NHWC", "default"]`` (data, weight) by operator; the operator
-            with or without ``"relax."``.
+        desired: ``"NHWC"`` or ``["NHWC", "default"]`` (data, weight) by operator name, with or
+            without ``"relax."``.
 
     Returns:
-        Layouts by operator, named without ``"relax."``.
+        Layouts by operator name without ``"relax."``.
 
     Raises:
         ConfigError: When an operator or a layout is unknown.
@@ -56,9 +56,7 @@ def parse_layouts(desired: Mapping[str, str | Sequence[str]]) -> dict[str, ConvL
     for op, wanted in desired.items():
         name = op.removeprefix("relax.")
         if name not in _LETTERS:
-            raise ConfigError(
-                f"desired_layouts must be for {', '.join(_LETTERS)}, but got {op!r}"
-            )
+            raise ConfigError(f"desired_layouts must be for {', '.join(_LETTERS)}, but got {op!r}")
         parts = [wanted] if isinstance(wanted, str) else list(wanted)
         if not 1 <= len(parts) <= 2 or not all(isinstance(part, str) for part in parts):
             raise ConfigError(
@@ -101,29 +99,29 @@ def _parse(op: str, data: str, weight: str) -> ConvLayout:
 
 @dataclasses.dataclass(frozen=True)
 class ConvForms:
-    """What a layout means for one convolution.
+    """A layout applied to one convolution.
 
     Attributes:
-        data: Form of data and output, over the axes that the original graph has.
+        data: Form of data and output, over the axes of the original graph.
         weight: Form of the weight.
-        data_layout: Layout for the operator's attributes.
-        kernel_layout: The same for the weight; of a depthwise convolution ``OIHW1i16o``.
+        data_layout: Data layout in the operator's attributes.
+        kernel_layout: Kernel layout in the attributes; ``OIHW1i16o`` for a depthwise convolution.
     """
 
-    data: Form
-    weight: Form
+    data: LayoutForm
+    weight: LayoutForm
     data_layout: str
     kernel_layout: str
 
 
 def conv_forms(call: relax.Call, layout: ConvLayout) -> ConvForms:
-    """Forms for a convolution that :func:`why_not` lets pass."""
+    """Return the forms of a convolution for which :func:`cannot` returns None."""
     data, kernel = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
     c = layout.block
     if c is None:
         return ConvForms(
-            Form(tuple(data.index(letter) for letter in layout.data)),
-            Form(tuple(kernel.index(letter) for letter in layout.weight)),
+            LayoutForm(tuple(data.index(letter) for letter in layout.data)),
+            LayoutForm(tuple(kernel.index(letter) for letter in layout.weight)),
             layout.data,
             layout.weight,
         )
@@ -131,8 +129,8 @@ def conv_forms(call: relax.Call, layout: ConvLayout) -> ConvForms:
     assert shape is not None
     inner = 1 if shape[kernel.index("I")] == 1 else c
     return ConvForms(
-        Form(tuple(data.index(letter) for letter in "NCHW"), ((data.index("C"), c),)),
-        Form(
+        LayoutForm(tuple(data.index(letter) for letter in "NCHW"), ((data.index("C"), c),)),
+        LayoutForm(
             tuple(kernel.index(letter) for letter in "OIHW"),
             ((kernel.index("I"), inner), (kernel.index("O"), c)),
         ),
@@ -142,7 +140,7 @@ def conv_forms(call: relax.Call, layout: ConvLayout) -> ConvForms:
 
 
 def cannot(call: relax.Call, layout: ConvLayout) -> str | None:
-    """Why ``call`` has no form in ``layout``, or None."""
+    """Return why ``call`` cannot be converted to ``layout``, or None."""
     op = call.op.name.removeprefix("relax.")
     data, out = str(call.attrs.data_layout), str(call.attrs.out_layout)
     if sorted(data) != sorted(_LETTERS[op]):
@@ -160,7 +158,7 @@ def cannot(call: relax.Call, layout: ConvLayout) -> str | None:
 
 
 def _cannot_transpose(call: relax.Call, weight: Shape) -> str | None:
-    """What the TensorIR of :mod:`tvmopt.transform.legalize` leaves out."""
+    """Return why the legalization of :mod:`tvmopt.transform.legalize` does not apply, or None."""
     attrs = call.attrs
     if int(attrs.groups) > 1:
         return f"it has {int(attrs.groups)} groups"
@@ -188,7 +186,7 @@ def _cannot_block(call: relax.Call, c: int, data: Shape, weight: Shape) -> str |
 
 
 def should_not(call: relax.Call, layout: ConvLayout) -> str | None:
-    """Why ``call`` could be in ``layout`` but would gain nothing there, or None."""
+    """Return why conversion of ``call`` to ``layout`` has no benefit, or None."""
     if layout.data != "HWNC":
         return None
     weight = static_shape(call.args[1].ty)

@@ -1,4 +1,4 @@
-"""What a layout conversion did: the module, what was skipped, and what moves at run time."""
+"""Report of a layout conversion: the module, skipped layers, and conversions at run time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import tvm
 
 @dataclasses.dataclass(frozen=True)
 class LayoutChange:
-    """One layout change of a tensor that was inserted, and happens at every run.
+    """One inserted layout conversion of an activation, executed at every run.
 
     Attributes:
-        where: Name of the variable whose tensor changes, in the module before.
+        where: Variable whose tensor is converted, in the module before.
         shape: Its shape in the module before.
-        dtype: Its element type.
-        source: Layout it comes in, ``"NCHW"``.
-        target: Layout it leaves in, ``"NCHW16c"``.
+        dtype: Its dtype.
+        source: Layout before, such as ``"NCHW"``.
+        target: Layout after, such as ``"NCHW16c"``.
         bytes: Size of the tensor in bytes, which are read once and written once.
     """
 
@@ -38,9 +38,9 @@ class LayoutResult:
 
     Attributes:
         mod: The converted module.
-        skipped: Why a layer is computed in its original layout, by layer number.
-        changes: The layout changes that were inserted, in order; reshapes that move nothing, and
-            transposes that the module had before, are not among them.
+        skipped: Reason why a layer keeps its original layout, by layer index.
+        changes: The inserted layout conversions, in order. Reshapes, which move no data, and
+            transposes of the original module are not included.
     """
 
     mod: tvm.IRModule
@@ -49,10 +49,10 @@ class LayoutResult:
 
     @property
     def count(self) -> int:
-        """Number of inserted layout changes."""
+        """Number of inserted layout conversions."""
         return len(self.changes)
 
     @property
     def bytes(self) -> int:
-        """Bytes of all tensors that change layout."""
+        """Bytes of all converted tensors."""
         return sum(change.bytes for change in self.changes)

@@ -1,8 +1,8 @@
-"""The tensors of a graph under conversion, and the forms that each of them exists in.
+"""Tensors of a graph under layout conversion, and the forms in which each one exists.
 
-A tensor is computed in one form. Other forms are made when something asks for them, once. Reshapes
-and transposes of the graph are views: they name the same memory anew and emit nothing by
-themselves, so that a transpose before or after a layout change merges with it.
+A tensor is computed in one form. Other forms are emitted on request, once. Reshapes and transposes
+of the graph are views: they rename the same memory and emit nothing by themselves, so that a
+transpose next to a layout conversion merges with it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tvmopt.transform.layout.form import Form, Shape, change, reshape_form
+from tvmopt.transform.layout.form import LayoutForm, Shape, change, reshape_form
 from tvmopt.transform.layout.report import LayoutChange
 
 _LETTERS = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
 
-Sight = Callable[[Form], Form | None]
+Sight = Callable[[LayoutForm], LayoutForm | None]
 
 
 class Tensor:
@@ -31,26 +31,26 @@ class Tensor:
 
     Attributes:
         name: Name of its variable.
-        shape: Logical shape, that of the original graph.
-        dtype: Element type.
-        forms: What holds it, by form.
-        data: Its value when it is a constant.
-        make: Computes it in a form (None: not possible) when all it depends on is constant, so
-            that any form is as cheap as any other.
-        base: The tensor it is a view of.
-        seen: Form of this tensor that a form of ``base`` is, or None where memory would move.
-        unseen: The inverse of ``seen``.
-        transposes: Transposes of memory that the original graph had here, and that a layout
-            change may still take the place of: 1 or 0.
+        shape: Logical shape in the original graph.
+        dtype: Its dtype.
+        forms: Expression that holds the tensor, by form.
+        data: Value of a constant.
+        make: Computes the tensor in a form, or returns None. Set when the tensor depends only on
+            constants, so that all forms cost the same.
+        base: Tensor of which this one is a view.
+        seen: Maps a form of ``base`` to a form of this tensor; None when data would move.
+        unseen: Inverse of ``seen``.
+        transposes: Number (0 or 1) of transposes of the original graph at this tensor that a
+            layout conversion may still replace.
     """
 
     def __init__(self, name: str, shape: Shape, dtype: str) -> None:
         self.name = name
         self.shape = shape
         self.dtype = dtype
-        self.forms: dict[Form, relax.Expr] = {}
+        self.forms: dict[LayoutForm, relax.Expr] = {}
         self.data: np.ndarray | None = None
-        self.make: Callable[[Form], relax.Expr | None] | None = None
+        self.make: Callable[[LayoutForm], relax.Expr | None] | None = None
         self.base: Tensor | None = None
         self.seen: Sight = lambda form: form
         self.unseen: Sight = lambda form: form
@@ -59,17 +59,17 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Size of the tensor."""
+        """Size of the tensor in bytes."""
         bits = re.search(r"\d+", self.dtype)
         return math.ceil(math.prod(self.shape) * (int(bits.group()) if bits else 8) / 8)
 
     @property
     def is_constant(self) -> bool:
-        """Whether every form of it is free."""
+        """Whether every form is free, because the tensor is constant."""
         return self.data is not None or self.make is not None
 
-    def available(self) -> list[Form]:
-        """Forms that it exists in, or that a reshape gives, the oldest first."""
+    def available(self) -> list[LayoutForm]:
+        """Return the forms that exist or that a reshape provides, oldest first."""
         found = dict.fromkeys(self.forms)
         if self.base is not None:
             seen = (self.seen(form) for form in self.base.available())
@@ -77,19 +77,19 @@ class Tensor:
         return list(found)
 
     def is_native(self) -> bool:
-        """Whether the original form takes no more than what the original graph did for it."""
-        if Form.identity(len(self.shape)) in self.forms:
+        """Return whether the original form needs no more operators than the original graph."""
+        if LayoutForm.identity(len(self.shape)) in self.forms:
             return True
         return self.base is not None and self.base.is_native()
 
     def view(self, name: str, shape: Shape, seen: Sight, unseen: Sight) -> Tensor:
-        """A tensor that is the same elements in the same order, or another order of axes."""
+        """Return a view of the same elements with another shape or order of axes."""
         out = Tensor(name, shape, self.dtype)
         out.base, out.seen, out.unseen = self, seen, unseen
         return out
 
     def reshaped(self, name: str, shape: Shape) -> Tensor:
-        """The view of another shape."""
+        """Return a reshaped view."""
         return self.view(
             name,
             shape,
@@ -98,7 +98,7 @@ class Tensor:
         )
 
     def lifted(self, rank: int) -> Tensor:
-        """The tensor with axes of size 1 in front, as broadcasting sees it."""
+        """Return the tensor with leading axes of extent 1, as broadcasting sees it."""
         if rank == len(self.shape):
             return self
         if rank not in self._lifted:
@@ -112,18 +112,18 @@ class Tensor:
         return self._lifted[rank]
 
     def settle(self, expr: relax.Expr) -> None:
-        """Forget everything but ``expr``, the tensor in its original form."""
-        self.forms = {Form.identity(len(self.shape)): expr}
+        """Keep only ``expr``, the tensor in its original form."""
+        self.forms = {LayoutForm.identity(len(self.shape)): expr}
         self.base = self.make = None
         self._lifted = {}
 
 
 class Forms:
-    """Emits the forms of tensors, and counts what has to move.
+    """Emit forms of tensors, and record the layout conversions.
 
     Args:
-        builder: Where to emit.
-        letters: Layout letters of the original axes, by rank, for the report.
+        builder: Block builder to emit into.
+        letters: Layout letters of the original axes by rank, for the report.
     """
 
     def __init__(self, builder: relax.BlockBuilder, letters: dict[int, str]) -> None:
@@ -133,7 +133,7 @@ class Forms:
         self._constants: dict[int, tuple[GenericConst, Tensor]] = {}
 
     def constant(self, const: GenericConst) -> Tensor | None:
-        """The tensor of a constant, one for each constant of the module."""
+        """Return the tensor of a constant; one per constant of the module."""
         key = const.__hash__()
         if key not in self._constants:
             data = array_of(const)
@@ -141,12 +141,12 @@ class Forms:
                 return None
             tensor = Tensor("constant", data.shape, str(const.ty.dtype))
             tensor.data = data
-            tensor.forms[Form.identity(data.ndim)] = const
+            tensor.forms[LayoutForm.identity(data.ndim)] = const
             self._constants[key] = (const, tensor)
         return self._constants[key][1]
 
-    def cost(self, tensor: Tensor, form: Form) -> tuple[int, int]:
-        """Bytes to move, and steps to emit, until ``tensor`` is there in ``form``."""
+    def cost(self, tensor: Tensor, form: LayoutForm) -> tuple[int, int]:
+        """Return bytes to move and operators to emit for ``tensor`` in ``form``."""
         if tensor.is_constant:
             return 0, 0
         available = tensor.available()
@@ -157,21 +157,21 @@ class Forms:
             return 0, 1
         return tensor.bytes, 1
 
-    def get(self, tensor: Tensor, form: Form) -> relax.Expr:
-        """``tensor`` in ``form``, which must fit its shape."""
+    def get(self, tensor: Tensor, form: LayoutForm) -> relax.Expr:
+        """Return ``tensor`` in ``form``, which must fit its shape."""
         if form not in tensor.forms:
             tensor.forms[form] = self._new_form(tensor, form)
         return tensor.forms[form]
 
     def original(self, tensor: Tensor) -> relax.Expr:
-        """``tensor`` as the original graph has it."""
-        return self.get(tensor, Form.identity(len(tensor.shape)))
+        """Return ``tensor`` in its original form."""
+        return self.get(tensor, LayoutForm.identity(len(tensor.shape)))
 
-    def _new_form(self, tensor: Tensor, form: Form) -> relax.Expr:
-        identity = Form.identity(len(tensor.shape))
+    def _new_form(self, tensor: Tensor, form: LayoutForm) -> relax.Expr:
+        identity = LayoutForm.identity(len(tensor.shape))
         if tensor.data is not None:
             step = change(tensor.shape, identity, form)
-            assert step is not None  # a form cuts an axis once
+            assert step is not None  # a form splits an axis once
             return relax.const(step(tensor.data), tensor.dtype)
         if tensor.make is not None:
             made = tensor.make(form)
@@ -190,9 +190,9 @@ class Forms:
         return self._from_base(tensor, form)
 
     def _native(self, tensor: Tensor, base: Tensor) -> relax.Expr:
-        """The original form, the way the original graph made it."""
-        source = tensor.seen(Form.identity(len(base.shape)))
-        identity = Form.identity(len(tensor.shape))
+        """Return the original form, made as in the original graph."""
+        source = tensor.seen(LayoutForm.identity(len(base.shape)))
+        identity = LayoutForm.identity(len(tensor.shape))
         assert source is not None
         step = change(tensor.shape, source, identity)
         assert step is not None
@@ -201,9 +201,9 @@ class Forms:
             held = self._reshape(held, source.shape(tensor.shape))
         return self._change(tensor, held, source, identity)
 
-    def _from_base(self, tensor: Tensor, form: Form) -> relax.Expr:
-        """A form that only a change of what the tensor is a view of can give."""
-        identity = Form.identity(len(tensor.shape))
+    def _from_base(self, tensor: Tensor, form: LayoutForm) -> relax.Expr:
+        """Return a form that requires a layout conversion of the view's base."""
+        identity = LayoutForm.identity(len(tensor.shape))
         source = tensor.unseen(form) if tensor.base is not None else None
         if tensor.base is None or (form == identity and source is None):
             raise AssertionError(f"{tensor.name} exists in no form")
@@ -212,8 +212,8 @@ class Forms:
         self.get(tensor.base, source)
         return self._new_form(tensor, form)
 
-    def _seen(self, tensor: Tensor, form: Form) -> relax.Expr:
-        """A form that the tensor, or what it is a view of, exists in."""
+    def _seen(self, tensor: Tensor, form: LayoutForm) -> relax.Expr:
+        """Return an existing form of the tensor or of its base."""
         if form in tensor.forms:
             return tensor.forms[form]
         assert tensor.base is not None
@@ -226,7 +226,7 @@ class Forms:
         return held
 
     def _change(
-        self, tensor: Tensor, held: relax.Expr, source: Form, target: Form
+        self, tensor: Tensor, held: relax.Expr, source: LayoutForm, target: LayoutForm
     ) -> relax.Expr:
         step = change(tensor.shape, source, target)
         assert step is not None
@@ -245,7 +245,7 @@ class Forms:
     def _reshape(self, held: relax.Expr, shape: Shape) -> relax.Expr:
         return self.builder.emit(relax.op.reshape(held, shape))
 
-    def _count(self, tensor: Tensor, source: Form, target: Form) -> None:
+    def _count(self, tensor: Tensor, source: LayoutForm, target: LayoutForm) -> None:
         rank = len(tensor.shape)
         letters = self._letters.get(rank, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:rank])
         names = (source.name(letters), target.name(letters))
@@ -255,7 +255,7 @@ class Forms:
 
 
 def static_shape(ty: Any) -> Shape | None:
-    """Shape of a tensor type, or None when it is not all known."""
+    """Return the shape of a tensor type, or None when it is not static."""
     dims = getattr(ty, "shape", None)
     if dims is None or not all(isinstance(d, tvm.tirx.IntImm) for d in dims):
         return None
@@ -263,7 +263,7 @@ def static_shape(ty: Any) -> Shape | None:
 
 
 def array_of(const: GenericConst) -> np.ndarray | None:
-    """Value of a constant, or None for what NumPy cannot hold (int4 is packed)."""
+    """Return the value of a constant, or None when NumPy cannot hold it (int4 is packed)."""
     if not isinstance(const.value, tvm.runtime.Tensor) or "4" in str(const.ty.dtype)[-1:]:
         return None
     return const.value.numpy()

@@ -1,4 +1,4 @@
-"""Reshapes and transposes as views: tensors that name the memory of another one anew."""
+"""Reshapes and transposes as views, which share the memory of their base tensor."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import math
 import numpy as np
 from tvm import relax
 
-from tvmopt.transform.layout.form import Form, change, reshape_form, transpose_form
+from tvmopt.transform.layout.form import LayoutForm, change, reshape_form, transpose_form
 from tvmopt.transform.layout.tensors import Tensor, static_shape
 
 RESHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
 TRANSPOSE = "relax.permute_dims"
 BROADCAST = "relax.broadcast_to"
-VIEWS = (*RESHAPES, TRANSPOSE, BROADCAST)  # the last one where it changes nothing
+VIEWS = (*RESHAPES, TRANSPOSE, BROADCAST)  # broadcast_to only when it changes nothing
 
 
 def view(name: str, call: relax.Call, base: Tensor) -> Tensor | None:
-    """The result of a reshape or a transpose of ``base``; None for another call."""
+    """Return the result of a reshape or transpose of ``base``; None for other calls."""
     shape = static_shape(call.ty)
     if shape is None or math.prod(shape) == 0:
         return None
@@ -36,8 +36,8 @@ def view(name: str, call: relax.Call, base: Tensor) -> Tensor | None:
     return None
 
 
-def before(call: relax.Call, form: Form) -> Form | None:
-    """Form of what is reshaped or transposed, from the form of the result; None: no such form."""
+def before(call: relax.Call, form: LayoutForm) -> LayoutForm | None:
+    """Return the input form of a reshape or transpose from the result's form, or None."""
     shape, out = static_shape(call.args[0].ty), static_shape(call.ty)
     if shape is None or out is None:
         return None
@@ -49,29 +49,30 @@ def before(call: relax.Call, form: Form) -> Form | None:
 
 
 def _axes(call: relax.Call) -> tuple[list[int], list[int]]:
-    """Axes of a transpose, and of its inverse."""
+    """Return the axes of a transpose, and of its inverse."""
     rank = len(call.args[0].ty.shape)
     given = call.attrs.axes
     axes = [int(a) % rank for a in given] if given is not None else [*range(rank)][::-1]
     return axes, [axes.index(a) for a in range(rank)]
 
 
-def flattened(tensor: Tensor) -> tuple[Tensor, Form, list[int]] | None:
-    """How a flattened tensor can be had without moving memory, by reordering what it meets.
+def flattened(tensor: Tensor) -> tuple[Tensor, LayoutForm, list[int]] | None:
+    """Find a form in which a flattened tensor exists without moving data.
 
-    For ``(n, c, h, w) -> (n, c * h * w)`` of a tensor in NHWC: that tensor, that form, and for
-    every column of ``reshape(tensor in NHWC)`` the column of the original it is.
+    The consumer must then permute its operand. Example: ``(n, c, h, w) -> (n, c * h * w)`` of a
+    tensor in NHWC returns that tensor, that form, and for every column of the NHWC reshape the
+    column of the original.
 
     Returns:
-        None when ``tensor`` is no such view, or is there in its original form already.
+        None when ``tensor`` is not such a view, or already exists in its original form.
     """
     base = tensor.base
-    identity = Form.identity(len(tensor.shape))
+    identity = LayoutForm.identity(len(tensor.shape))
     if base is None or tensor.is_native() or identity in tensor.available():
         return None
     rank = len(base.shape)
     for form in base.available():
-        # The leading axes (all of them but the flattened ones) must lie in front, in order.
+        # The leading axes (all except the flattened ones) must be outermost, in order.
         for lead in range(rank):
             columns = math.prod(base.shape[lead:])
             if columns != tensor.shape[-1] or not _leads(form, base.shape, lead):
@@ -81,7 +82,7 @@ def flattened(tensor: Tensor) -> tuple[Tensor, Form, list[int]] | None:
     return None
 
 
-def _leads(form: Form, shape: tuple[int, ...], lead: int) -> bool:
+def _leads(form: LayoutForm, shape: tuple[int, ...], lead: int) -> bool:
     moving = [a for a in form.order if shape[a] > 1]
     wanted = [a for a in range(lead) if shape[a] > 1]
     return moving[: len(wanted)] == wanted and not any(
@@ -89,9 +90,9 @@ def _leads(form: Form, shape: tuple[int, ...], lead: int) -> bool:
     )
 
 
-def _columns(form: Form, shape: tuple[int, ...], lead: int) -> list[int]:
+def _columns(form: LayoutForm, shape: tuple[int, ...], lead: int) -> list[int]:
     inner = (1,) * lead + shape[lead:]
-    step = change(inner, Form.identity(len(shape)), form)
+    step = change(inner, LayoutForm.identity(len(shape)), form)
     assert step is not None
     numbers = np.arange(math.prod(inner)).reshape(inner)
     return [int(n) for n in step(numbers).ravel()]

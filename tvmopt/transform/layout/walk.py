@@ -1,4 +1,4 @@
-"""The walk through ``main`` that computes every binding in the form that suits it best."""
+"""Traversal of ``main`` that emits every binding in the chosen layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.layout.choose import Wanted, choose_form
-from tvmopt.transform.layout.form import Form
+from tvmopt.transform.layout.form import LayoutForm
 from tvmopt.transform.layout.layouts import ConvForms
 from tvmopt.transform.layout.rules import RULES, Follow, Operands
 from tvmopt.transform.layout.tensors import Forms, Tensor, static_shape
@@ -20,7 +20,7 @@ from tvmopt.transform.layout.views import VIEWS, flattened, view
 
 @dataclasses.dataclass(frozen=True)
 class _Other:
-    """A value that is no tensor of known shape: what it became."""
+    """The new expression of a value that is not a tensor of static shape."""
 
     expr: relax.Expr
 
@@ -29,11 +29,11 @@ _Value = Tensor | _Other | tuple[Tensor, ...]
 
 
 class Walk:
-    """One walk through ``main``.
+    """One traversal of ``main``.
 
     Args:
         mod: The module.
-        planned: The convolutions to convert.
+        planned: Convolutions to convert, with their forms.
     """
 
     def __init__(self, mod: tvm.IRModule, planned: dict[relax.Var, ConvForms]) -> None:
@@ -45,7 +45,7 @@ class Walk:
         self._operands = Operands(self.forms, self._known)
 
     def run(self) -> relax.Function:
-        """The new ``main``."""
+        """Return the new ``main``."""
         self._calls = {
             binding.var: binding.value
             for block in self._main.body.blocks
@@ -82,10 +82,10 @@ class Walk:
             held = {
                 var: self._builder.emit_output(self._original(var), var.name) for var in outputs
             }
-        # What else there is of a tensor is gone with the block.
+        # Other forms of a tensor are not visible outside the dataflow block.
         for var, value in self._known.items():
             if isinstance(value, Tensor) and not isinstance(var, relax.DataflowVar):
-                identity = Form.identity(len(value.shape))
+                identity = LayoutForm.identity(len(value.shape))
                 value.settle(held[var] if var in held else value.forms[identity])
             elif var in held:
                 self._known[var] = _Other(held[var])
@@ -101,12 +101,12 @@ class Walk:
         self._known[var] = self._plain(var, expr)
 
     def _plain(self, var: relax.Var, expr: relax.Expr) -> _Value:
-        """What ``var`` is when it has been computed as it was."""
+        """Return the value of ``var`` when it is computed in the original form."""
         shape = static_shape(var.ty)
         if shape is None:
             return _Other(expr)
         tensor = Tensor(var.name, shape, str(var.ty.dtype))
-        tensor.forms[Form.identity(len(shape))] = expr
+        tensor.forms[LayoutForm.identity(len(shape))] = expr
         return tensor
 
     def _value(self, var: relax.Var, value: relax.Expr) -> _Value:
@@ -154,7 +154,7 @@ class Walk:
         tensor = self._operands.tensor(expr)
         if tensor is None:  # a constant that NumPy cannot hold
             tensor = Tensor("constant", static_shape(expr.ty) or (), str(expr.ty.dtype))
-            tensor.forms[Form.identity(len(tensor.shape))] = expr
+            tensor.forms[LayoutForm.identity(len(tensor.shape))] = expr
         return tensor
 
     def _view(self, var: relax.Var, call: relax.Call) -> Tensor | None:
@@ -164,7 +164,7 @@ class Walk:
         return None if base is None or base.is_constant else view(var.name, call, base)
 
     def _matmul(self, var: relax.Var, call: relax.Call) -> _Value | None:
-        """A flattened tensor meets weights whose rows can be in its order."""
+        """Permute the rows of a constant weight instead of converting a flattened tensor."""
         if call.op.name != "relax.matmul":
             return None
         left, right = (self._operands.tensor(arg) for arg in call.args)
@@ -181,18 +181,18 @@ class Walk:
         return self._plain(var, self._builder.emit(out, var.name))
 
     def _follow(self, var: relax.Var, call: relax.Call, follow: Follow) -> _Value:
-        operands = [t for t, _ in follow.needs(Form.identity(len(follow.frame))) or []]
+        operands = [t for t, _ in follow.needs(LayoutForm.identity(len(follow.frame))) or []]
         if operands and all(t.is_constant for t in operands):
             return self._constant(var, call, follow)
         form = choose_form(var, call, follow, self.forms, self._wanted)
         return self._outputs(var, call, follow, form, self._emit(follow, form, var.name))
 
-    def _emit(self, follow: Follow, form: Form, name: str) -> relax.Expr:
+    def _emit(self, follow: Follow, form: LayoutForm, name: str) -> relax.Expr:
         held = [self.forms.get(t, f) for t, f in follow.needs(form) or []]
         return self._builder.emit(follow.emit(form, held), name)
 
     def _outputs(
-        self, var: relax.Var, call: relax.Call, follow: Follow, form: Form, out: relax.Expr
+        self, var: relax.Var, call: relax.Call, follow: Follow, form: LayoutForm, out: relax.Expr
     ) -> _Value:
         if not isinstance(call.ty, relax.TupleType):
             return self._output(var.name, call.ty, follow.gives(form)[0], out)
@@ -203,20 +203,20 @@ class Walk:
             for k, (ty, gives) in enumerate(zip(call.ty.fields, follow.gives(form), strict=True))
         )
 
-    def _output(self, name: str, ty: relax.Type, form: Form, expr: relax.Expr) -> Tensor:
+    def _output(self, name: str, ty: relax.Type, form: LayoutForm, expr: relax.Expr) -> Tensor:
         tensor = Tensor(name, static_shape(ty) or (), str(ty.dtype))
         tensor.forms[form] = expr
         return tensor
 
     def _constant(self, var: relax.Var, call: relax.Call, follow: Follow) -> _Value:
-        """What is computed from constants alone is computed in the form that is asked for."""
-        identity = Form.identity(len(follow.frame))
+        """Compute a value that depends only on constants in whichever form is requested."""
+        identity = LayoutForm.identity(len(follow.frame))
         if isinstance(call.ty, relax.TupleType) or follow.gives(identity)[0] != identity:
             out = self._emit(follow, identity, var.name)
             return self._outputs(var, call, follow, identity, out)
         tensor = Tensor(var.name, static_shape(call.ty) or (), str(call.ty.dtype))
 
-        def make(form: Form) -> relax.Expr | None:
+        def make(form: LayoutForm) -> relax.Expr | None:
             if follow.needs(form) is None or follow.gives(form)[0] != form:
                 return None
             return self._emit(follow, form, var.name)
@@ -225,7 +225,7 @@ class Walk:
         return tensor
 
     def _original(self, expr: relax.Expr) -> relax.Expr:
-        """``expr`` of the original graph with everything it uses in its original form."""
+        """Return ``expr`` with all operands in their original form."""
         if isinstance(expr, relax.Var):
             value = self._known.get(expr)
             if isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""The same layer on other operands: an anchor call rebuilt with an output type of its own."""
+"""Rebuild an anchor call with other operands and an explicit output dtype."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TYPED_ANCHORS = (
 def with_operands(
     call: relax.Call, data: relax.Expr, weight: relax.Expr, out_dtype: str
 ) -> relax.Call:
-    """``call`` on ``data`` and ``weight``, accumulating in ``out_dtype``; all else as it was.
+    """Return ``call`` on ``data`` and ``weight`` with accumulator ``out_dtype``.
 
     Args:
         call: A call of one of :data:`TYPED_ANCHORS`, in any layout.
-        data: First operand, of the shape it had.
-        weight: Second operand, of the shape and the type that fit ``data``.
-        out_dtype: Element type of the sums and of the result.
+        data: First operand, of unchanged shape.
+        weight: Second operand, of a shape and dtype that match ``data``.
+        out_dtype: dtype of the accumulator and of the result.
     """
     name = call.op.name.removeprefix("relax.")
     if name == "matmul":
@@ -40,12 +40,12 @@ def with_operands(
 
 
 def operand_dtypes(call: relax.Call) -> tuple[str, str]:
-    """Element types of the two operands; empty where an operand has none."""
+    """Return the dtypes of the two operands; empty where an operand has none."""
     first, second = (str(getattr(arg.ty, "dtype", "") or "") for arg in call.args[:2])
     return first, second
 
 
 def constant_data(expr: relax.Expr) -> tvm.runtime.Tensor | None:
-    """The tensor of a constant, else None."""
+    """Return the tensor of a constant, otherwise None."""
     value = getattr(expr, "value", None) if isinstance(expr, tvm.ir.GenericConst) else None
     return value if isinstance(value, tvm.runtime.Tensor) else None

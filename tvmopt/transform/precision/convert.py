@@ -1,4 +1,4 @@
-"""Layers in float16 or bfloat16, float32 where it matters.
+"""Mixed precision pass: layers in a 16-bit float, float32 where accuracy needs it.
 
 before -> after, for two convolutions::
 
@@ -8,10 +8,10 @@ before -> after, for two convolutions::
                                        b' = astype(b, float16)
                                        c = conv2d(b', w1', out_dtype=float32)
 
-Every variable stays float32 and those that are stored get a low twin, of which the converted
-layers, carriers and register operators read; what nobody reads is then dead. Operators keep the
-roles of :mod:`.rules`, :mod:`.fusion` says what is stored (a value that stays in registers is never
-rounded), and :mod:`.plan` which values get a twin.
+Every variable stays float32, and stored variables get a 16-bit twin. Converted layers, carriers and
+register operators read the twins; unused variables become dead code. :mod:`.rules` defines the
+roles of operators. :mod:`.fusion` predicts which values are stored; values in registers are never
+rounded. :mod:`.plan` decides which values get a twin.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.errors import ConfigError
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.skip import SkipLayers, resolve_skip_layers
@@ -36,16 +37,14 @@ from .plan import FLOAT, Step, plan_twins
 from .rounding import round_keeping_sums
 from .rules import Role, check_keep_float32, op_name
 
-LOW_DTYPES = ("float16", "bfloat16")
-
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionResult:
-    """A module after :func:`to_precision`.
+    """Result of :func:`to_precision`.
 
     Attributes:
-        mod: The module; inputs and outputs have the types they had.
-        skipped: For each layer that was left alone, by index, the reason.
+        mod: The module; dtypes of inputs and outputs do not change.
+        skipped: Reason for each layer that was not converted, by index.
     """
 
     mod: tvm.IRModule
@@ -58,22 +57,22 @@ def to_precision(
     skip_layers: SkipLayers = None,
     keep_float32: Iterable[str] = (),
 ) -> PrecisionResult:
-    """Let the layers read ``dtype`` and add up in float32.
+    """Convert layers to read ``dtype`` and accumulate in float32.
 
     Args:
         mod: A simplified module, weights bound.
-        dtype: ``"float16"`` or ``"bfloat16"``.
+        dtype: A 16-bit float, one of ``HALF_FLOATS``.
         skip_layers: Layers that stay float32.
-        keep_float32: More operators to treat as sensitive, ``("sigmoid", "nn.max_pool2d")``: they
-            read and write float32, and nothing is stored low for their sake.
+        keep_float32: Additional sensitive operators, ``("sigmoid", "nn.max_pool2d")``. They read
+            and write float32, and cause no 16-bit storage.
 
     Raises:
-        ConfigError: When ``dtype`` is another, a skip pattern matches no layer, or an operator of
-            ``keep_float32`` does not exist.
+        ConfigError: When ``dtype`` is not a 16-bit float, a skip pattern matches no layer, or an
+            operator of ``keep_float32`` does not exist.
     """
-    if dtype not in LOW_DTYPES:
+    if dtype not in HALF_FLOATS:
         raise ConfigError(
-            f"dtype must be one of {', '.join(LOW_DTYPES)}, but got {dtype!r}; "
+            f"dtype must be one of {', '.join(HALF_FLOATS)}, but got {dtype!r}; "
             "for whole numbers use recast or a quantised model"
         )
     kept = check_keep_float32(keep_float32)
@@ -108,7 +107,7 @@ def to_precision(
 
 
 class _Weights:
-    """Constants in the low type, each tensor cast once."""
+    """Constants in the 16-bit dtype; each tensor is cast once."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
@@ -117,7 +116,7 @@ class _Weights:
         self._keep: list[tvm.runtime.Tensor] = []
 
     def magnitude(self, data: tvm.runtime.Tensor) -> float:
-        """Largest magnitude; infinite when there is a NaN or an infinity."""
+        """Return the largest magnitude; infinity when there is a NaN or an infinity."""
         array = data.numpy()
         if array.size == 0:
             return 0.0
@@ -125,20 +124,18 @@ class _Weights:
         return math.inf if math.isnan(high) else high
 
     def overflows(self, data: tvm.runtime.Tensor) -> bool:
-        """Whether a value has no finite neighbour in the low type."""
+        """Return whether a value overflows the 16-bit dtype."""
         return self.magnitude(data) > self._largest
 
     def cast(self, constant: relax.Expr) -> relax.Expr:
-        """The constant, each value rounded to the nearest."""
+        """Cast a constant, rounding each value to nearest."""
         return self._once(constant, lambda data: cast_array(data, self.dtype))
 
     def cast_kernels(self, constant: relax.Expr) -> relax.Expr:
-        """The weight of a convolution, rounded so that each kernel keeps its sum."""
+        """Cast a convolution's weight, rounding such that each kernel keeps its sum."""
         return self._once(constant, lambda data: round_keeping_sums(data, self.dtype))
 
-    def _once(
-        self, constant: relax.Expr, cast: Callable[[np.ndarray], np.ndarray]
-    ) -> relax.Expr:
+    def _once(self, constant: relax.Expr, cast: Callable[[np.ndarray], np.ndarray]) -> relax.Expr:
         key = constant.__hash__()
         if key not in self._cast:
             low = relax.const(np.ascontiguousarray(cast(constant.value.numpy())), self.dtype)
@@ -148,7 +145,7 @@ class _Weights:
 
 
 def _has_kernels(call: relax.Call) -> bool:
-    """Whether the weight is a constant of kernels (outputs, inputs, *taps) of several taps."""
+    """Return whether the weight is a constant (outputs, inputs, *taps) with several taps."""
     layout = str(getattr(call.attrs, "kernel_layout", "") or "")
     data = constant_data(call.args[1])
     return data is not None and layout.startswith("OI") and math.prod(data.shape[2:]) > 1
@@ -188,9 +185,9 @@ class _Convert(PyExprMutator):
         self._plan = plan
         self._weights = weights
         self._limit = largest(dtype)
-        # Variables of the module given -> their low twins, tensors or tuples of them.
+        # Variables of the original module -> their 16-bit twins, tensors or tuples of them.
         self._twins: dict[relax.Var, relax.Var] = {}
-        # Those of them that lie in memory instead of the variable.
+        # Variables whose twin is stored to memory in their place.
         self._stored_low: set[relax.Var] = set()
         self._var: relax.Var | None = None
 
@@ -240,11 +237,11 @@ class _Convert(PyExprMutator):
         self._twins[var] = low
         self._stored_low.add(var)
         if isinstance(low.ty, relax.TupleType):
-            return super().visit_call_(op)  # its fields are taken from the twin; this one is dead
+            return super().visit_call_(op)  # dead: its fields come from the twin
         return relax.op.astype(low, FLOAT)
 
     def _mean(self, op: relax.Call, data: relax.Expr) -> relax.Expr:
-        # Legalised, a mean is not a reduction that its operand's up-cast is fused into; a sum is.
+        # TVM fuses an operand's cast into a sum, but not into a legalized mean.
         shape = data.ty.shape
         axes = range(len(shape)) if op.attrs.axis is None else [int(a) for a in op.attrs.axis]
         extents = [shape[axis] for axis in axes]
@@ -255,10 +252,10 @@ class _Convert(PyExprMutator):
         return relax.op.multiply(total, relax.const(np.float32(1 / count)))
 
     def _runs_low(self, op: relax.Call, step: Step) -> bool:
-        """Whether every float operand can be had low at no cost, or is wanted low anyway."""
+        """Return whether all float operands are available in 16 bits, or are needed so anyway."""
         leaves = self._leaves(op.args)
         if any(isinstance(arg.ty, relax.TupleType) for arg in leaves):
-            return False  # a tuple by name, of which there is no low twin
+            return False  # a tuple variable has no twin
         operands = [arg for arg in leaves if _is_float(arg)]
         variables = [arg for arg in operands if isinstance(arg, relax.Var)]
         constants = [data for data in map(constant_data, operands) if data is not None]
@@ -278,7 +275,7 @@ class _Convert(PyExprMutator):
         return leaves
 
     def _low(self, arg: relax.Expr) -> relax.Expr:
-        """``arg`` in the low type; anything but float32 as it is."""
+        """Return ``arg`` in the 16-bit dtype; other dtypes than float32 do not change."""
         if isinstance(arg, relax.Tuple):
             return relax.Tuple([self._low(field) for field in arg.fields])
         if not _is_float(arg):
@@ -293,7 +290,7 @@ class _Convert(PyExprMutator):
         return relax.op.astype(self.visit_expr(arg), self._dtype)
 
     def _wide(self, arg: relax.Expr) -> relax.Expr:
-        """``arg`` in float32, loaded from its twin when it has one."""
+        """Return ``arg`` in float32, loaded from its twin when it has one."""
         if isinstance(arg, relax.Tuple):
             return relax.Tuple([self._wide(field) for field in arg.fields])
         if isinstance(arg, relax.Var) and arg in self._stored_low:
@@ -302,7 +299,7 @@ class _Convert(PyExprMutator):
 
     def _narrow(self, value: relax.Expr, huge: bool) -> relax.Var:
         if huge:
-            # The mask of an attention, -3.4e38, would become an infinity, and that a NaN.
+            # An attention mask of -3.4e38 would overflow to infinity, and then give NaN.
             value = self.builder_.emit(relax.op.clip(value, -self._limit, self._limit))
         return self.builder_.emit(relax.op.astype(value, self._dtype))
 

@@ -1,11 +1,11 @@
-"""Which values a fused module writes to memory, known before it is lowered.
+"""Predict which values a fused module stores to memory, before lowering.
 
-``conv2d -> add -> relu -> conv2d`` gives ``{relu}``: the sums stay in registers. Types are chosen
-for what is stored, so they are chosen by this.
+``conv2d -> add -> relu -> conv2d`` stores ``{relu}``; the other values stay in registers. Mixed
+precision chooses dtypes for stored values, so it needs this prediction.
 
-The groups are those of TVM's FuseOps: operator patterns come from legalising the module, and
-:func:`_fuse` follows ``graph_partitioner.cc`` (fusion of a node into its immediate post-dominator,
-three phases). FuseOps itself would give the groups, but not which binding went where.
+The groups equal those of TVM's FuseOps. Operator patterns come from legalizing the module.
+:func:`_fuse` follows ``graph_partitioner.cc``: fuse a node into its immediate post-dominator, in
+three phases. FuseOps itself returns the groups, but does not tell which binding went where.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Node:
     """One binding of ``main``, or one of its parameters.
 
     Attributes:
-        var: The variable that is bound.
-        value: What it is bound to; None for a parameter.
-        pattern: TVM's operator pattern.
-        uses: Nodes it reads.
-        users: Nodes that read it.
-        escapes: Whether the function returns it, or a branch reads it.
-        stored: Whether it lies in memory.
+        var: The bound variable.
+        value: The bound expression; None for a parameter.
+        pattern: TVM's OpPatternKind.
+        uses: Indices of nodes that it reads.
+        users: Indices of nodes that read it.
+        escapes: Whether the function returns it or a branch reads it.
+        stored: Whether it is stored to memory.
     """
 
     var: relax.Var
@@ -46,7 +46,7 @@ class Node:
 
 
 def dataflow(mod: tvm.IRModule) -> list[Node]:
-    """Nodes of ``main`` in order, parameters first, each with whether it will be stored."""
+    """Return the nodes of ``main`` in order, parameters first, with ``stored`` predicted."""
     main = mod["main"]
     patterns = _patterns(mod)
     nodes = [Node(param, None, OPAQUE, [], []) for param in main.params]
@@ -71,13 +71,13 @@ def dataflow(mod: tvm.IRModule) -> list[Node]:
 
 
 def _patterns(mod: tvm.IRModule) -> dict[int, int]:
-    """Operator pattern of each binding of ``main``, by its position after the parameters."""
+    """Return the operator pattern of each binding of ``main``, by node index."""
     phases = [
         relax.transform.LegalizeOps(legalize_map()),
         relax.transform.AnnotateTIROpPattern(),
     ]
     legal = tvm.transform.Sequential(phases)(mod)
-    # Legalising keeps the order and the names of variables; it may add bindings between them.
+    # Legalization keeps the order and names of variables; it may insert bindings between them.
     after = [b for block in legal["main"].body.blocks for b in block.bindings]
     before = [b for block in mod["main"].body.blocks for b in block.bindings]
     found: dict[int, int] = {}
@@ -106,7 +106,7 @@ def _pattern(value: relax.Expr | None, legalised: int) -> int:
 
 
 def _read(expr: relax.Expr | None) -> list[relax.Var]:
-    """Variables that an expression reads, those read in its branches included."""
+    """Return the variables that an expression reads, including reads in its branches."""
     found: list[relax.Var] = []
     if expr is not None:
         relax.analysis.post_order_visit(
@@ -123,10 +123,10 @@ class _Dominator:
 
 
 def _fuse(nodes: list[Node]) -> list[int]:
-    """The node that ends the group of each node."""
+    """Return the last node of each node's fusion group."""
     tree = _post_dominators(nodes)
     root = list(range(len(nodes)))
-    # A group that has taken in a convolution has the convolution's pattern from there on.
+    # A group that contains a convolution keeps the convolution's pattern.
     pattern = [node.pattern for node in nodes]
 
     def find(i: int) -> int:
@@ -182,7 +182,7 @@ def _post_dominators(nodes: list[Node]) -> list[_Dominator]:
     tree = [_Dominator(None, OPAQUE, 1) for _ in nodes]
 
     def meet(a: int | None, b: int | None, edge: int) -> tuple[int | None, int]:
-        """The nearest common post-dominator, and the largest pattern on the way to it."""
+        """Return the nearest common post-dominator, and the largest pattern on the paths to it."""
         while a != b:
             if a is None or b is None:
                 return None, edge

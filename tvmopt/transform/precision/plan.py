@@ -1,8 +1,8 @@
-"""Which values of a module get a low twin: what :mod:`.convert` then does.
+"""Decide which values of a module get a 16-bit twin, for :mod:`.convert`.
 
-A value gets a twin when it is stored and a converted layer reads it, or when a converted layer lies
-on both sides of it: between exact values, as between layers that were skipped because they need
-them, nothing is rounded before the next converted layer does so itself.
+A stored value gets a twin when a converted layer reads it, or when it lies between two converted
+layers. Values between float32 layers, such as skipped ones, stay exact; the next converted layer
+rounds its own input.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from .fusion import Node
 from .rules import Role, op_name, role
 
 FLOAT = "float32"
-# What comes out of these is small, whatever went in.
+# Operators with a small output range for any input.
 _BOUNDED = frozenset({"sigmoid", "tanh", "erf", "clip", "nn.softmax", "atan"})
 
 
 @dataclasses.dataclass
 class Step:
-    """What becomes of one binding: its role, and whether its value gets a low twin.
+    """Decision for one binding: its role, and whether its value gets a 16-bit twin.
 
     Attributes:
-        role: None for converted layers and for what is no call.
+        role: None for converted layers and for expressions other than calls.
         converted: Whether it is a converted layer.
-        read: Whether a converted layer reads its values, moved about at most.
-        leads: Whether a converted layer reads its value, through whatever else.
-        inexact: Whether it follows from what a converted layer gave, and no sum has averaged that.
-        twin: Whether its value is stored and so gets a low twin.
-        huge: Whether its values may be beyond the low type's, so that the twin saturates.
+        read: Whether a converted layer reads its value, through data movement at most.
+        leads: Whether a converted layer reads its value, through any operators.
+        inexact: Whether it depends on a converted layer's result without a reduction in between,
+            which would average the rounding errors.
+        twin: Whether its value is stored and gets a 16-bit twin.
+        huge: Whether its values may overflow the 16-bit dtype, so that the twin saturates.
     """
 
     role: Role | None = None
@@ -48,13 +49,13 @@ class Step:
 def plan_twins(
     nodes: list[Node], converted: set[relax.Var], kept: frozenset[str], dtype: str
 ) -> dict[relax.Var, Step]:
-    """What becomes of each binding of ``main``.
+    """Return the decision for each binding of ``main``.
 
     Args:
-        nodes: What :func:`.fusion.dataflow` gives.
-        converted: Variables that are bound to converted layers.
-        kept: Operators that are sensitive besides those of the rules.
-        dtype: The low type.
+        nodes: Result of :func:`.fusion.dataflow`.
+        converted: Variables bound to converted layers.
+        kept: Operators that are sensitive in addition to :data:`.rules.SENSITIVE`.
+        dtype: The 16-bit dtype.
     """
     steps = [Step(converted=node.var in converted) for node in nodes]
     centred = _centred(nodes)
@@ -72,7 +73,7 @@ def plan_twins(
         users = [(nodes[u], steps[u]) for u in nodes[i].users]
         steps[i].read = any(s.converted or (s.read and _moves(n, s)) for n, s in users)
         steps[i].leads = any(_passes_demand(*user) for user in users)
-        # Where float32 lies in memory anyway, elementwise readers take that.
+        # Where float32 is stored anyway, elementwise readers use it.
         wide = nodes[i].escapes or any(steps[u].role is Role.SENSITIVE for u in nodes[i].users)
         is_float = str(getattr(nodes[i].var.ty, "dtype", "")) == FLOAT
         between = steps[i].inexact and steps[i].leads
@@ -96,7 +97,7 @@ def _passes_demand(user: Node, step: Step) -> bool:
 
 
 def _centred(nodes: list[Node]) -> set[relax.Var]:
-    """Subtractions of a mean from what it is the mean of: norms written out."""
+    """Return subtractions of a tensor's own mean, as in decomposed normalization layers."""
     found = set()
     for node in nodes:
         if op_name(node.value) != "subtract" or len(node.uses) != 2:

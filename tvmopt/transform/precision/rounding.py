@@ -1,42 +1,42 @@
-"""Rounding the kernels of convolutions so that each kernel keeps its sum.
+"""Round convolution weights to 16 bits such that each kernel keeps its sum.
 
-Edge detectors add up to nearly zero: a constant brightness must vanish. Rounded one by one to the
-8 bits of bfloat16, the taps of such a kernel no longer cancel, and what is left is multiplied by
-the brightness; in networks of depthwise convolutions that is most of the error. Here a few taps,
-those where it costs least, go to their other neighbour, until the error of the sum is as small as
-it gets. Every tap stays within one unit in the last place.
+The taps of an edge detector sum to nearly zero, so that constant brightness cancels. Rounded one by
+one to the 8-bit mantissa of bfloat16, the taps no longer cancel, and the rest is multiplied by the
+brightness. In networks of depthwise convolutions this is most of the error. The pass therefore
+rounds a few taps to their other neighbour, cheapest first, until the error of the sum is minimal.
+Every tap stays within one unit in the last place (ULP).
 
-before -> after, bfloat16: taps ``a, b, c`` with the sum 0 -> ``a', b', c'`` with the sum 0 within
-half a unit of the smallest; the nearest values may miss it by one and a half units of the largest.
+before -> after, bfloat16: taps ``a, b, c`` with sum 0 -> ``a', b', c'`` with sum 0 within half an
+ULP of the smallest tap. Rounding to nearest may miss it by one and a half ULP of the largest.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tvmopt.transform.precision.casting import numpy_dtype
+from tvmopt.device import dtypes
 
 
 def round_keeping_sums(weight: np.ndarray, dtype: str) -> np.ndarray:
-    """``weight`` in ``dtype``, each kernel's sum as near as its taps allow.
+    """Round ``weight`` to ``dtype``, with each kernel's sum as exact as its taps allow.
 
     Args:
         weight: float32 of shape (outputs, inputs, *taps); finite in ``dtype``.
-        dtype: ``"float16"`` or ``"bfloat16"``.
+        dtype: A 16-bit float.
 
     Returns:
         An array of ``dtype``, of the same shape.
     """
-    low = numpy_dtype(dtype)
+    low = dtypes.dtype(dtype).numpy
     kernels = weight.reshape(weight.shape[0] * weight.shape[1], -1)
     exact = kernels.astype(np.float64)
     nearest = kernels.astype(low)
     rounded = nearest.astype(np.float64)
-    with np.errstate(over="ignore"):  # beyond the largest value there is none
+    with np.errstate(over="ignore"):  # the largest value has no finite neighbour above
         below, above = (
             np.nextafter(nearest, low.type(to)).astype(np.float64) for to in (-np.inf, np.inf)
         )
-    # The neighbour on the other side of the exact value; a tap that is exact stays.
+    # The neighbour on the other side of the exact value; exact taps do not change.
     other = np.where(rounded > exact, below, above)
     step = np.where((rounded == exact) | ~np.isfinite(other), 0.0, other - rounded)
     rows = np.arange(len(exact))

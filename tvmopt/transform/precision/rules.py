@@ -1,9 +1,9 @@
-"""What each operator does with low-precision data.
+"""Roles of operators in mixed precision.
 
-One of four roles. A *carrier* moves or selects values: it runs in the type its input is stored in.
-A *register* operator computes element by element in float32, between loads and stores that may be
-low. A *reduction* does the same with the values it adds up. A *sensitive* operator reads and writes
-float32 and nothing is stored low for its sake; :data:`SENSITIVE` says why, operator by operator.
+A *carrier* moves or selects values and runs in the dtype of its stored input. A *register* operator
+computes elementwise in float32 between loads and stores that may be 16-bit. A *reduction* does the
+same with an accumulator. A *sensitive* operator reads and writes float32 and causes no 16-bit
+storage; :data:`SENSITIVE` gives the reason for each operator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .fusion import INJECTIVE
 
 
 class Role(enum.Enum):
-    """See the module's docstring."""
+    """Role of an operator; see the module docstring."""
 
     CARRIER = "carrier"
     REGISTER = "register"
@@ -104,7 +104,7 @@ CARRIERS = frozenset(
 
 
 def op_name(value: relax.Expr | None) -> str:
-    """Operator of a call without its prefix; of a call of TensorIR, what its function is called."""
+    """Return the operator of a call without its prefix; for TensorIR calls, the function's name."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
         return ""
     if value.op.name == "relax.call_tir":
@@ -113,10 +113,10 @@ def op_name(value: relax.Expr | None) -> str:
 
 
 def role(value: relax.Call, pattern: int, keep_float32: frozenset[str]) -> Role:
-    """The role of a call whose operator pattern is ``pattern``.
+    """Return the role of a call with operator pattern ``pattern``.
 
-    Operators of no table are register operators when each value they give comes from one place of
-    each input (an up-cast is then fused into them), and sensitive otherwise.
+    Operators in no table are register operators when each output element depends on one element of
+    each input, so that a cast fuses into them; otherwise they are sensitive.
     """
     name = op_name(value)
     if name in keep_float32 or name in SENSITIVE:
@@ -129,7 +129,7 @@ def role(value: relax.Call, pattern: int, keep_float32: frozenset[str]) -> Role:
 
 
 def check_keep_float32(names: Iterable[str]) -> frozenset[str]:
-    """Operator names without their prefix.
+    """Return operator names without their prefix.
 
     Raises:
         ConfigError: When Relax has no such operator.

@@ -1,4 +1,4 @@
-"""Rules: how each operator takes forms. An operator without one gets its operands as they were."""
+"""Layout rules by operator. Operators without a rule get operands in the original layout."""
 
 from __future__ import annotations
 

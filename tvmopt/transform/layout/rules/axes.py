@@ -1,4 +1,4 @@
-"""Operators with an axis in their attributes: reductions, softmax, normalisation."""
+"""Layout rules of operators with an axis attribute: reductions, softmax, normalization."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import relax
 
-from tvmopt.transform.layout.form import Form
+from tvmopt.transform.layout.form import LayoutForm
 from tvmopt.transform.layout.rules.base import Follow, Needs, Operands, one_input, positive, same
 
 Reduction = Callable[[relax.Expr, list[int], bool], relax.Expr]
@@ -24,7 +24,7 @@ SOFTMAX = {"nn.softmax": relax.op.nn.softmax, "nn.log_softmax": relax.op.nn.log_
 
 
 def reduction(call: relax.Call, operands: Operands) -> Follow | None:
-    """Reduce over the same axes, both parts of a blocked one."""
+    """Reduce over the same logical axes, including the block of a blocked axis."""
     data = operands.tensor(call.args[0])
     if data is None:
         return None
@@ -33,7 +33,7 @@ def reduction(call: relax.Call, operands: Operands) -> Follow | None:
     axes = range(rank) if given is None else [positive(a, rank) for a in given]
     op = REDUCTIONS[call.op.name.removeprefix("relax.")]
 
-    def emit(form: Form, expr: relax.Expr) -> relax.Expr:
+    def emit(form: LayoutForm, expr: relax.Expr) -> relax.Expr:
         return op(expr, sorted(d for a in set(axes) for d in form.dims(a)), keep)
 
     return one_input(data, lambda _: True, emit, lambda f: (_reduced(f, set(axes), keep),))
@@ -54,13 +54,13 @@ def argument(call: relax.Call, operands: Operands) -> Follow | None:
     )
 
 
-def _reduced(form: Form, axes: set[int], keep: bool) -> Form:
-    """Form of what a reduction over ``axes`` leaves."""
+def _reduced(form: LayoutForm, axes: set[int], keep: bool) -> LayoutForm:
+    """Return the form of the result of a reduction over ``axes``."""
     if keep:
         return form
     left = [a for a in range(len(form.order)) if a not in axes]
     names = {a: k for k, a in enumerate(left)}
-    return Form(
+    return LayoutForm(
         tuple(names[a] for a in form.order if a in names),
         tuple((names[a], size) for a, size in form.blocks if a in names),
     )
@@ -79,14 +79,14 @@ def softmax(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def layer_norm(call: relax.Call, operands: Operands) -> Follow | None:
-    """Over axes that stay innermost-last in their order; scale and shift lie as those axes do."""
+    """Layer normalization over unblocked axes that keep their order, as scale and shift do."""
     data = operands.tensor(call.args[0])
     if data is None:
         return None
     axes = [positive(a, len(data.shape)) for a in call.attrs.axes]
     attrs = call.attrs
 
-    def emit(form: Form, expr: relax.Expr) -> relax.Expr:
+    def emit(form: LayoutForm, expr: relax.Expr) -> relax.Expr:
         return relax.op.nn.layer_norm(
             expr,
             *call.args[1:],
@@ -100,7 +100,7 @@ def layer_norm(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def instance_norm(call: relax.Call, operands: Operands) -> Follow | None:
-    """Instance normalisation: channels and the axes it averages over may lie anywhere."""
+    """Instance normalization: channels and reduced axes may have any order, without blocks."""
     data = operands.tensor(call.args[0])
     if data is None:
         return None
@@ -108,7 +108,7 @@ def instance_norm(call: relax.Call, operands: Operands) -> Follow | None:
     channel = positive(attrs.channel_axis, rank)
     axes = [positive(a, rank) for a in attrs.axes]
 
-    def emit(form: Form, expr: relax.Expr) -> relax.Expr:
+    def emit(form: LayoutForm, expr: relax.Expr) -> relax.Expr:
         return relax.op.nn.instance_norm(
             expr,
             *call.args[1:],
@@ -125,22 +125,22 @@ def instance_norm(call: relax.Call, operands: Operands) -> Follow | None:
 def _normalised(
     call: relax.Call,
     operands: Operands,
-    possible: Callable[[Form], bool],
-    emit: Callable[[Form, relax.Expr], relax.Expr],
+    possible: Callable[[LayoutForm], bool],
+    emit: Callable[[LayoutForm, relax.Expr], relax.Expr],
 ) -> Follow | None:
     data, *parameters = (operands.tensor(arg) for arg in call.args)
     if data is None or any(p is None or p.data is None for p in parameters):
         return None
 
-    def needs(form: Form) -> Needs | None:
+    def needs(form: LayoutForm) -> Needs | None:
         return [(data, form)] if possible(form) else None
 
-    def emit_one(form: Form, exprs: Sequence[relax.Expr]) -> relax.Expr:
+    def emit_one(form: LayoutForm, exprs: Sequence[relax.Expr]) -> relax.Expr:
         return emit(form, exprs[0])
 
     return Follow(data.shape, needs, emit_one, same)
 
 
-def _in_order(form: Form, axes: list[int]) -> bool:
+def _in_order(form: LayoutForm, axes: list[int]) -> bool:
     places = [form.dim(a) for a in axes]
     return places == sorted(places) and not any(form.block(a) for a in axes)

@@ -1,4 +1,4 @@
-"""How one call takes forms: what every rule returns."""
+"""Interface of a layout rule: the forms in which a call can run."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from typing import Any
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tvmopt.transform.layout.form import Form, Shape
+from tvmopt.transform.layout.form import LayoutForm, Shape
 from tvmopt.transform.layout.tensors import Forms, Tensor, static_shape
 
-Needs = list[tuple[Tensor, Form]]
+Needs = list[tuple[Tensor, LayoutForm]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Follow:
-    """A call that can be computed in more than one form.
+    """A call that can run in several forms.
 
-    A form here orders the axes of the *frame*: the input's shape for what changes it (a reduction),
-    the output's for what broadcasts.
+    A form orders the axes of the *frame*: the input's shape for operators that change the shape
+    (reductions), the output's shape for operators that broadcast.
 
     Attributes:
         frame: Logical shape of the frame.
-        needs: The operands, each with the form it must be in; None where a form is not possible.
-        emit: The call itself, on operands in those forms.
-        gives: Form of the outputs, for each of them.
-        also: Forms worth considering beside those that the operands are in.
+        needs: Returns the operands with their required forms; None when a form is not possible.
+        emit: Returns the call on operands in these forms.
+        gives: Returns the form of each output.
+        also: Forms to consider besides the operands' forms.
     """
 
     frame: Shape
-    needs: Callable[[Form], Needs | None]
-    emit: Callable[[Form, Sequence[relax.Expr]], relax.Expr]
-    gives: Callable[[Form], tuple[Form, ...]]
-    also: tuple[Form, ...] = ()
+    needs: Callable[[LayoutForm], Needs | None]
+    emit: Callable[[LayoutForm, Sequence[relax.Expr]], relax.Expr]
+    gives: Callable[[LayoutForm], tuple[LayoutForm, ...]]
+    also: tuple[LayoutForm, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """What a rule may ask about the arguments of a call.
+    """Arguments of a call, as a rule sees them.
 
     Attributes:
-        forms: Where constants become tensors.
+        forms: Provides the tensors of constants.
         known: Tensors of the variables bound so far.
     """
 
@@ -50,14 +50,14 @@ class Operands:
     known: dict[relax.Var, Any]
 
     def tensor(self, expr: relax.Expr) -> Tensor | None:
-        """The tensor that an argument is; None for anything else, or where a shape is unknown."""
+        """Return the tensor of an argument; None for other values and unknown shapes."""
         if isinstance(expr, GenericConst):
             return self.forms.constant(expr)
         found = self.known.get(expr) if isinstance(expr, relax.Var) else None
         return found if isinstance(found, Tensor) else None
 
     def tensors(self, exprs: Sequence[relax.Expr]) -> list[Tensor] | None:
-        """The tensors of all ``exprs``, or None when one is none."""
+        """Return the tensors of all ``exprs``; None when one is not a tensor."""
         found = [self.tensor(expr) for expr in exprs]
         return None if any(t is None for t in found) else [t for t in found if t is not None]
 
@@ -65,19 +65,19 @@ class Operands:
 Rule = Callable[[relax.Call, Operands], Follow | None]
 
 
-def same(form: Form) -> tuple[Form, ...]:
-    """Output forms of a call with one output that lies as the frame does."""
+def same(form: LayoutForm) -> tuple[LayoutForm, ...]:
+    """Return the output form of a call with one output in the form of the frame."""
     return (form,)
 
 
 def one_input(
     tensor: Tensor,
-    possible: Callable[[Form], bool],
-    emit: Callable[[Form, relax.Expr], relax.Expr],
-    gives: Callable[[Form], tuple[Form, ...]] = same,
-    also: tuple[Form, ...] = (),
+    possible: Callable[[LayoutForm], bool],
+    emit: Callable[[LayoutForm, relax.Expr], relax.Expr],
+    gives: Callable[[LayoutForm], tuple[LayoutForm, ...]] = same,
+    also: tuple[LayoutForm, ...] = (),
 ) -> Follow:
-    """A call of one tensor, whose frame is that tensor."""
+    """Return the rule result of a call with one tensor, which is the frame."""
     return Follow(
         tensor.shape,
         lambda form: [(tensor, form)] if possible(form) else None,
@@ -88,10 +88,10 @@ def one_input(
 
 
 def output_shape(call: relax.Call) -> Shape | None:
-    """Static shape of a call with one output."""
+    """Return the static shape of a call with one output."""
     return static_shape(call.ty)
 
 
 def positive(axis: Any, rank: int) -> int:
-    """``axis`` counted from the front."""
+    """Return ``axis`` counted from the front."""
     return int(axis) % rank if rank else 0

@@ -1,4 +1,4 @@
-"""Element by element, with broadcasting: any form, the same for all operands."""
+"""Layout rules of elementwise operators with broadcasting: one form for all operands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from tvmopt.transform.layout.form import Form
+from tvmopt.transform.layout.form import LayoutForm
 from tvmopt.transform.layout.rules.base import (
     Follow,
     Needs,
@@ -34,7 +34,7 @@ BINARY = (
 
 
 def elementwise(call: relax.Call, operands: Operands) -> Follow | None:
-    """Unary and broadcasting operators: arguments that are no tensors stay as they are."""
+    """Unary and broadcasting operators; arguments that are not tensors do not change."""
     places = [
         k
         for k, arg in enumerate(call.args)
@@ -42,7 +42,7 @@ def elementwise(call: relax.Call, operands: Operands) -> Follow | None:
     ]
     tensors = operands.tensors([call.args[k] for k in places])
 
-    def emit(_: Form, exprs: Sequence[relax.Expr]) -> relax.Expr:
+    def emit(_: LayoutForm, exprs: Sequence[relax.Expr]) -> relax.Expr:
         args = list(call.args)
         for k, expr in zip(places, exprs, strict=True):
             args[k] = expr
@@ -54,16 +54,16 @@ def elementwise(call: relax.Call, operands: Operands) -> Follow | None:
     return Follow(shape, lambda form: broadcast(tensors, form), emit, same)
 
 
-def broadcast(tensors: Sequence[Tensor], form: Form) -> Needs | None:
-    """Each tensor in ``form``, with axes of size 1 in front where it has fewer."""
+def broadcast(tensors: Sequence[Tensor], form: LayoutForm) -> Needs | None:
+    """Require each tensor in ``form``, with leading axes of extent 1 up to its rank."""
     if form.is_identity:
-        return [(t, Form.identity(len(t.shape))) for t in tensors]
+        return [(t, LayoutForm.identity(len(t.shape))) for t in tensors]
     lifted = [t.lifted(len(form.order)) for t in tensors]
     return [(t, form) for t in lifted] if all(form.fits(t.shape) for t in lifted) else None
 
 
 def prelu(call: relax.Call, operands: Operands) -> Follow | None:
-    """Slopes along one axis; in a blocked form ``max(x, 0) + slope * min(x, 0)``."""
+    """PReLU with slopes along one axis; a blocked form uses ``max(x, 0) + slope * min(x, 0)``."""
     tensors = operands.tensors(call.args)
     shape = output_shape(call)
     if tensors is None or shape is None:
@@ -72,12 +72,12 @@ def prelu(call: relax.Call, operands: Operands) -> Follow | None:
     axis = positive(call.attrs.axis, len(shape))
     column = _column(slope, axis, len(shape))
 
-    def needs(form: Form) -> Needs | None:
+    def needs(form: LayoutForm) -> Needs | None:
         if form.block(axis) is None:
-            return [(data, form), (slope, Form.identity(1))]
+            return [(data, form), (slope, LayoutForm.identity(1))]
         return broadcast([data, column], form) if column is not None else None
 
-    def emit(form: Form, exprs: Sequence[relax.Expr]) -> relax.Expr:
+    def emit(form: LayoutForm, exprs: Sequence[relax.Expr]) -> relax.Expr:
         if form.block(axis) is None:
             return relax.op.nn.prelu(exprs[0], exprs[1], form.dim(axis))
         builder = operands.forms.builder
@@ -90,7 +90,7 @@ def prelu(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def _column(vector: Tensor, axis: int, rank: int) -> Tensor | None:
-    """A constant vector as a tensor of ``rank`` axes that lies along ``axis``."""
+    """Return a constant vector as a tensor of rank ``rank`` along ``axis``."""
     if vector.data is None or vector.data.ndim != 1:
         return None
     shape = tuple(-1 if a == axis else 1 for a in range(rank))
@@ -100,12 +100,12 @@ def _column(vector: Tensor, axis: int, rank: int) -> Tensor | None:
 
 
 def _is_scalar(tensor: Tensor | None) -> bool:
-    """Whether a constant broadcasts in any form as it is."""
+    """Return whether ``tensor`` is a constant scalar, which broadcasts in any form."""
     return tensor is not None and tensor.data is not None and math.prod(tensor.shape) == 1
 
 
 def quantize(call: relax.Call, operands: Operands) -> Follow | None:
-    """``quantize`` and ``dequantize``, with one scale or one for each step along an axis."""
+    """``quantize`` and ``dequantize``, per tensor or per channel along an unblocked axis."""
     data = operands.tensor(call.args[0])
     scales = operands.tensors(call.args[1:])
     shape = output_shape(call)
@@ -114,12 +114,12 @@ def quantize(call: relax.Call, operands: Operands) -> Follow | None:
     axis = positive(call.attrs.axis, len(shape))
     vector = any(math.prod(t.shape) > 1 for t in scales)
 
-    def needs(form: Form) -> Needs | None:
+    def needs(form: LayoutForm) -> Needs | None:
         if vector and form.block(axis) is not None:
             return None
-        return [(data, form), *((t, Form.identity(len(t.shape))) for t in scales)]
+        return [(data, form), *((t, LayoutForm.identity(len(t.shape))) for t in scales)]
 
-    def emit(form: Form, exprs: Sequence[relax.Expr]) -> relax.Expr:
+    def emit(form: LayoutForm, exprs: Sequence[relax.Expr]) -> relax.Expr:
         make = relax.op.quantize if call.op.name == "relax.quantize" else relax.op.dequantize
         place = form.dim(axis) if shape else -1
         return make(*exprs, axis=place, out_dtype=str(call.attrs.out_dtype))

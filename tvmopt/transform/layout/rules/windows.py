@@ -1,4 +1,4 @@
-"""Operators that name the layout they work in: pooling and resizing."""
+"""Layout rules of operators with a layout attribute: pooling and resize."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from tvmopt.transform.layout.form import Form
+from tvmopt.transform.layout.form import LayoutForm
 from tvmopt.transform.layout.rules.base import Follow, Operands, one_input
 from tvmopt.transform.layout.tensors import Tensor
 
@@ -23,7 +23,7 @@ ADAPTIVE = {
 
 
 def pool(call: relax.Call, operands: Operands) -> Follow | None:
-    """Maximum or average over windows of the spatial axes."""
+    """Max or average pooling over the spatial axes."""
     attrs = call.attrs
     op = POOLS[call.op.name.removeprefix("relax.")]
 
@@ -43,7 +43,7 @@ def pool(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def adaptive_pool(call: relax.Call, operands: Operands) -> Follow | None:
-    """Average over as many windows as the output has elements."""
+    """Adaptive average pooling."""
     size = call.attrs.output_size
     op = ADAPTIVE[call.op.name.removeprefix("relax.")]
 
@@ -54,7 +54,7 @@ def adaptive_pool(call: relax.Call, operands: Operands) -> Follow | None:
 
 
 def resize2d(call: relax.Call, operands: Operands) -> Follow | None:
-    """Resize images; TVM knows no other layouts than NCHW, NHWC and NCHW16c."""
+    """Image resize; TVM supports only NCHW, NHWC and NCHWc."""
     data, attrs = operands.tensor(call.args[0]), call.attrs
 
     def emit(layout: str, expr: relax.Expr) -> relax.Expr:
@@ -76,9 +76,9 @@ def resize2d(call: relax.Call, operands: Operands) -> Follow | None:
         return name == "NHWC" or name.startswith("NCHW")
 
     letters = str(attrs.layout)
-    also: tuple[Form, ...] = ()
+    also: tuple[LayoutForm, ...] = ()
     if sorted(letters) == sorted("NHWC"):
-        also = tuple(Form(tuple(map(letters.index, name))) for name in ("NHWC", "NCHW"))
+        also = tuple(LayoutForm(tuple(map(letters.index, name))) for name in ("NHWC", "NCHW"))
     return _in_layout(data, call, emit, known, also)
 
 
@@ -87,7 +87,7 @@ def _in_layout(
     call: relax.Call,
     emit: Callable[[str, relax.Expr], relax.Expr],
     known: Callable[[str], bool] = lambda name: True,
-    also: tuple[Form, ...] = (),
+    also: tuple[LayoutForm, ...] = (),
 ) -> Follow | None:
     letters = str(call.attrs.layout)
     out = str(getattr(call.attrs, "out_layout", letters))
@@ -95,15 +95,13 @@ def _in_layout(
         return None
     channel = letters.index("C")
 
-    def possible(form: Form) -> bool:
+    def possible(form: LayoutForm) -> bool:
         blocked = [axis for axis, _ in form.blocks]
         return known(form.name(letters)) and (
             not blocked or (blocked == [channel] and data.shape[channel] > 1)
         )
 
-    return one_input(
-        data, possible, lambda form, expr: emit(form.name(letters), expr), also=also
-    )
+    return one_input(data, possible, lambda form, expr: emit(form.name(letters), expr), also=also)
 
 
 def _ints(values: Any) -> list[int]:

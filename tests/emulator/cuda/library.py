@@ -1,0 +1,91 @@
+"""TVM's CUDA modules on a CPU: kernels are C++ libraries, and the GPU's memory is the CPU's."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tvmopt.errors import BuildError, EnvironmentSetupError, TvmoptError
+from tvmopt.link import cxx_compiler
+
+from .source import emulated
+from .tensor_map import encode_tiled
+
+_FOLDER = Path(__file__).parent
+_MACHINE = ("machine.cc", "memory.cc", "products.cc", "launch.cc")
+_OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+
+
+class Libraries:
+    """The libraries of kernels that this process has built; made once in a process.
+
+    Args:
+        folder: Where they are compiled.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        import tvm
+        import tvm_ffi
+        from tvm_ffi.registry import register_global_func
+
+        if tvm.get_global_func("device_api.cuda", allow_missing=True) is not None:
+            raise EnvironmentSetupError(
+                "GPUs can only be emulated in a process that has not loaded TVM's CUDA runtime; "
+                "call tests.emulator.cuda.run, which takes one of its own"
+            )
+        self._folder = folder
+        self._include = Path(tvm_ffi.__file__).parent / "include"
+        #: Why a kernel could not be built; TVM keeps of it the text alone.
+        self.failure: TvmoptError | None = None
+        self._compile(["-x", "c++-header", str(_FOLDER / "launch.h")], folder / "launch.h.gch")
+        machine = folder / "machine.so"
+        self._compile(["-shared", *(str(_FOLDER / name) for name in _MACHINE)], machine)
+        self._machine = ctypes.CDLL(str(machine), mode=ctypes.RTLD_GLOBAL)
+        memory = tvm.get_global_func("device_api.cpu")
+        register_global_func("device_api.cuda", lambda: memory())
+        register_global_func("runtime.cuTensorMapEncodeTiled", encode_tiled)
+        register_global_func("ffi.Module.create.cuda", self._create, override=True)
+
+    def order(self, when: int, seed: int) -> None:
+        """What is asynchronous is done early (0), late (1) or by chance (2), from now on."""
+        self._machine.emu_set(when, seed)
+
+    def _create(self, code: Any, form: str, functions: Mapping[str, Any], *_: Any) -> Any:
+        try:
+            return self._library(code, form, functions)
+        except TvmoptError as error:
+            self.failure = error
+            raise
+
+    def _library(self, code: Any, form: str, functions: Mapping[str, Any]) -> Any:
+        import tvm_ffi
+
+        if str(form) != "cuda":
+            raise BuildError(f"only CUDA source can be emulated, but got {form}")
+        source = code if isinstance(code, str) else bytes(code).decode()
+        kernels = {
+            str(name): [str(tag) for tag in about.launch_param_tags]
+            for name, about in functions.items()
+        }
+        text = emulated(source, kernels)
+        name = hashlib.sha256(text.encode()).hexdigest()[:16]
+        library = self._folder / f"{name}.so"
+        if not library.exists():
+            path = self._folder / f"{name}.cc"
+            path.write_text(text)
+            self._compile(["-shared", str(path)], library)
+        return tvm_ffi.load_module(str(library))
+
+    def _compile(self, what: list[str], result: Path) -> None:
+        compiler = shutil.which(cxx_compiler()) or cxx_compiler()
+        places = [f"-I{self._folder}", f"-I{_FOLDER}", f"-I{self._include}"]
+        command = [compiler, *_OPTIONS, *places, *what, "-o", str(result)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if "error" in line]
+            raise BuildError(f"a kernel cannot be emulated: {' '.join(errors[:3])[:400]}")

@@ -1,0 +1,68 @@
+"""Instructions: what becomes of their text."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.emulator.cuda.ptx import call_of
+from tests.emulator.cuda.source import emulated
+from tvmopt.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("mbarrier.init.shared.b64 [%0], %1;", "emu::init_barrier((x), (y));"),
+        ("bar.sync %0, 128;", "emu::meet((x), 128);"),
+        ("mov.u32 %0, %%cluster_ctarank;", "(x) = emu::self->block->rank;"),
+        (
+            "{ .reg .pred p; setp.ne.b32 p, %1, 0; @p mbarrier.arrive.shared.b64 _, [%0], 1; }",
+            "if ((y)) { emu::arrive((x), 1); };",
+        ),
+        (
+            "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32{%0, %1}, {%0}, {%1}, {%1, %1};\\n",
+            "emu::mma<emu::Type::S8, emu::Type::S8>({&(x), &(y)}, {(x)}, {(y)}, {(y), (y)});",
+        ),
+        ("fence.mbarrier_init.release.cluster;", ";"),
+    ],
+)
+def test_an_instruction_becomes_a_call(text: str, call: str) -> None:
+    assert call_of(text, ["x", "y"]) == call
+
+
+@pytest.mark.parametrize("text", ["red.async.add.u32 [%0], %1;", "mov.u32 %0, %laneid;"])
+def test_an_unknown_instruction_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="must be one that the emulator knows, but got"):
+        call_of(text, ["x", "y"])
+
+
+def test_products_of_other_types_are_refused() -> None:
+    text = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0}, {%1}, {%1}, {%0};"
+    with pytest.raises(ConfigError, match="to be emulated, but got tf32"):
+        call_of(text, ["x", "y"])
+
+
+def test_operands_may_hold_any_expression() -> None:
+    source = """
+void f(unsigned a, bool b) {
+  asm volatile("bar.sync %0, %1;"  // a comment
+               : : "r"(b ? g("a:(") : h(a, 3)), "r"(a) : "memory");
+}
+"""
+    made = emulated(source, {})
+    assert 'emu::meet((b ? g("a:(") : h(a, 3)), (a));' in made and "asm" not in made
+
+
+def test_shared_memory_is_the_blocks() -> None:
+    source = """#include <cuda_fp16.h>
+extern "C" __global__ void main_kernel() {
+  extern __shared__ __align__(64) uchar all[];
+  __shared__ alignas(64) float some[8];
+}
+"""
+    made = emulated(source, {"main_kernel": ["blockIdx.x", "threadIdx.x"]})
+    assert "uchar* all = static_cast<uchar*>(emu::dynamic_shared());" in made
+    assert "auto& some = emu::shared_variable<float[8]>(1, 64);" in made
+    assert "emu_fixed = 0 + sizeof(float[8]) + 128;" in made
+    assert 'emu_tags_main_kernel[] = {"blockIdx.x", "threadIdx.x", nullptr};' in made
+    assert "cuda_fp16.h" not in made

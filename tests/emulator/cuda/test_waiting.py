@@ -1,0 +1,125 @@
+"""Kernels that wait for less than they need: each is noticed, whatever it lacks."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import tvm_ffi
+from tvm import ir, tirx
+
+from tests.emulator.cuda import ORDERS, run
+from tvmopt.device.gpus import GPUS
+from tvmopt.errors import ArtifactError
+from tvmopt.kernels.cuda.hopper.config import Config
+from tvmopt.kernels.cuda.hopper.gemm import gemm
+from tvmopt.kernels.cuda.hopper.problem import GemmProblem
+
+H200 = GPUS["nvidia-h200"]
+RNG = np.random.default_rng(0)
+# Each block computes more than one tile, and its ring of stages goes round more than once.
+PRODUCTS = {
+    "one after the other": (
+        GemmProblem(1000, 520, 1000),
+        Config(consumers=1, columns=64, stages=4, buffers=1),
+    ),
+    "sharing loads, over the ring": (
+        GemmProblem(520, 264, 1000),
+        Config(2, 2, 136, 4, cluster=2, beside=2, persistent=False, buffers=1),
+    ),
+    "dividing the depth": (
+        GemmProblem(300, 264, 1000),
+        Config(columns=128, stages=4, split=2, persistent=False, buffers=1),
+    ),
+}
+# What makes one thread wait for another, or lets it go on; and what makes a copy wait.
+_WAITING = (
+    "cta_sync", "mbarrier_wait", "warpgroup_sync", "wait_group", "cluster_sync", "sync_cluster",
+    "mbarrier_arrive", "fence_proxy", "commit_group",
+)  # fmt: skip
+# The last step of a block that computes one tile lets nobody go on who still waits.
+_NEEDLESS = {("dividing the depth", "tirx.ptx.mbarrier_arrive", 1)}
+
+
+@functools.cache
+def _kernel(name: str) -> tirx.PrimFunc:
+    return gemm(*PRODUCTS[name])
+
+
+def _called(statement: tirx.Evaluate) -> str:
+    """The instruction, or function of CUDA text, that a statement calls."""
+    call = statement.value
+    if not isinstance(call, ir.Call):
+        return ""
+    if call.op.name != "tirx.cuda.func_call":
+        return call.op.name
+    return next(a.value for a in call.args if isinstance(getattr(a, "value", None), str))
+
+
+def _waits(name: str) -> list[tuple[str, str, int]]:
+    """The statements of a kernel that make someone wait: kernel, instruction, which of its kind."""
+    found: list[tuple[str, str, int]] = []
+
+    def on_statement(statement: tirx.Evaluate) -> None:
+        called = _called(statement)
+        if any(each in called for each in _WAITING):
+            found.append((name, called, sum(called == other for _, other, _ in found)))
+
+    tvm_ffi.structural_walk(_kernel(name).body, (tirx.Evaluate, on_statement))
+    return [each for each in found if each not in _NEEDLESS]
+
+
+def _without(func: tirx.PrimFunc, called: str, which: int) -> tirx.PrimFunc:
+    """``func`` without the statement number ``which`` of those that call ``called``."""
+    left = [which]
+
+    def on_statement(statement: tirx.Evaluate) -> tirx.Evaluate:
+        if _called(statement) == called:
+            left[0] -= 1
+            if left[0] == -1:
+                return tirx.Evaluate(tirx.const(0, "int32"))
+        return statement
+
+    made = tvm_ffi.structural_map(func.body, (tirx.Evaluate, on_statement))
+    assert left[0] < 0
+    return func.with_body(made)
+
+
+def _wrong(func: tirx.PrimFunc, name: str, order: str) -> str:
+    """What is wrong with the kernel in an order; empty when nothing is."""
+    problem, _ = PRODUCTS[name]
+    a = RNG.standard_normal((problem.m, problem.k)).astype(np.float16)
+    b = RNG.standard_normal((problem.n, problem.k)).astype(np.float16)
+    empty = np.full((problem.m, problem.n), np.nan, np.float16)
+    try:
+        [got] = run(func, [a, b], [empty], H200, order=order, timeout_s=120)
+    except ArtifactError as error:
+        return str(error)
+    close = np.isclose(got, a.astype("f4") @ b.astype("f4").T, rtol=2e-3, atol=2e-2)
+    return "" if close.all() else "wrong numbers"
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_the_kernel_as_it_is_waits_enough(name: str) -> None:
+    assert [_wrong(_kernel(name), name, order) for order in ORDERS] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "called", "which"), [each for name in PRODUCTS for each in _waits(name)]
+)
+def test_every_wait_is_needed(name: str, called: str, which: int) -> None:
+    less = _without(_kernel(name), called, which)
+    assert any(_wrong(less, name, order) for order in reversed(ORDERS))
+
+
+def test_what_is_needless_is_so() -> None:
+    for name, called, which in _NEEDLESS:
+        less = _without(_kernel(name), called, which)
+        assert not any(_wrong(less, name, order) for order in ORDERS)
+
+
+def test_a_standstill_says_what_is_waited_for() -> None:
+    less = _without(_kernel("one after the other"), "tirx.ptx.mbarrier_arrive_expect_tx", 0)
+    said = _wrong(less, "one after the other", "late")
+    assert "no thread can go on: 129 wait for a barrier in shared memory" in said

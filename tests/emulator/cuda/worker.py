@@ -1,0 +1,78 @@
+"""``python -m tests.emulator.cuda.worker`` runs kernels: a JSON line each, until its input ends."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from tvmopt.device.cuda import CudaArch
+from tvmopt.errors import ArtifactError, BuildError, TvmoptError
+from tvmopt.kernels.cuda.build import build_kernels
+
+from .arrays import read_array, write_array
+from .library import Libraries
+
+_KEPT = 8  # kernels that stay built: each is called in several orders
+
+
+def main() -> None:
+    """Answer requests; what kernels print goes to the error stream."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    with tempfile.TemporaryDirectory(prefix="tvmopt-emulate-") as folder:
+        runner = _Runner(Libraries(Path(folder)))
+        for line in sys.stdin:
+            try:
+                answer = runner.answer(json.loads(line))
+            except TvmoptError as error:
+                answer = {"kind": type(error).__name__, "error": str(error)}
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+
+
+class _Runner:
+    def __init__(self, libraries: Libraries) -> None:
+        self._libraries = libraries
+        self._built = functools.lru_cache(_KEPT)(self._build)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Call the kernel of a request; its results lie where the arrays given lay."""
+        built = self._built(request["module"], json.dumps(request["arch"]))
+        self._libraries.order(request["order"], request["seed"])
+        arrays = [read_array(about) for about in request["arrays"]]
+        sent = [tvm.runtime.tensor(array, tvm.cuda(0)) for array in arrays]
+        try:
+            built["main"](*sent)
+        except Exception as error:  # TVM raises what the emulator and the host code say, as it is
+            raise ArtifactError(f"the emulated kernel fails: {_first_line(error)}") from error
+        first = len(sent) - request["results"]
+        places = [Path(about["path"]) for about in request["arrays"]]
+        return {
+            "arrays": [write_array(places[n], sent[n].numpy()) for n in range(first, len(sent))]
+        }
+
+    def _build(self, module: str, arch: str) -> Any:
+        self._libraries.failure = None
+        try:
+            return build_kernels(
+                {"main": tvm.ir.load_json(module)["main"]}, CudaArch(**json.loads(arch))
+            )
+        except Exception as error:  # TVM wraps what the library says; anything else is TVM's
+            if self._libraries.failure is not None:
+                raise self._libraries.failure from error
+            raise BuildError(f"a kernel must compile, but: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""The adapter between the record and the package: the only file here that imports ``tvmopt``.
+
+A restructure of the package edits this file and no other of this folder. What the functions return
+is in the words of the record, which never change: configurations come out as today's names and
+values (:func:`describe`), and Hopper configurations come in as the names of :func:`hopper_kernel`.
+A module path or a class name of the package must not get into the record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import onnx
+import tvm
+from tvm import relax, tirx
+
+from tests.kernels.cpu.drawn import Drawn, Operand
+from tests.kernels.cpu.kinds import KINDS, NARROW
+from tests.kernels.cpu.test_contract import CASES
+from tests.kernels.cuda.functions import int4_product, product, sums
+from tests.kernels.cuda.products import Case, Conv
+from tests.kernels.cuda.winograd import Problem as WinogradProblem
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
+from tvmopt.device.features import vector_registers
+from tvmopt.device.gpus import GPUS
+from tvmopt.device.target import resolve_target
+from tvmopt.frontend import import_onnx, parse_input_shapes, prepare
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cuda.build import build_kernels
+from tvmopt.kernels.cuda.hopper.config import Config
+from tvmopt.kernels.cuda.hopper.hints import CONV, GEMM, hint_of
+from tvmopt.kernels.cuda.tensor_core_policy import TensorCorePolicy, get_tensorized_func_and_tags
+from tvmopt.kernels.emit import NotApplicable, emit_kernel
+from tvmopt.kernels.families import families_of
+from tvmopt.kernels.first_choice import schedule_function
+from tvmopt.kernels.graph_cost import modelled_cycles
+from tvmopt.kernels.policies import DefaultPolicy, policy_of
+from tvmopt.measure.split import split_packing
+from tvmopt.transform.conversion import convert_module
+from tvmopt.transform.lower import lower as lower_module
+from tvmopt.tune.alternatives import find_alternatives
+from tvmopt.tune.operator import operator_function
+from tvmopt.tune.tasks import extract_tasks
+
+__all__ = [
+    "CASES", "KINDS", "NARROW", "Case", "Conv", "Drawn", "Operand", "WinogradProblem",
+    "int4_product", "product", "sums",
+]  # fmt: skip
+
+_THREADS = 4
+# Templates that need no tile sizes: their default configuration is a configuration.
+_UNTILED = (
+    "elementwise", "row_reduction", "column_reduction", "strided_window", "contraction",
+    "contraction_in_place", "fallback",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What kernels are made for. Nothing of it is read from the machine that records.
+
+    Attributes:
+        name: LLVM's or our name of a CPU, or our name of a GPU.
+        arch: The package's descriptor.
+        target: TVM's target.
+    """
+
+    name: str
+    arch: Any
+    target: Any
+
+    @property
+    def is_gpu(self) -> bool:
+        return isinstance(self.arch, CudaArch)
+
+
+def device(name: str) -> Device:
+    """The device called ``name``; a CPU has four threads and the default caches and bandwidths."""
+    if name in GPUS:
+        return Device(name, GPUS[name], GPUS[name].to_tvm())
+    spec = resolve_target(name, _THREADS)
+    bits, registers = vector_registers(spec.isa, spec.cpu_flags)
+    arch = CpuArch(
+        spec.mcpu, spec.isa, _THREADS, bits, registers, mattr=spec.mattr, mtriple=spec.mtriple
+    )
+    return Device(name, arch, arch.to_tvm())
+
+
+# -- functions -------------------------------------------------------------------------------------
+
+
+def lower(mod: tvm.IRModule, to: Device) -> dict[str, tirx.PrimFunc]:
+    """The fused TensorIR functions of a Relax module by name, in the module's order."""
+    lowered = lower_module(mod, to.target)
+    found = lowered.functions_items()
+    return {var.name_hint: f for var, f in found if isinstance(f, tirx.PrimFunc)}
+
+
+def imported(model: onnx.ModelProto, shapes: str) -> tvm.IRModule:
+    """An ONNX model as a Relax module; ``shapes`` fixes its inputs, ``name:2x3,...``."""
+    return import_onnx(prepare(model, parse_input_shapes(shapes)).model)
+
+
+def converted(mod: tvm.IRModule, dtype: str, layout: str) -> tvm.IRModule:
+    """An imported module in a dtype and a layout of the convolutions."""
+    return convert_module(mod, dtype=dtype, layout=layout).mod
+
+
+# -- configurations --------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranked:
+    """A configuration with its predicted cycles and the parts of the prediction."""
+
+    config: Any
+    cycles: float
+    facts: tuple[float, ...]
+
+
+def search(func: tirx.PrimFunc, to: Device, count: int) -> tuple[list[Ranked], list[Any]]:
+    """Every configuration of every template, best first; and what ``count`` trials measure."""
+    policy = policy_of(func, to.arch)
+    found = [Ranked(one.hint, one.cycles, one.facts) for one in policy.ranked]
+    return found, policy.emit_config(count)
+
+
+def tried_by_seed(func: tirx.PrimFunc, to: Device, count: int) -> dict[str, list[Any]]:
+    """The same from the classes whose names are public: of plain threads and of tensor cores."""
+    normal, tags = get_tensorized_func_and_tags(func, to.target)
+    found = {"threads": DefaultPolicy(func, to.arch).emit_config(count)}
+    if tags:
+        found["tensor_cores"] = TensorCorePolicy(normal, to.arch, tags).emit_config(count)
+    return found
+
+
+def describe(config: Any) -> str:
+    """The template and every value that is not the default, as JSON with sorted keys."""
+    values = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if field.name != "arch" and getattr(config, field.name) != field.default
+    }
+    if "options" in values:
+        values["options"] = dict(values["options"])
+    return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+
+def template_of(config: Any) -> str:
+    return config.template
+
+
+def templates(to: Device) -> list[str]:
+    """Every template of the kind of device."""
+    return [family.name for family in families_of(to.arch)]
+
+
+def untiled(to: Device) -> list[Any]:
+    """The default configuration of each template that needs no tile sizes."""
+    return [] if to.is_gpu else [CpuHint(name, to.arch) for name in _UNTILED]
+
+
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+def apply(func: tirx.PrimFunc, config: Any) -> tirx.PrimFunc | None:
+    """``func`` under a configuration, ready to be compiled; None where that is refused."""
+    try:
+        return emit_kernel(func, config)
+    except NotApplicable:
+        return None
+
+
+def first_choice(func: tirx.PrimFunc, to: Device) -> tuple[tirx.PrimFunc, Any] | None:
+    """The kernel that a build without tuning uses, and its configuration; None without any."""
+    scheduled = schedule_function(func, to.arch)
+    return None if scheduled.hint is None else (scheduled.func, scheduled.hint)
+
+
+def parts(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tirx.PrimFunc | None]:
+    """What runs at every call of a CPU kernel, and what packs its weights once."""
+    split = split_packing(kernel)
+    return split.compute, split.packer
+
+
+def cuda_source(kernel: tirx.PrimFunc, to: Device) -> str:
+    """The CUDA source of a kernel; neither a GPU nor CUDA's compiler is needed."""
+
+    def sources(module: Any) -> Iterator[str]:
+        for inner in module.imports:
+            yield str(inner.inspect_source())
+            yield from sources(inner)
+
+    return "\n".join(sources(build_kernels({"main": kernel}, to.arch)))
+
+
+def hopper_kernel(func: tirx.PrimFunc, to: Device, values: Mapping[str, Any]) -> tirx.PrimFunc:
+    """The warp-specialised kernel of a GEMM or a convolution.
+
+    Args:
+        func: The function.
+        to: A Hopper GPU.
+        values: ``consumers``, ``wgmma_m`` (64-row blocks of a consumer), ``tile_n``, ``stages``,
+            ``cluster_m``, ``cluster_n``, ``split_k``, ``workspace`` (split-K through memory and not
+            in a cluster), ``swap_ab``, ``raster``, ``persistent``, ``tma_store``,
+            ``epilogue_stages``, ``in_flight`` (wgmma groups), ``box`` (images, lines and columns of
+            a consumer's tile; the function is a convolution).
+    """
+    of = dict(values)
+    config = Config(
+        atoms=of.pop("wgmma_m", 1),
+        consumers=of.pop("consumers", 2),
+        columns=of.pop("tile_n"),
+        stages=of.pop("stages", 4),
+        cluster=of.pop("cluster_m", 1),
+        beside=of.pop("cluster_n", 1),
+        split=of.pop("split_k", 1),
+        apart=of.pop("workspace", False),
+        swap=of.pop("swap_ab", False),
+        raster=of.pop("raster", 8),
+        persistent=of.pop("persistent", True),
+        staged=not of.pop("tma_store", True),
+        buffers=of.pop("epilogue_stages", 1),
+        flight=of.pop("in_flight", 1),
+    )
+    is_conv = "box" in of
+    box = of.pop("box", None)
+    assert not of, of
+    dtype = str(func.params[0].dtype)
+    return emit_kernel(func, hint_of(CONV if is_conv else GEMM, config, dtype, to.arch, box))
+
+
+# -- tuning ----------------------------------------------------------------------------------------
+
+
+def tasks(mod: tvm.IRModule, to: Device, granularity: str) -> list[str]:
+    """The tuning tasks of a converted module: name, calls, shapes and why it is left out."""
+    found = extract_tasks(lower_module(mod, to.target), to.target, granularity)
+    return [f"{t.name} {t.weight} {t.flops:.6g} {t.shape} {t.left_out}" for t in found]
+
+
+def alternatives(mod: tvm.IRModule, to: Device) -> list[str]:
+    """How each layer of a converted module can be computed, with predicted cycles."""
+    found = find_alternatives(mod, to.target, to.arch)
+    ways = () if found is None else found.ways
+    return [f"{w.layer} {w.implementation} {w.cycles:.6g} {w.hopeless}" for w in ways]
+
+
+def network_cycles(mod: tvm.IRModule, to: Device) -> float:
+    """Predicted cycles of a converted module."""
+    return modelled_cycles(lower_module(mod, to.target), to.arch)
+
+
+def anchor(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """The operator of a fused function, alone; tuning by operator keys records by it."""
+    return operator_function(func)
+
+
+def relax_function(drawn: Drawn) -> tvm.IRModule:
+    """``drawn`` as a Relax module: constant operands come last and are no inputs."""
+    order = sorted(range(len(drawn.operands)), key=lambda n: drawn.operands[n].constant)
+    params = {
+        n: relax.Var(f"x{n}", relax.TensorType(drawn.operands[n].shape, drawn.operands[n].dtype))
+        for n in order
+    }
+    builder = relax.BlockBuilder()
+    inputs = sum(not operand.constant for operand in drawn.operands)
+    with builder.function("main", list(params.values()), {"num_input": inputs}):
+        with builder.dataflow():
+            result = drawn.build(*(params[n] for n in range(len(params))))
+            out = builder.emit_output(builder.normalize(result))
+        builder.emit_func_output(out)
+    return builder.get()

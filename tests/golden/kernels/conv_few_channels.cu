@@ -1,0 +1,395 @@
+// conv images=3 size=13x9 channels=3 filters=40 kernel=7 stride=2x2 padding=3 box=None consumers=1 tile_n=64 stages=4
+__forceinline__ __device__ void tvm_builtin_ptx_cp_async_bulk_tensor_g2s_cluster_async_bulk_tensor_5d_shared__cluster_global_mbarrier__complete_tx__bytes(uint32_t __dst_mem, const void* __tmap, int32_t __coords0, int32_t __coords1, int32_t __coords2, int32_t __coords3, int32_t __coords4, uint32_t __mbar) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], [%7];" :  : "r"(__dst_mem), "l"(__tmap), "r"(__coords0), "r"(__coords1), "r"(__coords2), "r"(__coords3), "r"(__coords4), "r"(__mbar) : "memory");
+}
+__forceinline__ __device__ void tvm_builtin_ptx_mbarrier_arrive_expect_tx_arrive_expect_tx_shared_b64(uint32_t __addr, uint32_t __tx_count) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :  : "r"(__addr), "r"(__tx_count) : "memory");
+}
+__forceinline__ __device__ void tvm_builtin_ptx_fence_proxy_proxy_async_shared__cta() {
+  asm volatile("fence.proxy.async.shared::cta;" :  :  : "memory");
+}
+__forceinline__ __device__ void tvm_builtin_ptx_stmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t __p, uint32_t __r0, uint32_t __r1, uint32_t __r2, uint32_t __r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" :  : "r"(__p), "r"(__r0), "r"(__r1), "r"(__r2), "r"(__r3) : "memory");
+}
+
+__forceinline__ __device__ void tvm_builtin_cuda_warpgroup_sync(int name_bar_id) {
+    asm volatile("bar.sync %0, 128;" : : "r"(name_bar_id));
+}
+__forceinline__ __device__ void tvm_builtin_ptx_wgmma_wait_group_wait_group_sync_aligned_1() {
+  asm volatile("wgmma.wait_group.sync.aligned 1;" :  :  : "memory");
+}
+
+__forceinline__ __device__ void tvmopt_wait_for_kernel_before() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__forceinline__ __device__ void copy_pixels_2_4_3(void* to, const void* from, int first, int last) {
+  const unsigned short* source = (const unsigned short*)from;
+  alignas(16) unsigned short words[8];
+  #pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    const int p = e / 4, c = e % 4;
+    words[e] = c < 3 && p >= first && p < last ? source[p * 3 + c] : (unsigned short)0;
+  }
+  *(uint4*)to = *(const uint4*)words;
+}
+__forceinline__ __device__ void tvm_builtin_ptx_cp_async_bulk_tensor_s2g_async_bulk_tensor_4d_global_shared__cta_tile_bulk_group(const void* __tmap, int32_t __coords0, int32_t __coords1, int32_t __coords2, int32_t __coords3, uint32_t __src_mem) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" :  : "l"(__tmap), "r"(__coords0), "r"(__coords1), "r"(__coords2), "r"(__coords3), "r"(__src_mem) : "memory");
+}
+
+__forceinline__ __device__ void copy_one_2(void* to, const void* from, int there) {
+  *(unsigned short*)to = there ? *(const unsigned short*)from : (unsigned short)0;
+}
+__forceinline__ __device__ void tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(uint32_t& __d, float __a, float __b) {
+  asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(__d) : "f"(__a), "f"(__b));
+}
+__forceinline__ __device__ void tvm_builtin_ptx_wgmma_wait_group_wait_group_sync_aligned_0() {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" :  :  : "memory");
+}
+__forceinline__ __device__ void tvm_builtin_ptx_mbarrier_arrive_arrive_shared_b64_pred(uint32_t __addr, uint32_t __count, uint32_t __pred) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p mbarrier.arrive.shared.b64 _, [%0], %1; }" :  : "r"(__addr), "r"(__count), "r"(__pred) : "memory");
+}
+
+__forceinline__ __device__ void tvm_builtin_cuda_mbarrier_wait(void* barrier, int phase) {
+    unsigned int barrier_addr_int = __cvta_generic_to_shared(barrier);
+    unsigned int ticks = 0x989680;
+    asm volatile(
+        "{\n"
+        ".reg .pred                P1;\n"
+        "LAB_WAIT:\n"
+        "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 P1, [%0], %1, %2;\n"
+        "@P1                       bra.uni DONE;\n"
+        "bra.uni                   LAB_WAIT;\n"
+        "DONE:\n"
+        "}\n"
+        :: "r"(barrier_addr_int), "r"(phase), "r"(ticks) : "memory");
+}
+
+__forceinline__ __device__ bool elect_one() {
+  unsigned one;
+  asm volatile("{\n"
+               ".reg .pred p;\n"
+               "elect.sync _|p, 0xffffffff;\n"
+               "selp.b32 %0, 1, 0, p;\n"
+               "}" : "=r"(one));
+  return one != 0;
+}
+__forceinline__ __device__ void tvm_builtin_ptx_prefetch_tensormap(const void* __addr) {
+  asm volatile("prefetch.tensormap [%0];" :  : "l"(__addr) : "memory");
+}
+__forceinline__ __device__ void tvm_builtin_ptx_cp_async_bulk_commit_group_async_bulk_commit_group() {
+  asm volatile("cp.async.bulk.commit_group;" :  : );
+}
+
+__forceinline__ __device__ unsigned int tvm_builtin_cuda_cvta_generic_to_shared(void* p) {
+    return __cvta_generic_to_shared(p);
+}
+__forceinline__ __device__ void tvm_builtin_ptx_cp_async_bulk_wait_group_async_bulk_wait_group_read_0() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" :  :  : "memory");
+}
+__forceinline__ __device__ void tvm_builtin_ptx_mbarrier_init_init_shared_b64(uint32_t __addr, uint32_t __count) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" :  : "r"(__addr), "r"(__count) : "memory");
+}
+__forceinline__ __device__ void tvm_builtin_ptx_fence_mbarrier_init_mbarrier_init_release_cluster() {
+  asm volatile("fence.mbarrier_init.release.cluster;" :  :  : "memory");
+}
+__forceinline__ __device__ void tvm_builtin_ptx_cp_async_bulk_tensor_g2s_cluster_async_bulk_tensor_2d_shared__cluster_global_mbarrier__complete_tx__bytes(uint32_t __dst_mem, const void* __tmap, int32_t __coords0, int32_t __coords1, uint32_t __mbar) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" :  : "r"(__dst_mem), "l"(__tmap), "r"(__coords0), "r"(__coords1), "r"(__mbar) : "memory");
+}
+
+__forceinline__ __device__ void tvm_builtin_cuda_cta_sync() {
+    __syncthreads();
+}
+__forceinline__ __device__ void tvm_builtin_ptx_wgmma_commit_group_commit_group_sync_aligned() {
+  asm volatile("wgmma.commit_group.sync.aligned;" :  :  : "memory");
+}
+
+__forceinline__ __device__ void ptx_wgmma_encode_matrix_descriptor(uint64_t* desc, void* addr, int ldo, int sdo, int swizzle) {
+  GmmaDescriptor _desc{};  // value-init: reading uncovered pad bits is UB
+
+  switch (swizzle) {
+    case 0: _desc.bitfield.layout_type_ = uint8_t(0); break; // No swizzle
+    case 1: _desc.bitfield.layout_type_ = uint8_t(3); break; // 32B swizzle
+    case 2: _desc.bitfield.layout_type_ = uint8_t(2); break; // 64B swizzle
+    case 3: _desc.bitfield.layout_type_ = uint8_t(1); break; // 128B swizzle
+  }
+
+  uint32_t start_address = __cvta_generic_to_shared(addr);
+  _desc.bitfield.start_address_ = static_cast<uint16_t>(start_address >> 4);
+
+  constexpr uint8_t base_offset = 0;
+  _desc.bitfield.base_offset_ = base_offset;
+
+  _desc.bitfield.stride_byte_offset_  = static_cast<uint32_t>(sdo);
+  _desc.bitfield.leading_byte_offset_ = static_cast<uint32_t>(ldo);
+
+  *desc = (uint64_t)_desc;
+}
+__forceinline__ __device__ void tvm_builtin_ptx_wgmma_f16_ss_mma_async_sync_aligned_m64n64k16_f32_f16_f16_1_1_0_0(float& __d0, float& __d1, float& __d2, float& __d3, float& __d4, float& __d5, float& __d6, float& __d7, float& __d8, float& __d9, float& __d10, float& __d11, float& __d12, float& __d13, float& __d14, float& __d15, float& __d16, float& __d17, float& __d18, float& __d19, float& __d20, float& __d21, float& __d22, float& __d23, float& __d24, float& __d25, float& __d26, float& __d27, float& __d28, float& __d29, float& __d30, float& __d31, uint64_t __a_desc, uint64_t __b_desc, uint32_t __scale_d) {
+  asm volatile("{ .reg .pred ps0; setp.ne.b32 ps0, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, ps0, 1, 1, 0, 0; }" : "+f"(__d0), "+f"(__d1), "+f"(__d2), "+f"(__d3), "+f"(__d4), "+f"(__d5), "+f"(__d6), "+f"(__d7), "+f"(__d8), "+f"(__d9), "+f"(__d10), "+f"(__d11), "+f"(__d12), "+f"(__d13), "+f"(__d14), "+f"(__d15), "+f"(__d16), "+f"(__d17), "+f"(__d18), "+f"(__d19), "+f"(__d20), "+f"(__d21), "+f"(__d22), "+f"(__d23), "+f"(__d24), "+f"(__d25), "+f"(__d26), "+f"(__d27), "+f"(__d28), "+f"(__d29), "+f"(__d30), "+f"(__d31) : "l"(__a_desc), "l"(__b_desc), "r"(__scale_d));
+}
+__forceinline__ __device__ void tvm_builtin_ptx_wgmma_fence_fence_sync_aligned() {
+  asm volatile("wgmma.fence.sync.aligned;" :  :  : "memory");
+}
+extern "C" __global__ void __launch_bounds__(256) main_kernel(half* __restrict__ _ptr, half* __restrict__ _ptr_1, half* __restrict__ _ptr_2);
+extern "C" __global__ void __launch_bounds__(256, 1) main_kernel_1(const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap v_1, const __grid_constant__ CUtensorMap v_2);
+extern "C" __global__ void __launch_bounds__(256) main_kernel(half* __restrict__ _ptr, half* __restrict__ _ptr_1, half* __restrict__ _ptr_2) {
+  int warp_id_in_cta = __shfl_sync((uint)4294967295, (((int)threadIdx.x) >> 5), 0, 32);
+  int v = ((int)blockIdx.x);
+  int v_1 = ((int)threadIdx.x);
+  ((int)blockIdx.x);
+  ((int)threadIdx.x);
+  tvmopt_wait_for_kernel_before();
+  int cse_v8 = ((((int)blockIdx.x) * 256) + ((int)threadIdx.x));
+  if (((((int)blockIdx.x) * 256) + ((int)threadIdx.x)) < 480) {
+    int v_2 = ((((int)blockIdx.x) * 256) + ((int)threadIdx.x));
+    int cse_v1 = (((int)threadIdx.x) % 8);
+    int cse_v9 = ((((int)threadIdx.x) % 8) * 2);
+    int cse_v14 = (((((int)blockIdx.x) * 256) + ((int)threadIdx.x)) % 160);
+    int cse_v15 = (3 - ((((int)threadIdx.x) % 8) * 2));
+    copy_pixels_2_4_3((&(_ptr_1[((((int)blockIdx.x) * 2048) + (((int)threadIdx.x) * 8))])), (&(_ptr[(((((((((int)blockIdx.x) * 256) + ((int)threadIdx.x)) / 160) * 351) + (((((((int)blockIdx.x) * 256) + ((int)threadIdx.x)) % 160) / 8) * 27)) + ((((int)threadIdx.x) % 8) * 6)) - 90)])), (3 - ((((int)threadIdx.x) % 8) * 2)), (((24 <= (((((int)blockIdx.x) * 256) + ((int)threadIdx.x)) % 160)) && ((((((int)blockIdx.x) * 256) + ((int)threadIdx.x)) % 160) < 128)) ? (12 - ((((int)threadIdx.x) % 8) * 2)) : (3 - ((((int)threadIdx.x) % 8) * 2))));
+  }
+  if (2 <= ((int)blockIdx.x)) {
+    int cse_v16 = (((((int)blockIdx.x) * 256) + ((int)threadIdx.x)) - 512);
+    int v_3 = (((((int)blockIdx.x) * 256) + ((int)threadIdx.x)) - 512);
+    int cse_v2 = (((int)threadIdx.x) % 32);
+    int cse_v3 = (((int)threadIdx.x) % 4);
+    copy_one_2((&(_ptr_1[(((((int)blockIdx.x) * 256) + ((int)threadIdx.x)) + 3328)])), (&(_ptr_2[(((((((((((int)blockIdx.x) * 256) + ((int)threadIdx.x)) - 64) % 224) / 32) * 840) + (((((int)threadIdx.x) % 32) / 4) * 120)) + ((((int)threadIdx.x) % 4) * 40)) + ((((((int)blockIdx.x) * 256) + ((int)threadIdx.x)) - 512) / 224))])), ((int)(((((int)threadIdx.x) % 32) < 28) && ((((int)threadIdx.x) % 4) < 3))));
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) main_kernel_1(const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap v_1, const __grid_constant__ CUtensorMap v_2) {
+  int warp_id_in_cta = __shfl_sync((uint)4294967295, (((int)threadIdx.x) >> 5), 0, 32);
+  int v_3 = ((int)blockIdx.x);
+  int cse_v4 = (warp_id_in_cta >> 2);
+  int v_4 = (warp_id_in_cta >> 2);
+  int cse_v5 = (warp_id_in_cta & 3);
+  int v_5 = (warp_id_in_cta & 3);
+  int cse_v6 = (((int)threadIdx.x) & 31);
+  int v_6 = (((int)threadIdx.x) & 31);
+  int cse_v7 = (((int)threadIdx.x) & 127);
+  int v_7 = (((int)threadIdx.x) & 127);
+  ((int)blockIdx.x);
+  (warp_id_in_cta >> 2);
+  (warp_id_in_cta & 3);
+  (((int)threadIdx.x) & 31);
+  (((int)threadIdx.x) & 127);
+  extern __shared__ __align__(64) uchar _ptr[];
+  if (warp_id_in_cta < 4) {
+    if ((warp_id_in_cta & 3) < 1) {
+      if (elect_one()) {
+        tvm_builtin_ptx_prefetch_tensormap(((void*)((unsigned long long)(&(v)))));
+        tvm_builtin_ptx_prefetch_tensormap(((void*)((unsigned long long)(&(v_1)))));
+        tvm_builtin_ptx_prefetch_tensormap(((void*)((unsigned long long)(&(v_2)))));
+      }
+    }
+  }
+  if ((warp_id_in_cta >> 2) == 1) {
+    if ((warp_id_in_cta & 3) < 1) {
+      if (elect_one()) {
+        tvm_builtin_ptx_mbarrier_init_init_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[9216]))), (uint)1);
+        tvm_builtin_ptx_mbarrier_init_init_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[9217]))), (uint)1);
+        tvm_builtin_ptx_mbarrier_init_init_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[9218]))), (uint)1);
+        tvm_builtin_ptx_mbarrier_init_init_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[9219]))), (uint)1);
+        tvm_builtin_ptx_mbarrier_init_init_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[9220]))), (uint)1);
+        tvm_builtin_ptx_mbarrier_init_init_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[9221]))), (uint)1);
+        tvm_builtin_ptx_mbarrier_init_init_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[9222]))), (uint)1);
+        tvm_builtin_ptx_mbarrier_init_init_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[9223]))), (uint)1);
+      }
+    }
+  }
+  tvm_builtin_ptx_fence_mbarrier_init_mbarrier_init_release_cluster();
+  tvm_builtin_cuda_cta_sync();
+  tvmopt_wait_for_kernel_before();
+  alignas(64) int _ptr_1[1];
+  _ptr_1[0] = 0;
+  alignas(64) int _ptr_2[1];
+  _ptr_2[0] = 0;
+  if (warp_id_in_cta < 4) {
+    alignas(64) float _ptr_3[32];
+    alignas(64) uint64_t _ptr_4[1];
+    ptx_wgmma_encode_matrix_descriptor((&(_ptr_4[0])), (&(((half*)_ptr)[0])), 1, 32, 2);
+    alignas(64) uint64_t _ptr_5[1];
+    ptx_wgmma_encode_matrix_descriptor((&(_ptr_5[0])), (&(((half*)_ptr)[16384])), 1, 64, 3);
+    alignas(64) int _ptr_6[1];
+    _ptr_6[0] = ((int)blockIdx.x);
+    #pragma unroll 1
+    while (1) {
+      if (!((_ptr_6[0] < 3))) { break; }
+      alignas(64) int _ptr_7[1];
+      _ptr_7[0] = _ptr_6[0];
+      alignas(64) int _ptr_8[1];
+      _ptr_8[0] = (_ptr_7[0] * 64);
+      for (int v_8 = 0; v_8 < 4; ++v_8) {
+        tvm_builtin_cuda_mbarrier_wait((&(((uint64_t*)_ptr)[(_ptr_1[0] + 9216)])), _ptr_2[0]);
+        tvm_builtin_ptx_wgmma_fence_fence_sync_aligned();
+        int cse_v10 = ((warp_id_in_cta >> 2) * 512);
+                uint64_t v_ = _ptr_4[0];
+                uint64_t v__1 = _ptr_4[0];
+              uint2 v__2 = make_uint2((((*(uint2 *)(&(v_)))).x + ((uint)(((warp_id_in_cta >> 2) * 512) + (_ptr_1[0] * 512)))), ((*(uint2 *)(&(v__1)))).y);
+            uint64_t v__3 = *(uint64_t *)(&(v__2));
+                uint64_t v__4 = _ptr_4[0];
+                uint64_t v__5 = _ptr_4[0];
+              uint2 v__6 = make_uint2((((*(uint2 *)(&(v__4)))).x + ((uint)(((warp_id_in_cta >> 2) * 512) + (_ptr_1[0] * 512)))), ((*(uint2 *)(&(v__5)))).y);
+            uint64_t v__7 = *(uint64_t *)(&(v__6));
+          uint2 v__8 = make_uint2(((*(uint2 *)(&(v__3)))).x, ((*(uint2 *)(&(v__7)))).y);
+                uint64_t v__9 = _ptr_5[0];
+                uint64_t v__10 = _ptr_5[0];
+              uint2 v__11 = make_uint2((((*(uint2 *)(&(v__9)))).x + ((uint)(_ptr_1[0] * 512))), ((*(uint2 *)(&(v__10)))).y);
+            uint64_t v__12 = *(uint64_t *)(&(v__11));
+                uint64_t v__13 = _ptr_5[0];
+                uint64_t v__14 = _ptr_5[0];
+              uint2 v__15 = make_uint2((((*(uint2 *)(&(v__13)))).x + ((uint)(_ptr_1[0] * 512))), ((*(uint2 *)(&(v__14)))).y);
+            uint64_t v__16 = *(uint64_t *)(&(v__15));
+          uint2 v__17 = make_uint2(((*(uint2 *)(&(v__12)))).x, ((*(uint2 *)(&(v__16)))).y);
+        tvm_builtin_ptx_wgmma_f16_ss_mma_async_sync_aligned_m64n64k16_f32_f16_f16_1_1_0_0(_ptr_3[0], _ptr_3[1], _ptr_3[2], _ptr_3[3], _ptr_3[4], _ptr_3[5], _ptr_3[6], _ptr_3[7], _ptr_3[8], _ptr_3[9], _ptr_3[10], _ptr_3[11], _ptr_3[12], _ptr_3[13], _ptr_3[14], _ptr_3[15], _ptr_3[16], _ptr_3[17], _ptr_3[18], _ptr_3[19], _ptr_3[20], _ptr_3[21], _ptr_3[22], _ptr_3[23], _ptr_3[24], _ptr_3[25], _ptr_3[26], _ptr_3[27], _ptr_3[28], _ptr_3[29], _ptr_3[30], _ptr_3[31], (*(uint64_t *)(&(v__8))), (*(uint64_t *)(&(v__17))), (0 < v_8));
+                uint64_t v__18 = _ptr_4[0];
+                uint64_t v__19 = _ptr_4[0];
+              uint2 v__20 = make_uint2((((*(uint2 *)(&(v__18)))).x + ((uint)(((warp_id_in_cta >> 2) * 512) + (_ptr_1[0] * 512)))), ((*(uint2 *)(&(v__19)))).y);
+            uint64_t v__21 = *(uint64_t *)(&(v__20));
+                uint64_t v__22 = _ptr_4[0];
+                uint64_t v__23 = _ptr_4[0];
+              uint2 v__24 = make_uint2((((*(uint2 *)(&(v__22)))).x + ((uint)(((warp_id_in_cta >> 2) * 512) + (_ptr_1[0] * 512)))), ((*(uint2 *)(&(v__23)))).y);
+            uint64_t v__25 = *(uint64_t *)(&(v__24));
+          uint2 v__26 = make_uint2((((*(uint2 *)(&(v__21)))).x + (uint)2), ((*(uint2 *)(&(v__25)))).y);
+                uint64_t v__27 = _ptr_5[0];
+                uint64_t v__28 = _ptr_5[0];
+              uint2 v__29 = make_uint2((((*(uint2 *)(&(v__27)))).x + ((uint)(_ptr_1[0] * 512))), ((*(uint2 *)(&(v__28)))).y);
+            uint64_t v__30 = *(uint64_t *)(&(v__29));
+                uint64_t v__31 = _ptr_5[0];
+                uint64_t v__32 = _ptr_5[0];
+              uint2 v__33 = make_uint2((((*(uint2 *)(&(v__31)))).x + ((uint)(_ptr_1[0] * 512))), ((*(uint2 *)(&(v__32)))).y);
+            uint64_t v__34 = *(uint64_t *)(&(v__33));
+          uint2 v__35 = make_uint2((((*(uint2 *)(&(v__30)))).x + (uint)2), ((*(uint2 *)(&(v__34)))).y);
+        tvm_builtin_ptx_wgmma_f16_ss_mma_async_sync_aligned_m64n64k16_f32_f16_f16_1_1_0_0(_ptr_3[0], _ptr_3[1], _ptr_3[2], _ptr_3[3], _ptr_3[4], _ptr_3[5], _ptr_3[6], _ptr_3[7], _ptr_3[8], _ptr_3[9], _ptr_3[10], _ptr_3[11], _ptr_3[12], _ptr_3[13], _ptr_3[14], _ptr_3[15], _ptr_3[16], _ptr_3[17], _ptr_3[18], _ptr_3[19], _ptr_3[20], _ptr_3[21], _ptr_3[22], _ptr_3[23], _ptr_3[24], _ptr_3[25], _ptr_3[26], _ptr_3[27], _ptr_3[28], _ptr_3[29], _ptr_3[30], _ptr_3[31], (*(uint64_t *)(&(v__26))), (*(uint64_t *)(&(v__35))), (uint)1);
+                uint64_t v__36 = _ptr_4[0];
+                uint64_t v__37 = _ptr_4[0];
+              uint2 v__38 = make_uint2((((*(uint2 *)(&(v__36)))).x + ((uint)(((warp_id_in_cta >> 2) * 512) + (_ptr_1[0] * 512)))), ((*(uint2 *)(&(v__37)))).y);
+            uint64_t v__39 = *(uint64_t *)(&(v__38));
+                uint64_t v__40 = _ptr_4[0];
+                uint64_t v__41 = _ptr_4[0];
+              uint2 v__42 = make_uint2((((*(uint2 *)(&(v__40)))).x + ((uint)(((warp_id_in_cta >> 2) * 512) + (_ptr_1[0] * 512)))), ((*(uint2 *)(&(v__41)))).y);
+            uint64_t v__43 = *(uint64_t *)(&(v__42));
+          uint2 v__44 = make_uint2((((*(uint2 *)(&(v__39)))).x + (uint)256), ((*(uint2 *)(&(v__43)))).y);
+                uint64_t v__45 = _ptr_5[0];
+                uint64_t v__46 = _ptr_5[0];
+              uint2 v__47 = make_uint2((((*(uint2 *)(&(v__45)))).x + ((uint)(_ptr_1[0] * 512))), ((*(uint2 *)(&(v__46)))).y);
+            uint64_t v__48 = *(uint64_t *)(&(v__47));
+                uint64_t v__49 = _ptr_5[0];
+                uint64_t v__50 = _ptr_5[0];
+              uint2 v__51 = make_uint2((((*(uint2 *)(&(v__49)))).x + ((uint)(_ptr_1[0] * 512))), ((*(uint2 *)(&(v__50)))).y);
+            uint64_t v__52 = *(uint64_t *)(&(v__51));
+          uint2 v__53 = make_uint2((((*(uint2 *)(&(v__48)))).x + (uint)4), ((*(uint2 *)(&(v__52)))).y);
+        tvm_builtin_ptx_wgmma_f16_ss_mma_async_sync_aligned_m64n64k16_f32_f16_f16_1_1_0_0(_ptr_3[0], _ptr_3[1], _ptr_3[2], _ptr_3[3], _ptr_3[4], _ptr_3[5], _ptr_3[6], _ptr_3[7], _ptr_3[8], _ptr_3[9], _ptr_3[10], _ptr_3[11], _ptr_3[12], _ptr_3[13], _ptr_3[14], _ptr_3[15], _ptr_3[16], _ptr_3[17], _ptr_3[18], _ptr_3[19], _ptr_3[20], _ptr_3[21], _ptr_3[22], _ptr_3[23], _ptr_3[24], _ptr_3[25], _ptr_3[26], _ptr_3[27], _ptr_3[28], _ptr_3[29], _ptr_3[30], _ptr_3[31], (*(uint64_t *)(&(v__44))), (*(uint64_t *)(&(v__53))), (uint)1);
+                uint64_t v__54 = _ptr_4[0];
+                uint64_t v__55 = _ptr_4[0];
+              uint2 v__56 = make_uint2((((*(uint2 *)(&(v__54)))).x + ((uint)(((warp_id_in_cta >> 2) * 512) + (_ptr_1[0] * 512)))), ((*(uint2 *)(&(v__55)))).y);
+            uint64_t v__57 = *(uint64_t *)(&(v__56));
+                uint64_t v__58 = _ptr_4[0];
+                uint64_t v__59 = _ptr_4[0];
+              uint2 v__60 = make_uint2((((*(uint2 *)(&(v__58)))).x + ((uint)(((warp_id_in_cta >> 2) * 512) + (_ptr_1[0] * 512)))), ((*(uint2 *)(&(v__59)))).y);
+            uint64_t v__61 = *(uint64_t *)(&(v__60));
+          uint2 v__62 = make_uint2((((*(uint2 *)(&(v__57)))).x + (uint)258), ((*(uint2 *)(&(v__61)))).y);
+                uint64_t v__63 = _ptr_5[0];
+                uint64_t v__64 = _ptr_5[0];
+              uint2 v__65 = make_uint2((((*(uint2 *)(&(v__63)))).x + ((uint)(_ptr_1[0] * 512))), ((*(uint2 *)(&(v__64)))).y);
+            uint64_t v__66 = *(uint64_t *)(&(v__65));
+                uint64_t v__67 = _ptr_5[0];
+                uint64_t v__68 = _ptr_5[0];
+              uint2 v__69 = make_uint2((((*(uint2 *)(&(v__67)))).x + ((uint)(_ptr_1[0] * 512))), ((*(uint2 *)(&(v__68)))).y);
+            uint64_t v__70 = *(uint64_t *)(&(v__69));
+          uint2 v__71 = make_uint2((((*(uint2 *)(&(v__66)))).x + (uint)6), ((*(uint2 *)(&(v__70)))).y);
+        tvm_builtin_ptx_wgmma_f16_ss_mma_async_sync_aligned_m64n64k16_f32_f16_f16_1_1_0_0(_ptr_3[0], _ptr_3[1], _ptr_3[2], _ptr_3[3], _ptr_3[4], _ptr_3[5], _ptr_3[6], _ptr_3[7], _ptr_3[8], _ptr_3[9], _ptr_3[10], _ptr_3[11], _ptr_3[12], _ptr_3[13], _ptr_3[14], _ptr_3[15], _ptr_3[16], _ptr_3[17], _ptr_3[18], _ptr_3[19], _ptr_3[20], _ptr_3[21], _ptr_3[22], _ptr_3[23], _ptr_3[24], _ptr_3[25], _ptr_3[26], _ptr_3[27], _ptr_3[28], _ptr_3[29], _ptr_3[30], _ptr_3[31], (*(uint64_t *)(&(v__62))), (*(uint64_t *)(&(v__71))), (uint)1);
+        tvm_builtin_ptx_wgmma_commit_group_commit_group_sync_aligned();
+        tvm_builtin_ptx_wgmma_wait_group_wait_group_sync_aligned_1();
+        if (1 <= v_8) {
+          tvm_builtin_ptx_mbarrier_arrive_arrive_shared_b64_pred(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[(((_ptr_1[0] < 1) ? (_ptr_1[0] + 3) : (_ptr_1[0] - 1)) + 9220)]))), (uint)1, ((((int)threadIdx.x) & 127) < 1));
+        }
+        _ptr_1[0] = (_ptr_1[0] + 1);
+        if (4 <= _ptr_1[0]) {
+          _ptr_1[0] = 0;
+          _ptr_2[0] = (_ptr_2[0] ^ 1);
+        }
+      }
+      tvm_builtin_ptx_wgmma_wait_group_wait_group_sync_aligned_0();
+      tvm_builtin_ptx_mbarrier_arrive_arrive_shared_b64_pred(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[(((_ptr_1[0] < 1) ? (_ptr_1[0] + 3) : (_ptr_1[0] - 1)) + 9220)]))), (uint)1, ((((int)threadIdx.x) & 127) < 1));
+      int v_9 = (((warp_id_in_cta >> 2) * 64) + _ptr_8[0]);
+      if ((warp_id_in_cta & 3) < 1) {
+        if (elect_one()) {
+          tvm_builtin_ptx_cp_async_bulk_wait_group_async_bulk_wait_group_read_0();
+        }
+      }
+      int cse_v11 = ((warp_id_in_cta >> 2) + 1);
+      tvm_builtin_cuda_warpgroup_sync(((warp_id_in_cta >> 2) + 1));
+      alignas(64) uint _ptr_9[4];
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_9[0], _ptr_3[1], _ptr_3[0]);
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_9[1], _ptr_3[3], _ptr_3[2]);
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_9[2], _ptr_3[5], _ptr_3[4]);
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_9[3], _ptr_3[7], _ptr_3[6]);
+      int cse_v12 = ((((int)threadIdx.x) & 31) / 16);
+      int cse_v13 = ((((int)threadIdx.x) & 31) % 8);
+      int cse_v17 = ((warp_id_in_cta * 1024) + (((((int)threadIdx.x) & 31) % 16) * 64));
+      tvm_builtin_ptx_stmatrix_sync_aligned_m8n8_x4_shared_b16(tvm_builtin_cuda_cvta_generic_to_shared((&(((half*)_ptr)[((((warp_id_in_cta * 1024) + (((((int)threadIdx.x) & 31) % 16) * 64)) + ((((((int)threadIdx.x) & 31) / 16) ^ ((((int)threadIdx.x) & 31) % 8)) * 8)) + 32768)]))), _ptr_9[0], _ptr_9[1], _ptr_9[2], _ptr_9[3]);
+      alignas(64) uint _ptr_10[4];
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_10[0], _ptr_3[9], _ptr_3[8]);
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_10[1], _ptr_3[11], _ptr_3[10]);
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_10[2], _ptr_3[13], _ptr_3[12]);
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_10[3], _ptr_3[15], _ptr_3[14]);
+      tvm_builtin_ptx_stmatrix_sync_aligned_m8n8_x4_shared_b16(tvm_builtin_cuda_cvta_generic_to_shared((&(((half*)_ptr)[((((warp_id_in_cta * 1024) + (((((int)threadIdx.x) & 31) % 16) * 64)) + (((((((int)threadIdx.x) & 31) / 16) + 2) ^ ((((int)threadIdx.x) & 31) % 8)) * 8)) + 32768)]))), _ptr_10[0], _ptr_10[1], _ptr_10[2], _ptr_10[3]);
+      alignas(64) uint _ptr_11[4];
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_11[0], _ptr_3[17], _ptr_3[16]);
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_11[1], _ptr_3[19], _ptr_3[18]);
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_11[2], _ptr_3[21], _ptr_3[20]);
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_11[3], _ptr_3[23], _ptr_3[22]);
+      tvm_builtin_ptx_stmatrix_sync_aligned_m8n8_x4_shared_b16(tvm_builtin_cuda_cvta_generic_to_shared((&(((half*)_ptr)[((((warp_id_in_cta * 1024) + (((((int)threadIdx.x) & 31) % 16) * 64)) + (((((((int)threadIdx.x) & 31) / 16) + 4) ^ ((((int)threadIdx.x) & 31) % 8)) * 8)) + 32768)]))), _ptr_11[0], _ptr_11[1], _ptr_11[2], _ptr_11[3]);
+      alignas(64) uint _ptr_12[4];
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_12[0], _ptr_3[25], _ptr_3[24]);
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_12[1], _ptr_3[27], _ptr_3[26]);
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_12[2], _ptr_3[29], _ptr_3[28]);
+      tvm_builtin_ptx_cvt_f16x2_f32_rn_f16x2_f32(_ptr_12[3], _ptr_3[31], _ptr_3[30]);
+      tvm_builtin_ptx_stmatrix_sync_aligned_m8n8_x4_shared_b16(tvm_builtin_cuda_cvta_generic_to_shared((&(((half*)_ptr)[((((warp_id_in_cta * 1024) + (((((int)threadIdx.x) & 31) % 16) * 64)) + (((((((int)threadIdx.x) & 31) / 16) + 6) ^ ((((int)threadIdx.x) & 31) % 8)) * 8)) + 32768)]))), _ptr_12[0], _ptr_12[1], _ptr_12[2], _ptr_12[3]);
+      tvm_builtin_ptx_fence_proxy_proxy_async_shared__cta();
+      tvm_builtin_cuda_warpgroup_sync(((warp_id_in_cta >> 2) + 1));
+      if ((warp_id_in_cta & 3) < 1) {
+        if (elect_one()) {
+          tvm_builtin_ptx_cp_async_bulk_tensor_s2g_async_bulk_tensor_4d_global_shared__cta_tile_bulk_group(((void*)((unsigned long long)(&(v)))), 0, 0, 0, ((warp_id_in_cta >> 2) + _ptr_7[0]), tvm_builtin_cuda_cvta_generic_to_shared((&(((half*)_ptr)[(((warp_id_in_cta >> 2) * 4096) + 32768)]))));
+          tvm_builtin_ptx_cp_async_bulk_commit_group_async_bulk_commit_group();
+        }
+      }
+      _ptr_6[0] = (_ptr_6[0] + 3);
+    }
+    if ((warp_id_in_cta & 3) < 1) {
+      if (elect_one()) {
+        tvm_builtin_ptx_cp_async_bulk_wait_group_async_bulk_wait_group_read_0();
+      }
+    }
+  } else {
+    if ((warp_id_in_cta & 3) < 1) {
+      if (elect_one()) {
+        alignas(64) int _ptr_13[1];
+        _ptr_13[0] = ((int)blockIdx.x);
+        #pragma unroll 1
+        while (1) {
+          if (!((_ptr_13[0] < 3))) { break; }
+          alignas(64) int _ptr_14[1];
+          _ptr_14[0] = _ptr_13[0];
+          alignas(64) int _ptr_15[1];
+          _ptr_15[0] = (_ptr_14[0] * 64);
+          for (int v_10 = 0; v_10 < 4; ++v_10) {
+            tvm_builtin_cuda_mbarrier_wait((&(((uint64_t*)_ptr)[(_ptr_1[0] + 9220)])), (_ptr_2[0] ^ 1));
+            tvm_builtin_ptx_mbarrier_arrive_expect_tx_arrive_expect_tx_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[(_ptr_1[0] + 9216)]))), (uint)16384);
+            tvm_builtin_ptx_cp_async_bulk_tensor_g2s_cluster_async_bulk_tensor_5d_shared__cluster_global_mbarrier__complete_tx__bytes(tvm_builtin_cuda_cvta_generic_to_shared((&(((half*)_ptr)[(_ptr_1[0] * 4096)]))), ((void*)((unsigned long long)(&(v_1)))), 0, 0, (v_10 * 2), _ptr_14[0], 0, tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[(_ptr_1[0] + 9216)]))));
+            tvm_builtin_ptx_cp_async_bulk_tensor_g2s_cluster_async_bulk_tensor_2d_shared__cluster_global_mbarrier__complete_tx__bytes(tvm_builtin_cuda_cvta_generic_to_shared((&(((half*)_ptr)[((_ptr_1[0] * 4096) + 16384)]))), ((void*)((unsigned long long)(&(v_2)))), (v_10 * 64), 0, tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)_ptr)[(_ptr_1[0] + 9216)]))));
+            _ptr_1[0] = (_ptr_1[0] + 1);
+            if (4 <= _ptr_1[0]) {
+              _ptr_1[0] = 0;
+              _ptr_2[0] = (_ptr_2[0] ^ 1);
+            }
+          }
+          _ptr_13[0] = (_ptr_13[0] + 3);
+        }
+      }
+    }
+  }
+}
+

@@ -1,0 +1,196 @@
+"""The contract of dot-product intrinsics: right numbers, by the instruction, for any tiles.
+
+What this CPU lacks runs under emulation, AVX-VNNI-INT8 nowhere: there the instructions are counted
+alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tvm import s_tir
+
+from tests import emulator
+from tests.kernels.cpu.intrinsics.dense import LONGER, Dense, arch_of, cannot_run, runs_natively
+from tvmopt.device.target import resolve_target
+from tvmopt.errors import ArtifactError
+from tvmopt.kernels.cpu.intrinsics import DOTS, DotIntrinsic, dot_named, find_dot
+
+EVERY = [pytest.param(dot, id=dot.name) for dot in DOTS]
+NATIVE = [dot for dot in DOTS if runs_natively(dot)]
+#: Of what the products of one sum add up to in absolute value: float32 rounds at each step.
+TOLERANCE = 2e-6
+
+
+@pytest.fixture(params=EVERY)
+def runnable(request: pytest.FixtureRequest) -> DotIntrinsic:
+    """Each intrinsic that can be run here somehow."""
+    return _runnable(request.param)
+
+
+@pytest.fixture(params=[param for param in EVERY if param.values[0].sums == "int32"])
+def integer(request: pytest.FixtureRequest) -> DotIntrinsic:
+    """Each of them whose sums are exact."""
+    return _runnable(request.param)
+
+
+def _runnable(dot: DotIntrinsic) -> DotIntrinsic:
+    reason = cannot_run(dot)
+    if reason:
+        pytest.skip(reason)
+    return dot
+
+
+def assert_right(dense: Dense, got: np.ndarray, operands: tuple[np.ndarray, ...]) -> None:
+    expected = dense.expected(*operands)
+    if dense.dot.sums == "int32":
+        np.testing.assert_array_equal(got, expected)
+    else:
+        size = dense.expected(*(np.abs(x) for x in operands))
+        assert np.all(np.abs(got - expected) <= TOLERANCE * size)
+
+
+@pytest.mark.parametrize("unrolled", [False, True])
+def test_numbers(runnable, unrolled):
+    dense = Dense(runnable)
+    operands = dense.operands()
+    assert_right(dense, dense.run(dense.built(unrolled), operands), operands)
+
+
+@pytest.mark.parametrize("end", ["min", "max"])
+def test_ends_of_the_ranges(integer, end):
+    dense = Dense(integer)
+    operands = tuple(
+        np.full_like(x, getattr(np.iinfo(x.dtype), other))
+        for x, other in zip(dense.operands(), (end, "min" if end == "max" else "max", end),
+                            strict=True)
+    )  # fmt: skip
+    assert_right(dense, dense.run(dense.built(), operands), operands)
+
+
+@pytest.mark.parametrize("dot", EVERY)
+def test_every_product_is_the_instructions(dot):
+    dense = Dense(dot)
+    assembly = dense.built(unrolled=True).inspect_source("asm")
+    found = re.findall(rf"\b{re.escape(dot.instruction)}\b", assembly)
+    assert len(found) == dense.instructions
+
+
+def test_another_weight_gives_other_numbers(runnable):
+    dense = Dense(runnable)
+    data, weight, sums = dense.operands()
+    other = weight.copy()
+    other[-1, -1, -1, -1] += 3
+    assert not np.array_equal(weight, other)
+    lib = dense.built()
+    with pytest.raises(AssertionError):
+        assert_right(dense, dense.run(lib, (data, other, sums)), (data, weight, sums))
+
+
+@pytest.mark.skipif(not NATIVE, reason="this CPU has none of the intrinsics")
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_any_number_of_tiles(drawn, seed):
+    dense = Dense(
+        drawn.draw(st.sampled_from(NATIVE)),
+        rows=drawn.draw(st.integers(1, 5)),
+        row_tiles=drawn.draw(st.integers(1, 4)),
+        column_tiles=drawn.draw(st.integers(1, 4)),
+        depth_tiles=drawn.draw(st.integers(1, 9)),
+    )
+    operands = dense.operands(seed)
+    assert_right(dense, dense.run(dense.built(), operands), operands)
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu"),
+    [
+        ("tvmopt.sdot", "cortex-a53"),
+        ("tvmopt.udot", "cortex-a72"),
+        ("tvmopt.usdot", "cortex-a76"),
+        ("tvmopt.rvv_128_s8s8", "rv64,v=false"),
+    ],
+)
+def test_a_cpu_without_it_dies_of_an_illegal_instruction(name, cpu):
+    dense = Dense(_runnable(dot_named(name)))
+    data, weight, sums = dense.operands()
+    with pytest.raises(ArtifactError, match=f"-cpu {re.escape(cpu)} died of an illegal instr"):
+        emulator.run(dense.built(), [data, weight, sums], [sums], dense.dot.isa, cpu=cpu)
+
+
+def test_shorter_registers_than_needed_give_wrong_numbers():
+    """So the length must be among the features, for ``find_dot`` to go by."""
+    dense = Dense(_runnable(dot_named("tvmopt.rvv_256_u8s8")))
+    operands = dense.operands()
+    [got] = emulator.run(dense.built(), operands, [operands[2]], "riscv64")
+    with pytest.raises(AssertionError):
+        assert_right(dense, got, operands)
+
+
+def test_longer_registers_than_needed_do_no_harm():
+    dense = Dense(_runnable(dot_named("tvmopt.rvv_128_u8s8")))
+    operands = dense.operands()
+    [got] = emulator.run(dense.built(), operands, [operands[2]], "riscv64", cpu=LONGER["zvl256b"])
+    assert_right(dense, got, operands)
+
+
+@pytest.mark.parametrize("dot", EVERY)
+def test_the_smallest_cpu_that_has_it_is_given_it(dot):
+    found = find_dot(arch_of(dot), dot.data, dot.weight)
+    assert found is not None
+    assert (found.isa, found.data, found.weight) == (dot.isa, dot.data, dot.weight)
+    assert DOTS.index(found) <= DOTS.index(dot)
+    assert found.features == dot.features
+
+
+@pytest.mark.parametrize(
+    ("cpu", "types", "name"),
+    [
+        ("sapphirerapids", ("uint8", "int8"), "tvmopt.vnni_512"),
+        ("alderlake", ("uint8", "int8"), "tvmopt.vnni_256"),
+        ("graniterapids", ("int8", "int8"), None),
+        ("sierraforest", ("int8", "int8"), "tvmopt.vnni_s8s8"),
+        ("sierraforest", ("uint8", "uint8"), "tvmopt.vnni_u8u8"),
+        ("haswell", ("uint8", "int8"), None),
+        ("graviton3", ("uint8", "int8"), "tvmopt.usdot"),
+        ("cortex-a76", ("uint8", "int8"), None),
+        ("cortex-a76", ("int8", "int8"), "tvmopt.sdot"),
+        ("raspberry-pi-4", ("int8", "int8"), None),
+        ("hexagon-v68", ("uint8", "uint8"), "tvmopt.vrmpy_u8u8"),
+        ("hexagonv68", ("uint8", "uint8"), None),
+        ("riscv64-rvv", ("uint8", "int8"), "tvmopt.rvv_128_u8s8"),
+        ("spacemit-k1", ("uint8", "int8"), "tvmopt.rvv_256_u8s8"),
+        ("sifive-u74", ("uint8", "int8"), None),
+    ],
+)
+def test_best_of_a_cpu(cpu, types, name):
+    found = find_dot(resolve_target(cpu).arch(), *types)
+    assert (found and found.name) == name
+
+
+def test_nothing_is_registered_before_it_is_used(run_python):
+    code = (
+        "from tvmopt.kernels.cpu.intrinsics import DOTS; from tvm import s_tir\n"
+        "print([s_tir.TensorIntrin.get(d.name, allow_missing=True) for d in DOTS])"
+    )
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str([None] * len(DOTS))
+
+
+@pytest.mark.parametrize("dot", EVERY)
+def test_registered_once(dot):
+    assert dot.register() == dot.name
+    first = s_tir.TensorIntrin.get(dot.name)
+    assert dot.register() == dot.name
+    assert s_tir.TensorIntrin.get(dot.name).same_as(first)
+
+
+def test_names_are_unique():
+    assert len({dot.name for dot in DOTS}) == len(DOTS)
+    for dot in DOTS:
+        assert dot_named(dot.name) is dot

@@ -1,0 +1,84 @@
+"""Vectors are rounded to bfloat16 by the CPU's instruction, to the same numbers."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+
+from tests.kernels.cpu import harness
+from tvmopt import host
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.passes.bfloat16_rounding import NATIVE, round_natively
+from tvmopt.kernels.first_choice import schedule_function
+
+WITH, WITHOUT = (resolve_target(cpu, 1) for cpu in ("cooperlake", "skylake-avx512"))
+RUNS = not WITH.missing_on_host()
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def scaled(x: relax.Expr) -> relax.Expr:
+    return relax.op.astype(relax.op.multiply(x, relax.const(np.float32(1.0))), "bfloat16")
+
+
+def elementwise(count: int, spec=WITH) -> tirx.PrimFunc:
+    """``count`` float32 rounded to bfloat16, under the first choice for ``spec``."""
+    [func] = harness.prim_funcs(harness.lower(scaled, [((count,), "float32")])).values()
+    return schedule_function(func, spec.arch()).func.with_attr("global_symbol", "main")
+
+
+def assembly(func: tirx.PrimFunc, spec=WITH) -> str:
+    module = tvm.IRModule({"main": func})
+    return str(tvm.tirx.build(module, target=spec.to_tvm()).inspect_source("asm"))
+
+
+def test_whole_vectors_are_rounded_by_the_instruction():
+    assert "vcvtneps2bf16" in assembly(elementwise(4096))
+
+
+def test_other_cpus_round_by_integers():
+    text = assembly(elementwise(4096, WITHOUT), WITHOUT)
+    assert "vcvtneps2bf16" not in text
+    assert "zmm" in text  # in vectors all the same
+
+
+def test_a_vector_of_no_whole_registers_is_left_alone():
+    assert "vcvtneps2bf16" not in assembly(elementwise(37))
+
+
+@pytest.mark.skipif(not RUNS, reason=f"this machine lacks {WITH.missing_on_host()}")
+def test_numbers_are_those_of_numpy():
+    random = np.random.default_rng(0)
+    x = (random.standard_normal(4096) * 10.0 ** random.integers(-30, 30, 4096)).astype("float32")
+    ties = (np.arange(256, dtype=np.uint32) << 16) + np.uint32(0x3F808000)
+    x[:256] = ties.view("float32")
+    x[256:260] = [np.inf, -np.inf, np.nan, 3.4e38]
+    func = elementwise(4096)
+    out = tvm.runtime.tensor(np.zeros(4096, BF16))
+    built = tvm.tirx.build(tvm.IRModule({"main": func}), target=WITH.to_tvm())
+    built["main"](tvm.runtime.tensor(x), out)
+    got, expected = out.numpy(), x.astype(BF16)
+    same = got.view(np.uint16) == expected.view(np.uint16)
+    assert (same | np.isnan(expected.astype("float32"))).all()
+    assert np.isnan(got[258].astype("float32"))
+
+
+def test_a_function_that_is_not_annotated_is_returned_as_it_is():
+    [func] = harness.prim_funcs(harness.lower(scaled, [((64,), "float32")])).values()
+    assert round_natively(func).same_as(func)
+
+
+def test_the_annotation_goes_and_the_loop_is_parted():
+    func = elementwise(4096)
+    blocks: list[s_tir.SBlock] = []
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, blocks.append), order="post")
+    assert all(NATIVE not in block.annotations for block in blocks)
+    assert sum(block.name_hint.endswith("_wide") for block in blocks) == 1
+
+
+def test_this_machine_is_found_to_have_it_or_not():
+    features = resolve_target("host", 1).arch().features()
+    assert ("avx512bf16" in features) == ("avx512_bf16" in host.cpu_flags())

@@ -1,0 +1,128 @@
+"""The weight of a later step is fetched ahead, and nothing else of the loop changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import re
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+
+from tests.kernels.cpu import harness
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.finish import finish
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.policies import DefaultPolicy
+
+# From names: what is tested here must not depend on the machine.
+AVX512, AVX2 = (resolve_target(cpu, 2) for cpu in ("skylake-avx512", "haswell"))
+
+
+def matmul(rows: int, depth: int, columns: int, spec=AVX512) -> tirx.PrimFunc:
+    """Product with a weight."""
+    return harness.matmul(rows, depth, columns, spec.to_tvm())
+
+
+def tile(rows: int, columns: int, spec=AVX512, **fields: object) -> CpuHint:
+    """A register tile that fetches 1024 bytes ahead."""
+    values = {"order": (1, 0), "parallel": 1, "pack": "constant", "prefetch": 1024, **fields}
+    return CpuHint("register_tile", spec.arch(), block=(rows, columns), **values)
+
+
+def scheduled(func: tirx.PrimFunc, hint: CpuHint) -> tirx.PrimFunc:
+    """``func`` under ``hint``, finished."""
+    return finish(emit(func, hint).mod["main"], func)
+
+
+def prefetches(func: tirx.PrimFunc) -> list[ir.Call]:
+    """The calls that fetch."""
+    calls: list[ir.Call] = []
+    tvm_ffi.structural_walk(func.body, (ir.Call, calls.append), order="post")
+    return [c for c in calls if c.args and "tvmopt_prefetch" in str(c.args[0])]
+
+
+def assembly(func: tirx.PrimFunc, spec=AVX512) -> str:
+    """What LLVM makes of ``func``."""
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return tvm.compile(mod, spec.to_tvm()).mod.inspect_source("asm")
+
+
+def test_each_step_fetches_what_it_reads_1024_bytes_later():
+    [call] = prefetches(scheduled(matmul(64, 128, 256), tile(8, 32)))
+    assert "tvmopt_prefetch_2" in str(call.args[0])  # 32 columns of 4 bytes: two lines of 64
+    assert "+ T.int64(8)" in str(call.args[1])  # 1024 bytes of 128 a step
+
+
+def test_without_being_told_nothing_is_fetched():
+    assert prefetches(scheduled(matmul(64, 128, 256), tile(8, 32, prefetch=0))) == []
+
+
+def test_other_instruction_sets_have_no_such_instruction():
+    hint = tile(8, 32)
+    arm = dataclasses.replace(hint, arch=dataclasses.replace(hint.arch, isa="aarch64"))
+    assert prefetches(scheduled(matmul(64, 128, 256), arm)) == []
+
+
+def test_before_and_after_differ_by_the_call_alone():
+    func = matmul(64, 128, 256)
+    ahead, plain = (scheduled(func, tile(8, 32, prefetch=n)) for n in (1024, 0))
+
+    def without(seq: tirx.SeqStmt) -> tirx.Stmt:
+        kept = [s for s in seq.seq if not isinstance(s, tirx.Evaluate)]
+        return kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
+
+    body = tvm_ffi.structural_map(ahead.body, (tirx.SeqStmt, without), order="post")
+    body = tvm_ffi.structural_map(body, (tirx.AttrStmt, lambda a: a.body), order="post")
+    tvm.ir.assert_structural_equal(ahead.with_body(body), plain)
+
+
+@pytest.mark.parametrize("rows, columns", [(8, 32), (6, 64), (14, 32)])
+def test_sums_stay_in_registers(rows: int, columns: int):
+    """LLVM takes its own prefetch for a read of the sums, and stores them at every step."""
+    text = assembly(scheduled(matmul(84, 512, 256), tile(rows, columns)))
+    loops = re.findall(r"prefetcht0.*?\n\tj\w+\s", text, re.DOTALL)
+    full = [loop for loop in loops if loop.count("vfmadd") == rows * columns // 16]
+    assert full
+    assert not any(re.search(r"vmov\w+\s+%zmm\d+, .*\(", loop) for loop in full)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="prefetches are written for x86")
+@pytest.mark.parametrize("pack", ["constant", "call", "none"])
+@pytest.mark.parametrize("fields", [{}, {"rstep": 32, "accumulate": 1}], ids=str)
+def test_numbers(pack: str, fields: dict[str, int]):
+    host = resolve_target("host", 2)
+    width = 2 * host.arch().lanes("float32")
+    func = matmul(48, 96, 2 * width, host)
+    hint = tile(6, width, host, pack=pack, **fields)
+    ready = scheduled(func, hint)
+    assert len(prefetches(ready)) == 1
+    mod = tvm.IRModule({"main": ready.with_attr("global_symbol", "main")})
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype("float32") for s in ((48, 96), (96, 2 * width)))
+    out = tvm.runtime.tensor(np.zeros((48, 2 * width), "float32"))
+    tvm.compile(mod, host.to_tvm())["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(w), out)
+    np.testing.assert_allclose(out.numpy(), x @ w, rtol=1e-4, atol=1e-4)
+
+
+def test_a_recorded_trace_fetches_too():
+    func = matmul(64, 128, 256)
+    trace = emit(func, tile(8, 32)).trace
+    again = s_tir.Schedule(tvm.IRModule({"main": func}))
+    trace.apply_to_schedule(again, remove_postproc=False)
+    assert len(prefetches(finish(again.mod["main"], func))) == 1
+
+
+def test_the_policy_fetches_for_tiles_of_several_vectors_on_x86():
+    arm = dataclasses.replace(AVX2.arch(), isa="aarch64")
+    for arch, expected in ((AVX512.arch(), True), (AVX2.arch(), True), (arm, False)):
+        ranked = DefaultPolicy(matmul(128, 256, 256), arch).ranked
+        tiles = [r.hint for r in ranked if r.hint.template == "register_tile"]
+        assert tiles
+        for hint in tiles:
+            wide = hint.block[-1] > hint.arch.lanes("float32")
+            assert bool(hint.prefetch) == (expected and wide)

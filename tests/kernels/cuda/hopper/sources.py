@@ -1,0 +1,77 @@
+"""What the tests of Hopper kernels share: functions, their CUDA source, and whether it compiles."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import tvm
+from tvm import relax, tirx
+
+from tvmopt.device.gpus import GPUS
+from tvmopt.transform.broadcast_apart import BroadcastApart
+from tvmopt.transform.lower import lower_passes
+
+H200 = GPUS["nvidia-h200"]
+
+
+def cuda_source(func: tirx.PrimFunc) -> str:
+    """The CUDA source that ``func`` becomes."""
+    built = tvm.compile(tvm.IRModule({"main": func}), target=H200.to_tvm(), tir_pipeline="tirx")
+    return str(built.mod.imports[0].inspect_source())
+
+
+def compile_with_nvcc(source: str, folder) -> str | None:
+    """What nvcc says of the registers; None where there is no nvcc."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        return None
+    path = folder / "kernel.cu"
+    path.write_text(source)
+    done = subprocess.run(
+        [nvcc, "-cubin", "-arch=sm_90a", "-std=c++17", "-Xptxas", "-v", "-o",
+         str(folder / "kernel.cubin"), str(path)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stderr
+
+
+def lowered(params, body) -> tvm.IRModule:
+    """The fused functions of ``body``, legalised as for any GPU; what broadcasts is fused, too.
+
+    Args:
+        params: Of each its name, shape (a string names a dynamic extent) and type.
+        body: Takes ``emit`` and the variables, gives the result.
+    """
+    extents: dict[str, tirx.Var] = {}
+    variables = []
+    for name, shape, dtype in params:
+        sizes = [
+            extents.setdefault(d, tirx.Var(d, "int64")) if isinstance(d, str) else d for d in shape
+        ]
+        variables.append(relax.Var(name, relax.TensorType(sizes, dtype)))
+    builder = relax.BlockBuilder()
+    with builder.function("main", variables):
+        with builder.dataflow():
+            result = builder.emit_output(body(builder.emit, *variables))
+        builder.emit_func_output(result)
+    with H200.to_tvm(), tvm.transform.PassContext(opt_level=3):
+        passes = lower_passes(None, H200.to_tvm())
+        passes = [p for p in passes if not isinstance(p, BroadcastApart)]
+        return tvm.transform.Sequential(passes)(builder.get())
+
+
+def functions(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
+    """The TensorIR functions of ``mod``."""
+    return {
+        var.name_hint: func
+        for var, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+    }
+
+
+def only_function(mod: tvm.IRModule) -> tirx.PrimFunc:
+    """The one TensorIR function of ``mod``."""
+    [func] = functions(mod).values()
+    return func

@@ -1,0 +1,110 @@
+"""Run a GPU schedule on the CPU, its threads one after the other.
+
+Before it is lowered, a schedule is an ordinary program whose buffers "in registers" are whole
+arrays: what it computes does not depend on which loops are threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from tests.emulator import cuda as emulate
+from tvmopt.device.gpus import GPUS
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.emit import emit, emit_kernel
+
+H200 = GPUS["nvidia-h200"]
+_THREAD_BINDING, _SERIAL = 4, 0
+_CPU = tvm.target.Target({"kind": "llvm", **dict(tvm.target.Target.from_device("cpu").attrs)})
+
+
+def hint(template: str, **values: object) -> CudaHint:
+    """A hint for an H200; what is no field of it is an option."""
+    fields = {k: v for k, v in values.items() if k in CudaHint.__dataclass_fields__}
+    options = tuple(sorted((k, int(v)) for k, v in values.items() if k not in fields))  # type: ignore[call-overload]
+    return CudaHint(template, H200, options=options, **fields)  # type: ignore[arg-type]
+
+
+def serial(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``func`` with its threads as ordinary loops."""
+
+    def on_loop(loop: tirx.For) -> tirx.For:
+        if int(loop.kind) != _THREAD_BINDING:
+            return loop
+        return tirx.For(loop.loop_var, loop.min, loop.extent, _SERIAL, loop.body)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, on_loop), order="post"))
+
+
+def run(func: tirx.PrimFunc, inputs: list[np.ndarray]) -> np.ndarray:
+    """What ``func`` computes on the CPU; NaN, or 77 or -77, is left where it stores nothing."""
+    out = tvm.runtime.tensor(empty_of(func))
+    plain = tirx.PrimFunc(func.params, func.body).with_attr("global_symbol", "main")
+    kernel = tvm.compile(tvm.IRModule({"main": plain}), target=_CPU)
+    kernel["main"](*(tvm.runtime.tensor(x) for x in inputs), out)
+    return out.numpy()
+
+
+def empty_of(func: tirx.PrimFunc) -> np.ndarray:
+    """A result of ``func`` in which nothing is stored, see :func:`run`."""
+    result = func.params[-1]
+    dtype = str(result.dtype)
+    mark = np.nan if "float" in dtype else 77 if dtype.startswith("u") else -77
+    return np.full([int(e) for e in result.shape], mark, dtype)
+
+
+def inputs_of(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
+    """Random inputs; int32 ones are small, to serve as indices."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for param in func.params[:-1]:
+        shape, dtype = [int(e) for e in param.shape], str(param.dtype)
+        if dtype == "uint32":
+            made.append(rng.integers(0, 2**32, shape, dtype=np.uint64).astype(np.uint32))
+        elif "int" in dtype:
+            made.append(rng.integers(0, 5, shape).astype(dtype))
+        else:
+            made.append(rng.standard_normal(shape).astype(dtype))
+    return made
+
+
+def assert_same(func: tirx.PrimFunc, *hints: CudaHint) -> None:
+    """Every hint applies to ``func`` and leaves what it computes as it was, but for rounding.
+
+    The kernel that shares a sum among the most threads and parts is emulated, too: barriers and
+    exchanges lie below a schedule.
+    """
+    inputs = inputs_of(func)
+    wanted = run(func, inputs).astype("float64")
+    scale = max(float(np.abs(wanted).max()), 1e-3)
+    narrow = any(str(p.dtype) == "float16" for p in func.params)
+
+    def check(got: np.ndarray, one: CudaHint) -> None:
+        close = (2e-2 if narrow else 2e-5) * scale
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=close, err_msg=str(one))
+
+    for one in hints:
+        check(run(serial(emit(func, one).mod["main"]), inputs), one)
+    most = max(hints, key=lambda one: one.reduce_threads * one.split_k)
+    check(emulated(func, most, inputs), most)
+
+
+def emulated(func: tirx.PrimFunc, one: CudaHint, inputs: list[np.ndarray]) -> np.ndarray:
+    """What the kernel of a hint computes, emulated; marked as by :func:`run`."""
+    return emulate.run(emit_kernel(func, one), inputs, [empty_of(func)], one.arch)[0]
+
+
+def cuda_source(func: tirx.PrimFunc) -> str:
+    """The CUDA code of a scheduled function."""
+    built = tvm.tirx.build(tvm.IRModule({"main": func}), target=H200.to_tvm())
+
+    def sources(module: object) -> list[str]:
+        found = []
+        for imported in module.imports:  # type: ignore[attr-defined]
+            found += [imported.inspect_source(), *sources(imported)]
+        return found
+
+    return "\n".join(sources(built))

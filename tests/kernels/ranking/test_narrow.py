@@ -1,0 +1,191 @@
+"""Products of bytes and bfloat16: configurations with the CPU's instruction come first."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from tvm import relax, tirx
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.intrinsics import find_tile
+from tvmopt.kernels.cpu.matrix_tile.configs import step_cycles
+from tvmopt.kernels.cpu.register_tile.schedule import prepare
+from tvmopt.kernels.policies import DefaultPolicy
+from tvmopt.transform.lower import lower
+
+op, nn = relax.op, relax.op.nn
+# With the bandwidths of the fits: what is tested must not depend on the machine.
+BANDWIDTHS = {
+    "l1_bandwidth": 64.0, "l2_bandwidth": 48.0, "l3_bandwidth": 20.0, "dram_bandwidth": 8.0,
+}  # fmt: skip
+SPECS = {name: resolve_target(name, 2) for name in ("znver4", "sapphirerapids", "skylake-avx512")}
+ARCHS: dict[str, CpuArch] = {
+    name: dataclasses.replace(spec.arch(), **BANDWIDTHS) for name, spec in SPECS.items()
+}
+BYTES, HALVES = ("uint8", "int8", "int32"), ("bfloat16", "bfloat16", "float32")
+
+
+def function(cpu: str, build, *operands) -> tirx.PrimFunc:
+    """The only function of ``build``: of an input, and of weights that do not change."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{n}", relax.TensorType(*o)) for n, o in enumerate(operands)]
+    with builder.function("main", params, {"num_input": 1}):
+        with builder.dataflow():
+            out = builder.emit_output(builder.normalize(build(*params)))
+        builder.emit_func_output(out)
+    mod = lower(builder.get(), SPECS[cpu].to_tvm())
+    [func] = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
+    return func
+
+
+def matmul(cpu: str, types=BYTES, rows=64, depth=128, columns=96) -> tirx.PrimFunc:
+    data, weight, sums = types
+    operands = ((rows, depth), data), ((depth, columns), weight)
+    return function(cpu, lambda x, w: op.matmul(x, w, out_dtype=sums), *operands)
+
+
+def convolution(cpu: str, types=BYTES, size=14, channels=64, outputs=64) -> tirx.PrimFunc:
+    data, weight, sums = types
+    layout = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+    return function(
+        cpu,
+        lambda x, w: nn.conv2d(x, w, **layout, out_dtype=sums),
+        ((1, size, size, channels), data),
+        ((3, 3, channels, outputs), weight),
+    )
+
+
+@pytest.mark.parametrize("make", [matmul, convolution])
+@pytest.mark.parametrize(
+    ("cpu", "types", "template", "intrinsic"),
+    [
+        ("znver4", BYTES, "register_tile", "tvmopt.vnni_512"),
+        ("znver4", HALVES, "register_tile", "tvmopt.avx512_bf16"),
+        ("sapphirerapids", BYTES, "matrix_tile", "tvmopt.amx_u8s8"),
+        ("sapphirerapids", HALVES, "matrix_tile", "tvmopt.amx_bf16"),
+        ("skylake-avx512", BYTES, "register_tile", ""),
+    ],
+)
+def test_the_first_choice(make, cpu, types, template, intrinsic) -> None:
+    func = make(cpu, types)
+    first = DefaultPolicy(func, ARCHS[cpu]).emit_config(1)[0]
+    assert (first.template, first.intrin) == (template, intrinsic)
+
+
+@pytest.mark.parametrize("types", [BYTES, HALVES])
+def test_every_register_tile_has_the_instruction(types) -> None:
+    hints = [r.hint for r in DefaultPolicy(matmul("znver4", types), ARCHS["znver4"]).ranked]
+    tiles = [hint for hint in hints if hint.template == "register_tile"]
+    assert len(tiles) > 3
+    assert all(hint.intrin and hint.pack == "constant" for hint in tiles)
+
+
+def test_where_there_are_tiles_there_are_vectors_too() -> None:
+    ranked = DefaultPolicy(convolution("sapphirerapids"), ARCHS["sapphirerapids"]).ranked
+    found = {(r.hint.template, r.hint.intrin) for r in ranked}
+    assert ("matrix_tile", "tvmopt.amx_u8s8") in found
+    assert ("register_tile", "tvmopt.vnni_512") in found
+
+
+@pytest.mark.parametrize("types", [BYTES, HALVES])
+def test_an_instruction_is_modelled_to_cost_less(types) -> None:
+    """Two or four products at once, and a fourth or half of the weight to load."""
+    func = matmul("znver4", types, 128, 256, 128)
+    cycles = [
+        DefaultPolicy(func, ARCHS[cpu]).cycles for cpu in ("skylake-avx512", "znver4")
+    ]  # fmt: skip
+    assert cycles[1] < cycles[0] / 1.5
+
+
+def test_tiles_are_modelled_to_cost_less_than_vectors() -> None:
+    func = convolution("sapphirerapids", BYTES, 28, 128, 128)
+    ranked = DefaultPolicy(func, ARCHS["sapphirerapids"]).ranked
+    best = {
+        name: min(r.cycles for r in ranked if r.hint.template == name)
+        for name in ("matrix_tile", "register_tile")
+    }
+    assert best["matrix_tile"] < best["register_tile"] / 2
+
+
+@pytest.mark.parametrize(
+    ("types", "depth", "used"),
+    [(BYTES, 4, False), (BYTES, 3, False), (BYTES, 8, True), (HALVES, 2, False), (HALVES, 4, True)],
+)  # fmt: skip
+def test_one_group_of_products_is_no_reduction(types, depth, used) -> None:
+    """TVM drops the loop over groups, and then finds no sum to tensorise."""
+    data, weight, sums = types
+    group = 4 if data == "uint8" else 2
+    shapes = ((8, -(-depth // group) * group), data), ((-(-depth // group) * group, 32), weight)
+    func = function("znver4", lambda x, w: op.matmul(x, w, out_dtype=sums), *shapes)
+    form = prepare(func)
+    assert form is not None
+    assert (form.dot(ARCHS["znver4"]) is not None) == used
+    first = DefaultPolicy(func, ARCHS["znver4"]).emit_config(1)[0]
+    assert bool(first.intrin) == used
+
+
+@pytest.mark.parametrize("depth", [8, 12, 16, 64, 256])
+def test_a_short_sum_gets_a_step_that_divides_it(depth) -> None:
+    """Of 64 bytes at most: tiles as narrow as the sum, not as wide as they may be."""
+    func = matmul("sapphirerapids", BYTES, 64, depth, 64)
+    form = prepare(func, collapse=False)
+    assert form is not None
+    tile = form.tile(ARCHS["sapphirerapids"])
+    assert tile is not None
+    assert tile.kbytes == min(depth, 64)
+    assert depth % tile.block_k == 0
+
+
+def test_a_step_of_tiles_costs_more_with_more_tiles() -> None:
+    tile = find_tile(ARCHS["sapphirerapids"], "uint8", "int8")
+    assert tile is not None
+    one = dataclasses.replace(tile, row_blocks=1, column_blocks=1)
+    small = dataclasses.replace(tile, rows=4)
+    assert step_cycles(one) < step_cycles(tile)
+    assert step_cycles(small) < step_cycles(tile)
+    # But a product costs less: every tile that is loaded is used twice.
+    assert step_cycles(tile) / 4 < step_cycles(one)
+
+
+def test_no_tile_of_rows_that_do_not_divide_a_line() -> None:
+    """Outputs of a window share data, so that there is no copy of it to fill up."""
+    ranked = DefaultPolicy(convolution("sapphirerapids", size=13), ARCHS["sapphirerapids"]).ranked
+    hints = [r.hint for r in ranked if r.hint.template == "matrix_tile"]
+    assert hints
+    assert all(11 % hint.block[-2] == 0 for hint in hints)
+
+
+def test_rows_of_a_matmul_may_be_filled_up() -> None:
+    func = matmul("sapphirerapids", rows=37)
+    ranked = DefaultPolicy(func, ARCHS["sapphirerapids"]).ranked
+    heights = {r.hint.block[0] for r in ranked if r.hint.template == "matrix_tile"}
+    assert {1, 16, 32} <= heights
+    assert max(heights) <= 32
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "sapphirerapids"])
+def test_hints_survive_json(cpu) -> None:
+    names = set()
+    for ranked in DefaultPolicy(convolution(cpu), ARCHS[cpu]).ranked[::7]:
+        text = json.dumps(ranked.hint.to_dict())
+        again = CpuHint.from_dict(json.loads(text))
+        assert again == ranked.hint
+        assert again.config_id == ranked.hint.config_id
+        assert json.loads(text)["intrin"] == ranked.hint.intrin
+        if ranked.hint.intrin:
+            assert f"intrin={ranked.hint.intrin}" in str(ranked.hint)
+        names.add(ranked.hint.intrin)
+    assert "tvmopt.vnni_512" in names
+    assert ("tvmopt.amx_u8s8" in names) == (cpu == "sapphirerapids")
+
+
+def test_the_intrinsic_is_a_part_of_the_configuration() -> None:
+    hint = DefaultPolicy(matmul("znver4"), ARCHS["znver4"]).emit_config(1)[0]
+    assert hint.intrin
+    plain = dataclasses.replace(hint, intrin="")
+    assert plain != hint
+    assert plain.config_id != hint.config_id

@@ -1,1 +1,0 @@
-"""CUDA's tool chain: compile kernels to machine code, on machines with a GPU and without."""

@@ -1,0 +1,1 @@
+"""Devices: CPU and GPU descriptors, the dtype table, targets, CUDA runtime and graphs."""

@@ -1,0 +1,69 @@
+"""CpuArch: descriptor of a CPU for schedules and cost models, probed or built from a name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tvmopt.device import dtypes
+from tvmopt.device.llvm import llvm_features, llvm_target
+
+
+@dataclasses.dataclass(frozen=True)
+class CpuArch:
+    """Descriptor of one CPU target.
+
+    Attributes:
+        mcpu: LLVM's CPU name, e.g. ``"sapphirerapids"``.
+        isa: Instruction-set architecture, ``"x86_64"``, ``"aarch64"``, ...
+        cores: Threads that a kernel may use.
+        simd_bits: Width in bits of the vector registers that kernels use.
+        vector_registers: Number of architectural vector registers of that width.
+        l1_bytes: L1 data cache of one core, in bytes.
+        l2_bytes: L2 cache of one core, in bytes.
+        l3_bytes: Last-level cache shared by the cores, in bytes.
+        fma_ports: Vector FMAs issued per cycle.
+        fma_latency: Latency of an FMA in cycles.
+        load_ports: Vector loads issued per cycle.
+        l1_bandwidth: L1 bandwidth of one core, in bytes per cycle.
+        l2_bandwidth: L2 bandwidth of one core, in bytes per cycle.
+        l3_bandwidth: L3 bandwidth of one core, in bytes per cycle.
+        dram_bandwidth: DRAM bandwidth of one core, in bytes per cycle.
+        mattr: Features added or removed, in LLVM's notation.
+        mtriple: LLVM's target triple; empty for the host.
+    """
+
+    mcpu: str
+    isa: str
+    cores: int
+    simd_bits: int
+    vector_registers: int
+    l1_bytes: int = 32 * 1024
+    l2_bytes: int = 1024 * 1024
+    l3_bytes: int = 16 * 1024 * 1024
+    fma_ports: int = 2
+    fma_latency: int = 4
+    load_ports: int = 2
+    l1_bandwidth: float = 64.0
+    l2_bandwidth: float = 48.0
+    l3_bandwidth: float = 20.0
+    dram_bandwidth: float = 8.0
+    mattr: tuple[str, ...] = ()
+    mtriple: str = ""
+
+    @property
+    def simd_bytes(self) -> int:
+        """Bytes of one vector register."""
+        return self.simd_bits // 8
+
+    def to_tvm(self) -> Any:
+        """Return the ``tvm.target.Target`` of this CPU."""
+        return llvm_target(self.mcpu, self.mattr, self.cores, mtriple=self.mtriple)
+
+    def features(self) -> frozenset[str]:
+        """Return all features of the CPU, in LLVM's names."""
+        return llvm_features(self.mcpu, self.mattr, self.mtriple)
+
+    def lanes(self, dtype: str) -> int:
+        """Return the elements of ``dtype`` per vector register (at least 1)."""
+        return max(1, self.simd_bits // dtypes.dtype(dtype).lane_bits)

@@ -1,1 +1,0 @@
-"""Kernels for Hopper's copy engine and warpgroup instructions, generated in TIRx."""

@@ -1,0 +1,1 @@
+"""Kernels: each family in one folder, for CPUs and for CUDA GPUs."""

@@ -1,0 +1,304 @@
+"""Static analysis of a PrimFunc's blocks: iterators, access strides, and whether it is schedulable.
+
+No function here changes its argument. A *block* is a leaf ``SBlock`` as LegalizeOps creates it: one
+store (several for tuple reductions such as argmax) in a perfect loop nest, one loop per iterator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.schedule import SBlockRV
+
+from tvmopt.kernels.cpu.passes.vector_math import math_depth
+
+_DATA_PARALLEL, _REDUCE = 0, 2  # tirx.IterVar.iter_type
+_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One block iterator.
+
+    Attributes:
+        var: Its variable.
+        extent: Its constant extent.
+        reduce: Whether it is a reduction axis; otherwise it is data-parallel.
+    """
+
+    var: tirx.Var
+    extent: int
+    reduce: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """One read or write of a buffer, as a flat row-major offset.
+
+    Attributes:
+        buffer: The buffer.
+        strides: Stride in elements for each block axis; None where it is not a constant (gather,
+            division that does not simplify, ...).
+        offset: The flat offset, in elements.
+    """
+
+    buffer: tirx.Buffer
+    strides: tuple[int | None, ...]
+    offset: ir.Expr
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockFacts:
+    """Analysis result for one block.
+
+    Attributes:
+        name: The block's name hint.
+        axes: Its iterators, outermost loop first.
+        reads: Its loads, except loads from buffers that the block itself writes.
+        write: Its first store.
+        conditional: For each axis, whether the condition of an ``if_then_else`` uses it. TVM
+            scalarises a vectorised loop over such an axis. (``Select`` is harmless.)
+        calls: Names of the calls in the body (``tirx.exp``, ...).
+        stores: Number of stores in the body; a tuple reduction has more than one.
+        size: Number of expressions in the body.
+        math_depth: Nesting depth of the functions that :mod:`.vector_math` rewrites.
+        dtype: The widest dtype in the body.
+        divides: Whether the body divides loaded integers; no CPU has a vector instruction for it.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    reads: tuple[Access, ...]
+    write: Access
+    conditional: tuple[bool, ...]
+    calls: frozenset[str]
+    stores: int
+    size: int
+    math_depth: int
+    dtype: str
+    divides: bool
+
+    @property
+    def spatial(self) -> list[int]:
+        """Indices of the data-parallel axes, one for each dimension of the written buffer.
+
+        Block transforms turn reduction axes of extent 1 into further data-parallel axes; these are
+        left out.
+        """
+        parallel = [i for i, a in enumerate(self.axes) if not a.reduce]
+        return parallel[: len(self.write.buffer.shape)]
+
+    @property
+    def reduction(self) -> list[int]:
+        """Indices of the reduction axes."""
+        return [i for i, a in enumerate(self.axes) if a.reduce]
+
+    @property
+    def work(self) -> int:
+        """Number of iterations of the block."""
+        return math.prod(a.extent for a in self.axes)
+
+    @property
+    def reduced(self) -> int:
+        """Reduction length: iterations of the reduction axes for one output element."""
+        return math.prod(a.extent for a in self.axes if a.reduce)
+
+
+def leaf_blocks(sch: s_tir.Schedule) -> list[SBlockRV]:
+    """Return the blocks under the root block of ``main``, in program order."""
+    return sch.get_child_blocks(sch.get_sblock("root"))
+
+
+def all_facts(sch: s_tir.Schedule) -> list[BlockFacts]:
+    """Return the facts of every leaf block, in program order."""
+    return [block_facts(sch, block) for block in leaf_blocks(sch)]
+
+
+def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
+    """Analyse one block."""
+    block = sch.get(block_rv)
+    axes = tuple(
+        Axis(iv.var, int(iv.dom.extent), iv.iter_type == _REDUCE) for iv in block.iter_vars
+    )
+    stores: list[tirx.BufferStore] = []
+    loads: list[ir.TensorLoad] = []
+    conditions: list[ir.Expr] = []
+    calls: set[str] = set()
+    divisions: list[ir.Expr] = []
+    dtypes: list[tvm_ffi.dtype] = []
+
+    def on_call(call: ir.Call) -> None:
+        name = getattr(call.op, "name", "")
+        calls.add(name)
+        if name.endswith(".if_then_else"):
+            conditions.append(call.args[0])
+
+    tvm_ffi.structural_walk(
+        block.body,
+        [
+            (tirx.BufferStore, stores.append),
+            (ir.TensorLoad, loads.append),
+            (ir.Call, on_call),
+            (tirx.Cast, lambda cast: dtypes.append(cast.ty.dtype)),
+            *((kind, divisions.append) for kind in _DIVISIONS),
+        ],
+        order="post",
+    )
+    size = 0
+
+    def count(_: ir.Expr) -> None:
+        nonlocal size
+        size += 1
+
+    tvm_ffi.structural_walk(block.body, (ir.Expr, count), order="post")
+    analyzer = sym.Analyzer()
+    for iv in block.iter_vars:
+        analyzer.bind(iv.var, iv.dom)
+    written = [s.buffer for s in stores]
+    dtypes += [*(s.buffer.dtype for s in stores), *(load.source.dtype for load in loads)]
+    in_condition = set().union(*(variables(c) for c in conditions)) if conditions else set()
+    return BlockFacts(
+        name=block.name_hint,
+        axes=axes,
+        reads=tuple(
+            _access(load.source, load.indices, axes, analyzer)
+            for load in loads
+            if not any(load.source.same_as(buffer) for buffer in written)
+        ),
+        write=_access(stores[0].buffer, stores[0].indices, axes, analyzer),
+        conditional=tuple(a.var in in_condition for a in axes),
+        calls=frozenset(calls),
+        stores=len(stores),
+        size=size,
+        math_depth=math_depth(block.body),
+        dtype=max((str(d) for d in dtypes), key=_bits),
+        divides=any(_loads_integers(division) for division in divisions),
+    )
+
+
+def _bits(dtype: str) -> int:
+    digits = re.search(r"\d+", dtype)
+    return int(digits.group()) if digits else 8
+
+
+def _loads_integers(expr: ir.Expr) -> bool:
+    """Return whether ``expr`` is an integer expression with a load (index arithmetic has none)."""
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append), order="post")
+    return bool(found) and "int" in str(expr.ty.dtype)
+
+
+def variables(expr: ir.Expr) -> set[tirx.Var]:
+    """Return the free variables of ``expr``."""
+    found: set[tirx.Var] = set()
+    tvm_ffi.structural_walk(expr, (tirx.Var, found.add), order="post")
+    return found
+
+
+def _access(
+    buffer: tirx.Buffer, indices: Sequence[Any], axes: tuple[Axis, ...], analyzer: sym.Analyzer
+) -> Access:
+    offset = None
+    for index, extent in zip(indices, buffer.shape, strict=True):
+        offset = index if offset is None else offset * extent + index
+    if offset is None:  # 0-d buffer: every axis broadcasts
+        return Access(buffer, (0,) * len(axes), tirx.IntImm("int64", 0))
+    offset = analyzer.simplify(offset)
+    used = variables(offset)
+    strides: list[int | None] = []
+    for axis in axes:
+        if axis.var not in used:
+            strides.append(0)
+            continue
+        step = analyzer.simplify(substitute(offset, {axis.var: axis.var + 1}) - offset)
+        strides.append(int(step) if isinstance(step, tirx.IntImm) else None)
+    return Access(buffer, tuple(strides), offset)
+
+
+def constant_run(access: Access, axis: Axis) -> int:
+    """Return the longest aligned run of ``axis`` over which ``access`` keeps its address.
+
+    Returns:
+        A divisor of the axis's extent: 64 for the input of a grouped convolution with 64 output
+        channels per group, along the output channels; 1 when every step moves the address.
+    """
+    dtype = str(axis.var.ty.dtype)
+    for run in range(axis.extent, 1, -1):
+        if axis.extent % run:
+            continue
+        part, place = tirx.Var("part", dtype), tirx.Var("place", dtype)
+        analyzer = sym.Analyzer()
+        analyzer.bind(part, ir.Range(0, axis.extent // run))
+        analyzer.bind(place, ir.Range(0, run))
+        moved = substitute(access.offset, {axis.var: part * run + place})
+        still = substitute(access.offset, {axis.var: part * run})
+        if analyzer.can_prove_equal(moved, still):
+            return run
+    return 1
+
+
+def substitute(expr: ir.Expr, values: Mapping[tirx.Var, ir.Expr]) -> ir.Expr:
+    """Return ``expr`` with its variables replaced by ``values``."""
+    return tvm_ffi.structural_map(expr, (tirx.Var, lambda v: values.get(v, v)), order="post")
+
+
+def why_not_schedulable(func: tirx.PrimFunc, *, scalars: bool = False) -> str | None:
+    """Return why ``func`` cannot be scheduled; None when it is a sequence of plain leaf blocks.
+
+    A plain function has static non-zero shapes. Its root block holds only perfect loop nests, one
+    loop per block axis, around blocks of element stores (no extern calls, no ``while``). Blocks of
+    one element may lack loops, but at least one block must have a loop.
+
+    Args:
+        func: A TensorIR function.
+        scalars: Whether to accept a function in which no block has a loop.
+
+    Returns:
+        The reason in one line, or None.
+    """
+    for param in func.params:
+        if not tirx.is_buffer_var(param):
+            return "takes a scalar parameter (symbolic shape)"
+    if not isinstance(func.body, s_tir.SBlockRealize):
+        return "no root block"
+    root = func.body.block
+    buffers = [*func.params, *root.alloc_buffers]
+    for buffer in buffers:
+        if not all(isinstance(extent, tirx.IntImm) for extent in buffer.shape):
+            return "symbolic shape"
+        if any(int(extent) == 0 for extent in buffer.shape):
+            return "zero-sized dimension"
+    body = root.body
+    leaves = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    if not scalars and not any(isinstance(leaf, tirx.For) for leaf in leaves):
+        return "no loop (scalar)"
+    return next((reason for leaf in leaves if (reason := _why_not_leaf(leaf))), None)
+
+
+def _why_not_leaf(stmt: tirx.Stmt) -> str | None:
+    loops: list[tirx.Var] = []
+    while isinstance(stmt, tirx.For):
+        if stmt.kind != tirx.ForKind.SERIAL or not isinstance(stmt.extent, tirx.IntImm):
+            return "a loop that is not serial or whose extent is not constant"
+        loops.append(stmt.loop_var)
+        stmt = stmt.body
+    if not isinstance(stmt, s_tir.SBlockRealize):
+        return f"a {type(stmt).__name__} outside of any block"
+    block = stmt.block
+    pairs = zip(stmt.iter_values, loops, strict=False)
+    one_each = len(stmt.iter_values) == len(loops) and all(v.same_as(x) for v, x in pairs)
+    scalar = not loops and all(isinstance(v, tirx.IntImm) for v in stmt.iter_values)
+    if not (one_each or scalar):
+        return f"block {block.name_hint!r} does not have one loop an axis"
+    if any(iv.iter_type not in (_DATA_PARALLEL, _REDUCE) for iv in block.iter_vars):
+        return f"block {block.name_hint!r} has an opaque axis"
+    parts = block.body.seq if isinstance(block.body, tirx.SeqStmt) else [block.body]
+    if not all(isinstance(part, (tirx.BufferStore, tirx.Bind)) for part in parts):
+        return f"block {block.name_hint!r} is not made of element stores"
+    return None

@@ -1,0 +1,1 @@
+"""CPU kernels: one folder per family; families share `common`, `intrinsics` and `passes`."""

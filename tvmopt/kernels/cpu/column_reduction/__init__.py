@@ -1,0 +1,1 @@
+"""Column reductions: the reduced axis is not the contiguous one."""

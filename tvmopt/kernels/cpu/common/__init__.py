@@ -1,0 +1,1 @@
+"""Shared by several CPU families: loop nests, packing, cost model."""

@@ -1,0 +1,267 @@
+"""GotoBLAS-style loop nest: tile loops, reduction, register tile (micro-kernel), fused epilogue."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import IRModule, s_tir, tirx
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, leaf_blocks
+from tvmopt.kernels.cpu.common.injective import schedule_injective
+from tvmopt.kernels.cpu.common.stage import inline_copies, inline_injective, split_vector
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.intrinsics import DotIntrinsic
+from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
+
+# Annotation for TVM's LoopPartition: split the loop where a condition changes.
+CUT = "pragma_loop_partition_hint"
+
+#: Marks a weight-prepacking block: it runs once, when the model is built, not at every call.
+PREPROC = "meta_schedule.layout_rewrite_preproc"
+
+
+@dataclasses.dataclass(frozen=True)
+class Dot:
+    """A dot-product instruction for the innermost loops of a tile.
+
+    Attributes:
+        intrinsic: The instruction; its lanes are the extent of the tile's innermost loop.
+        products: The loop over the K group that one lane accumulates.
+    """
+
+    intrinsic: DotIntrinsic
+    products: LoopRV
+
+
+def only_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | None:
+    """Inline the injective blocks of ``func`` and return the schedule with its only reduction.
+
+    Returns:
+        The schedule and the reduction block; None unless there is exactly one reduction, with one
+        output and more than one step.
+    """
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    reductions = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
+    if len(reductions) != 1 or reductions[0].stores != 1 or reductions[0].reduced == 1:
+        return None
+    anchor = sch.get_sblock(reductions[0].name)
+    inline_injective(sch)
+    inline_copies(sch, anchor)
+    return sch, anchor
+
+
+def schedule_nest(
+    sch: s_tir.Schedule,
+    anchor: SBlockRV,
+    epilogue: SBlockRV,
+    hint: CpuHint,
+    *,
+    units: Sequence[LoopRV],
+    outer: Sequence[LoopRV],
+    reduction: Sequence[LoopRV],
+    rows: Sequence[LoopRV],
+    vectors: Sequence[LoopRV],
+    ragged: Sequence[LoopRV] = (),
+    unroll_reduction: bool = False,
+    dot: Dot | None = None,
+) -> None:
+    """Reorder and parallelise the loops of ``anchor``; compute epilogue and producers at them.
+
+    Args:
+        sch: The schedule.
+        anchor: The reduction, its data-parallel loops split into ``outer``, ``rows``, ``vectors``.
+        epilogue: The block that applies the epilogue to its elements.
+        hint: Supplies the order of ``outer``, the number of parallel loops, the compute_at depth of
+            the producers, the K block and the prefetch distance.
+        units: Remaining loops of extent 1.
+        outer: Tile loops in the order of ``hint.block``, then the cache-block loops.
+        reduction: Reduction loops.
+        rows: Row loops of the register tile; they are unrolled.
+        vectors: Loops over the vectors of the register tile, if several, and over lanes.
+        ragged: Tile loops whose last tile is partial. TVM's LoopPartition splits it off, so that
+            full tiles have no bounds check per row; not if the loop is fused with another parallel
+            loop.
+        unroll_reduction: Whether to unroll the reduction loops, too.
+        dot: The dot-product instruction that replaces the lane loop, if any.
+    """
+    reduction = list(reduction)
+    chunks: list[LoopRV] = []
+    if hint.rstep and int(sch.get(reduction[-1]).extent) > hint.rstep:
+        chunk, reduction[-1] = sch.split(reduction[-1], [None, hint.rstep])
+        chunks = [chunk]
+    around = [*units, *(outer[position] for position in hint.order)]
+    within: list[LoopRV] = []
+    if hint.accumulate and chunks:
+        around, within = around[: -hint.accumulate], around[-hint.accumulate :]
+    tile = [*rows, *vectors]
+    products = [dot.products] if dot else []
+    sch.reorder(*around, *chunks, *within, *reduction, *tile, *products)
+
+    sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
+    finish = sch.get_loops(epilogue)[len(around) :]
+    unroll_and_vectorize(sch, finish[-1:] if within else finish)
+    place_producers(sch, anchor, around, len(units), hint)
+    unroll_and_vectorize(sch, tile, vectorize=dot is None)
+    if unroll_reduction:
+        for loop in reduction:
+            sch.unroll(loop)
+    head = around[: len(units) + hint.parallel] if hint.parallel else []
+    run_in_parallel(sch, head)
+    for loop in ragged:
+        if len(head) < 2 or not any(loop.same_as(other) for other in head):
+            sch.annotate(loop, CUT, 1)
+    annotate_prefetch(sch, reduction[-1], hint)
+    # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
+    init = sch.decompose_reduction(anchor, (chunks or reduction)[0])
+    unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
+    if dot:
+        loop = tile[-1]
+        if not isinstance(sch.get(dot.products).body.predicate, tirx.IntImm):
+            # A block around keeps the bounds check of a partial tile: an intrinsic must have none.
+            sch.blockize(loop)
+            loop = sch.get_loops(anchor)[0]
+        sch.tensorize(loop, dot.intrinsic.register())
+
+
+def place_producers(
+    sch: s_tir.Schedule, anchor: SBlockRV, around: Sequence[LoopRV], units: int, hint: CpuHint
+) -> None:
+    """Compute the producers of the data (padding) at depth ``hint.stage`` of the loops ``around``.
+
+    The first ``units`` of these loops, of extent 1, do not count. At depth 0 a producer gets its
+    own loop nest at the root.
+    """
+    for producer in sch.get_producers(anchor):
+        if PREPROC in sch.get(producer).annotations or _is_scheduled(sch, producer):
+            continue
+        if hint.stage:
+            depth = units + hint.stage
+            sch.compute_at(producer, around[depth - 1], preserve_unit_loops=True)
+            _vectorize_inner(sch, producer, depth, hint)
+        else:
+            schedule_injective(sch, producer, hint)
+
+
+def run_in_parallel(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> None:
+    """Fuse nested loops and run them in parallel; do nothing if there are none."""
+    if loops:
+        sch.parallel(sch.fuse(*loops) if len(loops) > 1 else loops[0])
+
+
+def fits(hint: CpuHint, extents: Sequence[int]) -> bool:
+    """Return whether the tile configuration of ``hint`` is valid for axes of ``extents``."""
+    loops = len(hint.order) - hint.accumulate
+    parts = sum(size > 0 for size in hint.task)
+    return (
+        len(hint.block) == len(extents)
+        and len(hint.task) in (0, len(extents))
+        and sorted(hint.order) == list(range(len(extents) + parts))
+        and all(1 <= b <= e for b, e in zip(hint.block, extents, strict=True))
+        and all(
+            not size or (size <= e and size % b == 0)
+            for size, b, e in zip(hint.task, hint.block, extents, strict=False)
+        )
+        and 0 <= hint.parallel <= loops
+        and (hint.stage == 0 or hint.parallel <= hint.stage <= loops)
+        and loops > 0
+    )
+
+
+def packing_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
+    """Return the weight-prepacking blocks of a scheduled function, which run at build time."""
+    found: list[s_tir.SBlock] = []
+
+    def visit(block: s_tir.SBlock) -> None:
+        if PREPROC in block.annotations:
+            found.append(block)
+
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit), order="post")
+    return found
+
+
+def is_constant(func: tirx.PrimFunc, sch: s_tir.Schedule, weight: Access) -> bool:
+    """Return whether ``weight`` reads a constant parameter of ``func``."""
+    free = func.attrs.get("layout_free_buffers") if func.attrs else None
+    if not free:
+        return False
+    params = sch.mod["main"].params
+    return any(params[int(i)].same_as(weight.buffer) for i in free)
+
+
+def schedule_rest(sch: s_tir.Schedule, hint: CpuHint) -> None:
+    """Schedule each remaining stage at the root, outside the tile and except prepacking."""
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        if PREPROC in sch.get(block).annotations or _is_scheduled(sch, block):
+            continue
+        if not isinstance(sch.get(block).body, tirx.BufferStore | tirx.SeqStmt):
+            continue  # a tensor intrinsic
+        if not block_facts(sch, block).reduction:
+            schedule_injective(sch, block, hint)
+
+
+def unit_loops(facts: BlockFacts, loops: Sequence[LoopRV]) -> list[LoopRV]:
+    """Return the loops of a block's remaining axes, of extent 1: neither spatial nor reduction."""
+    used = {*facts.spatial, *facts.reduction}
+    return [loop for i, loop in enumerate(loops) if i not in used]
+
+
+def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: CpuHint) -> None:
+    """Vectorise the innermost loop of ``block`` below ``depth``."""
+    loops = sch.get_loops(block)
+    facts = block_facts(sch, block)
+    if len(loops) > depth and not facts.conditional[-1]:
+        split_vector(sch, loops[-1], hint.arch.lanes(facts.dtype), hint.vectors)
+
+
+def _is_scheduled(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+    """Return whether a loop of ``block`` is not serial, or is shared with another block."""
+    loops = [sch.get(loop) for loop in sch.get_loops(block)]
+    return any(
+        loop.kind != tirx.ForKind.SERIAL or isinstance(loop.body, tirx.SeqStmt) for loop in loops
+    )
+
+
+def unroll_and_vectorize(
+    sch: s_tir.Schedule, loops: list[LoopRV], *, vectorize: bool = True
+) -> None:
+    """Vectorise the last loop; unroll the others."""
+    for loop in loops[:-1]:
+        if int(sch.get(loop).extent) > 1:
+            sch.unroll(loop)
+    if vectorize and int(sch.get(loops[-1]).extent) > 1:
+        sch.vectorize(loops[-1])
+
+
+def find_epilogue(sch: s_tir.Schedule, anchor: SBlockRV) -> SBlockRV:
+    """Return the block to fuse as the anchor's epilogue; a cache_write copy when there is none.
+
+    The consumer is fused if it is the only one and its axes are the anchor's spatial axes, in
+    order. Otherwise it keeps its own loop nest. The anchor's buffer gets scope ``local``.
+    """
+    facts = block_facts(sch, anchor)
+    consumers = sch.get_consumers(anchor)
+    if len(consumers) == 1:
+        consumer = block_facts(sch, consumers[0])
+        reads = [r for r in consumer.reads if r.buffer.same_as(facts.write.buffer)]
+        spatial = [facts.axes[i].extent for i in facts.spatial]
+        if (
+            not consumer.reduction
+            and [a.extent for a in consumer.axes] == spatial
+            and all(r.strides == _strides(facts.write.buffer) for r in reads)
+        ):
+            sch.set_scope(anchor, 0, "local")
+            return consumers[0]
+    return sch.cache_write(anchor, 0, "local")
+
+
+def _strides(buffer: tirx.Buffer) -> tuple[int, ...]:
+    """Return row-major strides, with 0 for extent 1 as in :class:`Access`."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed([int(e) for e in buffer.shape]):
+        strides.insert(0, step if extent > 1 else 0)
+        step *= extent
+    return tuple(strides)

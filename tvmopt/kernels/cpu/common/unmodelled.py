@@ -1,0 +1,59 @@
+"""CPU families without a cost model: a few configurations in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm.error import InternalError
+from tvm.s_tir import ScheduleError
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.errors import last_line
+from tvmopt.kernels.cpu.common.cost import LAUNCH, bandwidth
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.family import Family, Found
+from tvmopt.kernels.ranked import Ranked
+from tvmopt.kernels.workload import Refusal, Workload
+
+# (tasks per core, longest vector in registers), in the order to try them.
+_VARIATIONS = ((8, 4), (1, 4), (8, 1), (2, 4), (0, 4), (0, 1), (4, 2), (1, 1))
+# Arguments of at most this many bytes: the cost model assumes one core.
+_ONE_CORE_BYTES = 64 * 1024
+
+
+class UnmodelledFamily(Family[Workload, CpuHint]):
+    """A family that matches if its default configuration can be emitted."""
+
+    has_cost_model = False
+
+    def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
+        """Return whether to match: if ``beside`` > 0, or if no modelled family has candidates."""
+        return self.beside > 0 or not any(f.family.has_cost_model and f.ranked for f in found)
+
+    def match(self, workload: Workload, arch: CpuArch) -> Workload | Refusal:
+        """Return the workload itself if the family can schedule it."""
+        if workload.refusal is not None:
+            return workload.refusal
+        try:
+            made = self.emit(workload.func, CpuHint(self.name, arch))
+        except (ScheduleError, InternalError) as error:
+            return Refusal(f"{self.name} refused: {last_line(error, None)}")
+        return workload if made is not None else Refusal(f"{self.name} does not fit")
+
+    def rank(self, form: Workload, arch: CpuArch) -> Sequence[Ranked[CpuHint]]:
+        """Return the configurations, the default first."""
+        cycles = stream_cycles(form, arch)
+        return [
+            Ranked(
+                CpuHint(self.name, arch, tasks=tasks, vectors=vectors),
+                cycles * (1.0 + 0.01 * place) + 1.0,
+            )
+            for place, (tasks, vectors) in enumerate(_VARIATIONS)
+        ]
+
+
+def stream_cycles(workload: Workload, arch: CpuArch) -> float:
+    """Return the predicted cycles to stream all arguments once (memory-bound roofline)."""
+    size = workload.argument_bytes
+    cores = arch.cores if size > _ONE_CORE_BYTES else 1
+    return size / bandwidth(size / cores, arch) / cores + (LAUNCH if cores > 1 else 0.0)

@@ -1,0 +1,71 @@
+"""Weight packing: copy a weight to a buffer with one dimension per axis, zero-padded to tiles."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import s_tir
+from tvm.s_tir.schedule import SBlockRV
+
+from tvmopt.kernels.analysis import Access, block_facts
+
+
+def copy_weight(
+    sch: s_tir.Schedule, anchor: SBlockRV, weight: Access, multiples: list[int]
+) -> SBlockRV:
+    """Copy the weight to a buffer with one dimension per axis; zero-pad the axes to ``multiples``.
+
+    If one of the data's axes is padded, the data is copied as well.
+
+    Args:
+        sch: The schedule.
+        anchor: The contraction.
+        weight: The operand to pack.
+        multiples: For each axis of ``anchor``, the multiple to pad its extent to.
+
+    Returns:
+        The packing block.
+    """
+    copy = sch.reindex(anchor, ("read", _read_index(sch, anchor, weight)))
+    facts = block_facts(sch, anchor)
+    short = [i for i, a in enumerate(facts.axes) if a.extent % multiples[i]]
+    if not short:
+        return copy
+    written = sch.get(copy).writes[0].source
+    packed = next(r for r in facts.reads if r.buffer.same_as(written))
+    data = next(r for r in facts.reads if not r.buffer.same_as(written))
+    view = sch.reindex(anchor, ("read", _read_index(sch, anchor, data)))
+    sch.pad_einsum(anchor, multiples)
+    (crop,) = sch.get_consumers(anchor)
+    sch.compute_inline(view)  # into the padded copy of the data, if any, else into the anchor
+    sch.compute_inline(crop)
+    if all(packed.strides[i] == 0 for i in short):
+        return copy
+    (padded,) = sch.get_consumers(copy)
+    sch.compute_inline(copy)
+    return padded
+
+
+def dimension_axes(sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV) -> dict[int, int]:
+    """Map each dimension of the buffer from :func:`copy_weight` to its axis of ``anchor``."""
+    facts = block_facts(sch, anchor)
+    buffer = sch.get(copy).writes[0].source
+    read = next(r for r in facts.reads if r.buffer.same_as(buffer))
+    shape = [int(e) for e in buffer.shape]
+    steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    axis_of: dict[int, int] = {}
+    for d, (extent, step) in enumerate(zip(shape, steps, strict=True)):
+        for i, axis in enumerate(facts.axes):
+            if (
+                i not in axis_of.values()
+                and axis.extent == extent
+                and read.strides[i] == (step if extent > 1 else 0)
+            ):
+                axis_of[d] = i
+                break
+    return axis_of
+
+
+def _read_index(sch: s_tir.Schedule, anchor: SBlockRV, access: Access) -> int:
+    buffers = [region.source for region in sch.get(anchor).reads]
+    return next(n for n, buffer in enumerate(buffers) if buffer.same_as(access.buffer))

@@ -1,0 +1,1 @@
+"""Contractions by a heuristic tile, without a cost model."""

@@ -1,0 +1,1 @@
+"""Elementwise functions and data movement (injective functions)."""

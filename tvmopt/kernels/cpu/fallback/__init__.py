@@ -1,0 +1,1 @@
+"""Any function of leaf blocks, block by block."""

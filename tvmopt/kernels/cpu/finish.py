@@ -1,0 +1,30 @@
+"""TensorIR passes that run on every scheduled CPU function before compilation."""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from tvmopt.kernels.cpu.intrinsics import with_tile_configuration
+from tvmopt.kernels.cpu.intrinsics.choose import with_intrinsic_functions
+from tvmopt.kernels.cpu.passes.bfloat16_bits import keep_bfloat16_bits
+from tvmopt.kernels.cpu.passes.bfloat16_rounding import round_natively
+from tvmopt.kernels.cpu.passes.prefetch import insert_prefetches
+from tvmopt.kernels.cpu.passes.requantise import rewrite_requantise
+from tvmopt.kernels.cpu.passes.vector_math import rewrite_math
+from tvmopt.kernels.scheduled import marked
+
+
+def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Run the CPU passes: prefetch, bfloat16, requantize, vector math, intrinsic functions.
+
+    Args:
+        scheduled: ``func`` after scheduling.
+        func: The function before scheduling; its attributes are kept.
+
+    Returns:
+        The function, marked as scheduled and ready to compile.
+    """
+    result = round_natively(insert_prefetches(scheduled))
+    result = keep_bfloat16_bits(result)
+    result = rewrite_math(rewrite_requantise(result))
+    return marked(with_tile_configuration(with_intrinsic_functions(result)), func)

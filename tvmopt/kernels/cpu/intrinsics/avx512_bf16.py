@@ -1,0 +1,51 @@
+"""x86 AVX512-BF16 dot product: 2 bfloat16 products per float32 lane (``vdpbf16ps``).
+
+``vdpbf16ps`` rounds to nearest even and flushes denormals, independent of MXCSR. TVM widens every
+bfloat16 argument of an LLVM intrinsic to float32, so a wrapper function takes the bits as integers.
+"""
+
+from __future__ import annotations
+
+from tvm import ir
+from tvm.script import tirx as T  # noqa: N812
+
+from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic
+from tvmopt.kernels.cpu.intrinsics.llvm_functions import PURE
+
+_NAME = "tvmopt_vdpbf16ps"
+_SOURCE = f"""
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+
+define linkonce_odr <16 x float> @{_NAME}(<16 x float> %sums, <32 x i16> %data, <32 x i16> %weight)
+    #0 {{
+  %a = bitcast <32 x i16> %data to <32 x bfloat>
+  %b = bitcast <32 x i16> %weight to <32 x bfloat>
+  %r = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(
+      <16 x float> %sums, <32 x bfloat> %a, <32 x bfloat> %b)
+  ret <16 x float> %r
+}}
+
+attributes #0 = {{ {PURE} }}
+"""
+
+
+def _vdpbf16ps(sums: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
+    bits = [T.reinterpret("uint16x32", operand) for operand in (data, weight)]
+    return T.call_extern("float32x16", _NAME, sums, *bits)
+
+
+AVX512_BF16 = (
+    DotIntrinsic(
+        name="tvmopt.avx512_bf16",
+        isa="x86_64",
+        instruction="vdpbf16ps",
+        features=("avx512bf16",),
+        data="bfloat16",
+        weight="bfloat16",
+        sums="float32",
+        lanes=16,
+        depth=2,
+        emit=_vdpbf16ps,
+        function=_SOURCE,
+    ),
+)

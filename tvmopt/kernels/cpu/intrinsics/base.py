@@ -1,0 +1,114 @@
+"""DotIntrinsic: a dot-product instruction as a TVM tensor intrinsic."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+from tvm import ir, s_tir, tirx
+from tvm.script import tirx as T  # noqa: N812
+
+#: (accumulators, data, weight) -> accumulators, as vectors; ``data`` is already broadcast.
+Emit = Callable[[ir.Expr, ir.Expr, ir.Expr], ir.Expr]
+
+
+@dataclasses.dataclass(frozen=True)
+class DotIntrinsic:
+    """Dot product ``sums[i] += sum over k of data[k] * weight[i, k]`` in the accumulator dtype.
+
+    Each lane accumulates ``depth`` products per instruction. ``data`` is loaded as one 32-bit word
+    and broadcast to all lanes; ``weight`` is one contiguous vector of ``lanes`` x ``depth``
+    elements.
+
+    Attributes:
+        name: Name in hints, logs and TVM's registry of tensor intrinsics.
+        isa: Instruction-set architecture, ``"x86_64"``, ``"hexagon"``, ...
+        instruction: Mnemonic in the disassembly.
+        features: Required CPU features, in LLVM's names.
+        data: Dtype of the broadcast operand.
+        weight: Dtype of the vector operand.
+        sums: Dtype of the accumulators.
+        lanes: Accumulators per vector register.
+        depth: K granularity: products per lane and instruction.
+        emit: Builds the TensorIR expression of the instruction.
+        function: LLVM IR of the function that ``emit`` calls; empty if it calls an LLVM intrinsic.
+            :func:`~tvmopt.kernels.cpu.intrinsics.llvm_functions.with_llvm_functions` adds it to the
+            scheduled function.
+    """
+
+    name: str
+    isa: str
+    instruction: str
+    features: tuple[str, ...]
+    data: str
+    weight: str
+    sums: str
+    lanes: int
+    depth: int
+    emit: Emit = dataclasses.field(compare=False, repr=False)
+    function: str = dataclasses.field(default="", repr=False)
+
+    @property
+    def defines(self) -> set[str]:
+        """Names of the functions that ``function`` defines."""
+        return set(re.findall(r"^define .*?@(\w+)\(", self.function, re.MULTILINE))
+
+    def register(self) -> str:
+        """Register the intrinsic with TVM once; return its name for ``Schedule.tensorize``."""
+        if s_tir.TensorIntrin.get(self.name, allow_missing=True) is None:
+            s_tir.TensorIntrin.register(self.name, _definition(self), _implementation(self))
+        return self.name
+
+
+def _definition(dot: DotIntrinsic) -> tirx.PrimFunc:
+    """Return the tensor intrinsic's description: scalar TensorIR for pattern matching."""
+    data, weight, sums, lanes, depth = dot.data, dot.weight, dot.sums, dot.lanes, dot.depth
+
+    @T.prim_func(s_tir=True)
+    def definition(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (depth,), data, offset_factor=1)  # noqa: N806
+        B = T.match_buffer(b, (lanes, depth), weight, offset_factor=1)  # noqa: N806
+        C = T.match_buffer(c, (lanes,), sums, offset_factor=1, scope="local")  # noqa: N806
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:depth], B[0:lanes, 0:depth])
+            T.writes(C[0:lanes])
+            for i, k in T.grid(lanes, depth):
+                with T.sblock("dot"):
+                    vi, vk = T.axis.remap("SR", [i, k])
+                    C[vi] = C[vi] + T.cast(A[vk], sums) * T.cast(B[vi, vk], sums)
+
+    return definition
+
+
+def _implementation(dot: DotIntrinsic) -> tirx.PrimFunc:
+    """Return the tensor intrinsic's implementation: one dot-product instruction."""
+    data, weight, sums, lanes, depth = dot.data, dot.weight, dot.sums, dot.lanes, dot.depth
+    emit = dot.emit
+    vector = f"{data}x{lanes * depth}"
+
+    def broadcast(word: ir.Expr) -> ir.Expr:
+        """Repeat the elements of one 32-bit word in all lanes."""
+        return T.reinterpret(vector, T.broadcast(T.reinterpret("int32", word), lanes))
+
+    @T.prim_func(s_tir=True)
+    def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (depth,), data, offset_factor=1)  # noqa: N806
+        B = T.match_buffer(b, (lanes, depth), weight, offset_factor=1)  # noqa: N806
+        C = T.match_buffer(c, (lanes,), sums, offset_factor=1, scope="local")  # noqa: N806
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:depth], B[0:lanes, 0:depth])
+            T.writes(C[0:lanes])
+            C[T.ramp(0, 1, lanes)] = emit(
+                C.vload([0], dtype=f"{sums}x{lanes}"),
+                broadcast(A.vload([0], dtype=f"{data}x{depth}")),
+                B.vload([0, 0], dtype=f"{weight}x{lanes * depth}"),
+            )
+
+    return implementation
+
+
+def llvm_call(name: str, dtype: str, *args: ir.Expr) -> Any:
+    """Return a call of the pure LLVM intrinsic ``name``."""
+    return T.call_llvm_pure_intrin(dtype, name, *args)

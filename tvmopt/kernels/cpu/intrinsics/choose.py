@@ -1,0 +1,101 @@
+"""Select the tensor intrinsic of a CPU for a pair of operand dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Set
+from typing import TypeVar
+
+from tvm import tirx
+from tvm.target import Target
+
+from tvmopt import host
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.intrinsics.amx import AMX
+from tvmopt.kernels.cpu.intrinsics.avx512_bf16 import AVX512_BF16
+from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic
+from tvmopt.kernels.cpu.intrinsics.calls import callees
+from tvmopt.kernels.cpu.intrinsics.llvm_functions import with_llvm_functions
+from tvmopt.kernels.cpu.intrinsics.rvv import RVV
+from tvmopt.kernels.cpu.intrinsics.sdot import SDOT
+from tvmopt.kernels.cpu.intrinsics.tile import TileIntrinsic
+from tvmopt.kernels.cpu.intrinsics.vnni import VNNI
+from tvmopt.kernels.cpu.intrinsics.vrmpy import VRMPY
+from tvmopt.kernels.cuda.intrinsics import mma
+
+_Intrinsic = TypeVar("_Intrinsic", DotIntrinsic, TileIntrinsic)
+
+#: All dot-product intrinsics; within one extension the widest first.
+DOTS: tuple[DotIntrinsic, ...] = (*VNNI, *AVX512_BF16, *SDOT, *VRMPY, *RVV)
+
+#: All tile intrinsics, each with its largest block of tiles.
+TILES: tuple[TileIntrinsic, ...] = AMX
+
+
+def find_dot(arch: CpuArch, data: str, weight: str) -> DotIntrinsic | None:
+    """Return the widest dot-product intrinsic of ``arch`` for the dtypes; None if there is none.
+
+    Args:
+        arch: The CPU.
+        data: Dtype of the broadcast operand.
+        weight: Dtype of the vector operand.
+    """
+    usable = _usable(DOTS, arch.isa, arch.features())
+    return next((dot for dot in usable if (dot.data, dot.weight) == (data, weight)), None)
+
+
+def find_tile(arch: CpuArch, data: str, weight: str) -> TileIntrinsic | None:
+    """Return the tile intrinsic of ``arch`` for the dtypes; None if there is none.
+
+    It has the largest shape; ``dataclasses.replace`` changes the shape.
+
+    Args:
+        arch: The CPU.
+        data: Dtype of the operand with strided rows.
+        weight: Dtype of the packed operand.
+    """
+    usable = _usable(TILES, arch.isa, arch.features())
+    return next((tile for tile in usable if (tile.data, tile.weight) == (data, weight)), None)
+
+
+def multipliable(target: Target) -> frozenset[tuple[str, str]]:
+    """Return the (data, weight) dtypes that ``target`` has a dot-product or tile intrinsic for."""
+    from tvm.target.codegen import llvm_get_cpu_features
+
+    if target.kind.name != "llvm":
+        return frozenset()
+    features = {str(feature) for feature in llvm_get_cpu_features(target)}
+    triple = str(target.attrs["mtriple"]) if "mtriple" in target.attrs else ""
+    isa = triple.split("-")[0] or host.isa()
+    dots = {(dot.data, dot.weight) for dot in _usable(DOTS, isa, features)}
+    return frozenset(dots | {(t.data, t.weight) for t in _usable(TILES, isa, features)})
+
+
+def _usable(intrinsics: Iterable[_Intrinsic], isa: str, features: Set[str]) -> Iterator[_Intrinsic]:
+    """Yield the intrinsics that a CPU with ``isa`` and ``features`` supports, in order."""
+    return (one for one in intrinsics if one.isa == isa and features >= set(one.features))
+
+
+def dot_named(name: str) -> DotIntrinsic:
+    """Return the dot-product intrinsic ``name``.
+
+    Raises:
+        KeyError: When there is none of this name.
+    """
+    return {dot.name: dot for dot in DOTS}[name]
+
+
+def with_intrinsic_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return ``func`` with definitions of the LLVM functions that its intrinsics call."""
+    names = callees(func.body)
+    sources = sorted({dot.function for dot in DOTS if names & dot.defines})
+    return with_llvm_functions(func, sources) if sources else func
+
+
+def register_used(text: str) -> None:
+    """Register the intrinsics named in ``text`` (JSON), so that its traces can be replayed."""
+    for dot in DOTS:
+        if f'"{dot.name}"' in text:
+            dot.register()
+    for tile in TILES:
+        tile.register_used(text)
+    mma.register_used(text)

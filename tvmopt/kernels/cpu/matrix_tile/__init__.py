@@ -1,0 +1,1 @@
+"""GEMM and convolution with AMX tiles."""

@@ -1,0 +1,93 @@
+"""Configuration space of the AMX template, with predicted cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
+from tvmopt.kernels.cpu.common.stage import divisors
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
+from tvmopt.kernels.cpu.matrix_tile.schedule import NAME, shaped
+from tvmopt.kernels.cpu.register_tile.configs import loop_orders
+from tvmopt.kernels.cpu.register_tile.cost import RegisterTileModel
+from tvmopt.kernels.ranked import Ranked
+
+_MOST_ROWS, _COLUMNS = 16, 16
+# Cache lines of 64 bytes that tile loads read per cycle; cycles of overhead per reduction step.
+_LINES, _STEP = 2.0, 4.0
+
+
+def matrix_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[CpuHint]]:
+    """Return the configurations of ``form``, unordered; none if ``arch`` has no matrix tiles."""
+    tile = form.tile(arch)
+    if tile is None:
+        return []
+
+    def steps(hint: CpuHint) -> tuple[int, float]:
+        block = shaped(form, hint)
+        assert block is not None, "only hints that fit are ranked"
+        return form.facts.reduced // block.block_k, step_cycles(block)
+
+    model = RegisterTileModel(form, arch, steps)
+    hints = (hint for hint in _hints(form, tile, arch) if shaped(form, hint) is not None)
+    return [model.rank(hint) for hint in hints]
+
+
+def step_cycles(tile: TileIntrinsic) -> float:
+    """Return the cycles of one reduction step: a tile multiply takes one per row, for any K."""
+    multiply = tile.row_blocks * tile.column_blocks * tile.rows
+    load = (tile.row_blocks * tile.rows + tile.column_blocks * tile.kbytes / 4) / _LINES
+    return max(multiply, load) + _STEP
+
+
+def _hints(form: ContractionForm, tile: TileIntrinsic, arch: CpuArch) -> Iterator[CpuHint]:
+    facts = form.facts
+    extents = form.extents
+    rows = [facts.spatial.index(i) for i in form.rows]
+    columns = [facts.spatial.index(i) for i in form.columns]
+    for width in (2 * _COLUMNS, _COLUMNS):
+        if width > extents[-1]:
+            continue
+        for sizes in _row_sizes(form, rows):
+            block = [sizes.get(p, 1) for p in range(len(extents) - 1)] + [width]
+            orders = loop_orders(extents, block, rows, columns, bool(form.producers), arch)
+            for order, parallel, stage in orders:
+                yield CpuHint(
+                    NAME,
+                    arch,
+                    block=tuple(block),
+                    order=order,
+                    parallel=parallel,
+                    stage=stage,
+                    pack="constant" if form.constant else "call",
+                    intrin=tile.name,
+                )
+
+
+def _row_sizes(form: ContractionForm, rows: list[int]) -> Iterator[dict[int, int]]:
+    """Yield the rows of each axis in a block of tiles: rows of one image line, or of two."""
+    size = {p: form.facts.axes[form.facts.spatial[p]].extent for p in rows}
+    wide = [p for p in rows if size[p] > 1][-2:]
+    if not wide:
+        yield {}
+        return
+    inner = wide[-1]
+    counts = divisors(size[inner], _MOST_ROWS)[-3:]
+    filled = _can_be_filled(form, inner)
+    if counts[-1] < min(_MOST_ROWS // 2, size[inner]) and filled:
+        counts.append(min(_MOST_ROWS, size[inner]))  # the last block is zero-padded
+    for count in counts:
+        yield {inner: count}
+        if 2 * count <= size[inner] and (filled or size[inner] % (2 * count) == 0):
+            yield {inner: 2 * count}
+        if len(wide) == 2 and size[wide[0]] % 2 == 0:
+            yield {wide[0]: 2, inner: count}
+
+
+def _can_be_filled(form: ContractionForm, position: int) -> bool:
+    """Return whether rows of the data can be padded: contiguous rows and a 1 x 1 kernel."""
+    axes, channels = form.facts.axes, form.facts.axes[form.contiguous].extent
+    shared = sum(axes[i].extent > 1 for i in form.facts.reduction) > 1
+    return not shared and form.data.strides[form.facts.spatial[position]] == channels

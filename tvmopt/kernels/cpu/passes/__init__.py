@@ -1,0 +1,1 @@
+"""Schedule steps and TensorIR passes for CPU functions: transpose, requantize, vector math, ..."""

@@ -1,0 +1,174 @@
+"""Round vectors to bfloat16 with the AVX512-BF16 conversion instruction.
+
+Integer rounding takes nine instructions per vector: 10 % of the latency of networks with few
+channels. AVX512-BF16 has one instruction for it. TVM does not vectorise extern calls, so a
+vectorised loop is split in two: the first computes into a register buffer, the second statement
+rounds and stores that buffer.
+
+before -> after::
+
+    for v in T.vectorized(32): Y[m, v] = Cast("bfloat16", S[m, v] + bias[v])
+
+    for v in T.vectorized(32): t[v] = S[m, v] + bias[v]
+    Y[m, 0:32] = T.reinterpret("bfloat16x32", T.call_extern("tvmopt_bfloat16_32", t[0:32]))
+
+Denormals are flushed to zero, as in ``vdpbf16ps``.
+"""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.analysis import substitute, variables
+from tvmopt.kernels.cpu.intrinsics.llvm_functions import PURE, with_llvm_functions
+
+#: Annotation of a root block: round bfloat16 vectors with the CPU's instruction.
+NATIVE = "tvmopt.native_bfloat16"
+_FEATURE = "avx512bf16"
+_LANES = 16
+
+
+def annotate_rounding(sch: s_tir.Schedule, arch: CpuArch) -> None:
+    """Annotate ``sch`` for :func:`round_natively`, if ``arch`` supports it and bfloat16 is used."""
+    params = sch.mod["main"].params
+    narrow = any(tirx.is_buffer_var(p) and str(p.dtype) == "bfloat16" for p in params)
+    if narrow and arch.isa == "x86_64" and _FEATURE in arch.features():
+        sch.annotate(sch.get_sblock("root"), NATIVE, 1)
+
+
+def round_natively(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Split the vectorised loops that store bfloat16, in a function with the annotation."""
+    root = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
+    if root is None or NATIVE not in root.annotations:
+        return func
+    made: list[tirx.Var] = []
+
+    def on_for(loop: tirx.For) -> tirx.Stmt:
+        parts = _parted(loop)
+        if parts is None:
+            return loop
+        buffer, stmt = parts
+        made.append(buffer)
+        return stmt
+
+    body = tvm_ffi.structural_map(root.body, (tirx.For, on_for), order="post")
+    kept = {key: value for key, value in root.annotations.items() if key != NATIVE}
+    block = s_tir.SBlock(
+        root.iter_vars,
+        root.reads,
+        root.writes,
+        root.name_hint,
+        body,
+        root.init,
+        [*root.alloc_buffers, *made],
+        root.match_buffers,
+        kept,
+    )
+    func = func.with_body(s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block))
+    sizes = sorted({int(buffer.shape[0]) for buffer in made})
+    return with_llvm_functions(func, [_function(n) for n in sizes]) if sizes else func
+
+
+def _parted(loop: tirx.For) -> tuple[tirx.Var, tirx.Stmt] | None:
+    """Split a vectorised loop that rounds; return register buffer and statements, or None."""
+    realize = loop.body
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(realize, s_tir.SBlockRealize):
+        return None
+    block, store = realize.block, realize.block.body
+    length = int(loop.extent)
+    if length % _LANES or not isinstance(store, tirx.BufferStore) or block.init is not None:
+        return None
+    value = store.value
+    if str(store.buffer.dtype) != "bfloat16" or not isinstance(value, tirx.Cast):
+        return None
+    if str(value.value.ty.dtype) != "float32" or loop.loop_var in variables(realize.predicate):
+        return None
+    place = [i for i, v in enumerate(realize.iter_values) if loop.loop_var in variables(v)]
+    if len(place) != 1 or not _steps(realize.iter_values[place[0]], loop.loop_var):
+        return None
+    moving = block.iter_vars[place[0]].var
+    *outer, last = store.indices
+    if any(moving in variables(index) for index in outer) or not _steps(last, moving):
+        return None
+    registers = tirx.decl_buffer((length,), "float32", "rounded", scope="local")
+    dtype = loop.loop_var.ty.dtype
+    lane = tirx.Var("lane", str(dtype))
+    lanes = tirx.IterVar(ir.Range(0, loop.extent), lane, block.iter_vars[0].iter_type)
+    computed = s_tir.SBlock(
+        [*block.iter_vars, lanes],
+        block.reads,
+        [tirx.BufferRegion(registers, [ir.Range.from_min_extent(lane, 1)])],
+        f"{block.name_hint}_wide",
+        tirx.BufferStore(registers, value.value, [lane]),
+        None,
+        [],
+        block.match_buffers,
+        block.annotations,
+    )
+    first = tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind,
+        s_tir.SBlockRealize([*realize.iter_values, loop.loop_var], realize.predicate, computed),
+        loop.thread_binding,
+        loop.annotations,
+    )
+    zero = tirx.const(0, str(dtype))
+    start = [substitute(v, {loop.loop_var: zero}) for v in realize.iter_values]
+    wide = tirx.BufferLoad(registers, [tirx.Ramp(zero, tirx.const(1, str(dtype)), length)])
+    bits = tirx.call_extern(f"uint16x{length}", _name(length), wide)
+    one = tirx.const(1, str(last.ty.dtype))
+    stored = s_tir.SBlock(
+        block.iter_vars,
+        [tirx.BufferRegion(registers, [ir.Range(0, length)])],
+        [
+            tirx.BufferRegion(
+                store.buffer,
+                [
+                    *(ir.Range.from_min_extent(index, 1) for index in outer),
+                    ir.Range.from_min_extent(last, length),
+                ],
+            )
+        ],
+        block.name_hint,
+        tirx.BufferStore(
+            store.buffer,
+            tirx.reinterpret(f"bfloat16x{length}", bits),
+            [*outer, tirx.Ramp(last, one, length)],
+        ),
+    )
+    second = s_tir.SBlockRealize(start, realize.predicate, _renewed(stored))
+    return registers, tirx.SeqStmt([first, second])
+
+
+def _steps(expr: ir.Expr, var: tirx.Var) -> bool:
+    """Return whether ``expr`` has unit stride in ``var``."""
+    dtype = str(var.ty.dtype)
+    moved = substitute(expr, {var: var + tirx.const(1, dtype)})
+    return bool(sym.Analyzer().can_prove_equal(moved - expr, tirx.const(1, str(expr.ty.dtype))))
+
+
+def _renewed(block: s_tir.SBlock) -> s_tir.SBlock:
+    """Return a copy of ``block`` with fresh iterators; two blocks may not share them."""
+    fresh = {iv.var: tirx.Var(iv.var.name, str(iv.var.ty.dtype)) for iv in block.iter_vars}
+    return tvm_ffi.structural_map(block, (tirx.Var, lambda var: fresh.get(var, var)), order="post")
+
+
+def _name(lanes: int) -> str:
+    return f"tvmopt_bfloat16_{lanes}"
+
+
+def _function(lanes: int) -> str:
+    """Return the LLVM IR of a function that rounds ``lanes`` float32 to bfloat16."""
+    return f"""
+define linkonce_odr <{lanes} x i16> @{_name(lanes)}(<{lanes} x float> %x) #0 {{
+  %y = fptrunc <{lanes} x float> %x to <{lanes} x bfloat>
+  %z = bitcast <{lanes} x bfloat> %y to <{lanes} x i16>
+  ret <{lanes} x i16> %z
+}}
+
+attributes #0 = {{ {PURE} }}
+"""

@@ -1,0 +1,1 @@
+"""Row reductions: the reduced axis is the contiguous one."""

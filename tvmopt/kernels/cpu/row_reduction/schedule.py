@@ -1,0 +1,191 @@
+"""Row reductions: softmax, layer norm, mean, global pooling, dot products.
+
+The reduced axis is the contiguous one, so its elements fill the vector lanes. Every lane keeps a
+partial result (rfactor), and a short loop reduces the lanes at the end. This reorders the
+floating-point additions. All blocks are computed at the row loop, while the row is in L1.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.analysis import BlockFacts, all_facts, block_facts, leaf_blocks
+from tvmopt.kernels.cpu.common.injective import schedule_injective
+from tvmopt.kernels.cpu.common.stage import (
+    collapse_axes,
+    contiguous_tail,
+    divisors,
+    inlined_reductions,
+    parallelize,
+    vector_length,
+    vectorize_tail,
+    vectorizes_well,
+)
+from tvmopt.kernels.cpu.hint import CpuHint
+
+# Minimum row length for several vectors of partial results, which hide the latency of the adder.
+_LONG_ROW = 1024
+# Minimum row elements per partial result of an argmax: the final lane reduction is scalar.
+_FOLD = 16
+# Minimum reuse of both operands for a GEMM; below it the outputs are separate dot products.
+_MATMUL_USES = 8
+
+
+NAME = "row_reduction"
+
+
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    """Schedule ``func``; None unless all its reductions are row reductions."""
+    prepared = inlined_reductions(func)
+    if prepared is None:
+        return None
+    sch, reductions = prepared
+    found = [block_facts(sch, sch.get_sblock(name)) for name in reductions]
+    if not all(reduces_rows(facts, hint.arch) for facts in found):
+        return None
+    stages, rows = _rows(sch, reductions)
+    work = sum(f.work for f in all_facts(sch))
+    for block in leaf_blocks(sch):
+        if not sch.get_loops(block):
+            sch.add_unit_loop(block)  # rfactor fails beside a block without loops
+    partials = [_split_into_lanes(sch, sch.get_sblock(name), hint.arch) for name in reductions]
+    for name in stages:
+        schedule_injective(sch, sch.get_sblock(name), hint)
+    _compute_at_rows(sch, stages, rows, [p for p in partials if p], work, hint)
+    return sch
+
+
+def reduces_rows(facts: BlockFacts, arch: CpuArch) -> bool:
+    """Return whether to vectorise along the reduction rather than along the outputs."""
+    outputs = [i for i in facts.spatial if facts.axes[i].extent > 1]
+    if outputs and vectorizes_well(facts, outputs[-1]):
+        return False
+    tail = contiguous_tail(facts, facts.reduction)
+    if tail is None or tail.extent * 2 < arch.lanes(facts.dtype):
+        return False
+    steps = {read.strides[tail.inner] for read in facts.reads}
+    return steps <= {0, 1} and 1 in steps and not _is_matmul(facts)
+
+
+def _is_matmul(facts: BlockFacts) -> bool:
+    """Return whether both operands are reused by several outputs, so that packing one is better."""
+    walked = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
+    uses = [
+        math.prod(facts.axes[i].extent for i in facts.spatial if read.strides[i] == 0)
+        for read in walked
+    ]
+    return len(uses) == 2 and min(uses) >= _MATMUL_USES
+
+
+def _rows(sch: s_tir.Schedule, reductions: list[str]) -> tuple[list[str], int]:
+    """Find the row axes.
+
+    Returns:
+        Names of the blocks that cannot be computed at the row loop: they precede the first
+        reduction and have other axes. And the number of leading data-parallel axes that the other
+        blocks share.
+    """
+    blocks = all_facts(sch)
+    first = next(n for n, f in enumerate(blocks) if f.name in reductions)
+    rows = 0
+    for axes in zip(*(f.axes for f in blocks[first:]), strict=False):
+        if any(axis.reduce for axis in axes) or len({axis.extent for axis in axes}) > 1:
+            break
+        rows += 1
+    stages: list[str] = []
+    for facts in blocks[:first]:
+        uses = [
+            read.strides[:rows]
+            for user in blocks[first:]
+            for read in user.reads
+            if read.buffer.same_as(facts.write.buffer)
+        ]
+        if not uses or any(use != facts.write.strides[:rows] for use in uses):
+            stages.append(facts.name)
+    return stages, rows
+
+
+def _split_into_lanes(sch: s_tir.Schedule, block: SBlockRV, arch: CpuArch) -> str | None:
+    """Split a reduction into partial results, one per vector lane (rfactor).
+
+    Before -> after, for a row of 384 and 16 lanes::
+
+        for i: for k: s[i] += x[i, k]
+
+        for i: for ko in range(24): for ki in T.vectorized(16): p[i, ki] += x[i, ko * 16 + ki]
+        for i: for ki in range(16): s[i] += p[i, ki]
+
+    Returns:
+        Name of the block that computes ``p``; None when the row is too short or has no divisor.
+    """
+    facts = block_facts(sch, block)
+    tail = contiguous_tail(facts, facts.reduction)
+    if tail is None:
+        return None
+    length = _partial_results(facts, tail.extent, arch)
+    if length < 4 or length == tail.extent:
+        return None
+    collapse_axes(sch, block, tail.axes)
+    _, lane = sch.split(sch.get_loops(block)[-1], [tail.extent // length, length])
+    partial = sch.rfactor(lane, len(facts.write.buffer.shape))
+    # rfactor makes the lane the first axis; move it last, because compute_at nests in this order.
+    rank = len(sch.get(partial).iter_vars)
+    sch.reorder_block_iter_var(partial, [*range(1, rank), 0])
+    return sch.get(partial).name_hint
+
+
+def _partial_results(facts: BlockFacts, extent: int, arch: CpuArch) -> int:
+    """Return the number of partial results for a row of ``extent`` elements; 1 if none divides."""
+    lanes = arch.lanes(facts.dtype)
+    if facts.stores > 1 and facts.dtype != str(facts.reads[0].buffer.dtype):
+        # Argmax: each step waits for a comparison and a select.
+        return vector_length(extent, lanes, max(1, min(4, extent // (_FOLD * lanes))))
+    length = vector_length(extent, lanes, 1)
+    if length == lanes and extent >= _LONG_ROW:
+        length *= divisors(extent // lanes, 4)[-1]
+    return length
+
+
+def _compute_at_rows(
+    sch: s_tir.Schedule,
+    stages: list[str],
+    rows: int,
+    partials: list[str],
+    work: int,
+    hint: CpuHint,
+) -> None:
+    """Parallelise the row loop and compute all blocks at it.
+
+    Before -> after::
+
+        for i: max_i;  for i, k: exp_ik;  for i: sum_i;  for i, k: out_ik
+        for i in T.parallel(I): { max_i;  for k: exp_ik;  sum_i;  for k: out_ik }
+    """
+    *others, last = [b for b in leaf_blocks(sch) if sch.get(b).name_hint not in stages]
+    depth = 0
+    if rows:
+        row = sch.fuse(*sch.get_loops(last)[:rows])
+        for block in reversed(others):
+            sch.compute_at(block, row, preserve_unit_loops=True)
+        depth = 1
+    inner = [(block, sch.get_loops(block)[depth:]) for block in [*others, last]]
+    if rows:
+        parallelize(sch, [row], hint, work)
+    sums = []
+    for block, loops in inner:
+        facts = block_facts(sch, block)
+        if facts.name in partials:
+            sch.vectorize(loops[-1])
+            sums.append((block, loops))
+        elif not facts.reduction:
+            in_row = len(facts.axes) - rows
+            vectorize_tail(sch, facts, loops[len(loops) - in_row :], hint)
+    # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
+    for block, loops in sums:
+        extents = [int(sch.get(loop).extent) for loop in loops]
+        init = sch.decompose_reduction(block, loops[[e > 1 for e in extents].index(True)])
+        sch.vectorize(sch.get_loops(init)[-1])

@@ -1,0 +1,1 @@
+"""Pooling with a strided vector axis (NCHW)."""

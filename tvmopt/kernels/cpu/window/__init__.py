@@ -1,0 +1,1 @@
+"""Depthwise convolution and pooling."""

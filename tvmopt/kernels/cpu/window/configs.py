@@ -1,0 +1,125 @@
+"""Configuration space of the depthwise and pooling template, with predicted cycles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.hint import INLINED, CpuHint
+from tvmopt.kernels.cpu.window.cost import WindowModel
+from tvmopt.kernels.cpu.window.schedule import MOST_UNROLLED, NAME, WindowForm
+from tvmopt.kernels.ranked import Ranked
+
+_GOOD_USE = 0.7
+
+
+def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked[CpuHint]]:
+    """Return the configurations of ``form`` with predicted cycles, unordered."""
+    model = WindowModel(form, arch)
+    return [model.rank(hint) for hint in _hints(form, arch)]
+
+
+def _hints(form: WindowForm, arch: CpuArch) -> Iterator[CpuHint]:
+    last = len(form.extents) - 1
+    for around in (False, True) if form.inlines else (False,):
+        for block in _blocks(form, arch, around):
+            tiles = [math.ceil(e / b) for e, b in zip(form.extents, block, strict=True)]
+            for order in _orders(last):
+                for parallel in _depths([tiles[p] for p in order], arch.cores):
+                    stages = [INLINED] if around else _stages(form, order, parallel)
+                    for stage in stages:
+                        yield CpuHint(
+                            NAME,
+                            arch,
+                            block=block,
+                            order=order,
+                            parallel=parallel,
+                            stage=stage,
+                        )
+
+
+def _blocks(form: WindowForm, arch: CpuArch, around: bool) -> Iterator[tuple[int, ...]]:
+    """Yield register tiles: neighbouring outputs x channels; ``around``: padding is inlined."""
+    for width in _widths(form, arch, around):
+        vectors = math.ceil(width / form.vector(width, arch, around=around))
+        for rows in _row_blocks(form.extents, vectors, form, arch):
+            yield (*rows, width)
+
+
+def _orders(last: int) -> list[tuple[int, ...]]:
+    """Return loop orders: channels innermost, around the last row axis, or next to the batch."""
+    plain = tuple(range(last + 1))
+    if last == 0:
+        return [plain]
+    orders = [plain, (*plain[:-2], last, last - 1), (0, last, *plain[1:-1])]
+    return list(dict.fromkeys(orders))
+
+
+def _stages(form: WindowForm, order: tuple[int, ...], parallel: int) -> list[int]:
+    """Return compute_at depths of the padding: 0 for a separate pass, else inside tile loops."""
+    last = len(order) - 1
+    if not form.producers:
+        return [0]
+    stages = [0]
+    if parallel and last >= 2:
+        stages.append(max(parallel, last - 1))
+        if order[-1] != last and parallel <= last:  # the padded input of one channel tile
+            stages.append(last)
+    return list(dict.fromkeys(stages))
+
+
+def _widths(form: WindowForm, arch: CpuArch, around: bool) -> list[int]:
+    """Return the tile's channel counts: whole vectors, or those with the best lane utilisation."""
+    facts = form.facts
+    extent = facts.axes[facts.spatial[-1]].extent
+    lanes = arch.lanes(facts.dtype)
+    most = (4 if form.unrolled_taps else 8) * lanes
+    widths = [width for width in range(1, min(extent, most) + 1) if extent % width == 0]
+    found = {width: form.vector(width, arch, around=around) for width in widths}
+    whole = [width for width, vector in found.items() if width % vector == 0]
+    if whole:
+        longest = max(found[width] for width in whole)
+        return [width for width in whole if found[width] == longest]
+    used = {width: width / (math.ceil(width / lanes) * lanes) for width in found}
+    if around or not form.unrolled_taps:  # LLVM scalarises longer loop-carried ones
+        used = {width: use for width, use in used.items() if width < lanes}
+    return [w for w, use in used.items() if use >= min(_GOOD_USE, max(used.values()))]
+
+
+def _row_blocks(
+    extents: list[int], vectors: int, form: WindowForm, arch: CpuArch
+) -> Iterator[tuple[int, ...]]:
+    rows = extents[:-1]
+    most = max(1, (arch.vector_registers - 4) // vectors)
+    if form.unrolled_taps:
+        most = max(1, min(most, MOST_UNROLLED // (form.unrolled_taps * vectors)))
+    wide = [p for p, e in enumerate(rows) if e > 1]
+    if not wide:
+        yield (1,) * len(rows)
+        return
+    inner = wide[-1]
+    for count in [d for d in range(1, min(most, rows[inner]) + 1) if rows[inner] % d == 0]:
+        yield tuple(count if p == inner else 1 for p in range(len(rows)))
+        if len(wide) > 1:
+            outer = wide[-2]
+            for second in (2, 3, 4):
+                if rows[outer] % second == 0 and second * count <= most:
+                    yield tuple(
+                        count if p == inner else second if p == outer else 1
+                        for p in range(len(rows))
+                    )
+
+
+def _depths(tiles: list[int], cores: int) -> list[int]:
+    """Return numbers of parallel loops: 0, the fewest with 4 tasks per core, and balanced ones."""
+    if cores == 1 or math.prod(tiles) == 1:
+        return [0]
+    depths = [0]
+    for depth in range(1, len(tiles) + 1):
+        tasks = math.prod(tiles[:depth])
+        if tasks >= 4 * cores:
+            return [*depths, depth]
+        if tasks > 1 and tasks % cores == 0:
+            depths.append(depth)
+    return list(dict.fromkeys([*depths, len(tiles)]))

@@ -1,0 +1,164 @@
+"""Depthwise convolution and pooling in NHWC: reductions over a window of each channel.
+
+Channels are innermost and fill the vector lanes, so nothing is broadcast. A register tile of
+neighbouring outputs shares the inputs of its overlapping windows: the window is fully unrolled, and
+LLVM loads each input once. The padding condition is uniform over the lanes, so that inlining it
+costs less than a padded copy of the data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tvm import ir, s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.analysis import BlockFacts, block_facts
+from tvmopt.kernels.cpu.common.nest import (
+    find_epilogue,
+    fits,
+    only_reduction,
+    schedule_nest,
+    schedule_rest,
+    unit_loops,
+)
+from tvmopt.kernels.cpu.common.stage import inline_read_once
+from tvmopt.kernels.cpu.hint import INLINED, CpuHint
+
+# Maximum vector FMAs of an unrolled tile.
+MOST_UNROLLED = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowForm:
+    """A depthwise convolution or pooling, normalised for tiling.
+
+    Attributes:
+        sch: Schedule with injective blocks inlined.
+        anchor: The reduction block.
+        epilogue: The block that applies the epilogue to the anchor's elements.
+        facts: Facts of the anchor; its last data-parallel axis (channels) is the vectorised one.
+        producers: Names of the blocks that produce the data, usually padding.
+        inlines: Whether all producers only pad, so that they can be inlined.
+    """
+
+    sch: s_tir.Schedule
+    anchor: SBlockRV
+    epilogue: SBlockRV
+    facts: BlockFacts
+    producers: tuple[str, ...]
+    inlines: bool
+
+    @property
+    def extents(self) -> list[int]:
+        """Extents of the data-parallel axes."""
+        return [self.facts.axes[i].extent for i in self.facts.spatial]
+
+    @property
+    def narrow(self) -> bool:
+        """Whether an operand has elements of less than 32 bits."""
+        return any(read.buffer.dtype.itemsize < 4 for read in self.facts.reads)
+
+    @property
+    def unrolled_taps(self) -> int:
+        """Taps of the window if the reduction is unrolled; 0 if it stays a loop."""
+        return self.facts.reduced if self.facts.reduced <= MOST_UNROLLED // 4 else 0
+
+    def vector(self, width: int, arch: CpuArch, *, around: bool) -> int:
+        """Return the vector length for a tile of ``width`` channels: a register, a half, a quarter.
+
+        A part of a register is used if only it divides ``width`` and LLVM would scalarise a vector
+        of another length: for narrow dtypes, loop-carried vectors and inlined padding.
+
+        Args:
+            width: Channels of the tile.
+            arch: The CPU.
+            around: Whether the padding is inlined (branches in the tile).
+        """
+        lanes = arch.lanes(self.facts.dtype)
+        whole = self.narrow or around or not self.unrolled_taps
+        parts = (lanes, lanes // 2, lanes // 4) if whole else ()
+        return next((part for part in parts if part > 2 and width % part == 0), lanes)
+
+
+def prepare_window(func: tirx.PrimFunc) -> WindowForm | None:
+    """Normalise ``func``; None when it is not a single reduction within each channel."""
+    found = only_reduction(func)
+    if found is None:
+        return None
+    sch, anchor = found
+    inline_read_once(sch, anchor)
+    facts = block_facts(sch, anchor)
+    if not facts.spatial or not facts.reads or any(facts.conditional) or facts.divides:
+        return None
+    vector = facts.spatial[-1]
+    if facts.axes[vector].extent < 4 or facts.write.strides[vector] != 1:
+        return None
+    steps = [read.strides[vector] for read in facts.reads]
+    if any(step not in (0, 1) for step in steps) or steps.count(1) != len(steps):
+        return None
+    epilogue = find_epilogue(sch, anchor)
+    blocks = [sch.get(b) for b in sch.get_producers(anchor)]
+    producers = tuple(block.name_hint for block in blocks)
+    inlines = bool(blocks) and all(_only_pads(block) for block in blocks)
+    return WindowForm(sch, anchor, epilogue, block_facts(sch, anchor), producers, inlines)
+
+
+def _only_pads(block: s_tir.SBlock) -> bool:
+    """Return whether a block writes either the element that it reads or a constant."""
+    value = getattr(block.body, "value", None)
+    if not isinstance(value, ir.Call) or not value.op.name.endswith(".if_then_else"):
+        return False
+    plain = (ir.TensorLoad, tirx.FloatImm, tirx.IntImm)
+    return all(isinstance(branch, plain) for branch in value.args[1:])
+
+
+NAME = "window"
+
+
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    """Schedule ``func`` with the configuration ``hint``; None when the template does not fit.
+
+    Before -> after, for a 3 x 3 depthwise convolution, tiles of 4 outputs of 32 channels::
+
+        for y, x, c: for ky, kx: acc[y, x, c] += X[y + ky, x + kx, c] * W[ky, kx, c]
+        for y, x, c: Y[y, x, c] = relu(acc[y, x, c])
+
+        for y, xo in T.parallel(...): for co:
+            for ky in T.unroll(3): for kx in T.unroll(3):
+                for xi in T.unroll(4): for c in T.unroll(2): for v in T.vectorized(16): ...
+            for xi in T.unroll(4): for v in T.vectorized(32): Y[...] = ...
+    """
+    form = prepare_window(func)
+    inlined = hint.stage == INLINED
+    placed = dataclasses.replace(hint, stage=0) if inlined else hint
+    if form is None or hint.task or not fits(placed, form.extents):
+        return None
+    if inlined and not form.inlines:
+        return None
+    sch, anchor, facts = form.sch, form.anchor, form.facts
+    for name in form.producers if inlined else ():
+        sch.compute_inline(sch.get_sblock(name))
+    lanes = form.vector(hint.block[-1], hint.arch, around=inlined)
+    loops = sch.get_loops(anchor)
+    split = [
+        sch.split(loops[i], [None, size]) for i, size in zip(facts.spatial, hint.block, strict=True)
+    ]
+    vectors = [split[-1][1]]
+    if hint.block[-1] % lanes == 0:
+        vectors = list(sch.split(vectors[0], [None, lanes]))
+    schedule_nest(
+        sch,
+        anchor,
+        form.epilogue,
+        placed,
+        units=unit_loops(facts, loops),
+        outer=[outer for outer, _ in split],
+        reduction=[loops[i] for i in facts.reduction],
+        rows=[inner for _, inner in split[:-1]],
+        vectors=vectors,
+        unroll_reduction=form.unrolled_taps > 0,
+    )
+    schedule_rest(sch, hint)
+    return sch

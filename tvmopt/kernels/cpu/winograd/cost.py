@@ -1,0 +1,138 @@
+"""Cost model of the Winograd template: predicted cycles of a configuration."""
+
+from __future__ import annotations
+
+import math
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.cost import (
+    COPY,
+    LAUNCH,
+    REMOTE,
+    TileNumbers,
+    bandwidth,
+    imbalance,
+    tile_cost,
+)
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.winograd.schedule import WinogradForm, channel_vector
+from tvmopt.kernels.ranked import Ranked
+
+# Cycles of the input and output transforms for one vector of one tile, by m.
+_THERE, _BACK = {2: 40.0, 4: 130.0}, {2: 30.0, 4: 100.0}
+# Cycles of overhead per parallel task (loops, buffers).
+_TASK = 500.0
+
+
+class WinogradModel:
+    """Cost model for the configurations of one Winograd convolution.
+
+    Args:
+        form: The normalised function.
+        arch: The CPU.
+    """
+
+    def __init__(self, form: WinogradForm, arch: CpuArch) -> None:
+        self._form, self._arch = form, arch
+        self._lanes = arch.lanes(form.facts.dtype)
+        self._vector = channel_vector(form.extents[2], self._lanes)
+        self._itemsize = form.facts.write.buffer.dtype.itemsize
+        self._points = (form.m + 2) ** 2
+
+    def rank(self, hint: CpuHint) -> Ranked[CpuHint]:
+        """Return ``hint`` with predicted cycles and the cost model's intermediate values."""
+        form, arch, points, size = self._form, self._arch, self._points, self._itemsize
+        tiles_y, tiles_x, outputs = form.extents
+        y, x, o = hint.task
+        grid = form.batch * math.ceil(tiles_y / y) * math.ceil(tiles_x / x)
+        tasks = grid * (outputs // o)
+        cores = arch.cores if hint.parallel else 1
+        busy = imbalance(tasks, cores)
+        # Bytes of one L2 block: transformed data, GEMM output, weight.
+        data = points * y * x * form.channels * size
+        products = points * y * x * o * size
+        weights = points * form.channels * o * size
+        product, between = self._products(hint, tasks, data, products, busy)
+        reads = self._weights(hint, tasks / cores, data + products, weights)
+        back = tasks * y * x * (o / self._vector) * _BACK[form.m]
+        back += tasks * 2 * products / bandwidth(products, arch)
+        there, extra = self._data(hint, grid, tasks, data)
+        total = product + (reads + (back + there + tasks * _TASK) / cores) * busy + extra
+        facts = (product, between, reads, back, there, data + products, weights, tasks / cores)
+        return Ranked(hint, total, facts)
+
+    def _products(
+        self, hint: CpuHint, tasks: int, data: float, products: float, busy: float
+    ) -> tuple[float, float]:
+        """Return the GEMM cycles of the busiest core, and the weight's reuse distance in bytes."""
+        form, arch, size = self._form, self._arch, self._itemsize
+        y, x, o = hint.task
+        by, bx, width = hint.block
+        passes = math.ceil(y / by) * math.ceil(x / bx)
+        slab = form.channels * width * size
+        one_point = data / self._points
+        between = slab + one_point
+        tile = TileNumbers(
+            rows=by * bx,
+            vectors=width // self._vector,
+            depth=form.channels,
+            tiles=tasks * self._points * passes * (o // width),
+            weight_block=slab,
+            weight_reuse=between,
+            weight_uses=passes,
+            spills=0,
+            data_block=by * bx * form.channels * size,
+            data_reuse=between if hint.stage else data / max(1, arch.cores),
+            out_bytes=by * bx * width * size,
+            out_run=width * size,
+            out_total=products * arch.cores,
+            imbalance=busy,
+            parallel=hint.parallel > 0,
+            inner=form.channels,
+            guarded=y % by != 0 or x % bx != 0,
+        )
+        # The first read of the weight per L2 block is in _weights.
+        cost = tile_cost(tile, arch)
+        first = tile.tiles * slab / arch.l3_bandwidth / passes
+        return cost.total - first * busy / (arch.cores if hint.parallel else 1), between
+
+    def _weights(self, hint: CpuHint, tasks: float, others: float, weights: float) -> float:
+        """Return one core's cycles for the first read of the weight in each of its L2 blocks."""
+        arch = self._arch
+        whole = weights * (self._form.extents[2] // hint.task[2])
+        if hint.order[0] == 2:  # output channels outermost: blocks of equal channels in sequence
+            cores = arch.cores if hint.parallel else 1
+            once = min(tasks, max(1.0, (self._form.extents[2] // hint.task[2]) / cores))
+            again = max(0.0, tasks - once)
+            between = weights + others
+        else:
+            once = min(tasks, float(self._form.extents[2] // hint.task[2]))
+            again = max(0.0, tasks - once)
+            between = whole + others
+        return weights * (once / arch.l3_bandwidth + again / bandwidth(between, arch))
+
+    def _data(self, hint: CpuHint, grid: int, tasks: int, data: float) -> tuple[float, float]:
+        """Return the input transform's cycles on all cores, and extra cycles of a separate pass."""
+        form, arch = self._form, self._arch
+        tiles_y, tiles_x, _ = form.extents
+        y, x, _ = hint.task
+        vectors = form.channels / channel_vector(form.channels, self._lanes)
+        if hint.stage:
+            tiles, rows, wide, times = y * x, y, x, tasks
+        else:
+            tiles, rows, wide, times = tiles_y * tiles_x, form.batch * tiles_y, tiles_x, 1
+            tiles *= form.batch
+        there = times * tiles * vectors * _THERE[form.m]
+        strip = (form.m + 2) * (wide * form.m + 2) * form.channels * self._itemsize
+        there += times * rows * strip / COPY
+        there += times * data / bandwidth(data, arch) if hint.stage else 0.0
+        if hint.stage:
+            return there, 0.0
+        cores = arch.cores if hint.parallel else 1
+        whole = data * grid
+        remote = 0.0
+        if cores > 1 and (hint.order[0] == 2 or grid < cores):
+            remote = whole * (cores - 1) / cores / REMOTE
+        share = imbalance(form.batch * tiles_y, cores)
+        extra = whole / cores / bandwidth(whole / cores, arch) + LAUNCH * (cores > 1) + remote
+        return 0.0, there * share / cores + extra

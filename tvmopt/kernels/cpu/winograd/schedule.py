@@ -1,0 +1,264 @@
+"""Winograd convolution: input transform, one GEMM per point, output transform, epilogue.
+
+A parallel task computes one L2 block: some tiles x some output channels. The transformed input and
+the GEMM output of a block stay in the core's L2. The transforms are unrolled code for one vector of
+channels of one tile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from tvm import s_tir, tirx
+from tvm.ir import IRModule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks
+from tvmopt.kernels.cpu.common.nest import PREPROC, is_constant, unroll_and_vectorize
+from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
+
+#: Annotation of the GEMM block; its value is the tile size m (see ``transform/winograd.py``).
+WINOGRAD_ATTR = "tvmopt.winograd"
+
+# Maximum accumulators of the unrolled register tile, in vectors.
+_MOST_UNROLLED = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class WinogradForm:
+    """A Winograd convolution, normalised: one epilogue block follows the output transform.
+
+    Attributes:
+        sch: Its schedule.
+        m: Output tile size: m x m.
+        pad: Block that pads the input; None without padding.
+        data_rows: First half of the input transform (``bt @ d``).
+        data: Second half of the input transform (``@ bt.T``).
+        product: The batched GEMM; axes point y, point x, batch, tile y, tile x, output channel,
+            input channel (reduction).
+        out_rows: First half of the output transform (``at @ M``).
+        out: Second half of the output transform (``@ at.T``).
+        epilogue: Bias, residual, activation; axes batch, y, x, output channel.
+        facts: Facts of ``product``.
+        constant: Whether the weight is a parameter that does not change between calls.
+    """
+
+    sch: s_tir.Schedule
+    m: int
+    pad: SBlockRV | None
+    data_rows: SBlockRV
+    data: SBlockRV
+    product: SBlockRV
+    out_rows: SBlockRV
+    out: SBlockRV
+    epilogue: SBlockRV
+    facts: BlockFacts
+    constant: bool
+
+    @property
+    def producers(self) -> tuple[str, ...]:
+        """Names of the blocks that produce the data: padding."""
+        return (self.sch.get(self.pad).name_hint,) if self.pad is not None else ()
+
+    @property
+    def batch(self) -> int:
+        """Batch size."""
+        return self.facts.axes[2].extent
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """Tiles along y, tiles along x, output channels: the axes of ``block`` and ``task``."""
+        return (
+            self.facts.axes[3].extent,
+            self.facts.axes[4].extent,
+            self.facts.axes[5].extent,
+        )
+
+    @property
+    def channels(self) -> int:
+        """Input channels (K of the GEMM)."""
+        return self.facts.axes[6].extent
+
+
+def prepare_winograd(func: tirx.PrimFunc) -> WinogradForm | None:
+    """Normalise ``func``; None when it is no Winograd convolution."""
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    products = [b for b in leaf_blocks(sch) if WINOGRAD_ATTR in sch.get(b).annotations]
+    if len(products) != 1:
+        return None
+    [product] = products
+    [data] = sch.get_producers(product)
+    [data_rows] = sch.get_producers(data)
+    [out_rows] = sch.get_consumers(product)
+    [out] = sch.get_consumers(out_rows)
+    stages = [data, data_rows, product, out_rows, out]
+    pads = list(sch.get_producers(data_rows))
+    stages += pads
+    inline_injective(sch, kept={sch.get(stage).name_hint for stage in stages})
+    facts = block_facts(sch, product)
+    ends = list(sch.get_consumers(out))
+    if len(ends) != 1 or len(pads) > 1 or len(block_facts(sch, ends[0]).axes) != 4:
+        return None
+    return WinogradForm(
+        sch=sch,
+        m=int(sch.get(product).annotations[WINOGRAD_ATTR]),
+        pad=pads[0] if pads else None,
+        data_rows=data_rows,
+        data=data,
+        product=product,
+        out_rows=out_rows,
+        out=out,
+        epilogue=ends[0],
+        facts=facts,
+        constant=is_constant(func, sch, facts.reads[1]),
+    )
+
+
+NAME = "winograd"
+
+
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+    """Schedule ``func`` with the configuration ``hint``; None when the template does not fit.
+
+    ``hint.block`` is the register tile of the GEMM, ``hint.task`` the L2 block; both in tiles along
+    y, tiles along x, output channels. ``hint.order`` is the order of the L2 blocks. ``hint.stage``
+    places the input transform: 0 in a separate pass before all L2 blocks, 1 in each L2 block.
+
+    Before -> after::
+
+        for i, j, y, x, c: V[i, j, y, x, c] = (bt d bt.T)[i, j]
+        for i, j, y, x, o: for c: M[i, j, y, x, o] += V[i, j, y, x, c] * U[i, j, c, o]
+        for y, x, o: Y[y, x, o] = relu((at M at.T)[y % m, x % m])
+
+        for yt, xt, ot in T.parallel(...):
+            for y, x, c: for i, j in T.unroll(...): for v in T.vectorized(16): V[...] = ...
+            for i, j, y, x, o: acc = 0; for c: acc += V[...] * P[...]; M[...] = acc
+            for y, x, o: for i, j in T.unroll(...): for v in T.vectorized(16): Y[...] = ...
+    """
+    form = prepare_winograd(func)
+    if form is None or not _fits(form, hint):
+        return None
+    sch = form.sch
+    vector = channel_vector(form.extents[2], hint.arch.lanes(form.facts.dtype))
+    _pack(sch, form.product, hint.block[-1], hint.pack)
+    tasks = _schedule_out(form, hint, vector)
+    products = _schedule_product(form, hint, vector, tasks)
+    _schedule_data(form, hint, tasks)
+    if hint.parallel:
+        sch.parallel(sch.fuse(*tasks))
+    # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
+    init = sch.decompose_reduction(form.product, products)
+    unroll_and_vectorize(sch, sch.get_loops(init)[-4:])
+    return sch
+
+
+def _fits(form: WinogradForm, hint: CpuHint) -> bool:
+    tiles_y, tiles_x, outputs = form.extents
+    vector = channel_vector(outputs, hint.arch.lanes(form.facts.dtype))
+    return (
+        len(hint.block) == len(hint.task) == 3
+        and sorted(hint.order) == [0, 1, 2]
+        and all(1 <= b <= t for b, t in zip(hint.block, hint.task, strict=True))
+        and hint.task[0] <= tiles_y
+        and hint.task[1] <= tiles_x
+        and outputs % hint.task[2] == 0
+        and hint.task[2] % hint.block[2] == 0
+        and hint.block[2] % vector == 0
+        and math.prod(hint.block) <= _MOST_UNROLLED * vector
+        and hint.pack in ("none", "constant")
+    )
+
+
+def channel_vector(channels: int, lanes: int) -> int:
+    """Return the channels per vector: a register, or a power-of-two part of it.
+
+    For 16 lanes: 64 -> 16, 24 -> 8, 13 -> 1. LLVM scalarises loop-carried vectors of other lengths.
+    """
+    return math.gcd(channels, lanes)
+
+
+def _pack(sch: s_tir.Schedule, product: SBlockRV, width: int, pack: str) -> None:
+    """Prepack the weight: (point y, point x, output tile, input channel, channel in the tile)."""
+    if pack == "none":
+        return
+
+    def order(i: tirx.Var, j: tirx.Var, c: tirx.Var, o: tirx.Var) -> list[tirx.Expr]:
+        return [i, j, o // width, c, o % width]
+
+    copy = sch.cache_read(product, 1, "global")
+    sch.transform_layout(product, ("read", 1), tirx.IndexMap.from_func(order, ndim=4))
+    sch.annotate(copy, PREPROC, True)
+
+
+def _schedule_out(form: WinogradForm, hint: CpuHint, vector: int) -> list[LoopRV]:
+    """Schedule output transform and epilogue: one vector of channels of one tile per iteration.
+
+    Returns:
+        The loops over L2 blocks.
+    """
+    sch, task = form.sch, hint.task
+    batch, y, x, o = sch.get_loops(form.epilogue)
+    y, y_in = sch.split(y, [None, form.m])
+    x, x_in = sch.split(x, [None, form.m])
+    y_task, y = sch.split(y, [None, task[0]])
+    x_task, x = sch.split(x, [None, task[1]])
+    o_task, o, o_in = sch.split(o, [None, task[2] // vector, vector])
+    over = (y_task, x_task, o_task)
+    tasks = [batch, *(over[position] for position in hint.order)]
+    sch.reorder(*tasks, y, x, o, y_in, x_in, o_in)
+    for stage in (form.out, form.out_rows):
+        sch.set_scope(stage, 0, "local")
+        sch.compute_at(stage, o, preserve_unit_loops=True)
+        row, column, *_, lanes = sch.get_loops(stage)[len(tasks) + 3 :]
+        unroll_and_vectorize(sch, [row, column, lanes])
+    unroll_and_vectorize(sch, [y_in, x_in, o_in])
+    return tasks
+
+
+def _schedule_product(
+    form: WinogradForm, hint: CpuHint, vector: int, tasks: list[LoopRV]
+) -> LoopRV:
+    """Schedule the GEMM of one L2 block with a register tile of accumulators.
+
+    Returns:
+        The reduction loop.
+    """
+    sch, product = form.sch, form.product
+    sch.compute_at(product, tasks[-1], preserve_unit_loops=True)
+    row, column, batch, y, x, o, channel = sch.get_loops(product)[len(tasks) :]
+    y, y_in = sch.split(y, [None, hint.block[0]])
+    x, x_in = sch.split(x, [None, hint.block[1]])
+    o, vectors, o_in = sch.split(o, [None, hint.block[2] // vector, vector])
+    sch.reorder(row, column, batch, o, y, x, channel, y_in, x_in, vectors, o_in)
+    store = sch.cache_write(product, 0, "local")
+    sch.reverse_compute_at(store, x, preserve_unit_loops=True)
+    unroll_and_vectorize(sch, sch.get_loops(store)[len(tasks) + 6 :])
+    unroll_and_vectorize(sch, [y_in, x_in, vectors, o_in])
+    annotate_prefetch(sch, channel, hint)
+    return channel
+
+
+def _schedule_data(form: WinogradForm, hint: CpuHint, tasks: list[LoopRV]) -> None:
+    """Schedule the input transform: one vector of channels of one tile per iteration."""
+    sch, data = form.sch, form.data
+    lanes = hint.arch.lanes(form.facts.dtype)
+    around: list[LoopRV] = []
+    if hint.stage:
+        around = tasks
+        sch.compute_at(data, tasks[-1], preserve_unit_loops=True)
+    row, column, batch, y, x, c = sch.get_loops(data)[len(around) :]
+    c, c_in = sch.split(c, [None, channel_vector(form.channels, lanes)])
+    sch.reorder(batch, y, x, c, row, column, c_in)
+    sch.set_scope(form.data_rows, 0, "local")
+    sch.compute_at(form.data_rows, c, preserve_unit_loops=True)
+    half = sch.get_loops(form.data_rows)[len(around) + 4 :]
+    unroll_and_vectorize(sch, [half[0], half[1], half[-1]])
+    unroll_and_vectorize(sch, [row, column, c_in])
+    if form.pad is not None:
+        sch.compute_at(form.pad, y, preserve_unit_loops=True)
+        split_vector(sch, sch.get_loops(form.pad)[-1], lanes)
+    if not around and hint.parallel:
+        sch.parallel(sch.fuse(batch, y))

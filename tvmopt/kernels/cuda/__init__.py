@@ -1,0 +1,1 @@
+"""CUDA kernels: one folder a family; `common` is shared by families."""

@@ -1,0 +1,1 @@
+"""Few long reductions: one or several thread blocks each."""

@@ -1,0 +1,39 @@
+"""Kernel family: few long reductions, one or several thread blocks each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import s_tir, tirx
+
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.block_reduction.configs import block_reduction_hints
+from tvmopt.kernels.cuda.block_reduction.schedule import NAME, emit
+from tvmopt.kernels.cuda.common.memory_bound import GEMV, MemoryBound, inlined
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.family import Found
+from tvmopt.kernels.ranked import Ranked
+from tvmopt.kernels.workload import Inlined, Refusal, Workload
+
+
+class BlockReduction(MemoryBound[Inlined]):
+    """Threads of a block share a reduction; so do several blocks with split-K."""
+
+    name = NAME
+    kind = "block reduction"
+
+    def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
+        """Return whether the workload is no GEMV, which has its own families."""
+        return super().wanted(workload, found) and not any(f.family.kind == GEMV for f in found)
+
+    def match(self, workload: Workload, arch: CudaArch) -> Inlined | Refusal:
+        """Return the inlined function."""
+        return workload.refusal_of_kernel or inlined(workload.func)
+
+    def rank(self, form: Inlined, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
+        """Return the configurations, fastest predicted first; none for many or short reductions."""
+        return block_reduction_hints(form.sch, arch)
+
+    def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+        """Emit the kernels of ``func``; None where it does not fit."""
+        return emit(func, hint)

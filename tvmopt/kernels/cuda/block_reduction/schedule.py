@@ -1,0 +1,208 @@
+"""Few long reductions over any axes: one or several thread blocks for each output element.
+
+For reductions that the row and column templates reject, or would give to too few threads: over
+non-adjacent axes, several in sequence over few columns, over a whole tensor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from tvm import IRModule, s_tir, tirx
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
+from tvmopt.kernels.cuda.common.steps import (
+    fuse_all,
+    index_map,
+    inline_all,
+    spatial_extent,
+    split_threads,
+    unrolled,
+    widest,
+)
+from tvmopt.kernels.cuda.elementwise.schedule import schedule_elementwise
+from tvmopt.kernels.cuda.hint import CudaHint
+
+# Elements from which on the elementwise epilogue is vectorised; bytes of a vector.
+_LARGE, _VECTOR = 2**16, 16
+_THREADS = 256
+
+
+NAME = "gpu_block_reduction"
+
+
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func``; None where it has no reduction.
+
+    Before -> after, with 256 threads a reduction and split-K of 4::
+
+        for c: for n, h, w: s[c] += X[n, c, h, w]
+
+        for b in blockIdx.x, t in threadIdx.x:
+            for step: part[b % 4, b // 4] += X[...(step * 4 + b % 4) * 256 + t...]
+            allreduce over t
+        for c in blockIdx.x, t in threadIdx.x: s[c] += part[t, c];  allreduce over t
+    """
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    inline_all(sch)
+    blocks = all_facts(sch)
+    sums = [f.reduced for f in blocks if f.reduced > 1]
+    if not sums or (hint.split_k > 1 and min(sums) < hint.split_k * hint.reduce_threads):
+        return None
+    drawn: set[str] = set()
+    for facts in blocks:
+        if facts.name in drawn:
+            continue
+        block = sch.get_sblock(facts.name)
+        if facts.reduced > 1:
+            drawn |= _sum(sch, block, hint)
+        elif facts.reduction:
+            return None  # a reduction over one element: other templates take it
+        else:
+            _one_pass(sch, block, facts, hint)
+    return sch
+
+
+def along_reduction(facts: BlockFacts) -> bool:
+    """Whether contiguous elements belong to one reduction rather than to several."""
+    walked = _walked(facts)
+    steps = [
+        (abs(step), not axis.reduce)
+        for axis, step in zip(facts.axes, walked.strides, strict=True)
+        if axis.extent > 1 and step
+    ]
+    return not min(steps)[1] if steps else True
+
+
+def side_by_side(facts: BlockFacts) -> int:
+    """Return the length of contiguous runs within one reduction, in elements."""
+    walked, run = _walked(facts), 1
+    for i in sorted(facts.reduction, key=lambda i: _reach(walked.strides[i])):
+        if facts.axes[i].extent > 1 and walked.strides[i] == run:
+            run *= facts.axes[i].extent
+    return run
+
+
+def _walked(facts: BlockFacts) -> Access:
+    """Return the largest read that the reduction axes index."""
+    reads = [r for r in facts.reads if any(r.strides[i] != 0 for i in facts.reduction)]
+    return max(reads or facts.reads, key=lambda r: math.prod(int(e) for e in r.buffer.shape))
+
+
+def _sum(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> set[str]:
+    """Schedule a reduction as one kernel, or two with split-K; return the names of its epilogue."""
+    if all(axis.reduce for axis in block_facts(sch, block).axes):
+        # Give a full reduction a unit axis and loop: without, TVM cannot split it.
+        zero = tirx.IntImm("int64", 0)
+        sch.transform_block_layout(block, index_map(sch, block, lambda *axes: [zero, *axes]))
+        for other in leaf_blocks(sch):
+            if not sch.get_loops(other):
+                sch.add_unit_loop(other)
+    facts = block_facts(sch, block)
+    walked = _walked(facts)
+    loops = sch.get_loops(block)
+    reduced = sorted(facts.reduction, key=lambda i: -_reach(walked.strides[i]))
+    spatial = [loops[i] for i, a in enumerate(facts.axes) if not a.reduce]
+    sch.reorder(*spatial, *(loops[i] for i in reduced))
+    steps = fuse_all(sch, [loops[i] for i in reduced])
+    share, place = hint.reduce_threads, hint.thread[0] if hint.thread else 1
+    if hint.split_k == 1:
+        ends = _ends(sch, block)
+        drawn = {sch.get(end).name_hint for end in ends}
+        _deal(sch, block, ends, spatial, steps, (share, place), along_reduction(facts), hint)
+        return drawn
+    # Two rfactors: each thread reduces alone, then the threads combine. So the bounds check at the
+    # end is in a serial reduction. In a cross-thread reduction TVM would guard the exchange itself.
+    _, dealt = sch.split(steps, [None, hint.split_k * share])
+    alone = sch.rfactor(dealt, 0)
+    part, _ = sch.split(sch.get_loops(block)[-1], [hint.split_k, share])
+    parts = sch.rfactor(part, 0)
+    kinds = [axis.reduce for axis in block_facts(sch, parts).axes]
+    ends = _ends(sch, block)
+    drawn = {sch.get(end).name_hint for end in ends}
+    copies = [sch.cache_write(parts, n, "local") for n in range(facts.stores)]
+    along = along_reduction(facts)
+    *spatial, step, dealt = sch.get_loops(alone)
+    part, thread = sch.split(dealt, [hint.split_k, share])
+    sch.reorder(part, *spatial, step, thread)
+    _bind(sch, alone, [parts, *copies], [part, *spatial], (step, thread), place, along, hint)
+    for n in range(facts.stores):
+        sch.set_scope(alone, n, "local")
+    units = sch.get_loops(parts)[-len(kinds) :]
+    shared = units.pop(kinds.index(True))
+    sch.reorder(*units, shared)
+    sch.bind(shared, "threadIdx.x" if along else "threadIdx.y")
+    *spatial, part = sch.get_loops(block)
+    last = min(_THREADS, 2 ** math.ceil(math.log2(hint.split_k)))
+    few = along_reduction(block_facts(sch, block))
+    beside = min(place, hint.arch.threads_block // last)
+    _deal(sch, block, ends, spatial, part, (last, beside), few, hint)
+    return drawn
+
+
+def _reach(step: int | None) -> float:
+    return math.inf if step is None else abs(step)
+
+
+def _ends(sch: s_tir.Schedule, block: SBlockRV) -> list[SBlockRV]:
+    """Return the blocks that store the outputs of ``block``; its accumulators are in registers.
+
+    Call this while loops are whole: once a loop is split, TVM takes iterations past its end for
+    elements.
+    """
+    facts = block_facts(sch, block)
+    consumers = sch.get_consumers(block)
+    if len(consumers) == 1:
+        after = block_facts(sch, consumers[0])
+        alone = len(sch.get_producers(consumers[0])) == 1
+        if alone and not after.reduction and after.work == spatial_extent(facts):
+            for n in range(facts.stores):
+                sch.set_scope(block, n, "local")
+            return consumers
+    return [sch.cache_write(block, n, "local") for n in range(facts.stores)]
+
+
+def _deal(
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    ends: Sequence[SBlockRV],
+    spatial: Sequence[LoopRV],
+    steps: LoopRV,
+    threads: tuple[int, int],
+    along: bool,
+    hint: CudaHint,
+) -> None:
+    """Bind a reduction: ``threads`` = (threads of a reduction, reductions of a thread block)."""
+    step, thread = sch.split(steps, [None, threads[0]])
+    _bind(sch, block, ends, spatial, (step, thread), threads[1], along, hint)
+
+
+def _bind(
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    ends: Sequence[SBlockRV],
+    spatial: Sequence[LoopRV],
+    inside: tuple[LoopRV, LoopRV],
+    place: int,
+    along: bool,
+    hint: CudaHint,
+) -> None:
+    """Bind a split reduction: ``inside`` = (serial loop, loop over the threads that share it)."""
+    step, thread = inside
+    grid, beside = split_threads(sch, fuse_all(sch, spatial), place)
+    sch.reorder(grid, beside, thread, step)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(beside, "threadIdx.y" if along else "threadIdx.x")
+    sch.bind(thread, "threadIdx.x" if along else "threadIdx.y")
+    for end in ends:
+        sch.reverse_compute_at(end, beside, preserve_unit_loops=True)
+    unrolled(sch, step, hint.option("unroll", 1))
+
+
+def _one_pass(sch: s_tir.Schedule, block: SBlockRV, facts: BlockFacts, hint: CudaHint) -> None:
+    vector = _VECTOR // widest(facts) if facts.work >= _LARGE else 1
+    alone = dataclasses.replace(hint, thread=(_THREADS,), vector=vector, options=())
+    schedule_elementwise(sch, block, alone)

@@ -1,0 +1,1 @@
+"""Reductions across contiguous memory (over an outer axis)."""

@@ -1,0 +1,140 @@
+"""Enumerate configurations of column reductions, ranked by predicted cycles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.analysis import all_facts
+from tvmopt.kernels.cuda.column_reduction.column_walk import NAME as WALK_NAME
+from tvmopt.kernels.cuda.column_reduction.column_walk import WalkForm
+from tvmopt.kernels.cuda.column_reduction.schedule import NAME, ColumnForm
+from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, widest
+from tvmopt.kernels.cuda.common.stream_cost import StreamCost
+from tvmopt.kernels.cuda.common.traffic import traffic
+from tvmopt.kernels.cuda.common.work import float_work
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.ranked import Ranked
+
+# Instructions of a thread besides its elements.
+_PROLOGUE = 30.0
+# Instructions of one shuffle step, and its cycles.
+_SHUFFLE = 6.0
+_SHUFFLE_WAIT = 45.0
+# Relative memory time that each further column of a thread adds.
+_SIDE_BY_SIDE = 0.03
+# Cycles of a reduction over several warps: two barriers and shared memory.
+_BARRIERS = 150.0
+# Cycles until data that was read before arrives again.
+_AGAIN = 120.0
+# Fewest threads of a block of rows; some idle where the elements are fewer.
+_FEWEST = 32
+# Bytes of an L1 line; lines that a store of less than an L2 sector costs.
+_LINE, _PARTIAL = 128, 3.0
+
+
+def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
+    """Return the ``gpu_column_reduction`` configurations for ``form``, fastest predicted first."""
+    facts = form.facts
+    columns = facts.axes[form.columns].extent
+    others = facts.work // columns // facts.reduced
+    most = math.gcd(columns, min(8, WIDEST_VECTOR // widest(facts)))
+    work, moved = float_work(form.sch, facts.name), traffic(facts)
+    ranked = []
+    for vector, x, y, split, unroll, tree in itertools.product(
+        sorted({most, max(1, most // 2), 1}),
+        (4, 8, 16, 32, 64, 128),
+        (1, 4, 8, 16, 32, 64),
+        (1, 2, 4, 8, 16, 32, 64, 128),
+        (1, 4, 8),
+        (0, 1),
+    ):
+        if not 64 <= x * y <= 1024 or x > 2 * max(1, columns // vector):
+            continue
+        if split * y > facts.reduced or facts.reduced % split:
+            continue
+        if tree and (y == 1 or vector > 2):
+            continue
+        grid = others * math.ceil(columns / vector / x) * split
+        if split > 1 and grid > 4 * arch.sms * (1024 // (x * y)):
+            continue
+        steps = math.ceil(facts.reduced / split / y)
+        if unroll > 1 and (unroll > steps or steps % unroll):
+            continue
+        hint = CudaHint(
+            NAME, arch, thread=(x,), reduce_threads=y, vector=vector,
+            split_k=split, options=(("tree", tree), ("unroll", unroll)),
+        )  # fmt: skip
+        stream = _columns(form, hint, grid, steps, work, moved)
+        cycles = stream.cycles(arch)
+        if split > 1:
+            second = StreamCost(
+                blocks=math.ceil(columns * others / 128),
+                threads=128,
+                moved=4.0 * columns * others * (split + 1),
+                flight=4.0 * min(8, split),
+                instructions=30.0 + 4.0 * split,
+                rounds=split / 4.0,
+            )
+            cycles += second.cycles(arch)
+        ranked.append(Ranked(hint, cycles, stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)
+
+
+def _columns(
+    form: ColumnForm, hint: CudaHint, grid: int, steps: int, work: float, moved: float
+) -> StreamCost:
+    """Return the cost model's view of the main kernel."""
+    (x,), y, vector = hint.thread, hint.reduce_threads, hint.vector
+    size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
+    unroll = hint.option("unroll", 1)
+    # Row pieces of a warp that are shorter than a line cost time; so do, as measured, many
+    # accumulators of a thread.
+    piece = x * vector * size
+    line = min(1.0, piece / 32.0) * min(1.0, piece / 128.0) ** 0.1 / (1.0 + _SIDE_BY_SIDE * vector)
+    tree = hint.option("tree")
+    return StreamCost(
+        blocks=grid,
+        threads=x * y,
+        moved=moved / line,
+        flight=float(vector * size * unroll),
+        instructions=_PROLOGUE
+        + steps * (vector * work + 6.0)
+        + (vector * 10.0 * math.log2(max(2, y)) if tree else vector * 2.0 + 4.0 * vector),
+        chain=0.0 if y == 1 else (vector * 40.0 * math.log2(y) if tree else 60.0 + 14.0 * y),
+        rounds=math.ceil(steps / unroll) * 0.7,
+        registers=32 + vector + vector * size // 4 * unroll,
+        smem=0 if y == 1 else 4 * x * vector * y,
+    )
+
+
+def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
+    """Return the ``gpu_column_walk`` configurations for ``form``, fastest predicted first."""
+    blocks = all_facts(form.sch)
+    passes = [f for f in blocks if f.work > form.count] or blocks  # columns of one element
+    size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
+    each = sum(4.0 + 2.0 * len(f.reads) + float_work(form.sch, f.name) for f in passes)
+    line = 0.25
+    if not form.columns or any(r.strides[form.columns[-1]] == 1 for r in form.last.reads):
+        line = 1.0
+    ranked = []
+    for threads, unroll in itertools.product((32, 64, 128, 256), (1, 4, 8)):
+        if unroll > form.depth:
+            continue
+        flying = unroll if form.depth % unroll == 0 else 1
+        stream = StreamCost(
+            blocks=math.ceil(form.count / threads),
+            threads=threads,
+            moved=max(traffic(f) for f in passes) / line,
+            again=float((len(passes) - 1) * form.count * form.depth * size),
+            kept=float(threads * form.depth * size),
+            flight=float(size * flying),
+            instructions=_PROLOGUE + form.depth * each,
+            rounds=len(passes) * form.depth / flying * 0.7,
+        )
+        hint = CudaHint(
+            WALK_NAME, arch, thread=(threads,), options=(("unroll", unroll),)
+        )  # fmt: skip
+        ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)

@@ -1,0 +1,1 @@
+"""Parts that several CUDA families share."""

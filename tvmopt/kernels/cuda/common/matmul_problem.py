@@ -1,0 +1,218 @@
+"""GEMM problem as cost models see it, and cost terms that GEMM templates share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from tvmopt.device.cuda import CudaArch
+from tvmopt.device.dtypes import itemsize
+from tvmopt.kernels.cuda.common.product import Product
+
+#: Cycles from a launch to the first instruction plus from the last one to the end.
+LAUNCH = 2500.0
+# L2 bandwidth of one SM in bytes a cycle: three quarters of its port.
+_PORT = 48.0
+# Fewest cycles from the first load to the last store of a packing kernel.
+_PACKING = 500.0
+# Share of L2 that holds data for SMs everywhere.
+_NEAR_L2 = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class MatmulProblem:
+    """Sizes of C[s, i, j] += A[s, i, k] * B[s, j, k].
+
+    Attributes:
+        batch: Extent of s.
+        rows: Extent of i (M).
+        columns: Extent of j (N).
+        depth: Extent of k (K).
+        dtype: Operand dtype.
+        sums: Accumulator dtype.
+        sizes: Bytes of an element of each operand in memory.
+        along_k: Whether each operand is K-major.
+        runs: Elements of each operand in one aligned vector access.
+        plain: Whether each operand is copied without arithmetic.
+        unique: Bytes of each operand in memory.
+        written: Bytes of the output.
+        out_run: Elements of the output in one aligned vector access.
+        read: Bytes that the epilogue reads besides.
+        packed: Whether each operand is first packed into whole, aligned tiles.
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+    dtype: str
+    sums: str
+    sizes: tuple[float, float]
+    along_k: tuple[bool, bool]
+    runs: tuple[int, int]
+    plain: tuple[bool, bool]
+    unique: tuple[int, int]
+    written: float
+    out_run: int
+    read: float
+    packed: tuple[bool, bool] = (False, False)
+
+    @property
+    def bytes(self) -> float:
+        """Compulsory memory traffic in bytes: each tensor moves once."""
+        return sum(self.unique) + self.written + self.read
+
+
+def matmul_problem(product: Product) -> MatmulProblem:
+    """Return the sizes of a GEMM in normal form."""
+    batch, rows, columns, depth = product.extents
+    copies = product.copies
+    return MatmulProblem(
+        batch=batch,
+        rows=rows,
+        columns=columns,
+        depth=depth,
+        dtype=product.a.dtype,
+        sums=product.sums,
+        sizes=(copies[0].size, copies[1].size),
+        along_k=(copies[0].contiguous == "k", copies[1].contiguous == "k"),
+        runs=(copies[0].run, copies[1].run),
+        plain=(copies[0].plain, copies[1].plain),
+        unique=product.unique,
+        written=batch * rows * columns * itemsize(product.out),
+        out_run=product.out_run,
+        read=float(product.read),
+    )
+
+
+def packed_problem(problem: MatmulProblem, which: tuple[bool, bool]) -> MatmulProblem:
+    """Return ``problem`` with the operands ``which`` packed; 8-bit operands become K-major."""
+    size = itemsize(problem.dtype)
+
+    def both(new: Any, old: tuple[Any, Any]) -> tuple[Any, Any]:
+        return new if which[0] else old[0], new if which[1] else old[1]
+
+    return dataclasses.replace(
+        problem,
+        sizes=both(size, problem.sizes),
+        along_k=both(True, problem.along_k) if size == 1 else problem.along_k,
+        runs=both(int(16 / size), problem.runs),
+        plain=both(True, problem.plain),
+        packed=which,
+    )
+
+
+def pack_cycles(problem: MatmulProblem, arch: CudaArch) -> float:
+    """Return the cycles to pack the packed operands of ``problem``, one kernel each."""
+    size = itemsize(problem.dtype)
+    total = 0.0
+    for n, edge in enumerate((problem.rows, problem.columns)):
+        if problem.packed[n]:
+            moved = problem.unique[n] + problem.batch * edge * problem.depth * size
+            total += LAUNCH + _PACKING + moved / arch.dram_bytes_cycle
+    return total
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """Distribution of the tiles over the SMs.
+
+    Attributes:
+        tiles: Thread blocks.
+        resident: Resident thread blocks of an SM (occupancy).
+        turns: Tiles that the busiest SM computes.
+        together: Tiles that it computes at once, on average.
+    """
+
+    tiles: int
+    resident: int
+    turns: int
+    together: float
+
+
+def grid(
+    problem: MatmulProblem, arch: CudaArch, block: tuple[int, ...], split_k: int, resident: int
+) -> Grid:
+    """Return how tiles of ``block`` fall on ``arch``, with ``resident`` thread blocks an SM."""
+    tiles = problem.batch * split_k
+    tiles *= math.ceil(problem.rows / block[0]) * math.ceil(problem.columns / block[1])
+    turns = math.ceil(tiles / arch.sms)
+    rounds = math.ceil(turns / max(1, resident))
+    return Grid(tiles, resident, turns, turns / rounds)
+
+
+def resident_blocks(arch: CudaArch, threads: int, registers: int, smem: int) -> int:
+    """Return the resident thread blocks of an SM; 0 when not even one fits.
+
+    Args:
+        arch: The GPU.
+        threads: Threads of a block.
+        registers: Registers of a thread.
+        smem: Shared memory of a block in bytes.
+    """
+    if smem > arch.smem_bytes or threads > arch.threads_block:
+        return 0
+    of_warp = math.ceil(registers * arch.warp / 256) * 256
+    warps = math.ceil(threads / arch.warp)
+    reserved = 1024 if arch.sm >= 80 else 0
+    return min(
+        arch.smem_sm_bytes // (smem + reserved),
+        arch.registers_sm // (of_warp * warps),
+        arch.threads_sm // threads,
+        arch.blocks_sm,
+    )
+
+
+def memory_cycles(
+    problem: MatmulProblem, arch: CudaArch, block: tuple[int, ...], raster: int
+) -> tuple[float, float]:
+    """Return the cycles that DRAM and L2 traffic of all tiles take at least.
+
+    Args:
+        problem: The sizes.
+        arch: The GPU.
+        block: Rows and columns of a tile.
+        raster: Rows of tiles in a raster group.
+
+    Returns:
+        Cycles of DRAM and of L2.
+    """
+    down, across = math.ceil(problem.rows / block[0]), math.ceil(problem.columns / block[1])
+    rows, columns = down * block[0], across * block[1]
+    fetched = (
+        problem.batch
+        * problem.depth
+        * (rows * across * problem.sizes[0] + columns * down * problem.sizes[1])
+    )
+    l2 = (fetched + problem.written + problem.read) / (_PORT * arch.sms)
+    # The tiles of a wave cover a rectangle; its rows and columns come from DRAM once.
+    wave = min(float(arch.sms), float(down * across))
+    high = float(min(down, max(1, raster))) if raster else min(float(down), math.sqrt(wave))
+    wide = max(1.0, min(float(across), wave / high))
+    waves = max(1.0, down * across / (high * wide))
+    per_wave = problem.depth * (
+        min(high * block[0], problem.rows) * problem.sizes[0]
+        + min(wide * block[1], problem.columns) * problem.sizes[1]
+    )
+    # The image of a convolution is smaller than its im2col matrix.
+    fold = sum(problem.unique) / max(
+        1.0,
+        problem.batch
+        * problem.depth
+        * (problem.rows * problem.sizes[0] + problem.columns * problem.sizes[1]),
+    )
+    again = problem.batch * waves * per_wave * min(1.0, fold)
+    resident = sum(problem.unique) <= _NEAR_L2 * arch.l2_bytes
+    inputs = float(sum(problem.unique)) if resident else max(float(sum(problem.unique)), again)
+    dram = (inputs + problem.written + problem.read) / arch.dram_bytes_cycle
+    return dram, l2
+
+
+def sum_cycles(problem: MatmulProblem, arch: CudaArch, split_k: int) -> float:
+    """Return the cycles to write the ``split_k`` partial sums and to reduce them in a kernel."""
+    if split_k == 1:
+        return 0.0
+    parts = problem.batch * problem.rows * problem.columns * itemsize(problem.sums) * split_k
+    near = parts <= _NEAR_L2 * arch.l2_bytes
+    return LAUNCH + 2.0 * parts / (arch.l2_bytes_cycle if near else arch.dram_bytes_cycle)

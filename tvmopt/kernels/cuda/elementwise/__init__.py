@@ -1,0 +1,1 @@
+"""Elementwise functions, copies and transposes."""

@@ -1,0 +1,1 @@
+"""GEMV: matrix times a vector or a few rows."""

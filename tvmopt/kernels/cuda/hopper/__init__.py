@@ -1,0 +1,1 @@
+"""GEMM and implicit-GEMM convolution for Hopper: TMA, mbarriers, wgmma."""

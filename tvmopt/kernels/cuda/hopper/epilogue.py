@@ -1,0 +1,156 @@
+"""Epilogue: an elementwise expression of the accumulator, the output indices, and inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+
+@dataclasses.dataclass(frozen=True)
+class Epilogue:
+    """Elementwise function of one accumulator element.
+
+    Attributes:
+        acc: Variable for the accumulator element.
+        axes: Variables for the output indices; the last one is the column.
+        expr: The value to store, of the output's dtype.
+        inputs: Buffers that ``expr`` loads from, in the order of the kernel's parameters.
+    """
+
+    acc: tirx.Var
+    axes: tuple[tirx.Var, ...]
+    expr: Any
+    inputs: tuple[Any, ...] = ()
+
+    def at(
+        self,
+        value: Any,
+        indices: Sequence[Any],
+        buffers: Sequence[tuple[Any, Any]] = (),
+        runs: Sequence[tuple[tirx.Var, Any]] = (),
+    ) -> Any:
+        """Return the expression for one element.
+
+        Args:
+            value: Its accumulator.
+            indices: Its indices in the output.
+            buffers: Pairs of a buffer in ``inputs`` and the buffer to load from instead.
+            runs: Pairs of a variable of :func:`split_runs` and the loaded value.
+        """
+        values: dict[Any, Any] = {self.acc: value, **dict(runs)}
+        for axis, index in zip(self.axes, indices, strict=bool(indices)):
+            dtype = str(axis.ty.dtype)
+            values[axis] = index if str(index.ty.dtype) == dtype else tirx.Cast(dtype, index)
+        return substitute(self.expr, values, buffers)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether the expression depends on the output indices or reads inputs."""
+        used: set[Any] = set()
+        tvm_ffi.structural_walk(self.expr, (tirx.Var, used.add), order="post")
+        return bool(self.inputs) or any(axis in used for axis in self.axes)
+
+    @property
+    def work(self) -> float:
+        """Approximate number of instructions for one element."""
+        total = 0.0
+
+        def count(node: Any) -> None:
+            nonlocal total
+            if isinstance(node, ir.TensorLoad):
+                total += 10.0
+            elif isinstance(node, ir.Call):
+                total += 20.0
+            elif isinstance(node, (tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod)):
+                total += 10.0
+            elif not isinstance(node, (tirx.Var, tirx.IntImm, tirx.FloatImm)):
+                total += 1.0
+
+        tvm_ffi.structural_walk(self.expr, (ir.Expr, count), order="post")
+        return total
+
+    @property
+    def reads(self) -> tuple[tuple[Any, tuple[bool, ...]], ...]:
+        """All loads: pairs of the buffer and, for each output axis, whether the index uses it."""
+        found: list[Any] = []
+        tvm_ffi.structural_walk(self.expr, (ir.TensorLoad, found.append), order="post")
+        result = []
+        for load in found:
+            used: set[Any] = set()
+            for index in load.indices:
+                tvm_ffi.structural_walk(index, (tirx.Var, used.add), order="post")
+            result.append((load.source, tuple(axis in used for axis in self.axes)))
+        return tuple(result)
+
+
+def split_runs(ending: Epilogue, count: int) -> tuple[Epilogue, tuple[tuple[tirx.Var, Any], ...]]:
+    """Replace contiguous loads of neighbouring columns by variables, for vector loads.
+
+    Example, for ``count`` columns: ``acc + r[i, j]`` -> ``acc + run`` and the pair
+    (``run``, ``r[i, j]``). One instruction loads ``run`` for all ``count`` columns.
+
+    Args:
+        ending: The epilogue.
+        count: Number of columns; the first column is a multiple of it.
+
+    Returns:
+        The epilogue with variables in place of these loads; the variables with their loads.
+    """
+    column = ending.axes[-1]
+    found: list[tuple[tirx.Var, Any]] = []
+
+    def on_load(load: Any) -> Any:
+        if not _is_run(load, column, count):
+            return load
+        for var, other in found:
+            if tvm_ffi.structural_equal(load, other):
+                return var
+        var = tirx.Var(f"run{len(found)}", str(load.source.dtype))
+        found.append((var, load))
+        return var
+
+    expr = tvm_ffi.structural_map(ending.expr, (ir.TensorLoad, on_load), order="post")
+    return dataclasses.replace(ending, expr=expr), tuple(found)
+
+
+def _is_run(load: Any, column: tirx.Var, count: int) -> bool:
+    """Whether ``count`` columns from an aligned one on load one whole, aligned vector."""
+    if not len(load.indices) or str(load.source.dtype) == "bool":  # there are no bool vectors
+        return False
+    *others, last = load.indices
+    while isinstance(last, tirx.Cast):
+        last = last.value
+    extent = load.source.shape[-1]
+    if not isinstance(extent, tirx.IntImm) or int(extent) % count or not last.same_as(column):
+        return False
+    used: set[Any] = set()
+    for index in others:
+        tvm_ffi.structural_walk(index, (tirx.Var, used.add), order="post")
+    return column not in used
+
+
+def identity(accumulator: str, out: str, rank: int = 3) -> Epilogue:
+    """Return the epilogue that only casts the accumulator to ``out``."""
+    acc = tirx.Var("acc", accumulator)
+    axes = tuple(tirx.Var(name, "int32") for name in ("i", "j", "k", "l")[:rank])
+    return Epilogue(acc, axes, acc if accumulator == out else tirx.Cast(out, acc))
+
+
+def substitute(expr: Any, values: Mapping[Any, Any], buffers: Sequence[tuple[Any, Any]]) -> Any:
+    """Return ``expr`` with variables replaced by expressions, and loads redirected to buffers."""
+
+    def on_load(load: Any) -> Any:
+        for old, new in buffers:
+            if load.source.same_as(old):
+                return new[tuple(load.indices)]
+        return load
+
+    return tvm_ffi.structural_map(
+        expr,
+        [(tirx.Var, lambda v: values.get(v, v)), (ir.TensorLoad, on_load)],
+        order="post",
+    )

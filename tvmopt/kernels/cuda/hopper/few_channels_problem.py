@@ -1,0 +1,149 @@
+"""Packed form of a convolution of few input channels, and its K blocks.
+
+Channels are padded so that the pixels under one kernel row are one contiguous, 16-byte-aligned run,
+which TMA reads as one row; the runs of neighbouring outputs overlap::
+
+    image row:  | p0 | p1 | p2 | p3 | p4 | ...
+    output 0:   |---- window -------|              window: kernel width x padded channels,
+    output 1:        |---- window -------|         rounded up to 16, 32 or 64 elements
+
+A K block holds several kernel rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES
+from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
+from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
+from tvmopt.kernels.cuda.hopper.shared_layout import SWIZZLE
+
+# Most channels of an image that is packed: from 8 on, a 16-bit pixel already has 16 bytes.
+_MOST_CHANNELS = 7
+# Elements of a K block: they have 16 bits.
+_STEP = DEPTH_BYTES // 2
+
+
+@dataclasses.dataclass(frozen=True)
+class LineProblem:
+    """``y[n, h, w, o] = epilogue(sum_ge x[n, h * step + g, w * pixel + e] * k[o, g, e])``.
+
+    Attributes:
+        images: Batch size.
+        height: Height of the padded input.
+        width: Elements of a row of the padded input.
+        filters: Output channels.
+        out_size: Height and width of the output.
+        lines: Kernel height (extent of ``g``).
+        window: Elements under a kernel row (extent of ``e``): 16, 32 or 64.
+        step: Stride down, in input rows.
+        pixel: Stride across, in elements.
+        dtype: Dtype of input and weight, 16 bits wide.
+        out: Output dtype.
+        epilogue: Elementwise epilogue over NHWC axes; None to store the accumulator.
+    """
+
+    images: int
+    height: int
+    width: int
+    filters: int
+    out_size: tuple[int, int]
+    lines: int
+    window: int
+    step: int
+    pixel: int
+    dtype: str = "float16"
+    out: str = "float16"
+    epilogue: Epilogue | None = None
+
+    #: The weight is K-major.
+    right_major = True
+    #: wgmma K steps of a K block, 32 bytes each.
+    instructions = DEPTH_BYTES // 32
+
+    def ending(self) -> Epilogue:
+        """Return the epilogue; by default a cast of the accumulator."""
+        return self.epilogue or identity("float32", self.out, rank=4)
+
+    @property
+    def fold(self) -> int:
+        """Kernel rows that one K block holds."""
+        return _STEP // self.window
+
+    @property
+    def steps(self) -> int:
+        """K blocks."""
+        return ceil_div(self.lines, self.fold)
+
+    @property
+    def stride(self) -> tuple[int, int]:
+        """Stride of the TMA box: input rows down, windows across."""
+        return self.step, 1
+
+    @property
+    def why_not(self) -> str | None:
+        """Why no kernel of this family computes the problem; None where one does."""
+        if BYTES.get(self.dtype) != 2 or self.out not in OUTPUTS[self.dtype]:
+            return f"{self.dtype} to {self.out} is no pair of types of 16-bit factors"
+        if self.window * 2 not in SWIZZLE:
+            return f"a line of the window must be 16, 32 or 64 elements, not {self.window}"
+        if self.width * 2 % 16 or self.pixel * 2 % 16:
+            return "the copy engine needs lines, and steps of the window, of multiples of 16 bytes"
+        high, wide = self.out_size
+        if (high - 1) * self.step + self.steps * self.fold > self.height:
+            return "the window reaches beyond the last line"
+        if (wide - 1) * self.pixel + self.window > self.width:
+            return "the window reaches beyond the end of a line"
+        if self.images * high * wide * self.filters > MOST_ELEMENTS:
+            return "the output has more than 2**31 - 1 elements"
+        if self.images * self.height * self.width > MOST_ELEMENTS:
+            return "the padded input has more than 2**31 - 1 elements"
+        if not 1 <= self.step <= 8:
+            return f"the copy engine's step is at most 8, but the stride is {self.step}"
+        return None
+
+
+def line_problem(
+    images: int, height: int, width: int, channels: int, filters: int, kernel: tuple[int, int],
+    stride: tuple[int, int], padding: tuple[int, int, int, int], dtype: str, out: str,
+) -> LineProblem | None:  # fmt: skip
+    """Return the packed form of a convolution; None where it is impossible or does not pay.
+
+    Args:
+        images: Batch size.
+        height: Height of the image.
+        width: Width of the image.
+        channels: Input channels.
+        filters: Output channels.
+        kernel: Kernel height and width.
+        stride: Stride down and across.
+        padding: Zero padding: top, left, bottom, right.
+        dtype: Dtype of image and weight.
+        out: Output dtype.
+    """
+    if BYTES.get(dtype) != 2 or channels > _MOST_CHANNELS:
+        return None
+    (kh, kw), (sh, sw) = kernel, stride
+    top, left, bottom, right = padding
+    high = (height + top + bottom - kh) // sh + 1
+    wide = (width + left + right - kw) // sw + 1
+    filled = next(c for c in (1, 2, 4, 8) if c >= channels and sw * c % 8 == 0)
+    window = next((e for e in (16, 32, 64) if e >= kw * filled), None)
+    if window is None or min(high, wide) < 1:
+        return None
+    fold = _STEP // window
+    problem = LineProblem(
+        images=images,
+        height=(high - 1) * sh + ceil_div(kh, fold) * fold,
+        width=ceil_div((wide - 1) * sw * filled + window, 8) * 8,
+        filters=filters,
+        out_size=(high, wide),
+        lines=kh,
+        window=window,
+        step=sh,
+        pixel=sw * filled,
+        dtype=dtype,
+        out=out,
+    )
+    return problem if problem.why_not is None else None

@@ -1,0 +1,179 @@
+"""GEMM problem of a Hopper kernel: extents, dtypes, layouts, epilogue; and its signature."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from typing import Any
+
+from tvmopt.device import dtypes
+from tvmopt.errors import ConfigError
+from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
+
+#: Output dtypes, by operand dtype.
+OUTPUTS = {
+    "float16": ("float16", "float32", "int8"),
+    "bfloat16": ("bfloat16", "float32"),
+    "int8": ("int32", "int8", "float16", "float32"),
+    "float8_e4m3fn": ("float16", "bfloat16", "float32"),
+}
+#: Bytes of an element, for every operand and output dtype.
+BYTES = {
+    dtype: int(dtypes.itemsize(dtype))
+    for dtype in dict.fromkeys(itertools.chain(OUTPUTS, *OUTPUTS.values()))
+}
+
+
+#: Most elements of an output: kernels index with int32.
+MOST_ELEMENTS = 2**31 - 1
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Return ``a / b`` rounded up."""
+    return -(-a // b)
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelSignature:
+    """Parameters of a kernel that replaces a PrimFunc.
+
+    Attributes:
+        buffers: Buffers of all parameters, in order.
+        a: Index of A, or of the image.
+        b: Index of B, or of the weight.
+        out: Index of the output.
+        inputs: Indices of the epilogue's inputs.
+        rows: The dynamic number of rows, an expression; None where it is static.
+    """
+
+    buffers: tuple[Any, ...]
+    a: int
+    b: int
+    out: int
+    inputs: tuple[int, ...] = ()
+    rows: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmProblem:
+    """``C[batch, m, n] = epilogue(sum_k A[batch, m, k] * B[batch, k, n])``.
+
+    Attributes:
+        m: Rows; the expected number if ``dynamic``.
+        n: Columns.
+        k: Reduction extent.
+        dtype: Dtype of A and B.
+        out: Dtype of C.
+        batch: Batch extent.
+        trans_a: Whether A is stored as ``[batch, k, m]``.
+        trans_b: Whether B is stored as ``[batch, n, k]``.
+        batch_a: Whether A has a batch axis; otherwise the whole batch shares it.
+        batch_b: Whether B has a batch axis.
+        dynamic: Whether the number of rows is known only at run time.
+        epilogue: Elementwise epilogue; None to store the accumulator.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "float16"
+    out: str = "float16"
+    batch: int = 1
+    trans_a: bool = False
+    trans_b: bool = True
+    batch_a: bool = True
+    batch_b: bool = True
+    dynamic: bool = False
+    epilogue: Epilogue | None = None
+
+    @property
+    def accumulator(self) -> str:
+        """Accumulator dtype."""
+        return dtypes.dtype(self.dtype).accumulator
+
+    def ending(self) -> Epilogue:
+        """Return the epilogue; by default a cast of the accumulator."""
+        return self.epilogue or identity(
+            self.accumulator, self.out, rank=3 if self.batch > 1 else 2
+        )
+
+    @property
+    def elements(self) -> int:
+        """Elements of C."""
+        return self.batch * self.m * self.n
+
+    @property
+    def stored(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Rows and row length of A and of B as stored (of one batch entry)."""
+        return (
+            (self.k, self.m) if self.trans_a else (self.m, self.k),
+            (self.n, self.k) if self.trans_b else (self.k, self.n),
+        )
+
+    @property
+    def turned(self) -> tuple[bool, bool]:
+        """Whether A, and B, are transposed first: wgmma needs K-major 8-bit operands."""
+        narrow = BYTES[self.dtype] == 1
+        return narrow and self.trans_a, narrow and not self.trans_b
+
+    @property
+    def major(self) -> tuple[bool, bool]:
+        """Whether A, and B, are K-major when wgmma reads them."""
+        return not self.trans_a or self.turned[0], self.trans_b or self.turned[1]
+
+    @property
+    def copied(self) -> tuple[bool, bool]:
+        """Whether A, and B, are packed first: transposed, or of a row pitch that TMA refuses."""
+        size = BYTES[self.dtype]
+        (_, a), (_, b) = self.stored
+        return self.turned[0] or a * size % 16 != 0, self.turned[1] or b * size % 16 != 0
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that the packing kernel reads and writes."""
+        return sum(
+            2 * count * width * (self.batch if batched else 1) * BYTES[self.dtype]
+            for (count, width), batched, there in zip(
+                self.stored, (self.batch_a, self.batch_b), self.copied, strict=True
+            )
+            if there
+        )
+
+    @functools.cached_property
+    def why_not(self) -> str | None:
+        """Why no kernel of this family computes the problem; None where one does."""
+        if self.dtype not in OUTPUTS:
+            return f"inputs must be of {', '.join(OUTPUTS)}, but are {self.dtype}"
+        if self.out not in OUTPUTS[self.dtype]:
+            allowed = ", ".join(OUTPUTS[self.dtype])
+            return f"the output of {self.dtype} must be of {allowed}, but is {self.out}"
+        if min(self.m, self.n, self.k, self.batch) < 1:
+            return "every extent must be at least 1"
+        if self.elements > MOST_ELEMENTS:
+            return f"an output of {self.elements} elements has more than 2**31 - 1"
+        size = BYTES[self.dtype]
+        if self.trans_a and self.dynamic:
+            return "a transposed A must have a static number of rows"
+        if self.dynamic and self.copied[0]:
+            return (
+                "the copy engine needs rows of a multiple of 16 bytes, but those of A have "
+                f"{self.k * size}, and their number is not known"
+            )
+        if any(
+            there and self.batch * count * (width + 16) > MOST_ELEMENTS
+            for there, (count, width) in zip(self.copied, self.stored, strict=True)
+        ):
+            return "a copy of an operand has more than 2**31 - 1 elements"
+        if self.dynamic and self.batch > 1:
+            return "a batch needs a static number of rows"
+        return None
+
+    def check(self) -> None:
+        """Raise if no kernel computes the problem.
+
+        Raises:
+            ConfigError: With the violated rule.
+        """
+        if reason := self.why_not:
+            raise ConfigError(f"no Hopper kernel for this product: {reason}")

@@ -1,0 +1,57 @@
+"""Shared-memory layouts of wgmma operands: the fields of the matrix descriptor."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES
+
+#: Swizzle mode of TMA and wgmma, by the bytes of a line.
+SWIZZLE = {32: 1, 64: 2, 128: 3}
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """Layout of an operand in one pipeline stage, in units of 16 bytes.
+
+    Attributes:
+        leading: Leading-dimension offset: between 64-row blocks of an MN-major operand.
+        stride: Stride offset: between groups of 8 lines.
+        swizzle: Swizzle mode: 1, 2, 3 for lines of 32, 64 and 128 bytes.
+        atom: Offset between groups of 64 rows.
+        steps: Offset of each of the four wgmma K steps.
+    """
+
+    leading: int
+    stride: int
+    swizzle: int
+    atom: int
+    steps: tuple[int, ...]
+
+
+def lines_of(major: bool, depth: int) -> Lines:
+    """Return the layout with 128-byte lines, K-major or (``major`` false) MN-major.
+
+    Args:
+        major: Whether the operand is K-major.
+        depth: Elements of K in one stage.
+    """
+    atom = 64 * DEPTH_BYTES // 16
+    if major:
+        return Lines(1, 64, 3, atom, (0, 2, 4, 6))
+    return Lines(depth * 8, 64, 3, atom, (0, 128, 256, 384))
+
+
+def blocks_of(line: int, rows: int) -> Lines:
+    """Return the layout of several K-major blocks with short lines.
+
+    Lines of 32 bytes: K step ``k`` is line block ``k``. Lines of 64 bytes: two K steps a block.
+
+    Args:
+        line: Bytes of a line: 32, 64 or 128.
+        rows: Lines of a block, a multiple of 64.
+    """
+    size = line // 16
+    each = line // 32
+    steps = tuple(k // each * rows * size + k % each * 2 for k in range(DEPTH_BYTES // 32))
+    return Lines(1, 8 * size, SWIZZLE[line], 64 * size, steps)

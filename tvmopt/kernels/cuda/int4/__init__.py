@@ -1,0 +1,1 @@
+"""Weight-only int4 GEMV with tensor cores."""

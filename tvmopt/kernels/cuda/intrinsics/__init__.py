@@ -1,0 +1,1 @@
+"""Tensor-core instructions as TensorIR intrinsics."""

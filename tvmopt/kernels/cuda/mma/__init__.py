@@ -1,0 +1,1 @@
+"""GEMM and implicit-GEMM convolution with warp MMA (mma.sync)."""

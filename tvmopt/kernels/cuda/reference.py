@@ -1,0 +1,55 @@
+"""Reference kernel of a GPU function, against which candidates are checked."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import IRModule, tirx
+
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.common.product import product_of
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
+from tvmopt.kernels.cuda.window.schedule import FALLBACK_NAME
+from tvmopt.kernels.cuda.winograd.schedule import prepare_data, prepare_out
+from tvmopt.kernels.emit import emit_kernel
+
+# Multiply-adds from which on a GEMM takes seconds with one thread an element.
+_LARGE_GEMM = 2**33
+_THREADS = 128
+
+
+def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
+    """Return ``func`` under TVM's simplest schedule: one thread an element, serial reductions.
+
+    A GEMM that would take seconds gets the simplest register tile without tensor cores. A Winograd
+    transform becomes one kernel for each half: a single kernel would take seconds to compile.
+    """
+    from tvm.s_tir import dlight
+
+    if (tiles := _tiled(func, arch)) is not None:
+        return tiles
+    if prepare_data(func) is not None or prepare_out(func) is not None:
+        return emit_kernel(func, CudaHint(FALLBACK_NAME, arch, thread=(_THREADS,)))
+
+    with arch.to_tvm():
+        module = dlight.ApplyDefaultSchedule(
+            dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()
+        )(IRModule({"main": func.without_attr("tirx.is_scheduled")}))
+    return module["main"]
+
+
+def _tiled(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc | None:
+    """Return a large GEMM with small register tiles; None where ``func`` is none."""
+    product = product_of(func)
+    if product is None or math.prod(product.extents) < _LARGE_GEMM:
+        return None
+    plain = [r for r in simt_matmul_hints(product, arch) if r.hint.split_k == 1]
+    if not plain:
+        return None
+    return emit_kernel(func, min(plain, key=lambda r: (_unrolled(r.hint), r.cycles)).hint)
+
+
+def _unrolled(hint: CudaHint) -> float:
+    """Return the number of unrolled multiply-adds of a thread."""
+    return hint.rstep * math.prod(hint.block) / math.prod(hint.thread)

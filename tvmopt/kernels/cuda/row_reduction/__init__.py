@@ -1,0 +1,1 @@
+"""Reductions along contiguous memory (over the innermost axes)."""

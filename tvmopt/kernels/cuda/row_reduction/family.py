@@ -1,0 +1,42 @@
+"""Kernel family: reductions along contiguous memory (sum, softmax, layer norm)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import s_tir, tirx
+
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.common.memory_bound import GEMV, REDUCTION, MemoryBound
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.row_reduction.configs import row_reduction_hints
+from tvmopt.kernels.cuda.row_reduction.form import RowForm, prepare_rows
+from tvmopt.kernels.cuda.row_reduction.schedule import NAME, emit
+from tvmopt.kernels.family import Found
+from tvmopt.kernels.ranked import Ranked
+from tvmopt.kernels.workload import Refusal, Workload
+
+
+class CudaRowReduction(MemoryBound[RowForm]):
+    """Rows on threadIdx.y, elements of a row on threadIdx.x."""
+
+    name = NAME
+    kind = REDUCTION
+
+    def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
+        """Return whether the workload is no GEMV, which has its own families."""
+        return super().wanted(workload, found) and not any(f.family.kind == GEMV for f in found)
+
+    def match(self, workload: Workload, arch: CudaArch) -> RowForm | Refusal:
+        """Return the row reduction form of the function."""
+        if workload.refusal_of_kernel is not None:
+            return workload.refusal_of_kernel
+        return workload.analysed(prepare_rows) or Refusal("its reductions are not along memory")
+
+    def rank(self, form: RowForm, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
+        """Return the configurations, fastest predicted first."""
+        return row_reduction_hints(form, arch)
+
+    def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+        """Emit the kernel of ``func``; None where it does not fit."""
+        return emit(func, hint)

@@ -1,0 +1,141 @@
+"""Row reduction (sum, softmax, layer norm): threads share a contiguous row."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmopt.kernels.analysis import block_facts
+from tvmopt.kernels.cuda.common.steps import (
+    cache_reads,
+    cache_result,
+    extent,
+    fuse_all,
+    load_at,
+    split_prefix,
+    split_vector,
+    store_at,
+    unrolled,
+)
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.row_reduction.form import prepare_rows
+from tvmopt.kernels.cuda.row_reduction.row_stage import (
+    REGISTERS,
+    SHARED,
+    bind_parts,
+    is_ragged,
+    keep_rows,
+    place_kept,
+    place_staged,
+    stage_rows,
+)
+
+NAME = "gpu_row_reduction"
+
+
+def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    """Schedule ``func``; None unless :func:`prepare_rows` takes it.
+
+    Before -> after, for a softmax with 32 threads a row, 4 rows a block, vectors of 8::
+
+        for i: for k: m[i] = max(m[i], X[i, k])
+        for i: for k: s[i] += exp(X[i, k] - m[i])
+        for i, k: Y[i, k] = exp(X[i, k] - m[i]) / s[i]
+
+        for b in blockIdx.x, y in threadIdx.y, x in threadIdx.x:
+            for ko: X_local[0:8] = X[...];  for v: m = max(m, X_local[v])
+            allreduce over x;  ...
+    """
+    form = prepare_rows(func)
+    if form is None:
+        return None
+    sch = form.sch
+    vector = math.gcd(form.vector, hint.vector)
+    last = sch.get_sblock(form.last)
+    others = [sch.get_sblock(n) for n in form.reductions]
+    stage = hint.option("stage") if form.wide else 0
+    staged = stage_rows(sch, form, hint) if stage == SHARED else None
+    kept = keep_rows(sch, form, hint, vector) if stage == REGISTERS else None
+    if stage == REGISTERS and kept is None:
+        return None
+    loads = {
+        sch.get(b).name_hint: cache_reads(sch, b, len(sch.get(b).iter_vars) - 1, vector)
+        for b in [*others, *([last] if form.wide else [])]
+    }
+    result = cache_result(sch, last, vector) if form.wide and vector > 1 else None
+    divided = split_prefix(sch, sch.get_loops(last), form.rows)
+    if divided is None:
+        return None
+    rows, columns = divided
+    rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
+    # With a single row, no index tells further threads apart: they would store it too.
+    together = hint.thread[0] if hint.thread and form.rows > 1 else 1
+    if together <= extent(sch, rows[-1]):
+        inner, place = sch.split(rows[-1], [None, together])
+        grid = fuse_all(sch, [*rows[:-1], inner])
+    else:
+        grid, place = sch.split(fuse_all(sch, rows), [None, together])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(place, "threadIdx.y")
+    divides = kept is not None and not is_ragged(form, hint, vector)
+    parts = 3 if vector > 1 else 2
+    work = [(last, columns[-parts:] if divides else columns)] if form.wide else []
+    for block in reversed(others):
+        for n in range(len(sch.get(block).writes)):
+            sch.set_scope(block, n, "local")
+        sch.compute_at(block, place, preserve_unit_loops=True)
+        # TVM makes a unit reduction axis spatial, so count the parts instead.
+        count = parts if divides else len(block_facts(sch, block).reduction)
+        inside = sch.get_loops(block)[2:]
+        if math.prod(extent(sch, loop) for loop in inside[:-count]) > 1:
+            return None
+        work.append((block, inside[-count:]))
+    for block, inside in work:
+        if divides:
+            at = bind_parts(sch, inside)
+        elif (found := _deal_columns(sch, block, inside, hint, vector, form.crosses)) is None:
+            return None
+        else:
+            at = found
+        load_at(sch, loads[sch.get(block).name_hint], at)
+        if result is not None and sch.get(block).name_hint == form.last:
+            store_at(sch, result, at)
+    if staged is not None:
+        place_staged(sch, staged, grid, hint, vector)
+    if kept is not None:
+        place_kept(sch, kept, place)
+    return sch
+
+
+def _deal_columns(
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    loops: list[LoopRV],
+    hint: CudaHint,
+    vector: int,
+    crosses: bool,
+) -> LoopRV | None:
+    """Distribute the elements of a row to threads, ``vector`` at a time.
+
+    If a row is only part of an axis, threads past its end would be in the next row: TVM checks the
+    bounds of buffers, not of rows. The loop over that part then stays whole.
+
+    Returns:
+        The loop around a vector; None where threads would exceed the row.
+    """
+    around = loops[:1] if crosses and len(loops) > 1 else []
+    pieces, lane = split_vector(sch, loops[len(around) :], vector)
+    if crosses and not around and extent(sch, pieces) % hint.reduce_threads:
+        return None
+    if extent(sch, pieces) == 1 < hint.reduce_threads:  # a constant index: no bounds check
+        return None
+    step, thread = sch.split(pieces, [None, hint.reduce_threads])
+    sch.reorder(thread, *around, step, lane)
+    sch.bind(thread, "threadIdx.x")
+    if vector > 1:
+        sch.unroll(lane)
+    # Registers have no address: the step must be a constant.
+    every = extent(sch, step) if hint.option("stage") == REGISTERS else 1
+    return unrolled(sch, step, max(every, hint.option("unroll", 1)))

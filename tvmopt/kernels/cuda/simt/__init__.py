@@ -1,0 +1,1 @@
+"""GEMM with FMA instructions (SIMT), without tensor cores."""

@@ -1,0 +1,110 @@
+"""TensorCorePolicy: rank mma.sync configurations of a GEMM for one GPU.
+
+Names and signatures follow the fast dlight proposal for CUDA (TVM community forum, 2024)::
+
+    func, tags = get_tensorized_func_and_tags(func, target)
+    if tags:
+        policy = TensorCorePolicy(func=func, arch=arch, tags=tags)
+        configs = policy.emit_config(20)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import tirx
+from tvm.target import Target
+
+from tvmopt.device.cuda import CudaArch
+from tvmopt.errors import ConfigError
+from tvmopt.kernels.analysis import why_not_schedulable
+from tvmopt.kernels.cuda.common.product import product_of
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.intrinsics.mma import ACCUMULATORS
+from tvmopt.kernels.cuda.mma.configs import mma_hints
+from tvmopt.kernels.ranked import Ranked, spread
+
+_TAGS = ("tensorcore_config", "pipeline_stage", "use_async_copy")
+# Pairs of operand dtype and accumulator dtype of the tensor cores.
+_TYPES = {(dtype, sums) for dtype, found in ACCUMULATORS.items() for sums in found}
+
+
+class TensorCorePolicy:
+    """Rank the tensor-core configurations of one GEMM.
+
+    Args:
+        func: A TensorIR function, in the normal form or as FuseTIR leaves it.
+        arch: The GPU to schedule for.
+        tags: ``pipeline_stage``: most pipeline stages; ``use_async_copy``: whether to allow
+            cp.async. Without tags, as many stages as pay. ``tensorcore_config`` names the output
+            axes that are tiled, always the last two.
+
+    Raises:
+        ConfigError: When ``tags`` holds something else.
+
+    Attributes:
+        reason: Why no configuration applies to the function; None when one does.
+    """
+
+    def __init__(
+        self, func: tirx.PrimFunc, arch: CudaArch, tags: Mapping[str, Any] | None = None
+    ) -> None:
+        tags = tags or {}
+        if unknown := sorted(set(tags) - set(_TAGS)):
+            raise ConfigError(f"tags must be among {', '.join(_TAGS)}, but got {unknown}")
+        stages = int(tags.get("pipeline_stage", 0))
+        if stages < 0:
+            raise ConfigError(f"pipeline_stage must be at least 0, but got {stages}")
+        self.func = func
+        self.arch = arch
+        self._stages = stages
+        self._async = bool(tags.get("use_async_copy", True))
+        self.reason = why_not_schedulable(func)
+        if self.reason is None and not self.ranked:
+            self.reason = "not a product that this GPU's tensor cores take"
+
+    def emit_config(self, topk: int) -> list[CudaHint]:
+        """Return the ``topk`` configurations to measure; none when tensor cores do not apply.
+
+        A build without measurements uses the first one (top-1).
+        """
+        return [ranked.hint for ranked in spread(self.ranked, topk)]
+
+    @functools.cached_property
+    def ranked(self) -> list[Ranked[CudaHint]]:
+        """All configurations with predicted cycles, fastest first."""
+        product = product_of(self.func)
+        if product is None:
+            return []
+        return mma_hints(product, self.arch, self._stages, self._async)
+
+
+def get_tensorized_func_and_tags(
+    func: tirx.PrimFunc, target: Target | CudaArch
+) -> tuple[tirx.PrimFunc, dict[str, Any] | None]:
+    """Return ``func`` with its GEMM as C[S, I, J] += A[S, I, K] * B[S, J, K], and tags.
+
+    Args:
+        func: A TensorIR function.
+        target: The GPU that it is for.
+
+    Returns:
+        The function in the normal form and its tags for :class:`TensorCorePolicy`; ``func``
+        unchanged and None when it has no GEMM for tensor cores.
+    """
+    sm = target.sm if isinstance(target, CudaArch) else _compute_capability(target)
+    product = product_of(func) if sm >= 80 else None
+    if product is None or (product.a.dtype, product.sums) not in _TYPES:
+        return func, None
+    if (product.b.dtype, product.sums) not in _TYPES:
+        return func, None
+    tags = {"tensorcore_config": [1, 2], "pipeline_stage": 4, "use_async_copy": 1}
+    return product.sch.mod["main"], tags
+
+
+def _compute_capability(target: Target) -> int:
+    arch = str(target.attrs.get("arch", ""))
+    digits = "".join(c for c in arch if c.isdigit())
+    return int(digits) if digits else 0

@@ -1,0 +1,1 @@
+"""CUDA toolchain: nvcc or NVRTC, cubins, and passes over lowered device functions."""

@@ -1,0 +1,1 @@
+"""Pooling and depthwise convolution; the fallback for any other function."""

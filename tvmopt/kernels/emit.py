@@ -1,0 +1,85 @@
+"""Emit the kernel that a hint configures: apply the schedule and the lowering passes it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.error import InternalError
+from tvm.s_tir import ScheduleError
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
+from tvmopt.errors import last_line
+from tvmopt.kernels.cpu.finish import finish as finish_cpu
+from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.passes.bfloat16_rounding import annotate_rounding
+from tvmopt.kernels.cuda.finish import finish as finish_cuda
+from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.toolchain.dependent_launch import OVERLAPS
+from tvmopt.kernels.families import by_name
+from tvmopt.kernels.hint import Hint
+from tvmopt.kernels.scheduled import SCHEDULED_ATTR
+
+__all__ = ["SCHEDULED_ATTR", "NotApplicable", "emit", "emit_kernel", "hint_from_dict"]
+
+
+class NotApplicable(Exception):  # noqa: N818  # an answer, not an error
+    """A hint does not fit a function; the message says why."""
+
+
+def hint_from_dict(data: dict[str, Any]) -> Hint:
+    """Rebuild a CPU or CUDA hint from the result of :meth:`Hint.to_dict`, or from its JSON."""
+    return (CudaHint if "sms" in data["arch"] else CpuHint).from_dict(data)
+
+
+def emit(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | tirx.PrimFunc:
+    """Emit the kernel of ``func`` that ``hint`` configures.
+
+    Args:
+        func: A TensorIR function after FuseTIR. It is not changed.
+        hint: A configuration; ``hint.template`` names its family.
+
+    Returns:
+        A schedule of the module ``{"main": func}``, or a generated PrimFunc that replaces ``func``.
+
+    Raises:
+        NotApplicable: When the family does not match, or TVM refuses a schedule primitive.
+    """
+    family = by_name().get(hint.template)
+    if family is None:
+        raise NotApplicable(f"{hint.template} is no kernel family")
+    try:
+        made = family.emit(func, hint)
+    except (ScheduleError, InternalError) as error:
+        raise NotApplicable(f"{hint.template} refused: {last_line(error, None)}") from error
+    if made is None:
+        raise NotApplicable(f"{hint.template} does not fit")
+    if isinstance(hint.arch, CpuArch):
+        annotate_rounding(made, hint.arch)
+    return made
+
+
+def emit_kernel(func: tirx.PrimFunc, hint: Hint) -> tirx.PrimFunc:
+    """Emit the kernel of ``func`` that ``hint`` configures, as a PrimFunc ready to compile.
+
+    Raises:
+        NotApplicable: As :func:`emit`.
+    """
+    return compilable(emit(func, hint), func, hint.arch)
+
+
+def compilable(
+    made: s_tir.Schedule | tirx.PrimFunc, func: tirx.PrimFunc, arch: CpuArch | CudaArch
+) -> tirx.PrimFunc:
+    """Return the result of :func:`emit` after the device's passes, with its attributes set.
+
+    Args:
+        made: The schedule or generated function that :func:`emit` returned.
+        func: The function before scheduling; its attributes are kept.
+        arch: The device.
+    """
+    if isinstance(arch, CpuArch):
+        return finish_cpu(made.mod["main"], func)
+    done = finish_cuda(made.mod["main"], func) if isinstance(made, s_tir.Schedule) else made
+    return done.with_attr(SCHEDULED_ATTR, True).with_attr(OVERLAPS, True)

@@ -1,0 +1,116 @@
+"""Schedule functions with the cost model's top-1 candidate; needs no device and no measurement."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator
+
+from tvm import IRModule, s_tir, tirx
+from tvm.ir import GlobalVar
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
+from tvmopt.errors import last_line
+from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, compilable, emit
+from tvmopt.kernels.hint import Hint
+from tvmopt.kernels.policies import policy_of
+
+# Failed configurations of one family after which the family's remaining ones are skipped.
+_MOST_REFUSALS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheduled:
+    """Result of scheduling one function.
+
+    Attributes:
+        func: The scheduled function, or the input function; attributes are kept.
+        rule: Name of the family, or ``"unscheduled: <reason>"``.
+        schedule: The schedule with its trace; None when no family matched or the kernel is
+            generated.
+        hint: The configuration; None when no family matched.
+    """
+
+    func: tirx.PrimFunc
+    rule: str
+    schedule: s_tir.Schedule | None = None
+    hint: Hint | None = None
+
+
+def schedule_function(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Scheduled:
+    """Schedule one function with the highest-ranked configuration that can be emitted.
+
+    Args:
+        func: A TensorIR function after FuseTIR. It is not changed.
+        arch: The target device.
+
+    Returns:
+        The function, ready to be compiled. A function that no family matches is returned unchanged,
+        with the reason.
+    """
+    reasons: dict[str, str] = {}
+    for found in _emitted(func, arch, reasons):
+        return found
+    reason = "; ".join(reasons.values()) or policy_of(func, arch).reason
+    return Scheduled(func, f"unscheduled: {reason}")
+
+
+def _emitted(
+    func: tirx.PrimFunc, arch: CpuArch | CudaArch, reasons: dict[str, str]
+) -> Iterator[Scheduled]:
+    """Yield emitted candidates in ranked order; collect refusals in ``reasons``, by family."""
+    refusals: collections.Counter[str] = collections.Counter()
+    for ranked in policy_of(func, arch).ranked:
+        hint = ranked.hint
+        if refusals[hint.template] >= _MOST_REFUSALS:
+            continue
+        try:
+            made = emit(func, hint)
+        except NotApplicable as error:
+            refusals[hint.template] += 1
+            reasons[hint.template] = str(error)
+            continue
+        schedule = made if isinstance(made, s_tir.Schedule) else None
+        yield Scheduled(compilable(made, func, arch), hint.template, schedule, hint)
+
+
+def schedule_module(mod: IRModule, arch: CpuArch | CudaArch) -> tuple[IRModule, dict[str, str]]:
+    """Schedule every PrimFunc of ``mod`` that is not scheduled yet.
+
+    Args:
+        mod: A module after LegalizeOps, FuseOps and FuseTIR. It is not changed.
+        arch: The target device.
+
+    Returns:
+        The new module, and a map from each visited function to its family's name or to
+        ``"unscheduled: <reason>"``. On a CPU an unscheduled function stays unchanged; on a GPU it
+        gets TVM's default schedule. Relax functions and functions with the attribute
+        ``tirx.is_scheduled`` pass through and are not listed.
+    """
+    updates: dict[GlobalVar, tirx.PrimFunc] = {}
+    served: dict[str, str] = {}
+    left: dict[GlobalVar, tirx.PrimFunc] = {}
+    for var, func in mod.functions_items():
+        if not isinstance(func, tirx.PrimFunc) or func.attrs.get(SCHEDULED_ATTR, False):
+            continue
+        try:
+            result = schedule_function(func, arch)
+        except Exception as error:  # a bug in one kernel must not fail the whole network
+            if isinstance(arch, CpuArch):
+                raise
+            result = Scheduled(func, f"unscheduled: {type(error).__name__}: {last_line(error)}")
+        served[var.name_hint] = result.rule
+        if result.hint is None:
+            left[var] = func
+        elif isinstance(arch, CpuArch):
+            updates[var] = result.func
+        else:  # the kernel's symbol on the device
+            updates[var] = result.func.with_attr("global_symbol", var.name_hint)
+    out = mod.clone()
+    out.update(IRModule(updates))
+    if left and isinstance(arch, CudaArch):
+        from tvmopt.kernels.cuda.default_kernels import default_kernels
+
+        out.update(default_kernels(IRModule(left), arch))
+    return out, served

@@ -1,0 +1,36 @@
+"""Cost model of a whole network: top-1 predicted cycles, summed over all kernel calls."""
+
+from __future__ import annotations
+
+import collections
+
+import tvm
+from tvm import relax, tirx
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.policies import policy_of
+
+_CALL_TIR = tvm.ir.Op.get("relax.call_tir")
+
+
+def modelled_cycles(lowered: tvm.IRModule, arch: CpuArch) -> float:
+    """Return the predicted cycles of one inference.
+
+    Args:
+        lowered: A Relax module with ``call_tir`` of fused PrimFuncs, as ``lower`` returns it.
+        arch: The CPU.
+    """
+    calls: collections.Counter[str] = collections.Counter()
+
+    def count(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and expr.op == _CALL_TIR:
+            calls[expr.args[0].name_hint] += 1
+
+    for _, func in lowered.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, count)
+    total = 0.0
+    for var, func in lowered.functions_items():
+        if isinstance(func, tirx.PrimFunc) and calls[var.name_hint]:
+            total += calls[var.name_hint] * policy_of(func, arch).cycles
+    return total

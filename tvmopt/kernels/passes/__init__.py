@@ -1,0 +1,1 @@
+"""TensorIR passes for kernels of every device."""

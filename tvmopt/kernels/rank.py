@@ -1,0 +1,90 @@
+"""Rank the candidates of all families that match a workload, by predicted cycles."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvmopt.kernels.family import Family, Found
+from tvmopt.kernels.ranked import Ranked
+from tvmopt.kernels.workload import Refusal, Workload
+
+# Candidates of modelled families ranked before unmodelled ones; and, where no family has a cost
+# model, candidates of each unmodelled family after the first.
+_MODELLED_FIRST, _EACH_FURTHER = 8, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranking:
+    """Ranking of the candidates of one workload.
+
+    Attributes:
+        candidates: All candidates in ranked order, top-1 first.
+        found: The match of each family that accepts the workload.
+        refusals: For each other family, why it does not match.
+    """
+
+    candidates: tuple[Ranked[Any], ...]
+    found: tuple[Found, ...]
+    refusals: dict[str, Refusal]
+
+
+def rank(
+    workload: Workload, arch: Any, families: Sequence[Family[Any, Any]], weighted: bool = True
+) -> Ranking:
+    """Rank the candidates of ``families``.
+
+    Args:
+        workload: The function.
+        arch: The device.
+        families: In matching order; the last one accepts every workload.
+        weighted: Whether to apply each family's weight, which makes predicted cycles comparable
+            across all families of the device.
+
+    Returns:
+        The ranking, with the matches and refusals.
+    """
+    found: list[Found] = []
+    refusals: dict[str, Refusal] = {}
+    for family in families:
+        if not family.wanted(workload, found):
+            continue
+        form = family.match(workload, arch)
+        if isinstance(form, Refusal):
+            refusals[family.name] = form
+            continue
+        ranked = [r for r in family.rank(form, arch) if math.isfinite(r.cycles)]
+        weight = family.weight(form, arch, found) if weighted else 1.0
+        if weight != 1.0:
+            ranked = [dataclasses.replace(r, cycles=r.cycles * weight) for r in ranked]
+        found.append(Found(family, form, tuple(ranked)))
+        if family.exclusive and ranked:
+            break
+    candidates = _in_order(workload, arch, families, found)
+    return Ranking(tuple(candidates), tuple(found), refusals)
+
+
+def _in_order(
+    workload: Workload, arch: Any, families: Sequence[Family[Any, Any]], found: Sequence[Found]
+) -> list[Ranked[Any]]:
+    modelled = [r for f in found if f.family.has_cost_model for r in f.ranked]
+    modelled.sort(key=lambda r: r.cycles)
+    others = [f for f in found if not f.family.has_cost_model]
+    if found and found[-1].family.last_resort_follows:
+        last = families[-1]
+        return [*modelled, *last.rank(last.match(workload, arch), arch)[:1]]
+    if not modelled:
+        return [
+            r for n, f in enumerate(others) for r in (f.ranked[:_EACH_FURTHER] if n else f.ranked)
+        ]
+    leading: list[Ranked[Any]] = []
+    beside: list[Ranked[Any]] = []
+    for each in others:
+        some = each.ranked[: each.family.beside]
+        if each.family.leads(workload):
+            leading += some[:1]
+            some = some[1:]
+        beside += some
+    return [*leading, *modelled[:_MODELLED_FIRST], *beside, *modelled[_MODELLED_FIRST:]]

@@ -1,1 +1,0 @@
-"""Configurations of the GPU templates, ranked by modelled time."""

@@ -1,1 +1,0 @@
-"""GPU templates: TensorIR function + hint -> kernel; one kernel shape a file."""
