@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ import pytest
 from tvmopt import host
 
 ROOT = Path(__file__).parents[1]
+# Where Linux keeps files in memory, and the bytes that must be free there.
+_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
 # Rooms whose files take longest.
 _FIRST = ("tracking", "notebooks", "tune")
 # Files that use the fixture ``example``, which takes a minute.
@@ -25,12 +28,24 @@ _OF_THE_EXAMPLE = {
 }
 
 
+def _keep_files_in_memory() -> None:
+    """Let ``tmp_path`` lie in memory where there is room: SQLite waits for a disk at each commit."""
+    if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK):
+        found = os.statvfs(_MEMORY)
+        if found.f_bavail * found.f_frsize > _ROOM and not found.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let xdist hand the files out in our order, not those of most tests first.
 
     Tests run kernels in their own process, which must be allowed AMX's tiles, as others are.
     """
     host.request_amx(host.cpu_flags())
+    _keep_files_in_memory()
+    # Tests start hundreds of processes; without bytecode each compiles the package anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
@@ -193,6 +208,23 @@ def two_input_bundle(two_input_model, tmp_path_factory) -> Path:  # type: ignore
     """Compiled :func:`two_input_model`."""
     folder = _build(two_input_model, "two", tmp_path_factory.mktemp("two"))
     return folder / "build" / "bundle"
+
+
+@pytest.fixture(scope="session")
+def make_store(tmp_path_factory) -> Callable[[Path], str]:  # type: ignore[no-untyped-def]
+    """Make a SQLite tracking store in a folder and return its URI.
+
+    The file is copied: MLflow's migrations take a CPU second for each new store.
+    """
+    from tvmopt.tracking.schema import build_store
+
+    template = tmp_path_factory.mktemp("store") / "mlflow.db"
+    build_store(f"sqlite:///{template}", lambda: None)  # the tables, and no default experiment
+
+    def make(folder: Path) -> str:
+        return f"sqlite:///{shutil.copyfile(template, folder / 'mlflow.db')}"
+
+    return make
 
 
 @pytest.fixture(scope="session")

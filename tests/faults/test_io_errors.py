@@ -72,7 +72,11 @@ def test_a_study_says_one_line_and_goes_on_when_the_disk_does(tmp_path, refusal)
     assert last == "True {'p50': 1.0}"
 
 
-@pytest.mark.parametrize("number", NUMBERS[:2], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize(
+    "number",
+    [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.slow)],
+    ids=errno.errorcode.get,
+)
 def test_a_command_says_one_line_and_the_next_one_goes_on(tmp_path, refusal, number) -> None:
     env = _env(tmp_path, refusal)
     command = [sys.executable, "-m", "flows.promote", "--name", "none"]

@@ -24,8 +24,14 @@ def prepared():
     return model, layer_table(model), collect_ranges(model, batches, Scheme())
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC", "NCHW16c"])
-@pytest.mark.parametrize("skip", [(), (0, 5, 53)])
+@pytest.mark.parametrize(
+    ("layout", "skip"),
+    [
+        *(("NCHW", ()), ("NHWC", ()), ("NCHW16c", ()), ("NHWC", (0, 5, 53))),
+        pytest.param("NCHW", (0, 5, 53), marks=pytest.mark.slow),
+        pytest.param("NCHW16c", (0, 5, 53), marks=pytest.mark.slow),
+    ],
+)
 def test_integers_throughout(prepared, layout, skip):
     model, layers, ranges = prepared
     quantised = quantize_model(model, ranges, Scheme(), [layers[i].name for i in skip])

@@ -28,7 +28,7 @@ from tvmopt.transform.plan import Implementation, free_layouts, read_plan
 
 from ..transform.plan_net import inputs, residual_net, residual_net_numpy
 
-SPEC = resolve_target("host", 2)
+SPEC = resolve_target("host", 1)
 BLOCKED = Implementation("NCHW16c")
 
 
@@ -54,7 +54,6 @@ def rows(path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.alone
 def test_every_way_is_measured_and_one_chosen_a_layer(tuned) -> None:
     result, out = tuned
     listed = rows(out / ALTERNATIVES_FILE)
@@ -111,7 +110,6 @@ def test_the_network_decides_between_plans(converted, tuned, tmp_path, monkeypat
         assert f"chosen: {timed[0][faster]};" in " ".join(result.changed)
 
 
-@pytest.mark.alone
 def test_by_operator_the_converted_layout_stays(converted, tmp_path) -> None:
     config = TuneConfig(SPEC.to_dict(), topk=1, granularity="operator")
     result = tune(config, converted[0], tmp_path, lambda *_: None)

@@ -1,4 +1,4 @@
-"""Models of other CPUs through ``mlflow run``: built and registered here, measured on a board."""
+"""Models of other CPUs as commands: built and registered here, measured on a board."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from mlflow import MlflowClient
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, make_store):
     """A store of its own."""
-    return tmp_path_factory.mktemp("boards")
+    folder = tmp_path_factory.mktemp("boards")
+    make_store(folder)
+    return folder
 
 
 @pytest.fixture
@@ -71,8 +73,8 @@ def test_another_cpu_is_built_and_nothing_pretended(folder, mlflow_run, project_
     assert (pulled / "model.so").read_bytes()[18] == 183  # ELF's number of AArch64
 
 
-def test_board_measures_and_earns_the_champion(folder, mlflow_run, board):
-    done = mlflow_run(folder, strategy="default", repeats=20, name="there", **board)
+def test_board_measures_and_earns_the_champion(folder, run_flow, board):
+    done = run_flow(folder, "main", strategy="default", repeats=20, name="there", **board)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "of board own" in done.stdout
     assert "version 1 has alias champion" in done.stdout

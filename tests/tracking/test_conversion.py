@@ -1,4 +1,4 @@
-"""Conversions through ``mlflow run``: what they leave, what they share, and how they fail."""
+"""Conversions as commands: what they leave, what they share, and how they fail."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from mlflow import MlflowClient
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def store(tmp_path_factory, make_store):
     """A store of its own."""
-    return tmp_path_factory.mktemp("conversion")
+    folder = tmp_path_factory.mktemp("conversion")
+    make_store(folder)
+    return folder
 
 
 def _runs(folder, query):
@@ -35,9 +37,9 @@ def _artifact(folder, run, name, where):
 
 
 @pytest.fixture(scope="module")
-def int8(store, mlflow_run):
-    """``mlflow run . -e convert -P dtype=int8 -P layout=NHWC -P skip_layers=0,fc*``."""
-    out = _ok(mlflow_run(store, "convert", dtype="int8", layout="NHWC", skip_layers="0,fc*"))
+def int8(store, run_flow):
+    """``convert`` with ``dtype=int8``, ``layout=NHWC`` and ``skip_layers=0,fc*``."""
+    out = _ok(run_flow(store, "convert", dtype="int8", layout="NHWC", skip_layers="0,fc*"))
     (run,) = _runs(store, "tags.`tvmopt.stage` = 'convert'")
     return out, run
 
@@ -46,8 +48,7 @@ def test_int8_in_nhwc_is_logged(int8, store, tmp_path):
     out, run = int8
     assert "int8: 5 of 7 layers" in out
     assert run.info.status == "FINISHED"
-    # MLflow logs a value as it quotes it for the shell.
-    assert run.data.params["skip_layers"].strip("'") == "0,fc*"
+    assert run.data.params["skip_layers"] == "0,fc*"
     assert run.data.tags["tvmopt.dtype"] == "int8"
     assert run.data.tags["tvmopt.layout"] == "NHWC"
     assert run.data.metrics["cosine_vs_float"] > 0.99
@@ -79,12 +80,12 @@ def test_quantised_model_is_an_artifact_with_the_skipped_layers_in_float(int8, s
     assert all(quantised.values())
 
 
-def test_calibration_is_a_run_that_conversions_share(int8, store, mlflow_run, tmp_path):
+def test_calibration_is_a_run_that_conversions_share(int8, store, run_flow, tmp_path):
     (calibrated,) = _runs(store, "tags.`tvmopt.stage` = 'calibrate'")
     assert calibrated.data.metrics["calibration_samples"] == 100
     ranges = json.loads(_artifact(store, calibrated, "ranges.json", tmp_path).read_text())
     assert set(ranges["tensors"]) > {"image"}
-    out = _ok(mlflow_run(store, "convert", dtype="int8"))
+    out = _ok(run_flow(store, "convert", dtype="int8"))
     assert "calibrate          reused" in out
     assert len(_runs(store, "tags.`tvmopt.stage` = 'calibrate'")) == 1
 

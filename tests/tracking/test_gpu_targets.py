@@ -1,4 +1,4 @@
-"""Models of a GPU through ``mlflow run`` where there is none: built, registered, not measured."""
+"""Models of a GPU where there is none: built, registered, not measured."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ only_one = pytest.mark.parametrize("built", ["nvidia-h200"], indirect=True)
 @pytest.fixture(
     scope="module", params=["nvidia-h200", pytest.param("a100", marks=pytest.mark.slow)]
 )
-def built(request, tmp_path_factory, mlflow_run):
+def built(request, tmp_path_factory, run_flow, make_store):
     """A finished run of main for one GPU: its folder, its output, what is expected."""
     name, version, dtype, used = _GPUS[request.param]
     folder = tmp_path_factory.mktemp(request.param)
-    done = mlflow_run(folder, target=request.param, dtype=dtype)
+    make_store(folder)
+    done = run_flow(folder, "main", target=request.param, dtype=dtype)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout, name, version, used
 

@@ -18,8 +18,8 @@ SILENT_S = 0.3
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory) -> MlflowClient:
-    uri = f"sqlite:///{tmp_path_factory.mktemp('heartbeat') / 'mlflow.db'}"
+def client(tmp_path_factory, make_store) -> MlflowClient:
+    uri = make_store(tmp_path_factory.mktemp("heartbeat"))
     return MlflowClient(uri, uri)
 
 

@@ -55,11 +55,9 @@ LIBRARIES = {
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory) -> str:
+def store(tmp_path_factory, make_store) -> str:
     """URI of a store for the tests of this file."""
-    uri = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
-    MlflowClient(uri, uri).search_experiments()
-    return uri
+    return make_store(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture

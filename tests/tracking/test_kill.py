@@ -31,10 +31,9 @@ def _wait_for(client: MlflowClient, stage: str, process: subprocess.Popen) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_killed_in_every_stage_then_completed(tmp_path, project_env, root, mlflow_run):
+def test_killed_in_every_stage_then_completed(tmp_path, project_env, make_store, root, mlflow_run):
     env = {**project_env(tmp_path), "PYTHONPATH": str(root)}
-    uri = env["MLFLOW_TRACKING_URI"]
-    subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", uri], env=env, check=True)
+    uri = make_store(tmp_path)
     client = MlflowClient(uri, uri)
     command = [sys.executable, "-m", "mlflow", "run", str(root), "--env-manager", "local"]
     for stage in STAGES:
@@ -64,10 +63,9 @@ def test_killed_in_every_stage_then_completed(tmp_path, project_env, root, mlflo
     assert version.version
 
 
-def test_killed_stage_process_is_a_failed_run(tmp_path, project_env, root):
+def test_killed_stage_process_is_a_failed_run(tmp_path, project_env, make_store, root):
     env = {**project_env(tmp_path), "PYTHONPATH": str(root)}
-    uri = env["MLFLOW_TRACKING_URI"]
-    subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", uri], env=env, check=True)
+    uri = make_store(tmp_path)
     client = MlflowClient(uri, uri)
     process = subprocess.Popen(
         [sys.executable, "-m", "flows.main"],

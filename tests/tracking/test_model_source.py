@@ -10,15 +10,16 @@ import pytest
 from tvmopt.errors import ConfigError
 from tvmopt.tracking.model_source import local_model
 from tvmopt.tracking.request import name_of
+from tvmopt.tracking.store import experiment_id
 
 
 @pytest.fixture
 def logged(use_example, conv_model):
     """The conv model logged with the flavor onnx and registered."""
-    mlflow.set_experiment("source")
-    with mlflow.start_run():
-        info = mlflow.onnx.log_model(conv_model, name="net", registered_model_name="source-net")
     client = use_example.client()
+    # Not set_experiment(), which stays for the tests of other stores.
+    with mlflow.start_run(experiment_id=experiment_id(client, "source")):
+        info = mlflow.onnx.log_model(conv_model, name="net", registered_model_name="source-net")
     client.set_registered_model_alias("source-net", "newest", info.registered_model_version)
     return info
 

@@ -25,8 +25,8 @@ OURS = {
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory) -> MlflowClient:
-    uri = f"sqlite:///{tmp_path_factory.mktemp('orphans') / 'mlflow.db'}"
+def client(tmp_path_factory, make_store) -> MlflowClient:
+    uri = make_store(tmp_path_factory.mktemp("orphans"))
     return MlflowClient(uri, uri)
 
 

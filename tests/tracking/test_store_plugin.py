@@ -143,3 +143,9 @@ def test_stores_that_are_no_plain_file_get_tables_where_they_are(monkeypatch, ur
     monkeypatch.setattr("tvmopt.tracking.schema._create_tables", made.append)
     schema.build_store(uri, lambda: made.append("built"))
     assert made == [uri, "built"]
+
+
+def test_the_variable_of_a_replica_is_mlflows() -> None:
+    from mlflow.server.constants import READ_REPLICA_BACKEND_STORE_URI_ENV_VAR
+
+    assert tvmopt_mlflow.REPLICA_VARIABLE == READ_REPLICA_BACKEND_STORE_URI_ENV_VAR

@@ -67,8 +67,8 @@ class Worker:
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory) -> MlflowClient:
-    uri = f"sqlite:///{tmp_path_factory.mktemp('taken') / 'mlflow.db'}"
+def client(tmp_path_factory, make_store) -> MlflowClient:
+    uri = make_store(tmp_path_factory.mktemp("taken"))
     return MlflowClient(uri, uri)
 
 

@@ -25,11 +25,9 @@ KEY = "k" * 32
 
 
 @pytest.fixture(scope="module")
-def uri(tmp_path_factory):
+def uri(tmp_path_factory, make_store):
     """A store for the tests of this file."""
-    made = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
-    MlflowClient(made, made).search_experiments()
-    return made
+    return make_store(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture

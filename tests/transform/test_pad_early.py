@@ -16,7 +16,7 @@ from tvmopt.transform.products import missing_products
 
 op, nn = relax.op, relax.op.nn
 LAYOUT = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
-TARGET = tvm.target.Target({"kind": "llvm"})
+TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 PAD = (1, 1, 1, 1)
 
 

@@ -55,7 +55,7 @@ def run(tmp_path):
 
     def compiled(mod, *arrays, folder=tmp_path):
         path = folder / f"{next(count)}-{id(mod)}.so"
-        build_library(_lower(mod), TARGET, path)
+        build_library(_lower(mod), TARGET, path, quick=True)
         machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
         out = machine["main"](*(tvm.runtime.tensor(a) for a in arrays))
         return [o.numpy() for o in ([out] if hasattr(out, "numpy") else out)]
@@ -433,7 +433,7 @@ def test_random_graphs(relax_main, tmp_path_factory, graph, dtype, skip):
     outputs = []
     for i, m in enumerate((mod, result.mod)):
         path = folder / f"{i}.so"
-        build_library(_lower(m), TARGET, path)
+        build_library(_lower(m), TARGET, path, quick=True)
         machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
         outputs.append(machine["main"](tvm.runtime.tensor(x)).numpy())
     assert _deviation(outputs[1], outputs[0]) < TOLERANCE[dtype]

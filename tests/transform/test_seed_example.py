@@ -38,8 +38,10 @@ def _described(mod):
     return rows
 
 
-@pytest.mark.parametrize("depth", CONVS)
-@pytest.mark.parametrize("dtype", ["int8", "int4"])
+@pytest.mark.parametrize(
+    ("depth", "dtype"),
+    [(18, "int8"), (18, "int4"), (50, "int8"), pytest.param(50, "int4", marks=pytest.mark.slow)],
+)
 def test_six_lines(depth, dtype):
     mod = _workload(depth)
     before = _described(mod)

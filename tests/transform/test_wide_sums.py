@@ -14,7 +14,7 @@ from tvmopt.transform.lower import lower
 from tvmopt.transform.wide_sums import wide_sums
 
 op = relax.op
-CPU = tvm.target.Target({"kind": "llvm"})
+CPU = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 GPU = resolve_target("nvidia-h200")
 WIDTH = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 NUMPY = {op.sum: np.sum, op.mean: np.mean, op.variance: np.var, op.std: np.std}

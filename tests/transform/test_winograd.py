@@ -91,7 +91,7 @@ def test_a_lowered_convolution_computes_the_same(size, padding, channels, output
     lowered = lower(mod, SPEC.to_tvm())
     assert tiles(lowered)
     scheduled, _ = schedule_module(lowered, SPEC.arch())
-    machine = relax.VirtualMachine(tvm.compile(scheduled, SPEC.to_tvm(opt_level=1)), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(scheduled, SPEC.to_tvm(opt_level=0)), tvm.cpu())
     x = RNG.standard_normal((batch, *size, channels)).astype("float32")
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     plain = conv2d_numpy(x, weight.astype("float64"), (1, 1), padding, (1, 1), 1)

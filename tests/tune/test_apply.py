@@ -296,7 +296,6 @@ def tune_and_apply(net, work_dir: Path, strategy: str, tasks: list, **options):
     return dict(zip([task.name for task in tasks], result.tasks, strict=True)), applied
 
 
-@pytest.mark.alone
 def test_one_operator_that_was_measured_serves_two_functions(net, tmp_path: Path) -> None:
     tasks = [t for t in extract_tasks(net, TARGET, "operator") if t.weight == 2 or t.left_out]
     assert len(tasks) == 2
@@ -309,7 +308,6 @@ def test_one_operator_that_was_measured_serves_two_functions(net, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.parametrize("strategy", ["fast", "metaschedule"])
 def test_what_a_strategy_measured_is_applied(net, tmp_path: Path, strategy: str) -> None:
     tasks = list(extract_tasks(net, TARGET, "operator"))

@@ -33,8 +33,9 @@ from tvmopt.tune import (
 from tvmopt.tune.apply_and_build import ApplyFastTuning, apply_and_build
 from tvmopt.tune.database import RECORD_FILE, WORKLOAD_FILE, create_database, read_comparisons
 
-from .models import ARCH, SPEC, TARGET, THREADS
-
+THREADS = 2
+SPEC = resolve_target("host", THREADS)
+TARGET, ARCH = SPEC.to_tvm(), SPEC.arch()
 TOPK = 4
 KEY = DatabaseKey(canonical_target(TARGET), THREADS)
 OPTIONS = TuneOptions(trials=0, time_budget_s=0.0, threads=THREADS, topk=TOPK)

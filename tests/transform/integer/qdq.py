@@ -16,7 +16,9 @@ from tvmopt.frontend import import_onnx
 from tvmopt.transform.integer import IntegerResult, lower_quantized
 from tvmopt.transform.lower import lower_passes
 
-TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
+_CPU = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1}
+TARGET = tvm.target.Target(_CPU)
+_QUICK = tvm.target.Target({**_CPU, "opt-level": 0})
 # Two products of a byte and such a weight fit in 16 bits: ONNX Runtime saturates them without VNNI.
 LARGEST_WEIGHT = 64
 
@@ -163,7 +165,7 @@ def integer_outputs(
 ) -> tuple[IntegerResult, list[np.ndarray]]:
     """What the integer module computes."""
     result = lower_quantized(import_onnx(model))
-    machine = relax.VirtualMachine(tvm.compile(lowered(result.mod), TARGET), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(lowered(result.mod), _QUICK), tvm.cpu())
     names = [i.name for i in model.graph.input]
     out = machine["main"](*(tvm.runtime.tensor(feeds[n]) for n in names))
     outputs = [out] if isinstance(out, tvm.runtime.Tensor) else list(out)
