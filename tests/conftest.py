@@ -29,7 +29,7 @@ _OF_THE_EXAMPLE = {
 
 
 def _keep_files_in_memory() -> None:
-    """Let ``tmp_path`` lie in memory where there is room: SQLite waits for a disk at each commit."""
+    """Put ``tmp_path`` in memory where there is room: SQLite waits for a disk at each commit."""
     if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK):
         found = os.statvfs(_MEMORY)
         if found.f_bavail * found.f_frsize > _ROOM and not found.f_flag & os.ST_NOEXEC:
