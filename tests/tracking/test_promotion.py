@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from tvmopt.errors import ConfigError, PromotionRefusedError
-from tvmopt.tracking import registry
+from tvmopt.errors import ConfigError, PromotionRefusedError, StageFailedError
+from tvmopt.tracking import promotion, registry
 from tvmopt.tracking.artifacts import local_artifacts
 from tvmopt.tracking.promote import promote
 from tvmopt.tracking.promotion import promote_if_better, promote_version
@@ -64,6 +64,31 @@ def test_missing_reference_is_refused(use_example, tmp_path):
         promote_version(
             client, made.name, made.version, data=None, max_accuracy_drop=1, work_dir=tmp_path
         )
+
+
+@pytest.mark.parametrize(
+    ("kills", "kind", "refused"),
+    [(1, "killed", ""), (2, "killed", "was ended by SIGKILL"), (1, "crash", "was ended by SIG")],
+)
+def test_a_killed_check_is_done_once_more(kills, kind, refused, use_example, monkeypatch, capsys):
+    """A kill says nothing about the model; a crash does, and so does a second kill."""
+    real, calls = promotion.heldout_accuracy, []
+
+    def killed(*args):
+        calls.append(args)
+        if len(calls) <= kills:
+            name = "SIGKILL" if kind == "killed" else "SIGSEGV"
+            raise StageFailedError(f"the heldout process was ended by {name}", kind)
+        return real(*args)
+
+    monkeypatch.setattr(promotion, "heldout_accuracy", killed)
+    if refused:
+        with pytest.raises(PromotionRefusedError, match=refused):
+            promote("digits-cnn", version="1")
+    else:
+        assert promote("digits-cnn", version="1").done
+    assert len(calls) == (2 if kind == "killed" else 1)
+    assert ("; once more" in capsys.readouterr().out) == (kind == "killed")
 
 
 def test_promotion_uses_held_out_samples_only(use_example, root, tmp_path):

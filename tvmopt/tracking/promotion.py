@@ -9,12 +9,19 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from tvmopt.errors import ArtifactError, ConfigError, PromotionRefusedError, TvmoptError
+from tvmopt.errors import (
+    ArtifactError,
+    ConfigError,
+    PromotionRefusedError,
+    StageFailedError,
+    TvmoptError,
+)
 from tvmopt.evaluate.accuracy import Accuracy
 from tvmopt.remote import Board
 from tvmopt.stages.launch import UNLIMITED
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking import flavor
+from tvmopt.tracking.console import say
 from tvmopt.tracking.in_child import heldout_accuracy
 from tvmopt.tracking.registry import CHAMPION, Registered, champion_alias, find_version
 from tvmopt.tracking.trust import checked_artifacts
@@ -180,9 +187,18 @@ def _check(
         folder = flavor.download(f"models:/{version.name}/{version.version}", work_dir)
         saved = verify_model(folder, version.tags)
         converted = _converted(client, version, work_dir)
-        accuracy = heldout_accuracy(
-            client, saved, converted, data, work_dir, board, allowance, run_id
-        )
+        try:
+            accuracy = heldout_accuracy(
+                client, saved, converted, data, work_dir, board, allowance, run_id
+            )
+        except StageFailedError as error:
+            if error.failure_class != "killed":
+                raise
+            # A kill says nothing about the model, and a search does not come back to its end.
+            say(f"promotion  {what}: {error}; once more")
+            accuracy = heldout_accuracy(
+                client, saved, converted, data, work_dir, board, allowance, run_id
+            )
     except ConfigError:
         raise
     except TvmoptError as error:
