@@ -118,11 +118,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _told(found: Iterable[Entry]) -> Iterable[Entry]:
     """``found``; each new group is told with the CPU time before it."""
-    group = ""
+    told: set[str] = set()
     for entry in found:
-        if entry.group != group:
-            group = entry.group
-            print(f"{time.process_time():6.0f} s  {group}", file=sys.stderr, flush=True)
+        if entry.group not in told:
+            told.add(entry.group)
+            print(f"{time.process_time():6.0f} s  {entry.group}", file=sys.stderr, flush=True)
         yield entry
 
 
