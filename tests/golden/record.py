@@ -3,8 +3,8 @@
     python -m tests.golden.record OUT.json [--quick] [--brief] [--texts DIR]
 
 OUT.json holds a hash of every part of every entry, with ``--brief`` one of each entry. The texts
-behind the hashes, about 1 GB packed to a twentieth, go to DIR, outside of the repository:
-``tests.golden.compare`` shows the lines that differ.
+behind the hashes go to DIR, outside of the repository, 130 MB; ``tests.golden.compare`` then shows
+the lines that differ.
 """
 
 from __future__ import annotations
