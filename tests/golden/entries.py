@@ -36,14 +36,16 @@ _NETWORKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 )
 # Of so many functions of a model one is taken: its layers differ in their channels alone. A search
 # for a GPU takes ten times as long as one for a CPU.
-_EVERY = {"light_densenet121": 4, "light_inception_v1": 2}
-_EVERY_ON_GPU = {"mlp": 1, "bert_layer": 1, "light_densenet121": 12, "light_inception_v1": 6}
+_EVERY = {"light_densenet121": 8, "light_inception_v1": 4, "light_shufflenet": 2}
+_EVERY_ON_GPU = {"mlp": 1, "bert_layer": 1, "light_densenet121": 24, "light_inception_v1": 12}
 _MOSTLY_ON_GPU = 3
+# CPUs that the small functions of the contract suite are not scheduled for: others are like them.
+_UNSCHEDULED = ("haswell", "riscv64-rvv")
 
 _QUICK_LAYERS = ("conv1x1_ragged", "matmul_ragged", "matmul_int8", "depthwise", "softmax_channels")
 _QUICK_CONTRACT = ("conv_odd", "matmul_prime", "max_pool", "layer_norm", "gelu", "sum_columns")
 _QUICK_SCHEDULES = ("cascadelake", "cortex-a76", "nvidia-h200")
-_QUICK_ROWS = ("matmul_nt-16-4096-4096-float16", "gemv_i4-4096-4096-float16")
+_QUICK_ROWS = ("matmul_nt-1024-1024-1024-float16", "gemv_i4-4096-4096-float16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,15 +99,12 @@ def entries(quick: bool = False) -> Iterator[Entry]:
     yield from _kernels()
     for name in CPUS + BYTE_CPUS + GPUS:
         to = access.device(name)
-        yield from _searches(to, "layers", functions.layers(to))
-        yield from _schedules(to, "layers", functions.layers(to))
-        if name in BYTE_CPUS:
-            continue
-        yield from _searches(to, "contract", functions.contract(to))
-        yield from _schedules(to, "contract", functions.contract(to))
+        yield from _searches(to, "layers", functions.layers(to), applied=True)
+        if name not in BYTE_CPUS:
+            applied = name not in _UNSCHEDULED
+            yield from _searches(to, "contract", functions.contract(to), applied=applied)
         if to.is_gpu:
-            yield from _searches(to, "gpu", functions.gpu())
-            yield from _schedules(to, "gpu", functions.gpu())
+            yield from _searches(to, "gpu", functions.gpu(), applied=True)
     yield from _drawn()
     yield from _models()
     yield from _tuning()
@@ -138,8 +137,15 @@ def kernel_source(kernel: Kernel) -> str:
 _Functions = Iterable[tuple[str, tirx.PrimFunc]]
 
 
-def _searches(to: Device, source: str, found: _Functions) -> Iterator[Entry]:
-    """Of each function the ranking of its configurations, and what the first choice emits."""
+def _searches(to: Device, source: str, found: _Functions, applied: bool = False) -> Iterator[Entry]:
+    """Of each function the ranking of its configurations, and what the first choice emits.
+
+    Args:
+        to: The device.
+        source: Where the functions are from.
+        found: The functions, by name.
+        applied: Whether other configurations are applied, too, see :func:`_applied`.
+    """
     for name, func in found:
         ranked, tried = access.search(func, to, TRIALS)
         # Six digits: another order of additions is no other model.
@@ -169,28 +175,35 @@ def _searches(to: Device, source: str, found: _Functions) -> Iterator[Entry]:
         if operator is not None:
             parts["operator"] = operator
         yield Entry(f"search/{to.name}/{source}", name, parts)
+        if applied:
+            yield Entry(f"schedule/{to.name}/{source}", name, _applied(func, to, ranked))
 
 
 def _schedules(to: Device, source: str, found: _Functions) -> Iterator[Entry]:
-    """Of each function its first, middle and last configuration of each template, applied."""
     for name, func in found:
-        by_template: dict[str, list[Any]] = {}
-        for one in access.search(func, to, TRIALS)[0]:
-            by_template.setdefault(access.template_of(one.config), []).append(one.config)
-        chosen = {
-            template: list(dict.fromkeys(own[place] for place in (0, len(own) // 2, -1)))
-            for template, own in by_template.items()
-        }
-        for config in access.untiled(to):
-            own = chosen.setdefault(access.template_of(config), [])
-            if config not in own:
-                own.append(config)
-        parts: dict[str, Any] = {"function": func}
-        for template in sorted(chosen):
-            made = [access.apply(func, config) for config in chosen[template]]
-            if any(one is not None for one in made):
-                parts[template] = made
-        yield Entry(f"schedule/{to.name}/{source}", name, parts)
+        ranked, _ = access.search(func, to, TRIALS)
+        yield Entry(f"schedule/{to.name}/{source}", name, _applied(func, to, ranked))
+
+
+def _applied(func: tirx.PrimFunc, to: Device, ranked: list[access.Ranked]) -> dict[str, Any]:
+    """The first, middle and last configuration of each template, applied."""
+    by_template: dict[str, list[Any]] = {}
+    for one in ranked:
+        by_template.setdefault(access.template_of(one.config), []).append(one.config)
+    chosen = {
+        template: list(dict.fromkeys(own[place] for place in (0, len(own) // 2, -1)))
+        for template, own in by_template.items()
+    }
+    for config in access.untiled(to):
+        own = chosen.setdefault(access.template_of(config), [])
+        if config not in own:
+            own.append(config)
+    parts: dict[str, Any] = {"function": func}
+    for template in sorted(chosen):
+        made = [access.apply(func, config) for config in chosen[template]]
+        if any(one is not None for one in made):
+            parts[template] = made
+    return parts
 
 
 def _drawn() -> Iterator[Entry]:
