@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
-from tvmopt.arch.target import resolve_target
 
+from tvmopt.device.target import resolve_target
 from tvmopt.transform.lower import lower
 
 
