@@ -30,7 +30,8 @@ from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
 
 _RUNTIME_FILES = (
     "__init__.py", "compare.py", "digest.py", "errors.py", "host.py", "printable.py", "versions.py",
-    "runtime", "device/__init__.py", "device/cuda_runtime.py", "device/cuda_graph.py",
+    "runtime", "device/__init__.py", "device/dtypes.py", "device/cuda_runtime.py",
+    "device/cuda_graph.py",
 )  # fmt: skip
 _SAMPLE = '''\
 """Run the compiled model of this folder on its golden input."""
