@@ -183,9 +183,8 @@ def test_imported_numbers_are_the_references(make_model):
     )
     x = np.random.default_rng(0).standard_normal((2, 3), np.float32)
     mod = import_onnx(prepare(model, {}).model)
-    machine = relax.VirtualMachine(
-        tvm.compile(mod, tvm.target.Target({"kind": "llvm", "opt-level": 0})), tvm.cpu()
-    )
+    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+    machine = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_array_equal(got, Reference(model)({"x": x})[0])
 

@@ -171,7 +171,7 @@ def test_served_model_answers_many_clients(example, project_env, root):
         log.close()
 
 
-def _wait_until_up(url: str, server: subprocess.Popen, seconds: float = 60) -> None:
+def _wait_until_up(url: str, server: subprocess.Popen, seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         assert server.poll() is None, "the server ended"

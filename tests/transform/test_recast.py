@@ -165,9 +165,8 @@ def test_numbers(mod, tmp_path, dtype, out_dtype):
     y = np.maximum(_convolve(cast(x), cast(W), 1, 1), 0)
     want = _convolve(y, W, 2, 0).transpose(0, 2, 3, 1) @ M
     path = tmp_path / "model.so"
-    build_library(
-        lower(recast(mod, dtype, out_dtype, **one), TARGET.to_tvm()), TARGET, path, quick=True
-    )
+    lowered = lower(recast(mod, dtype, out_dtype, **one), TARGET.to_tvm())
+    build_library(lowered, TARGET, path, quick=True)
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     tolerance = 1e-2 if out_dtype == "float16" else 1e-5
