@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator
 
 from tvm import IRModule, s_tir, tirx
 from tvm.ir import GlobalVar
@@ -49,19 +48,10 @@ def schedule_function(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Schedule
         The function, ready to be compiled. A function that no family matches is returned unchanged,
         with the reason.
     """
+    policy = policy_of(func, arch)
     reasons: dict[str, str] = {}
-    for found in _emitted(func, arch, reasons):
-        return found
-    reason = "; ".join(reasons.values()) or policy_of(func, arch).reason
-    return Scheduled(func, f"unscheduled: {reason}")
-
-
-def _emitted(
-    func: tirx.PrimFunc, arch: CpuArch | CudaArch, reasons: dict[str, str]
-) -> Iterator[Scheduled]:
-    """Yield emitted candidates in ranked order; collect refusals in ``reasons``, by family."""
     refusals: collections.Counter[str] = collections.Counter()
-    for ranked in policy_of(func, arch).ranked:
+    for ranked in policy.ranked:
         hint = ranked.hint
         if refusals[hint.template] >= _MOST_REFUSALS:
             continue
@@ -72,7 +62,8 @@ def _emitted(
             reasons[hint.template] = str(error)
             continue
         schedule = made if isinstance(made, s_tir.Schedule) else None
-        yield Scheduled(compilable(made, func, arch), hint.template, schedule, hint)
+        return Scheduled(compilable(made, func, arch), hint.template, schedule, hint)
+    return Scheduled(func, f"unscheduled: {'; '.join(reasons.values()) or policy.reason}")
 
 
 def schedule_module(mod: IRModule, arch: CpuArch | CudaArch) -> tuple[IRModule, dict[str, str]]:

@@ -94,10 +94,11 @@ class Policy:
             topk: Maximum number of configurations.
         """
         ranked = self.ranked
-        shares = self._shares(topk) if self._compares else {}
+        near = self._near()
+        shares = self._shares(topk, near) if self._compares else {}
         chosen = spread(ranked, topk - sum(shares.values()))
         for name, share in shares.items():
-            of = [r for r in self._near() if r.hint.template == name and r not in chosen]
+            of = [r for r in near if r.hint.template == name and r not in chosen]
             chosen += spread(of, share)
         if len(chosen) < topk:
             chosen += [r for r in ranked if r not in chosen][: topk - len(chosen)]
@@ -108,12 +109,12 @@ class Policy:
         ranked = self.ranked
         return [r for r in ranked if r.cycles <= near[r.hint.template] * ranked[0].cycles]
 
-    def _shares(self, topk: int) -> dict[str, int]:
+    def _shares(self, topk: int, near: Sequence[Ranked[Any]]) -> dict[str, int]:
         """Return, for each family predicted near the top-1, how many of its candidates to try."""
         most = {f.family.name: f.family.share for f in self.ranking.found}
         if not any(most.values()):
             return {}
-        names = list(dict.fromkeys(r.hint.template for r in self._near()))
+        names = list(dict.fromkeys(r.hint.template for r in near))
         share = max(1, topk // max(1, len(names)))
         return {name: min(most[name], share) for name in names[1:]}
 

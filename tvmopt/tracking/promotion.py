@@ -187,18 +187,15 @@ def _check(
         folder = flavor.download(f"models:/{version.name}/{version.version}", work_dir)
         saved = verify_model(folder, version.tags)
         converted = _converted(client, version, work_dir)
+        given = (client, saved, converted, data, work_dir, board, allowance, run_id)
         try:
-            accuracy = heldout_accuracy(
-                client, saved, converted, data, work_dir, board, allowance, run_id
-            )
+            accuracy = heldout_accuracy(*given)
         except StageFailedError as error:
             if error.failure_class != "killed":
                 raise
             # A kill says nothing about the model, and a search does not come back to its end.
             say(f"promotion  {what}: {error}; once more")
-            accuracy = heldout_accuracy(
-                client, saved, converted, data, work_dir, board, allowance, run_id
-            )
+            accuracy = heldout_accuracy(*given)
     except ConfigError:
         raise
     except TvmoptError as error:

@@ -9,7 +9,7 @@ from tvm import s_tir, tirx
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.block_reduction.configs import block_reduction_hints
 from tvmopt.kernels.cuda.block_reduction.schedule import NAME, emit
-from tvmopt.kernels.cuda.common.memory_bound import GEMV, MemoryBound, inlined
+from tvmopt.kernels.cuda.common.memory_bound import GEMV, NOT_INLINED, MemoryBound, inlined
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.family import Found
 from tvmopt.kernels.ranked import Ranked
@@ -28,7 +28,7 @@ class BlockReduction(MemoryBound[Inlined]):
 
     def match(self, workload: Workload, arch: CudaArch) -> Inlined | Refusal:
         """Return the inlined function."""
-        return workload.refusal_of_kernel or inlined(workload.func)
+        return workload.refusal_of_kernel or workload.analysed(inlined) or NOT_INLINED
 
     def rank(self, form: Inlined, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
         """Return the configurations, fastest predicted first; none for many or short reductions."""

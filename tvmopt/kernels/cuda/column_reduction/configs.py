@@ -19,19 +19,8 @@ from tvmopt.kernels.ranked import Ranked
 
 # Instructions of a thread besides its elements.
 _PROLOGUE = 30.0
-# Instructions of one shuffle step, and its cycles.
-_SHUFFLE = 6.0
-_SHUFFLE_WAIT = 45.0
 # Relative memory time that each further column of a thread adds.
 _SIDE_BY_SIDE = 0.03
-# Cycles of a reduction over several warps: two barriers and shared memory.
-_BARRIERS = 150.0
-# Cycles until data that was read before arrives again.
-_AGAIN = 120.0
-# Fewest threads of a block of rows; some idle where the elements are fewer.
-_FEWEST = 32
-# Bytes of an L1 line; lines that a store of less than an L2 sector costs.
-_LINE, _PARTIAL = 128, 3.0
 
 
 def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked[CudaHint]]:

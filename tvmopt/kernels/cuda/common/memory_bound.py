@@ -10,7 +10,7 @@ from tvmopt.kernels.cuda.common.product import product_of
 from tvmopt.kernels.cuda.common.steps import inline_all
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.family import Family, Form, Found
-from tvmopt.kernels.workload import Inlined, Workload
+from tvmopt.kernels.workload import Inlined, Refusal, Workload
 
 #: ``Family.kind`` of elementwise passes, which leave no work for other families.
 PASS = "elementwise"
@@ -21,6 +21,7 @@ _FEW_ROWS = 8
 _MOST_SHARED = 4
 #: Measured over predicted cycles of GEMV kernels, relative to GEMM kernels, on an H200.
 MEASURED_SHARE = 0.75
+NOT_INLINED = Refusal("TVM refuses to inline its blocks")
 
 
 class MemoryBound(Family[Form, CudaHint]):
@@ -30,13 +31,12 @@ class MemoryBound(Family[Form, CudaHint]):
     """
 
     share = _MOST_SHARED
-    memory_bound = True
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
         """Return whether the workload may be memory-bound and no elementwise family takes it."""
         if workload.refusal_of_kernel is not None:
             return False
-        if any(f.ranked for f in found if not getattr(f.family, "memory_bound", False)):
+        if any(f.ranked for f in found if not isinstance(f.family, MemoryBound)):
             product = workload.analysed(product_of)
             if product is None or min(product.extents[1:3]) > _FEW_ROWS:
                 return False

@@ -20,8 +20,6 @@ _PROLOGUE = 30.0
 # Instructions of one shuffle step, and its cycles.
 _SHUFFLE = 6.0
 _SHUFFLE_WAIT = 45.0
-# Relative memory time that each further column of a thread adds.
-_SIDE_BY_SIDE = 0.03
 # Cycles of a reduction over several warps: two barriers and shared memory.
 _BARRIERS = 150.0
 # Cycles until data that was read before arrives again.

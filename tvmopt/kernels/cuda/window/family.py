@@ -8,7 +8,7 @@ from tvm import s_tir, tirx
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts
-from tvmopt.kernels.cuda.common.memory_bound import MemoryBound, inlined
+from tvmopt.kernels.cuda.common.memory_bound import NOT_INLINED, MemoryBound, inlined
 from tvmopt.kernels.cuda.common.steps import output_block, spatial_extent
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.window.configs import fallback_hints, window_hints
@@ -32,7 +32,9 @@ class CudaWindow(MemoryBound[tuple[Inlined, BlockFacts]]):
         """Return the inlined function and its only reduction."""
         if workload.refusal_of_kernel is not None:
             return workload.refusal_of_kernel
-        found = inlined(workload.func)
+        found = workload.analysed(inlined)
+        if found is None:
+            return NOT_INLINED
         reductions = [facts for facts in found.blocks if facts.reduction]
         if len(reductions) != 1 or reductions[0].stores != 1 or len(found.blocks) > 2:
             return Refusal("not one reduction and an epilogue")
@@ -60,7 +62,7 @@ class CudaFallback(MemoryBound[Inlined]):
 
     def match(self, workload: Workload, arch: CudaArch) -> Inlined | Refusal:
         """Return the inlined function."""
-        return workload.refusal_of_kernel or inlined(workload.func)
+        return workload.refusal_of_kernel or workload.analysed(inlined) or NOT_INLINED
 
     def rank(self, form: Inlined, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
         """Return a configuration for each thread block size, fastest predicted first."""
