@@ -61,20 +61,24 @@ def rank(
             ranked = [dataclasses.replace(r, cycles=r.cycles * weight) for r in ranked]
         found.append(Found(family, form, tuple(ranked)))
         if family.exclusive and ranked:
+            if family.last_resort_follows:
+                found.append(_last_resort(workload, arch, families[-1]))
             break
-    candidates = _in_order(workload, arch, families, found)
+    candidates = _in_order(workload, found)
     return Ranking(tuple(candidates), tuple(found), refusals)
 
 
-def _in_order(
-    workload: Workload, arch: Any, families: Sequence[Family[Any, Any]], found: Sequence[Found]
-) -> list[Ranked[Any]]:
+def _last_resort(workload: Workload, arch: Any, family: Family[Any, Any]) -> Found:
+    form = family.match(workload, arch)
+    return Found(family, form, tuple(family.rank(form, arch)[:1]))
+
+
+def _in_order(workload: Workload, found: Sequence[Found]) -> list[Ranked[Any]]:
     modelled = [r for f in found if f.family.has_cost_model for r in f.ranked]
     modelled.sort(key=lambda r: r.cycles)
     others = [f for f in found if not f.family.has_cost_model]
-    if found and found[-1].family.last_resort_follows:
-        last = families[-1]
-        return [*modelled, *last.rank(last.match(workload, arch), arch)[:1]]
+    if any(f.family.last_resort_follows and f.ranked for f in found):
+        return [*modelled, *(r for f in others for r in f.ranked)]
     if not modelled:
         return [
             r for n, f in enumerate(others) for r in (f.ranked[:_EACH_FURTHER] if n else f.ranked)

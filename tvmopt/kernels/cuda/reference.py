@@ -27,7 +27,7 @@ def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
     """
     from tvm.s_tir import dlight
 
-    if (tiles := _tiled(func, arch)) is not None:
+    if (tiles := tiled_gemm(func, arch)) is not None:
         return tiles
     if prepare_data(func) is not None or prepare_out(func) is not None:
         return emit_kernel(func, CudaHint(FALLBACK_NAME, arch, thread=(_THREADS,)))
@@ -39,7 +39,7 @@ def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
     return module["main"]
 
 
-def _tiled(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc | None:
+def tiled_gemm(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc | None:
     """Return a large GEMM with small register tiles; None where ``func`` is none."""
     product = product_of(func)
     if product is None or math.prod(product.extents) < _LARGE_GEMM:
