@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -12,14 +13,14 @@ from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import last_line
 from tvmopt.kernels.cpu.finish import finish as finish_cpu
-from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import annotate_rounding
 from tvmopt.kernels.cuda.finish import finish as finish_cuda
-from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.toolchain.dependent_launch import OVERLAPS
 from tvmopt.kernels.families import by_name
+from tvmopt.kernels.family import Family
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.scheduled import SCHEDULED_ATTR
+from tvmopt.kernels.workload import Refusal
 
 __all__ = ["SCHEDULED_ATTR", "NotApplicable", "emit", "emit_kernel", "hint_from_dict"]
 
@@ -29,8 +30,20 @@ class NotApplicable(Exception):  # noqa: N818  # an answer, not an error
 
 
 def hint_from_dict(data: dict[str, Any]) -> Hint:
-    """Rebuild a CPU or CUDA hint from the result of :meth:`Hint.to_dict`, or from its JSON."""
-    return (CudaHint if "sms" in data["arch"] else CpuHint).from_dict(data)
+    """Rebuild a hint from the result of :meth:`Hint.to_dict`, or from its JSON.
+
+    Raises:
+        NotApplicable: When no family of this release has such a configuration.
+    """
+    name = data["template"]
+    config_type = _family(name).config_type
+    wanted = {field.name for field in dataclasses.fields(config_type)}
+    if unknown := sorted(wanted ^ set(data)):
+        raise NotApplicable(
+            f"a configuration of {name} has the fields {sorted(wanted)}, but the record differs in "
+            f"{unknown}: another release wrote it; tune again"
+        )
+    return config_type.from_dict(data)
 
 
 def emit(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | tirx.PrimFunc:
@@ -46,18 +59,25 @@ def emit(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | tirx.PrimFunc:
     Raises:
         NotApplicable: When the family does not match, or TVM refuses a schedule primitive.
     """
-    family = by_name().get(hint.template)
-    if family is None:
-        raise NotApplicable(f"{hint.template} is no kernel family")
+    family = _family(hint.template)
     try:
         made = family.emit(func, hint)
     except (ScheduleError, InternalError) as error:
         raise NotApplicable(f"{hint.template} refused: {last_line(error, None)}") from error
+    if isinstance(made, Refusal):
+        raise NotApplicable(f"{hint.template}: {made.reason}")
     if made is None:
         raise NotApplicable(f"{hint.template} does not fit")
     if isinstance(hint.arch, CpuArch):
         annotate_rounding(made, hint.arch)
     return made
+
+
+def _family(name: str) -> Family[Any, Any]:
+    family = by_name().get(name)
+    if family is None:
+        raise NotApplicable(f"{name} is no kernel family")
+    return family
 
 
 def emit_kernel(func: tirx.PrimFunc, hint: Hint) -> tirx.PrimFunc:

@@ -30,6 +30,7 @@ class Family(abc.ABC, Generic[Form, ConfigHint]):
 
     Attributes:
         name: Name of the family in hints, tuning records and reports.
+        config_type: Type of its configurations.
         kind: Operator class, e.g. ``"gemm"``; families of one kind compete.
         has_cost_model: Whether its predicted cycles are comparable with other families' cycles.
             A family without a cost model lists its candidates in a fixed order.
@@ -45,6 +46,7 @@ class Family(abc.ABC, Generic[Form, ConfigHint]):
     """
 
     name: str
+    config_type: type[Hint]
     kind: str
     has_cost_model: bool = True
     exclusive: bool = False
@@ -67,12 +69,15 @@ class Family(abc.ABC, Generic[Form, ConfigHint]):
         """Return the configuration space with predicted cycles, in any order."""
 
     @abc.abstractmethod
-    def emit(self, func: tirx.PrimFunc, hint: ConfigHint) -> s_tir.Schedule | tirx.PrimFunc | None:
+    def emit(
+        self, func: tirx.PrimFunc, hint: ConfigHint
+    ) -> s_tir.Schedule | tirx.PrimFunc | Refusal | None:
         """Emit the kernel of ``func`` that ``hint`` configures.
 
         Returns:
             A fresh schedule of the module ``{"main": func}`` with a replayable trace; or a PrimFunc
-            that replaces ``func`` if the kernel is generated; None if function or hint do not fit.
+            that replaces ``func`` if the kernel is generated; a refusal if function or hint do not
+            fit.
 
         Raises:
             tvm.s_tir.ScheduleError: When a schedule primitive fails.

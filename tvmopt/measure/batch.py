@@ -23,9 +23,8 @@ from tvm.target import Target
 from tvmopt.device import dtypes
 from tvmopt.device.llvm import pass_config
 from tvmopt.kernels.cpu.finish import finish
-from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.reference import reference
-from tvmopt.kernels.emit import emit
+from tvmopt.kernels.emit import emit, hint_from_dict
 from tvmopt.link import isa_of, link_options
 from tvmopt.measure.jobs import (
     WrongResultError,
@@ -63,7 +62,7 @@ def build_batch(
 
     Args:
         func: The function, serialised with :func:`tvm.ir.save_json`.
-        hints: Configurations, as :meth:`CpuHint.to_dict` returns them.
+        hints: Configurations, as :meth:`Hint.to_dict` returns them.
         target: Target as JSON.
         path: Library to write.
         base: Also build the shared functions: the reference, and the functions that rewrite the
@@ -80,7 +79,7 @@ def build_batch(
     packed: list[list[Any]] = []
     for index, data in enumerate(hints):
         try:
-            scheduled = emit(original, CpuHint.from_dict(data))
+            scheduled = emit(original, hint_from_dict(data))
             parts = split_packing(finish(scheduled.mod["main"], original))
         except Exception as error:  # any failure belongs to this candidate
             errors.append(f"schedule: {one_line(error)}")
@@ -91,7 +90,7 @@ def build_batch(
             functions[index][f"pack{index}"] = parts.packer
         errors.append(None)
         packed.append([parts.packed, parts.outputs])
-    arch = CpuHint.from_dict(hints[0]).arch
+    arch = hint_from_dict(hints[0]).arch
     common: dict[str, tirx.PrimFunc] = {}
     if base:
         common["reference"] = reference(original, arch)

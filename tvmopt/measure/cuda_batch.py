@@ -17,10 +17,9 @@ from tvm import tirx
 from tvmopt.device import dtypes
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.build import build_kernels
-from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.reference import reference
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
-from tvmopt.kernels.emit import emit_kernel
+from tvmopt.kernels.emit import emit_kernel, hint_from_dict
 from tvmopt.link import link_options
 from tvmopt.measure.batch import ROUNDS, build_right, time_candidates
 from tvmopt.measure.cuda_check import (
@@ -44,7 +43,7 @@ def build_batch(
 
     Args:
         func: The function, serialised with :func:`tvm.ir.save_json`.
-        hints: Configurations, as :meth:`CudaHint.to_dict` returns them.
+        hints: Configurations, as :meth:`Hint.to_dict` returns them.
         arch: ``CudaArch.to_dict()`` of the GPU.
         path: Library to write.
         base: Also build the reference and the comparison kernel; the first library of a function
@@ -58,9 +57,7 @@ def build_batch(
     errors: list[str | None] = []
     for index, data in enumerate(hints):
         try:
-            functions[index] = {
-                f"candidate{index}": emit_kernel(original, CudaHint.from_dict(data))
-            }
+            functions[index] = {f"candidate{index}": emit_kernel(original, hint_from_dict(data))}
         except Exception as error:  # any failure belongs to this candidate
             errors.append(f"schedule: {one_line(error)}")
         else:

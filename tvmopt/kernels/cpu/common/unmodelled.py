@@ -24,6 +24,7 @@ _ONE_CORE_BYTES = 64 * 1024
 class UnmodelledFamily(Family[Workload, CpuHint]):
     """A family that matches if its default configuration can be emitted."""
 
+    config_type = CpuHint
     has_cost_model = False
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
@@ -38,6 +39,8 @@ class UnmodelledFamily(Family[Workload, CpuHint]):
             made = self.emit(workload.func, CpuHint(self.name, arch))
         except (ScheduleError, InternalError) as error:
             return Refusal(f"{self.name} refused: {last_line(error, None)}")
+        if isinstance(made, Refusal):
+            return made
         return workload if made is not None else Refusal(f"{self.name} does not fit")
 
     def rank(self, form: Workload, arch: CpuArch) -> Sequence[Ranked[CpuHint]]:

@@ -20,6 +20,7 @@ class MatrixTile(Family[ContractionForm, CpuHint]):
     """Accumulator tiles stay in AMX tile registers over all of K; the weight is packed."""
 
     name = NAME
+    config_type = CpuHint
     kind = "gemm"
 
     def match(self, workload: Workload, arch: CpuArch) -> ContractionForm | Refusal:

@@ -21,6 +21,7 @@ class RegisterTile(Family[ContractionForm, CpuHint]):
     """Keeps a register tile of accumulators over the reduction; the weight is packed."""
 
     name = NAME
+    config_type = CpuHint
     kind = "gemm"
 
     def match(self, workload: Workload, arch: CpuArch) -> ContractionForm | Refusal:

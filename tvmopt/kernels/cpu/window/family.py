@@ -20,6 +20,7 @@ class Window(Family[WindowForm, CpuHint]):
     """Keeps a register tile of neighbouring outputs x channel vectors; unrolls the window."""
 
     name = NAME
+    config_type = CpuHint
     kind = "window"
 
     def match(self, workload: Workload, arch: CpuArch) -> WindowForm | Refusal:

@@ -23,6 +23,7 @@ class Winograd(Family[WinogradForm, CpuHint]):
     """L2 blocks of tiles x channels: input transform, batched GEMM, output transform, epilogue."""
 
     name = NAME
+    config_type = CpuHint
     kind = "winograd"
     exclusive = True
     last_resort_follows = True

@@ -30,6 +30,7 @@ class MemoryBound(Family[Form, CudaHint]):
     It takes a GEMM only if that has few rows or columns, or if no other family takes it.
     """
 
+    config_type = CudaHint
     share = _MOST_SHARED
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:

@@ -66,6 +66,7 @@ class HopperGemm(_Hopper[GemmProblem]):
     """Warp-specialised GEMM: a TMA producer warpgroup, consumer warpgroups with wgmma."""
 
     name = GEMM
+    config_type = CudaHint
     kind = "gemm"
     _problems = (GemmProblem,)
 

@@ -40,6 +40,7 @@ class MmaMatmul(Family[Product, CudaHint]):
     """
 
     name = NAME
+    config_type = CudaHint
     kind = "gemm"
     share = 4
 

@@ -36,6 +36,7 @@ class SimtMatmul(Family[Product, CudaHint]):
     """
 
     name = NAME
+    config_type = CudaHint
     kind = "gemm"
     share = 4
 
