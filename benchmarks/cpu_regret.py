@@ -83,12 +83,13 @@ def _tasks(
 def _regrets(
     tasks: Sequence[TuningTask], target: Any, args: argparse.Namespace
 ) -> list[regret.RegretRow]:
-    from tvmopt.measure.cpu_hints import CpuMeasurer
+    from tvmopt.measure.devices import device_of
+    from tvmopt.measure.measurer import Measurer
 
     settings = regret.Settings(args.configs, args.topk, args.seconds)
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
-        CpuMeasurer(target.to_tvm(), args.threads, Path(scratch)) as measurer,
+        Measurer(device_of(target.arch()), Path(scratch)) as measurer,
     ):
         rows = report.measure_all(
             tasks,

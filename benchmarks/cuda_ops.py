@@ -28,14 +28,16 @@ from tvmopt import host
 from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.errors import TvmoptError
 from tvmopt.kernels.policies import policy_of
-from tvmopt.measure.cuda_hints import CudaMeasurer
-from tvmopt.measure.hints import Candidates, argument_types, best_of
+from tvmopt.measure.devices import device_of
+from tvmopt.measure.measurer import Candidates, Measurer, argument_types, best_of
 from tvmopt.measure.workers import Job, WorkerPool
 from tvmopt.versions import TVM_VERSION
 
 # Largest error allowed, relative to the largest value of the result.
 _TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "int32": 0.0}
 _CONTENDERS = ("dlight", "first", "best", "torch")
+# Tuned first, so that no row pays for the start of the workers.
+_WARM_UP = "sum-64-256-float16"
 _ROW_S, _BUILD_S = 120.0, 120.0
 
 
@@ -100,7 +102,7 @@ class Bench:
 
     def __init__(self, arch: CudaArch, topk: int, scratch: Path) -> None:
         self._arch, self._topk, self._scratch = arch, topk, scratch
-        self._measurer = CudaMeasurer(arch, scratch)
+        self._measurer = Measurer(device_of(arch), scratch)
         self._builders = WorkerPool(host.usable_cores(), 1, scratch, "default")
         self._timer = WorkerPool(1, 1, scratch, "time")
         self._defaults: dict[str, tuple[Path, str]] = {}
@@ -117,7 +119,7 @@ class Bench:
         """Build TVM's own schedule of every row, and start the workers of tuning."""
         arch = self._arch.to_dict()
         paths = [self._scratch / f"default{number}.so" for number in range(len(names))]
-        starting = threading.Thread(target=self._measurer.start)
+        starting = threading.Thread(target=self._start)
         starting.start()
         jobs = [
             Job(
@@ -132,6 +134,12 @@ class Bench:
             self._defaults[name] = path, outcome.error or ""
         self._timer.run([Job("benchmarks.cuda_timing:start", {}, _BUILD_S)])
         starting.join()
+
+    def _start(self) -> None:
+        """Start the workers of tuning."""
+        func = row_of(_WARM_UP).func
+        configs: Any = policy_of(func, self._arch).emit_config(self._topk)
+        self._measurer.measure([Candidates(func, configs)])
 
     def measure(self, name: str) -> OpRow:
         """Tune one row and time its contenders; what goes wrong is told in the row."""

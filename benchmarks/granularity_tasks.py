@@ -67,8 +67,8 @@ def study_tasks(lowered: Any, target: Any, count: int, most: int) -> list[TaskSt
         most: Functions to look at, those with the most arithmetic.
     """
     from tvmopt.kernels.policies import DefaultPolicy
-    from tvmopt.measure.cpu_hints import CpuMeasurer
-    from tvmopt.measure.hints import Candidates
+    from tvmopt.measure.devices import device_of
+    from tvmopt.measure.measurer import Candidates, Measurer
     from tvmopt.tune import extract_tasks
     from tvmopt.tune.operator import operator_function
     from tvmopt.tune.tasks import network_bytes
@@ -79,7 +79,7 @@ def study_tasks(lowered: Any, target: Any, count: int, most: int) -> list[TaskSt
     found: list[TaskStudy] = []
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
-        CpuMeasurer(llvm, target.threads, Path(scratch)) as measurer,
+        Measurer(device_of(arch), Path(scratch)) as measurer,
     ):
         for task in tasks:
             func = task.mod["main"]

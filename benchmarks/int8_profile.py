@@ -115,7 +115,7 @@ def _looked_into(func: Any, used: Sequence[str], target: Any) -> tuple[int, floa
     """Instructions in the disassembly, and the share of the epilogue, of one kernel."""
     import tvm
 
-    from tvmopt.measure.jobs import random_array
+    from tvmopt.measure.check import random_array
     from tvmopt.measure.split import split_packing
 
     compute = split_packing(func).compute

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from tvmopt.evaluate.statistics import summarise
-from tvmopt.measure.turns import rotated
+from tvmopt.measure.interleave import rotated
 
 _SETTLE_CALLS, _SETTLE_S = 2, 0.010
 _BLOCK_S = 0.080

@@ -137,7 +137,7 @@ def _replayed(module: Any, target: Any, database_dir: Any) -> tuple[Any, bool]:
 
 
 def _inputs(task: TuningTask) -> list[np.ndarray]:
-    from tvmopt.measure.jobs import random_array
+    from tvmopt.measure.check import random_array
 
     rng = np.random.default_rng(0)
     return [random_array(rng, shape, dtype, False) for shape, dtype in task.ours.inputs]

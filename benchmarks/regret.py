@@ -19,7 +19,7 @@ from benchmarks import report
 from benchmarks.interleave import geometric_mean
 from benchmarks.tuning_tasks import TuningTask
 from tvmopt.kernels.hint import Hint
-from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of
+from tvmopt.measure.measurer import Candidates, Measured, Measurer, best_of
 from tvmopt.tune.budget import Deadline
 
 # Share of the configurations that the model chooses; the others are drawn from the rest.
@@ -105,7 +105,7 @@ class RegretRow:
         return self.tuned_us / self.best_us
 
 
-def measure(task: TuningTask, arch: Any, measurer: HintMeasurer, settings: Settings) -> RegretRow:
+def measure(task: TuningTask, arch: Any, measurer: Measurer, settings: Settings) -> RegretRow:
     """The regret of one task; a row with a problem when there is none."""
     row, start = RegretRow(task.name, task.kind), time.perf_counter()
     try:
@@ -116,7 +116,7 @@ def measure(task: TuningTask, arch: Any, measurer: HintMeasurer, settings: Setti
 
 
 def _measure(
-    row: RegretRow, task: TuningTask, arch: Any, measurer: HintMeasurer, settings: Settings
+    row: RegretRow, task: TuningTask, arch: Any, measurer: Measurer, settings: Settings
 ) -> RegretRow:
     from tvmopt.kernels.cpu.reranker import Reranker
     from tvmopt.kernels.first_choice import schedule_function
@@ -180,7 +180,7 @@ def sample(ranked: Sequence[Hint], configs: int, seed: int) -> list[Hint]:
 
 
 def sweep(
-    task: TuningTask, hints: Sequence[Hint], measurer: HintMeasurer, stop: Callable[[], bool]
+    task: TuningTask, hints: Sequence[Hint], measurer: Measurer, stop: Callable[[], bool]
 ) -> list[Measured]:
     """Measure ``hints`` in batches, two at a time so that two processes build."""
     found: list[Measured] = []
@@ -200,9 +200,7 @@ def _candidates(
     return Candidates(task.ours.func, hints, again, weight_bytes=task.network_bytes)
 
 
-def side_by_side(
-    task: TuningTask, hints: Sequence[Hint], measurer: HintMeasurer
-) -> dict[Hint, float]:
+def side_by_side(task: TuningTask, hints: Sequence[Hint], measurer: Measurer) -> dict[Hint, float]:
     """Latency of each of a few configurations, in microseconds, over several turns.
 
     Each turn has buffers of its own, since where they lie matters.

@@ -37,7 +37,7 @@ def operator_task(kind: str, operator: Operator, target: Any, dtype: str = "floa
     Raises:
         ValueError: When there is none that can be taken out.
     """
-    from tvmopt.measure.hints import weight_bytes
+    from tvmopt.measure.measurer import weight_bytes
     from tvmopt.transform.conversion import convert_module
 
     module = convert_module(relax_module(operator.problem()), dtype=dtype).mod
@@ -65,7 +65,7 @@ def model_tasks(
     """
     from tvm import IRModule
 
-    from tvmopt.measure.hints import weight_bytes
+    from tvmopt.measure.measurer import weight_bytes
     from tvmopt.tune.database import workload_hash
 
     module = _converted(path, shapes, target, dtype)

@@ -90,7 +90,7 @@ def test_no_two_classes_have_one_name():
 def test_whoever_loads_a_library_asks_for_amx():
     # Workers ask when they start, the runtime in its checks; on a board its own server would.
     elsewhere = {
-        "measure/jobs.py", "measure/batch.py", "measure/cuda_batch.py", "runtime/library.py",
+        "measure/host_cpu.py", "measure/cuda_gpu.py", "runtime/library.py",
         "remote/model.py",
     }  # fmt: skip
     opens = re.compile(r"load_module\(|load_from_file")

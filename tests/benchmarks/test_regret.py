@@ -15,7 +15,7 @@ from benchmarks.single_calls import SingleCall
 from benchmarks.tuning_tasks import TuningTask, operator_task
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.policies import DefaultPolicy
-from tvmopt.measure.hints import Measured
+from tvmopt.measure.measurer import Measured
 
 TARGET = resolve_target("host", 1)
 

@@ -96,13 +96,13 @@ def test_no_such_board_is_found_before_any_work(run, of_board):
         run(strategy="fast", **{**of_board, "rpc_key": "pi5"})
 
 
-def test_fast_without_a_board_takes_its_first_choices_and_says_so(run, monkeypatch):
+def test_fast_without_a_board_takes_top_1_and_says_so(run, monkeypatch):
     monkeypatch.setattr(TargetSpec, "missing_on_host", lambda self: ("aarch64",))
     result, out = run(strategy="fast")
     reason = result.tags["tvmopt.unmeasured.tuning"]
     assert "lacks aarch64" in reason
-    assert "first choice of the policy" in reason
-    assert any("first choice" in line for line in result.changed)
+    assert "top-1 of the cost model" in reason
+    assert any("top-1" in line for line in result.changed)
     assert result.metrics["tune_trials"] == 0
     assert not (out / DATABASE_DIR).exists()
 

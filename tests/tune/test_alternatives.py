@@ -57,9 +57,9 @@ def test_all_ways_are_tasks_beside_the_networks_own(mod, found) -> None:
     assert len({task.name for task in found.tasks}) == len(found.tasks)
 
 
-def test_rivals_are_the_ways_of_each_layer(found) -> None:
+def test_task_groups_are_the_ways_of_each_layer(found) -> None:
     hash_of = {task.name: workload_hash(task.mod) for task in found.tasks}
-    groups = {frozenset(hash_of[name] for name in group) for group in found.rivals}
+    groups = {frozenset(hash_of[name] for name in group) for group in found.task_groups}
     assert groups == {
         frozenset(w.workload for w in found.ways if w.layer == layer) for layer in range(4)
     }

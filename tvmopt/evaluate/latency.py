@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable
 
-from tvmopt.measure.turns import rotated
+from tvmopt.measure.interleave import rotated
 
 _SETTLE_S = 0.002
 _CALLS_A_TURN = 10

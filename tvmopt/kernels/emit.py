@@ -9,8 +9,8 @@ from tvm import s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
+from tvmopt.device.arch import Arch
 from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import last_line
 from tvmopt.kernels.cpu.finish import finish as finish_cpu
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import annotate_rounding
@@ -90,7 +90,7 @@ def emit_kernel(func: tirx.PrimFunc, hint: Hint) -> tirx.PrimFunc:
 
 
 def compilable(
-    made: s_tir.Schedule | tirx.PrimFunc, func: tirx.PrimFunc, arch: CpuArch | CudaArch
+    made: s_tir.Schedule | tirx.PrimFunc, func: tirx.PrimFunc, arch: Arch
 ) -> tirx.PrimFunc:
     """Return the result of :func:`emit` after the device's passes, with its attributes set.
 

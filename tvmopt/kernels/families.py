@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from tvmopt.device.arch import Arch
 from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.family import Family
 
 _CPU = (
@@ -62,7 +62,7 @@ def memory_bound() -> tuple[Family[Any, Any], ...]:
     return _loaded(_CUDA_MEMORY_BOUND)
 
 
-def families_of(arch: CpuArch | CudaArch) -> tuple[Family[Any, Any], ...]:
+def families_of(arch: Arch) -> tuple[Family[Any, Any], ...]:
     """Return every family for the device kind of ``arch``, CPU or CUDA, in matching order."""
     return _loaded(
         _CPU if isinstance(arch, CpuArch) else (*_CUDA_COMPUTE_BOUND, *_CUDA_MEMORY_BOUND)

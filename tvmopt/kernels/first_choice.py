@@ -8,6 +8,7 @@ import dataclasses
 from tvm import IRModule, s_tir, tirx
 from tvm.ir import GlobalVar
 
+from tvmopt.device.arch import Arch
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import last_line
@@ -37,7 +38,7 @@ class Scheduled:
     hint: Hint | None = None
 
 
-def schedule_function(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Scheduled:
+def schedule_function(func: tirx.PrimFunc, arch: Arch) -> Scheduled:
     """Schedule one function with the highest-ranked configuration that can be emitted.
 
     Args:
@@ -66,7 +67,7 @@ def schedule_function(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Schedule
     return Scheduled(func, f"unscheduled: {'; '.join(reasons.values()) or policy.reason}")
 
 
-def schedule_module(mod: IRModule, arch: CpuArch | CudaArch) -> tuple[IRModule, dict[str, str]]:
+def schedule_module(mod: IRModule, arch: Arch) -> tuple[IRModule, dict[str, str]]:
     """Schedule every PrimFunc of ``mod`` that is not scheduled yet.
 
     Args:

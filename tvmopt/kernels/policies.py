@@ -12,8 +12,8 @@ from typing import Any
 
 from tvm import tirx
 
+from tvmopt.device.arch import Arch
 from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cpu.common.unmodelled import stream_cycles
 from tvmopt.kernels.families import by_name, families_of, memory_bound
 from tvmopt.kernels.family import Family
@@ -38,7 +38,7 @@ class Policy:
     def __init__(
         self,
         func: tirx.PrimFunc,
-        arch: CpuArch | CudaArch,
+        arch: Arch,
         families: Sequence[Family[Any, Any]] = (),
     ) -> None:
         self.func = func
@@ -119,12 +119,12 @@ class Policy:
         return {name: min(most[name], share) for name in names[1:]}
 
 
-def policy_of(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Policy:
+def policy_of(func: tirx.PrimFunc, arch: Arch) -> Policy:
     """Return the policy over every family of the device."""
     return Policy(func, arch)
 
 
-def DefaultPolicy(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Policy:  # noqa: N802
+def DefaultPolicy(func: tirx.PrimFunc, arch: Arch) -> Policy:  # noqa: N802
     """Return the policy over the memory-bound families; on a CPU, the policy over all families.
 
     Args:

@@ -19,7 +19,7 @@ from tvmopt import host
 from tvmopt.build import build_library
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import TuneError
-from tvmopt.measure.jobs import random_array
+from tvmopt.measure.check import random_array
 from tvmopt.measure.workers import Job, WorkerPool
 
 _REPEATS, _SECONDS = 60, 2.0
@@ -29,7 +29,7 @@ _TIMEOUT_S = 300.0
 def measured_seconds(
     lowered: Mapping[str, tvm.IRModule], target: TargetSpec, database_dir: Path | None = None
 ) -> dict[str, float]:
-    """Median latency of each lowered module, timed in turns.
+    """Median latency of each lowered module, timed interleaved.
 
     Args:
         lowered: Modules by name.

@@ -43,8 +43,8 @@ def tune(
     the plan that was chosen. What a database in ``earlier`` knows is taken over when it was
     written for the same target, threads and version of TVM.
 
-    Where neither this machine nor a board can run the target, ``fast`` takes its policy's first
-    choices, unmeasured, and a tag says so.
+    Where neither this machine nor a board can run the target, ``fast`` takes top-1 of its cost
+    model, unmeasured, and a tag says so.
 
     Raises:
         ConfigError: When nothing can run the target, but the strategy must measure; when there is
@@ -65,8 +65,8 @@ def tune(
         tags = {"tvmopt.rpc_key": board.key, "tvmopt.rpc_tracker": board.address}
     elif lacking and config.strategy == "fast":
         tags["tvmopt.unmeasured.tuning"] = (
-            f"{lacking}{_no_board(target)}: the first choice of the policy of 'fast' is taken for "
-            "every function"
+            f"{lacking}{_no_board(target)}: top-1 of the cost model of 'fast' is taken for every "
+            "function"
         )
         config = dataclasses.replace(config, strategy="default")
     elif lacking and config.strategy in MEASURING:
@@ -122,7 +122,7 @@ def tune(
     } | mean_regret(regret)
     changed = _changed(result, failures, served, config.granularity) + in_words(tuning)
     if "tvmopt.unmeasured.tuning" in tags:
-        changed.append(f"the first choice of 'fast' for each, since {lacking}")
+        changed.append(f"top-1 of 'fast' for each, since {lacking}")
     return StageResult(metrics, tags, changed)
 
 

@@ -88,7 +88,7 @@ def tune_layers(
         return LayerTuning(result, {}, lowered)
     options = dataclasses.replace(options, network_bytes=alternatives.network_bytes)
     first_options, rest = _shares(options)
-    first_options = dataclasses.replace(first_options, rivals=alternatives.rivals)
+    first_options = dataclasses.replace(first_options, alternatives=alternatives.task_groups)
     first = strategy.tune(alternatives.tasks, llvm, arch, first_options, work_dir, progress)
     latency_us = _latencies(alternatives.tasks, first)
     contenders = alternatives.contenders(latency_us)

@@ -107,7 +107,7 @@ class Alternatives:
     modelled: dict[int, Implementation] = dataclasses.field(default_factory=dict)
 
     @property
-    def rivals(self) -> tuple[tuple[str, ...], ...]:
+    def task_groups(self) -> tuple[tuple[str, ...], ...]:
         """Groups of names of tasks that are alternatives to each other."""
         name_of = {task.workload: task.name for task in self.tasks}
         group_of: dict[str, set[str]] = {}
