@@ -13,9 +13,15 @@ class Arch(abc.ABC):
 
     Attributes:
         kind: TVM's target kind, ``"llvm"`` or ``"cuda"``.
+        layout: Layout that its convolution kernels require; empty where several compete.
+        is_on_boards: Whether a board behind RPC can measure in this machine's place.
+        needs_fallback: Whether a library has a fallback function with direct convolutions only.
     """
 
     kind: ClassVar[str]
+    layout: ClassVar[str] = ""
+    is_on_boards: ClassVar[bool] = False
+    needs_fallback: ClassVar[bool] = False
 
     @abc.abstractmethod
     def to_tvm(self) -> Any:

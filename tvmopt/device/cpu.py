@@ -35,6 +35,8 @@ class CpuArch(Arch):
     """
 
     kind = "llvm"
+    is_on_boards = True
+    needs_fallback = True
 
     mcpu: str
     isa: str

@@ -35,6 +35,7 @@ class CudaArch(Arch):
     """
 
     kind = "cuda"
+    layout = "NHWC"  # kernels read whole rows of channels
 
     name: str
     sm: int

@@ -24,12 +24,12 @@ _MOST_CALLS = 50
 _SLOWDOWN_LIMITS = {4: 1.6, 8: 1.25, 20: 1.1, ROUNDS: 1.05}
 
 
-def rotated(items: Sequence[Item], turn: int) -> list[Item]:
-    """Return ``items`` rotated by ``turn``, so that each one comes first in turn.
+def rotated(items: Sequence[Item], count: int) -> list[Item]:
+    """Return ``items`` rotated by ``count``.
 
-    Before -> after, on turn 1: ``a, b, c`` -> ``b, c, a``.
+    Before -> after, count 1: ``a, b, c`` -> ``b, c, a``.
     """
-    start = turn % max(1, len(items))
+    start = count % max(1, len(items))
     return [*items[start:], *items[:start]]
 
 
@@ -49,14 +49,14 @@ def time_interleaved(
     """
     times: dict[int, list[float]] = {place: [] for place in kernels}
     alive = list(kernels)
-    for turn in range(rounds):
+    for number in range(rounds):
         for place in alive:
             times[place].append(_once(kernels[place], times[place]))
-        if turn < 2:
+        if number < 2:
             continue
         estimate = {place: quartile(times[place]) for place in alive}
         best = min(estimate.values(), default=math.inf)
-        limit = next(share for until, share in _SLOWDOWN_LIMITS.items() if turn < until)
+        limit = next(share for until, share in _SLOWDOWN_LIMITS.items() if number < until)
         alive = [
             place
             for place in alive

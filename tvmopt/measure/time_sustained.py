@@ -66,9 +66,9 @@ def _rotate(kernels: Mapping[int, Timing], seconds: float) -> dict[int, float]:
     calls = math.ceil(_KERNEL_S / max(seconds, BURST_S))
     rounds = max(_LEAST, min(_ENOUGH, int(_ALL_S / (len(kernels) * max(_KERNEL_S, seconds)))))
     times: dict[int, list[float]] = {place: [] for place in kernels}
-    for turn in range(rounds + 1):
-        for place in rotated(list(kernels), turn):
+    for number in range(rounds + 1):
+        for place in rotated(list(kernels), number):
             spent = [kernels[place](1) for _ in range(calls)]
-            if turn:
+            if number:
                 times[place].append(statistics.fmean(spent) * 1e6)
     return {place: statistics.median(seen) for place, seen in times.items()}

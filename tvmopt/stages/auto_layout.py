@@ -33,9 +33,9 @@ def choose_layout(convert: Callable[[str], tvm.IRModule], target: TargetSpec) ->
     plain = convert("NCHW")
     if not _has_convolutions(plain):
         return "NCHW"
-    if target.gpu is not None:  # its kernels read whole rows of channels
-        return "NHWC"
     llvm, arch = target.to_tvm(), target.arch()
+    if arch.layout:
+        return arch.layout
     lowered = {
         layout: lower(plain if layout == "NCHW" else convert(layout), llvm) for layout in _LAYOUTS
     }

@@ -58,7 +58,7 @@ def build(
     module, signature = read_module(convert_dir), Signature.read(convert_dir)
     lowered = lower(module, target.to_tvm(), winograd=config.schedule != "none", plan=plan)
     direct = None
-    if target.gpu is None and _any_float(signature.outputs) and wants_fallback(lowered):
+    if target.arch().needs_fallback and _any_float(signature.outputs) and wants_fallback(lowered):
         direct = lower_direct(module, target.to_tvm(), plan)
     progress(1, 3, "compile")
     database = tune_dir / DATABASE_DIR if tune_dir else None

@@ -80,11 +80,10 @@ def evaluate(
         return _evaluate_on(board, config, convert_dir, bundles, out_dir, progress, data)
     target = TargetSpec.from_dict(ModelMetadata.read(bundles[CANDIDATE]).target)
     on_gpu = target.gpu is not None
-    if lacking := target.why_not_here():
+    if lacking := target.why_unmeasured():
         progress(100, 100, "nothing to measure")
-        no_board = "" if on_gpu else ", and no rpc_tracker was given"
         return _unmeasured(
-            f"{lacking}{no_board}",
+            lacking,
             "evaluate it on a machine with that GPU"
             if on_gpu
             else "give rpc_tracker and rpc_key of a board",

@@ -65,7 +65,7 @@ def tune(
         tags = {"tvmopt.rpc_key": board.key, "tvmopt.rpc_tracker": board.address}
     elif lacking and config.strategy == "fast":
         tags["tvmopt.unmeasured.tuning"] = (
-            f"{lacking}{_no_board(target)}: top-1 of the cost model of 'fast' is taken for every "
+            f"{target.why_unmeasured()}: top-1 of the cost model of 'fast' is taken for every "
             "function"
         )
         config = dataclasses.replace(config, strategy="default")
@@ -74,7 +74,7 @@ def tune(
             f"strategy {config.strategy!r} must measure on the target, but {lacking}; give "
             "rpc_tracker and rpc_key of a board, or use strategy=default"
         )
-    llvm = target.to_tvm()
+    llvm, arch = target.to_tvm(), target.arch()
     options = TuneOptions(
         trials=config.trials,
         time_budget_s=config.time_budget_s,
@@ -88,13 +88,12 @@ def tune(
     )
     strategy = create_strategy(config.strategy)
     mod = read_module(convert_dir)
-    in_ways = target.gpu is None and config.granularity == "subgraph"
+    in_ways = not arch.layout and config.granularity == "subgraph"
     if in_ways and config.strategy in MEASURING:
         tuning = tune_layers(mod, target, strategy, options, out_dir, progress)
     else:
         lowered = lower(mod, llvm, winograd=config.strategy != "none")
         tasks = extract_tasks(lowered, llvm, config.granularity)
-        arch = target.gpu or target.arch()
         result = strategy.tune(tasks, llvm, arch, options, out_dir, progress)
         tuning = LayerTuning(result, {}, lowered)
     result = tuning.result
@@ -124,11 +123,6 @@ def tune(
     if "tvmopt.unmeasured.tuning" in tags:
         changed.append(f"top-1 of 'fast' for each, since {lacking}")
     return StageResult(metrics, tags, changed)
-
-
-def _no_board(target: TargetSpec) -> str:
-    """That no board measures in its place, which for a GPU none could."""
-    return ", and no rpc_tracker was given" if target.gpu is None else ""
 
 
 def _changed(result: TuneResult, failures: int, served: int, granularity: str) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 from tvm import IRModule, tirx
 from tvm.target import Target
 
-from tvmopt.device.cpu import CpuArch
+from tvmopt.device.arch import Arch
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.layer_functions import lower_by_layer
@@ -147,7 +147,7 @@ class Alternatives:
         return sorted(found, key=lambda c: c.predicted_us)
 
 
-def find_alternatives(mod: IRModule, target: Target, arch: CpuArch) -> Alternatives | None:
+def find_alternatives(mod: IRModule, target: Target, arch: Arch) -> Alternatives | None:
     """Return the alternative implementations of a converted module; None when no layer has any.
 
     Args:
@@ -196,7 +196,7 @@ def _functions_of(mod: IRModule, layer_of: Mapping[str, int]) -> dict[int, IRMod
 def _ranked(
     functions: Mapping[tuple[int, Implementation], IRModule],
     names: Mapping[int, str],
-    arch: CpuArch,
+    arch: Arch,
 ) -> list[Way]:
     """Return the implementations with their predicted cycles."""
     modelled: dict[str, float] = {}

@@ -135,10 +135,8 @@ class ApplyFastTuning:
         with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
             work_dir = Path(scratch)
             strategy = FastStrategy(database_dir=self._directory, builders=self._builders)
-            arch = self._target.gpu or self._target.arch()
-            result = strategy.tune(
-                extract_tasks(mod, llvm), llvm, arch, options, work_dir, lambda *_: None
-            )  # fmt: skip
+            tasks, arch = extract_tasks(mod, llvm), self._target.arch()
+            result = strategy.tune(tasks, llvm, arch, options, work_dir, lambda *_: None)
             assert result.database_dir is not None, "the strategy keeps a database"
             return apply_database(
                 mod, result.database_dir, options.key(llvm), llvm, losers=True
