@@ -37,11 +37,10 @@ def tune(
 ) -> StageResult:
     """Run a strategy over the tasks of a converted model.
 
-    Writes the tuning database (when the strategy keeps one), the per-task table, the tuning log,
-    the convergence plot (when something was measured), the regret of the policy's ranking (of
-    ``fast``), the lowered IR and, where layers can be computed in several ways, what each took and
-    the plan that was chosen. What a database in ``earlier`` knows is taken over when it was
-    written for the same target, threads and version of TVM.
+    Writes the tuning database (if the strategy keeps one), the per-task table, the tuning log, the
+    convergence plot (if something was measured), the regret of the cost model (``fast`` only) and
+    the lowered IR. Where layers have alternative implementations, it also writes their latencies
+    and the chosen plan. Records of databases in ``earlier`` are copied if they have the same key.
 
     Where neither this machine nor a board can run the target, ``fast`` takes top-1 of its cost
     model, unmeasured, and a tag says so.
@@ -88,8 +87,8 @@ def tune(
     )
     strategy = create_strategy(config.strategy)
     mod = read_module(convert_dir)
-    in_ways = not arch.layout and config.granularity == "subgraph"
-    if in_ways and config.strategy in MEASURING:
+    has_alternatives = not arch.layout and config.granularity == "subgraph"
+    if has_alternatives and config.strategy in MEASURING:
         tuning = tune_layers(mod, target, strategy, options, out_dir, progress)
     else:
         lowered = lower(mod, llvm, winograd=config.strategy != "none")

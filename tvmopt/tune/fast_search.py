@@ -173,15 +173,19 @@ def search(
     def only_round(state: Tuned) -> _Batch:
         return _only_round(state, leader_of[state.signature])
 
-    for functions, rounds in ((leaders, (_first_round, second_round)), (followers, (only_round,))):
-        for group in _groups(functions):
-            for choose in rounds:
-                if not stop():
-                    batches = [(state, choose(state)) for state in group]
-                    _measure(batches, measurer, reranker, stop, network_bytes)
-            for state in group:
-                if state.measured:
-                    done(state)
+    def measure(group: Sequence[Tuned], *rounds: Callable[[Tuned], _Batch]) -> None:
+        for choose in rounds:
+            if not stop():
+                batches = [(state, choose(state)) for state in group]
+                _measure(batches, measurer, reranker, stop, network_bytes)
+        for state in group:
+            if state.measured:
+                done(state)
+
+    for group in _groups(leaders):
+        measure(group, _first_round, second_round)
+    for group in _groups(followers):
+        measure(group, only_round)
     return states
 
 
