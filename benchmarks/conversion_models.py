@@ -1,9 +1,11 @@
-"""Conversions of real models: accuracy kept, layers skipped, layout changes, seconds. One table.
+"""Convert real models to each dtype and layout, and print accuracy, skipped layers and seconds.
 
-``python -m benchmarks.conversion_models [--only NAMES] [--model FILE --input_shapes S]
-[--dtypes float16,bfloat16,int8] [--layouts NCHW,NHWC] [--skip_layers auto] [--samples N]`` converts
-each model in each number format and layout, compiles it with the default schedules, and compares it
-with the float model in ONNX Runtime on samples that neither calibration nor sensitivity has seen.
+Usage: ``python -m benchmarks.conversion_models [--only NAMES] [--model FILE --input_shapes S]
+[--dtypes float16,bfloat16,int8] [--layouts NCHW,NHWC] [--skip_layers auto] [--samples N]``
+
+The script compiles each converted model with the default schedules and prints one table. The
+reference is the float model in ONNX Runtime. The evaluation samples are disjoint from the samples
+of calibration and sensitivity analysis.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import real_inputs, zoo
+from benchmarks import real_inputs, report, zoo
 from benchmarks.zoo_entries import ENTRIES
 from tvmopt.config import CalibrateConfig, ConvertConfig, SensitivityConfig
 from tvmopt.device.target import resolve_target
@@ -35,7 +37,7 @@ from tvmopt.stages.sensitivity import sensitivity
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One conversion; ``error`` is empty when it went well."""
+    """One conversion; ``error`` is empty when it succeeded."""
 
     model: str
     dtype: str
@@ -52,19 +54,19 @@ class Row:
 
 
 def _quiet(done: int, total: int, text: str) -> None:
-    """Progress that nobody reads."""
+    """Ignore a progress report."""
 
 
 class Bench:
-    """One model, its data, and what its conversions share.
+    """One model, its samples, and the calibration result that its int8 conversions share.
 
     Args:
         name: Name of the model.
         path: The ONNX file.
-        shapes: Its input shapes.
-        data: Data file; by default samples of :mod:`benchmarks.real_inputs`.
-        samples: How many samples then.
-        threads: Threads to compile for.
+        shapes: Input shapes, as text.
+        data: ``.npz`` file with samples; by default samples of :mod:`benchmarks.real_inputs`.
+        samples: Number of samples to draw without ``data``.
+        threads: Threads of the target.
     """
 
     def __init__(
@@ -83,11 +85,11 @@ class Bench:
         self._calibrated: Path | None = None
 
     def folder(self, name: str) -> Path:
-        """A new folder."""
+        """Create a new folder."""
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.work))
 
     def calibrated(self) -> Path:
-        """Ranges, collected once."""
+        """Return the folder with the calibration ranges; the first call collects them."""
         if self._calibrated is None:
             self._calibrated = self.folder("calibrate")
             config = CalibrateConfig(self.shapes)
@@ -95,7 +97,7 @@ class Bench:
         return self._calibrated
 
     def sensitivity(self, dtype: str) -> Path:
-        """Sensitivity of one number format."""
+        """Rank the layers by their sensitivity to ``dtype``; return the result's folder."""
         out = self.folder("sensitivity")
         config = SensitivityConfig(self.shapes, self.target.to_dict(), (dtype,))
         ranges = self.calibrated() if dtype == "int8" else None
@@ -103,7 +105,7 @@ class Bench:
         return out
 
     def convert(self, dtype: str, layout: str, skip_layers: str, sensitive: Path | None) -> Row:
-        """Convert, compile and compare on the evaluation part of the data."""
+        """Convert, compile, and measure accuracy on the evaluation split."""
         out = self.folder("convert")
         config = ConvertConfig(self.shapes, self.target.to_dict(), layout, dtype, skip_layers)
         ranges = self.calibrated() if dtype == "int8" else None
@@ -137,21 +139,19 @@ class Bench:
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown."""
-    lines = ["| " + " | ".join(f.name for f in dataclasses.fields(Row)) + " |"]
-    lines.append("|" + " --- |" * len(dataclasses.fields(Row)))
-    for row in rows:
-        cells = []
-        for value in dataclasses.astuple(row):
-            cells.append(
-                "" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)
-            )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    """Return a Markdown table, one line per conversion."""
+    header = [field.name for field in dataclasses.fields(Row)]
+    return report.markdown(header, ([_cell(v) for v in dataclasses.astuple(row)] for row in rows))
+
+
+def _cell(value: str | int | float | None) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "" if value is None else str(value)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse, convert, print."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="names of zoo models, separated by commas")
     parser.add_argument("--model", type=Path, help="an ONNX file instead of the zoo")

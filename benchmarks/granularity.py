@@ -1,12 +1,14 @@
-"""Tuning by operator and by subgraph, side by side.
+"""Compare tuning at operator granularity with tuning at subgraph granularity.
 
-``python -m benchmarks.granularity [--only NAMES] [--dtypes float32,int8] [--threads N] [--topk K]
-[--model FILE.onnx --input_shapes S] [--runs N] [--configs N] [--tasks N] [--seconds S]
-[--out FOLDER] [--json FILE]`` tunes each model twice with the strategy ``fast`` at equal topk and
-times both libraries in interleaved runs. For the heaviest functions it measures the same
-configurations of the operator alone and of the fused function: Kendall's tau of both, what each
-granularity would pick, and what the operator's pick costs where it runs. Table and scatter plot are
-logged to MLflow and, with ``--out``, written there. Exits with 1 when a model fails.
+Usage: ``python -m benchmarks.granularity [--only NAMES] [--dtypes float32,int8] [--threads N]
+[--topk K] [--model FILE.onnx --input_shapes S] [--runs N] [--configs N] [--tasks N] [--seconds S]
+[--out FOLDER] [--json FILE]``
+
+The script tunes each model twice with the strategy ``fast`` at equal topk, and times both libraries
+interleaved. For the functions with most FLOPs it measures the same configurations of the anchor
+operator alone and of the fused function. It prints Kendall's tau, the choice at each granularity,
+and the regret of the operator's choice in the fused function. Tables and a scatter plot go to
+MLflow and to ``--out``. The exit code is 1 when a model fails.
 """
 
 from __future__ import annotations
@@ -32,27 +34,27 @@ from benchmarks.low_precision import Model, converted, cosine
 MODELS = ("resnet18", "resnet50", "mobilenet_v2", "efficientnet_lite0", "minilm")
 DTYPES = ("float32", "int8")
 EXPERIMENT = "granularity"
-# Least cosine of what both libraries compute.
+# Minimum cosine similarity between the outputs of both libraries.
 _COSINE = {"float32": 0.9999, "int8": 0.99}
 _ROUNDS = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One model in one number format.
+    """Results of one model in one dtype.
 
     Attributes:
-        name: Its name.
-        dtype: Its number format.
-        operator_ms: Median latency tuned by operator, one a run.
-        subgraph_ms: Median latency tuned by subgraph, one a run.
+        name: Name of the model.
+        dtype: Dtype of the model.
+        operator_ms: Median latency of each run, tuned by operator.
+        subgraph_ms: Median latency of each run, tuned by subgraph.
         operator_s: Seconds of tuning by operator.
         subgraph_s: Seconds of tuning by subgraph.
-        cosine: Of what both compute.
-        chosen: How the layers are computed that were tuned by subgraph.
-        served: Functions that a record serves, of all, by granularity.
-        studies: The heaviest functions, measured both ways.
-        problem: Why there is no row; empty when there is one.
+        cosine: Cosine similarity between the outputs of both libraries.
+        chosen: Layouts and algorithms of the layers, tuned by subgraph.
+        served: Functions with a tuning record, of all functions: by operator, by subgraph.
+        studies: Functions with most FLOPs, measured at both granularities.
+        problem: Error of the model; empty on success.
     """
 
     name: str
@@ -69,24 +71,24 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Whether both libraries compute the same."""
+        """Whether the outputs of both libraries agree."""
         return not self.problem and self.cosine >= _COSINE[self.dtype]
 
     @property
     def gain(self) -> float:
-        """How much faster tuning by subgraph is: operator's time by subgraph's, less one."""
+        """Speedup of subgraph over operator granularity, minus 1; the median over the runs."""
         ratios = [o / s for o, s in zip(self.operator_ms, self.subgraph_ms, strict=True)]
         return statistics.median(ratios) - 1
 
     @property
     def tau(self) -> float | None:
-        """Median rank correlation of the functions looked at."""
+        """Median of Kendall's tau over the studied functions."""
         found = [study.tau for study in self.studies if study.tau is not None]
         return statistics.median(found) if found else None
 
 
 def measure(job: Job, dtype: str, args: argparse.Namespace) -> Row:
-    """Tune one model at both granularities, time both, and study its functions."""
+    """Tune one model at both granularities, time both libraries, and study its functions."""
     try:
         with peers.inference_mode(), tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
             return _measure(job, dtype, args, Path(scratch))
@@ -127,8 +129,8 @@ def _measure(job: Job, dtype: str, args: argparse.Namespace, scratch: Path) -> R
         served.append(counted)
     same = cosine(arrays_of(calls["subgraph"]()), arrays_of(calls["operator"]()))
     runs = [interleave(calls, time_limit_s=args.seconds, rounds=_ROUNDS) for _ in range(args.runs)]
-    kinds = [str(way) for way in by_subgraph.plan.values()]
-    chosen = ", ".join(f"{kinds.count(k)} {k}" for k in sorted(set(kinds))) or "as converted"
+    layers = [str(choice) for choice in by_subgraph.plan.values()]
+    chosen = ", ".join(f"{layers.count(k)} {k}" for k in sorted(set(layers))) or "as converted"
     return Row(
         job.name, dtype,
         tuple(run["operator"].median for run in runs),
@@ -148,10 +150,10 @@ def _built(lowered: Any, target: Any, path: Path, database_dir: Any) -> tuple[Pa
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown table: one line a model and number format."""
+    """Return a Markdown table, one line per model and dtype."""
     header = (
-        "model", "format", "operator ms", "subgraph ms", "faster by", "runs",
-        "operator s", "subgraph s", "tau", "served o", "served s", "layers by subgraph",
+        "model", "dtype", "operator ms", "subgraph ms", "speedup - 1", "range of runs",
+        "operator s", "subgraph s", "tau", "operator records", "subgraph records", "layers",
     )  # fmt: skip
     return report.markdown(header, (_cells(row) for row in rows))
 
@@ -177,11 +179,11 @@ def _cells(row: Row) -> list[str]:
 
 
 def task_table(rows: Sequence[Row]) -> str:
-    """Markdown table: one line a function that was looked at, the largest regret first."""
+    """Return a Markdown table, one line per studied function, largest regret first."""
     header = (
-        "model", "format", "function", "calls", "configurations", "tau", "operator's pick alone us",
-        "in the function us", "the function's pick us", "times", "operator's pick",
-        "the function's pick",
+        "model", "dtype", "function", "calls", "configurations", "tau", "operator alone us",
+        "function by operator us", "function by subgraph us", "regret", "choice by operator",
+        "choice by subgraph",
     )  # fmt: skip
     studies = [(row, study) for row in rows for study in row.studies]
     studies.sort(key=lambda pair: -pair[1].regret)
@@ -203,7 +205,7 @@ def _study(data: dict[str, Any]) -> TaskStudy:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows that ``--json`` wrote."""
+    """Read the rows of a file that ``--json`` wrote."""
     found = []
     data: dict[str, Any]
     for data in json.loads(path.read_text())["rows"]:
@@ -216,7 +218,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def log_to_mlflow(rows: Sequence[Row], facts: dict[str, Any], folder: Path) -> str:
-    """Log tables, plot and figures as one run of the experiment; returns the run's id."""
+    """Log tables, plot and metrics as one MLflow run; return the run id."""
     import mlflow
 
     from tvmopt.tracking.store import experiment_id, open_store
@@ -236,13 +238,13 @@ def log_to_mlflow(rows: Sequence[Row], facts: dict[str, Any], folder: Path) -> s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    parser = options.make_parser("granularity", __doc__, 10.0, "most seconds of timing a run")
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help="number formats")
+    """Run the command line; return the exit code."""
+    parser = options.make_parser("granularity", __doc__, 10.0, "timing limit per run in seconds")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="dtypes, separated by commas")
     parser.add_argument("--runs", type=int, default=5, help="interleaved runs, default 5")
-    parser.add_argument("--configs", type=int, default=12, help="configurations a function")
-    parser.add_argument("--tasks", type=int, default=12, help="functions studied of a model")
-    parser.add_argument("--rows", default="", help="files of --json to put together instead")
+    parser.add_argument("--configs", type=int, default=12, help="configurations per function")
+    parser.add_argument("--tasks", type=int, default=12, help="functions to study per model")
+    parser.add_argument("--rows", default="", help="files of --json to merge")
     parser.add_argument("--out", default="", help="folder for the tables and the plot")
     args = options.parse(parser, arguments)
     dtypes = [dtype for dtype in args.dtypes.split(",") if dtype]

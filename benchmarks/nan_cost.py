@@ -1,9 +1,12 @@
-"""What it costs that Relu, Clip and Max keep NaN: each model with the pass and without it.
+"""Measure the latency cost of NaN propagation in Relu, Clip and Max on the CPU.
 
-``python -m benchmarks.nan_cost [--only NAME | --model FILE.onnx --input_shapes S] [--threads N]
-[--seconds S] [--json FILE]`` compiles each model with the default schedules twice with the pass
-(:mod:`tvmopt.kernels.passes.keep_nan`) and once without it. The calls take turns in one process.
-The table has medians with 95% intervals; the ratio of the two equal libraries shows the noise.
+Usage: ``python -m benchmarks.nan_cost [--only NAMES | --model FILE.onnx --input_shapes S]
+[--threads N] [--seconds S] [--json FILE]``
+
+The script builds each model with the default schedules: twice with the pass
+:mod:`tvmopt.kernels.passes.keep_nan` and once without it. It times the three libraries interleaved
+in one process, and prints a table of medians with 95% intervals. The ratio of the two equal
+libraries is the noise.
 """
 
 from __future__ import annotations
@@ -30,12 +33,12 @@ _ROUNDS = 60
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One model.
+    """Results of one model.
 
     Attributes:
-        name: Its name.
-        timings: By contender: with the pass, without it, and with it once more.
-        problem: Why there are no timings; empty when there are.
+        name: Name of the model.
+        timings: Latency by contender: ``KEPT``, ``DROPPED``, ``AGAIN``.
+        problem: Error of the model; empty on success.
     """
 
     name: str
@@ -44,22 +47,22 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Whether the model was measured."""
+        """Whether the model ran."""
         return not self.problem
 
     @property
     def cost(self) -> float:
-        """Latency with the pass by latency without it."""
+        """Latency with the pass divided by latency without it."""
         return self.timings[KEPT].median / self.timings[DROPPED].median
 
     @property
     def noise(self) -> float:
-        """Latency of the second library with the pass by latency of the first."""
+        """Latency of the second library with the pass divided by latency of the first."""
         return self.timings[AGAIN].median / self.timings[KEPT].median
 
 
 def compiled(lowered: Any, target: Any, folder: Path, keeps_nan: bool) -> Callable[..., Any]:
-    """``main`` of the lowered module, compiled with the pass or without it."""
+    """Compile the lowered module with or without the pass; return ``main``."""
     import tvm
     from tvm import relax
 
@@ -102,7 +105,7 @@ def measure(job: Job, threads: int, seconds: float) -> Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows in Markdown."""
+    """Return a Markdown table, one line per model."""
     header = ["model", "with the pass, ms", "without, ms", "with / without", "equal libraries"]
     return report.markdown(
         header,
@@ -117,8 +120,8 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    parser = options.make_parser("nan_cost", __doc__, 30.0, "most seconds of timing a model")
+    """Run the command line; return the exit code."""
+    parser = options.make_parser("nan_cost", __doc__, 30.0, "timing limit per model in seconds")
     args: argparse.Namespace = options.parse(parser, arguments)
     with options.errors_in_one_line(parser):
         todo = jobs(parser, args)
@@ -128,10 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for job in todo:
         try:
             rows.append(measure(job, args.threads, args.seconds))
-        except Exception as error:  # one model must not cost the others
+        except Exception as error:  # one model must not cost the others their rows
             rows.append(Row(job.name, problem=report.one_line(error)))
-        told = rows[-1].problem or f"with / without {rows[-1].cost:.4f}"
-        print(f"{job.name}: {told}", file=sys.stderr, flush=True)
+        verdict = rows[-1].problem or f"with / without {rows[-1].cost:.4f}"
+        print(f"{job.name}: {verdict}", file=sys.stderr, flush=True)
     print(f"\n{table(rows)}\n")
     means = {
         "with / without": geometric_mean(row.cost for row in rows if row.right),

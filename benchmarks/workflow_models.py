@@ -1,10 +1,13 @@
-"""The whole workflow on the models of the zoo: one table, right or wrong.
+"""Run the whole workflow on the models of the zoo, and print accuracy and latency.
 
-``python -m benchmarks.workflow_models [--only NAMES] [--model FILE --input_shapes S] [--threads N]
-[--strategy S] [--json FILE]`` runs ``main`` on each model, in the environment's tracking store.
-It prints accuracy and latency beside ONNX Runtime and untuned TVM, which are measured in the same
-process, interleaved. A model marked ``must_fail`` must be refused with a clear error. Exits with 1
-when a model that should work does not, or the other way round.
+Usage: ``python -m benchmarks.workflow_models [--only NAMES] [--model FILE --input_shapes S]
+[--threads N] [--strategy S] [--json FILE]``
+
+The script runs the entry point ``main`` on each model, in the tracking store of the environment. It
+prints one table with the speedup over ONNX Runtime and untuned TVM, measured interleaved by
+``main``. A model with status ``must_fail`` must be refused with a
+:class:`tvmopt.errors.TvmoptError`. The exit code is 1 when a model fails that should work, or a
+model works that should fail.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ _METRICS = (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One model: whether it went as it should, its metrics, or its error, and the seconds taken."""
+    """Results of one model: whether the outcome is as expected, seconds, metrics, error."""
 
     name: str
     right: bool
@@ -51,7 +54,7 @@ class Row:
 
 
 def run(name: str, path: Path, shapes: str, must_fail: bool, strategy: str, threads: int) -> Row:
-    """Run ``main`` on one model."""
+    """Run the entry point ``main`` on one model."""
     from tvmopt.tracking.store import open_store
     from tvmopt.workflow import main as workflow_main
 
@@ -69,7 +72,7 @@ def run(name: str, path: Path, shapes: str, must_fail: bool, strategy: str, thre
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown table of the rows."""
+    """Return a Markdown table, one line per model."""
     lines = [
         "| model | p50 ms | 95% interval | ONNX Runtime p50 ms | vs ONNX Runtime | vs untuned TVM "
         "| fidelity | max abs error | run s |",
@@ -92,11 +95,11 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> int:
-    """Command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", default="", help="names, separated by commas")
-    parser.add_argument("--model", default="", help="another ONNX file instead of the zoo")
-    parser.add_argument("--input_shapes", default="", help="shapes for --model")
+    parser.add_argument("--only", default="", help="names of models, separated by commas")
+    parser.add_argument("--model", default="", help="an ONNX file instead of the zoo")
+    parser.add_argument("--input_shapes", default="", help="input shapes of --model")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--strategy", default="default")
     parser.add_argument("--json", default="", help="file to write the rows to")

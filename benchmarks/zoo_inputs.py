@@ -1,4 +1,4 @@
-"""Random inputs for models of the zoo."""
+"""Draw random inputs for models of the zoo."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def random_inputs(entry: Entry, model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
-    """Returns an array for every input of `model`: N(0, 1), or uniform in the entry's ranges.
+    """Draw an array for every input of `model`: N(0, 1), or uniform in the entry's ranges.
 
     Raises:
-        ValueError: an input is dynamic or integer, and the entry does not say what to feed.
+        ValueError: The entry lacks the shape of a dynamic input or the range of an integer input.
     """
     shapes, random = parse_shapes(entry.input_shapes), np.random.default_rng(seed)
     ranges = {name: (low, high) for name, low, high in entry.integer_ranges}

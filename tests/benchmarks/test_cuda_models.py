@@ -11,8 +11,8 @@ pytest.importorskip("torch", reason="PyTorch (the extra 'bench') is not installe
 
 ROW = {
     "name": "resnet18-128-float16",
-    "ms": {"dlight": 24.0, "first": 1.2, "tuned": 1.0, "eager": 3.0},
-    "errors": {"dlight": 1e-3, "first": 5e-4, "tuned": 6e-4, "eager": 7e-4},
+    "ms": {"dlight": 24.0, "top-1": 1.2, "tuned": 1.0, "eager": 3.0},
+    "errors": {"dlight": 1e-3, "top-1": 5e-4, "tuned": 6e-4, "eager": 7e-4},
     "kernels": 23,
     "tune_s": 41.0,
 }
@@ -22,7 +22,7 @@ ROW = {
     ("arguments", "message"),
     [
         (["--only", "alexnet"], "networks must be of mlp-128-float32"),
-        (["--contenders", "ours"], "contenders must be of dlight, first, tuned"),
+        (["--contenders", "ours"], "contenders must be of dlight, top-1, tuned"),
     ],
 )
 def test_what_is_unknown_is_refused(arguments, message, capsys):
@@ -47,7 +47,7 @@ def test_the_best_of_ours_is_compared():
 
 def test_a_row_that_is_wrong_or_missing_is_not_right():
     assert right(ROW)
-    assert not right(ROW | {"errors": ROW["errors"] | {"first": 0.5}})
+    assert not right(ROW | {"errors": ROW["errors"] | {"top-1": 0.5}})
     assert not right(ROW | {"ms": {"dlight": 24.0}})
 
 
