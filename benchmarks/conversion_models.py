@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import real_inputs, report, zoo
-from benchmarks.zoo_entries import ENTRIES
+from benchmarks import options, real_inputs, report, zoo
+from benchmarks.cpu_models import ModelFile, model_files
 from tvmopt.config import CalibrateConfig, ConvertConfig, SensitivityConfig
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import TvmoptError
@@ -36,7 +36,7 @@ from tvmopt.stages.sensitivity import sensitivity
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ConversionRow:
     """One conversion; ``error`` is empty when it succeeded."""
 
     model: str
@@ -57,29 +57,25 @@ def _quiet(done: int, total: int, text: str) -> None:
     """Ignore a progress report."""
 
 
-class Bench:
+class ModelConversions:
     """One model, its samples, and the calibration result that its int8 conversions share.
 
     Args:
-        name: Name of the model.
-        path: The ONNX file.
-        shapes: Input shapes, as text.
+        file: The model.
         data: ``.npz`` file with samples; by default samples of :mod:`benchmarks.real_inputs`.
         samples: Number of samples to draw without ``data``.
         threads: Threads of the target.
     """
 
-    def __init__(
-        self, name: str, path: Path, shapes: str, data: Path | None, samples: int, threads: int
-    ) -> None:
-        self.name, self.path, self.shapes = name, path, shapes
+    def __init__(self, file: ModelFile, data: Path | None, samples: int, threads: int) -> None:
+        self.name, self.path, self.shapes = file.name, file.path, file.shapes
         self.target = resolve_target("host", threads)
-        self.work = Path(tempfile.mkdtemp(prefix=f"{name}-"))
-        prepared = prepare(load_onnx(path), parse_input_shapes(shapes))
+        self.work = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
+        prepared = prepare(load_onnx(self.path), parse_input_shapes(self.shapes))
         self.specs = input_specs(prepared.reference)
         if data is None:
             data = self.work / "data.npz"
-            arrays = real_inputs.samples(name, self.specs, samples, seed=5)
+            arrays = real_inputs.samples(self.name, self.specs, samples, seed=5)
             np.savez(data, allow_pickle=False, **arrays)
         self.data = data
         self._calibrated: Path | None = None
@@ -104,7 +100,9 @@ class Bench:
         sensitivity(config, self.path, out, _quiet, self.data, ranges)
         return out
 
-    def convert(self, dtype: str, layout: str, skip_layers: str, sensitive: Path | None) -> Row:
+    def convert(
+        self, dtype: str, layout: str, skip_layers: str, sensitive: Path | None
+    ) -> ConversionRow:
         """Convert, compile, and measure accuracy on the evaluation split."""
         out = self.folder("convert")
         config = ConvertConfig(self.shapes, self.target.to_dict(), layout, dtype, skip_layers)
@@ -113,7 +111,7 @@ class Bench:
         try:
             result = convert(config, self.path, out, _quiet, self.data, ranges, sensitive)
         except TvmoptError as error:
-            return Row(self.name, dtype, layout, error=str(error))
+            return ConversionRow(self.name, dtype, layout, error=str(error))
         seconds = time.perf_counter() - start
         run = compile_for_check(read_module(out), self.target)
         reference = Reference(str(out / REFERENCE_FILE), self.target.threads)
@@ -123,7 +121,7 @@ class Bench:
             got = run(list(batch.inputs.values()))
             meter.add(got, reference(batch.inputs), batch.labels, batch.valid, batch.padding)
         found, metrics = meter.result(), result.metrics
-        return Row(
+        return ConversionRow(
             self.name,
             dtype,
             layout,
@@ -138,9 +136,9 @@ class Bench:
         )
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[ConversionRow]) -> str:
     """Return a Markdown table, one line per conversion."""
-    header = [field.name for field in dataclasses.fields(Row)]
+    header = [field.name for field in dataclasses.fields(ConversionRow)]
     return report.markdown(header, ([_cell(v) for v in dataclasses.astuple(row)] for row in rows))
 
 
@@ -154,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="names of zoo models, separated by commas")
-    parser.add_argument("--model", type=Path, help="an ONNX file instead of the zoo")
+    parser.add_argument("--model", default="", help="an ONNX file instead of the zoo")
     parser.add_argument("--input_shapes", default="")
     parser.add_argument("--data", type=Path, help=".npz with samples")
     parser.add_argument("--dtypes", default="float16,bfloat16,int8")
@@ -163,24 +161,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=60)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args(argv)
-    wanted = []
-    if args.model:
-        wanted = [(args.model.stem, args.model, args.input_shapes)]
-    else:
-        names = set(filter(None, args.only.split(",")))
-        for entry in ENTRIES:
-            if entry.status != "must_fail" and (not names or entry.name in names):
-                wanted.append((entry.name, zoo.path(entry.name), entry.input_shapes))
+    with options.errors_in_one_line(parser):
+        todo = model_files(parser, args, [e.name for e in zoo.ENTRIES if e.status == "ok"])
     rows = []
-    for name, path, shapes in wanted:
-        bench = Bench(name, path, shapes, args.data, args.samples, args.threads)
+    for file in todo:
+        conversions = ModelConversions(file, args.data, args.samples, args.threads)
         for dtype in args.dtypes.split(","):
             auto = args.skip_layers == "auto" and dtype != "float32"
             start = time.perf_counter()
-            sensitive = bench.sensitivity(dtype) if auto else None
+            sensitive = conversions.sensitivity(dtype) if auto else None
             spent = time.perf_counter() - start
             for layout in args.layouts.split(","):
-                row = bench.convert(dtype, layout, args.skip_layers, sensitive)
+                row = conversions.convert(dtype, layout, args.skip_layers, sensitive)
                 rows.append(row)
                 print(f"{row} (sensitivity {spent:.0f} s)", flush=True)
     print(table(rows))

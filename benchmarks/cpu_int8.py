@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import options, peers, report, tuning_tasks
-from benchmarks.cpu_models import Job, jobs
+from benchmarks.cpu_models import Maker, ModelFile, add_peers, model_files
 from benchmarks.interleave import Timing, geometric_mean, interleave
 from benchmarks.library import arrays_of, library_call
 from benchmarks.low_precision import DTYPES, Model, cosine, lowered, read
@@ -48,7 +48,7 @@ _PEER = {"float32": "openvino f32", "bfloat16": "openvino bf16", "int8": "openvi
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class DtypeRow:
     """Results of one model.
 
     Attributes:
@@ -88,22 +88,24 @@ class Row:
         return mine.median / peer.median if mine and peer else None
 
 
-def measure(job: Job, threads: int, topk: int, seconds: float, tune: bool) -> Row:
+def measure(file: ModelFile, threads: int, topk: int, seconds: float, tune: bool) -> DtypeRow:
     """Convert, compile and check one model in every dtype; time all contenders interleaved."""
     try:
         with peers.inference_mode(), tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-            return _measure(job, threads, topk, seconds, tune, Path(scratch))
+            return _measure(file, threads, topk, seconds, tune, Path(scratch))
     except Exception as error:  # one model must not cost the others their rows
-        return Row(job.name, problem=report.one_line(error))
+        return DtypeRow(file.name, problem=report.one_line(error))
 
 
-def _measure(job: Job, threads: int, topk: int, seconds: float, tune: bool, scratch: Path) -> Row:
+def _measure(
+    file: ModelFile, threads: int, topk: int, seconds: float, tune: bool, scratch: Path
+) -> DtypeRow:
     from tvmopt.device.target import resolve_target
     from tvmopt.frontend.reference import Reference
 
     target = resolve_target("host", threads)
-    model = read_job(job, threads)
-    row = Row(job.name)
+    model = read_model(file, threads)
+    row = DtypeRow(file.name)
     contenders: dict[str, Callable[[], Any]] = {}
     for dtype in DTYPES:
         _add_ours(row, contenders, model, dtype, target, scratch, topk if tune else 0)
@@ -117,14 +119,14 @@ def _measure(job: Job, threads: int, topk: int, seconds: float, tune: bool, scra
     return dataclasses.replace(row, timings=timings, notes=tuple(notes))
 
 
-def read_job(job: Job, threads: int) -> Model:
+def read_model(file: ModelFile, threads: int) -> Model:
     """Read a model and quantise a copy, calibrated on random inputs."""
-    make_inputs = None if job.entry is None else functools.partial(random_inputs, job.entry)
-    return read(job.path, job.shapes, threads, make_inputs)
+    make_inputs = None if file.entry is None else functools.partial(random_inputs, file.entry)
+    return read(file.path, file.shapes, threads, make_inputs)
 
 
 def _add_ours(
-    row: Row,
+    row: DtypeRow,
     contenders: dict[str, Callable[[], Any]],
     model: Model,
     dtype: str,
@@ -148,30 +150,19 @@ def _add_ours(
 
 def _add_peers(contenders: dict[str, Callable[[], Any]], model: Model, threads: int) -> list[str]:
     """Add OpenVINO and PyTorch if installed; return a note for each contender that fails."""
-    notes = []
 
-    def openvino(precision: str) -> Callable[[], Any]:
+    def openvino(precision: str) -> peers.Call:
         quantized = precision == "int8"
         source = model.quantized if quantized else model.reference
         call = peers.openvino_model(source, threads, "bf16" if quantized else precision)
         return lambda: call(model.inputs)
 
-    todo: list[tuple[str, str, Callable[[], Callable[[], Any] | None]]] = [
+    makers: list[Maker] = [
         (f"openvino {precision}", "openvino", functools.partial(openvino, precision))
         for precision in ("f32", "bf16", "int8")
     ]
-    todo.append(("torch bf16", "torch", lambda: _torch_bf16(model)))
-    for name, package, make in todo:
-        if not peers.available(package):
-            continue
-        try:
-            call = make()
-            if call is not None:
-                call()
-                contenders[name] = call
-        except Exception as error:  # a peer that cannot run the model has no number
-            notes.append(f"{name}: {report.one_line(error)}")
-    return notes
+    makers.append(("torch bf16", "torch", lambda: _torch_bf16(model)))
+    return add_peers(contenders, makers)
 
 
 def _torch_bf16(model: Model) -> Callable[[], Any] | None:
@@ -193,13 +184,13 @@ def _torch_bf16(model: Model) -> Callable[[], Any] | None:
     return call
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[DtypeRow]) -> str:
     """Return a Markdown table, one line per model and contender."""
     header = ("model", "contender", "ms (95%)", "cosine", "tensorised", "tuning s")
     return report.markdown(header, (cells for row in rows for cells in _cells(row)))
 
 
-def _cells(row: Row) -> list[list[str]]:
+def _cells(row: DtypeRow) -> list[list[str]]:
     if row.problem:
         return [[row.name, f"FAILED: {row.problem[:120]}", "-", "-", "-", "-"]]
     lines = []
@@ -212,7 +203,7 @@ def _cells(row: Row) -> list[list[str]]:
     return lines
 
 
-def ratios(rows: Sequence[Row]) -> Mapping[str, float | None]:
+def ratios(rows: Sequence[DtypeRow]) -> Mapping[str, float | None]:
     """Geometric mean of the latency ratio of tvmopt to OpenVINO, by dtype."""
     return {
         dtype: geometric_mean(
@@ -230,12 +221,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tune", action="store_true", help="also tune with the strategy fast")
     args = options.parse(parser, arguments)
     with options.errors_in_one_line(parser):
-        todo = jobs(parser, args, MODELS)
+        todo = model_files(parser, args, MODELS)
     facts = report.environment(args.threads) | {"topk": args.topk if args.tune else 0}
     report.print_environment(facts)
     rows = report.measure_all(
         todo,
-        lambda job: measure(job, args.threads, args.topk, args.seconds, args.tune),
+        lambda file: measure(file, args.threads, args.topk, args.seconds, args.tune),
         lambda row: ", ".join(f"{d} {report.number(row.ratio(d))}" for d in DTYPES),
     )
     print(f"\n{table(rows)}\n\nLatency ratio of tvmopt to OpenVINO in the same dtype, by model:")

@@ -18,7 +18,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ _UNTUNED_S = 10.0  # timing limit of untuned TVM, which is slow
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class ModelFile:
     """A model to measure.
 
     Attributes:
@@ -65,9 +65,14 @@ class Job:
     shapes: str
     entry: Entry | None = None
 
+    @property
+    def must_fail(self) -> bool:
+        """Whether tvmopt must refuse the model."""
+        return self.entry is not None and self.entry.status == "must_fail"
+
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ModelRow:
     """Results of one model.
 
     Attributes:
@@ -119,18 +124,18 @@ class Row:
         return self.timings[ours].median / min(times) if times and ours in self.timings else None
 
 
-def measure(job: Job, threads: int, topk: int, seconds: float, untuned: bool) -> Row:
+def measure(file: ModelFile, threads: int, topk: int, seconds: float, untuned: bool) -> ModelRow:
     """Convert, compile and tune one model; check all contenders; time them interleaved."""
     try:
         with peers.inference_mode(), tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-            return _measure(job, threads, topk, seconds, untuned, Path(scratch))
+            return _measure(file, threads, topk, seconds, untuned, Path(scratch))
     except Exception as error:  # one model must not cost the others their rows
-        return Row(job.name, problem=report.one_line(error))
+        return ModelRow(file.name, problem=report.one_line(error))
 
 
 def _measure(
-    job: Job, threads: int, topk: int, seconds: float, untuned: bool, scratch: Path
-) -> Row:
+    file: ModelFile, threads: int, topk: int, seconds: float, untuned: bool, scratch: Path
+) -> ModelRow:
     from tvmopt.build import build_library
     from tvmopt.compare import deviation
     from tvmopt.device.target import resolve_target
@@ -139,9 +144,9 @@ def _measure(
     from tvmopt.transform.lower import lower
 
     target = resolve_target("host", threads)
-    prepared = prepare(load_onnx(job.path), parse_input_shapes(job.shapes))
+    prepared = prepare(load_onnx(file.path), parse_input_shapes(file.shapes))
     reference = Reference(prepared.reference, threads)
-    inputs = _inputs(job, reference, prepared.reference)
+    inputs = _inputs(file, reference, prepared.reference)
     expected = reference(inputs)
 
     start = time.perf_counter()
@@ -167,10 +172,10 @@ def _measure(
     for name, call in contenders.items():
         got = arrays_of(call())
         pairs = zip(got, expected, strict=True)
-        errors[name] = max(deviation(actual, wanted) for actual, wanted in pairs)
+        errors[name] = max(deviation(a, b) for a, b in pairs)
     timings = interleave(contenders, time_limit_s=seconds, budgets_s={"untuned": _UNTUNED_S})
-    return Row(
-        name=job.name,
+    return ModelRow(
+        name=file.name,
         timings=timings,
         errors=errors,
         limit=tolerance_for(prepared.reference).limit,
@@ -183,12 +188,12 @@ def _measure(
     )
 
 
-def _inputs(job: Job, reference: Any, model: Any) -> dict[str, np.ndarray]:
+def _inputs(file: ModelFile, reference: Any, model: Any) -> dict[str, np.ndarray]:
     """Random inputs: in the ranges of the zoo, else inputs that ONNX Runtime accepts."""
     from tvmopt.frontend.reference import input_specs, working_random_inputs
 
-    if job.entry is not None:
-        return random_inputs(job.entry, model)
+    if file.entry is not None:
+        return random_inputs(file.entry, model)
     return working_random_inputs(reference, input_specs(model), seed=0)[1]
 
 
@@ -199,31 +204,40 @@ def _add_optional(
     threads: int,
 ) -> list[str]:
     """Add OpenVINO and PyTorch if installed; return a note for each contender that fails."""
-    notes = []
     arrays = {name: inputs[name] for name in prepared.input_shapes}
 
-    def openvino() -> Callable[[], Any]:
-        return peers.openvino_call(prepared.reference, arrays, threads)
+    def openvino() -> peers.Call:
+        infer = peers.openvino_model(prepared.reference, threads)
+        return lambda: infer(arrays)
 
-    def torch() -> Callable[[], Any] | None:
+    def torch() -> peers.Call | None:
         return torch_compile_call(prepared.model, arrays)
 
-    for peer, package, make in (
-        ("openvino", "openvino", openvino), ("torch.compile", "torch", torch)
-    ):  # fmt: skip
+    makers: list[Maker] = [("openvino", "openvino", openvino), ("torch.compile", "torch", torch)]
+    return add_peers(contenders, makers)
+
+
+#: Name of a contender, its package, and a function that returns its call, None if unsupported.
+Maker = tuple[str, str, Callable[[], peers.Call | None]]
+
+
+def add_peers(contenders: dict[str, peers.Call], makers: Iterable[Maker]) -> list[str]:
+    """Add the contenders that are installed and whose first call succeeds; return the errors."""
+    notes = []
+    for name, package, make in makers:
         if not peers.available(package):
             continue
         try:
             call = make()
             if call is not None:
                 call()
-                contenders[peer] = call
-        except Exception as error:  # a peer that cannot run the model has no number
-            notes.append(f"{peer}: {report.one_line(error)}")
+                contenders[name] = call
+        except Exception as error:  # a peer that cannot run the model has no latency
+            notes.append(f"{name}: {report.one_line(error)}")
     return notes
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[ModelRow]) -> str:
     """Return a Markdown table, one line per model."""
     header = (
         "model", "untuned TVM ms", "tvmopt default ms (95%)", "compile s", "tvmopt fast ms (95%)",
@@ -233,7 +247,7 @@ def table(rows: Sequence[Row]) -> str:
     return report.markdown(header, (_cells(row) for row in rows))
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: ModelRow) -> list[str]:
     if row.problem:
         return [row.name, f"FAILED: {row.problem[:120]}", *["-"] * 10]
 
@@ -259,7 +273,7 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def means(rows: Sequence[Row]) -> dict[str, float | None]:
+def means(rows: Sequence[ModelRow]) -> dict[str, float | None]:
     """Geometric mean of each latency ratio over the models with correct results."""
     return {
         ours: geometric_mean(
@@ -269,18 +283,20 @@ def means(rows: Sequence[Row]) -> dict[str, float | None]:
     }
 
 
-def jobs(
+def model_files(
     parser: argparse.ArgumentParser, args: argparse.Namespace, models: Sequence[str] = MODELS
-) -> list[Job]:
+) -> list[ModelFile]:
     """Return the models that the options select, else ``models``; fetch missing files."""
     if args.model:
         if args.only:
             parser.error("--only selects models of the zoo, --model a file: give one of both")
-        return [Job(Path(args.model).stem, Path(args.model), args.input_shapes)]
-    known = [entry.name for entry in zoo.ENTRIES if entry.status == "ok"]
+        return [ModelFile(Path(args.model).stem, Path(args.model), args.input_shapes)]
+    ok = [entry.name for entry in zoo.ENTRIES if entry.status == "ok"]
+    known = dict.fromkeys([*ok, *models])
     names = options.check_names(parser, args.only, known) or models
     return [
-        Job(name, zoo.path(name), zoo.entry(name).input_shapes, zoo.entry(name)) for name in names
+        ModelFile(name, zoo.path(name), zoo.entry(name).input_shapes, zoo.entry(name))
+        for name in names
     ]
 
 
@@ -290,12 +306,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-untuned", action="store_true", help="skip untuned TVM, which is slow")
     args = options.parse(parser, arguments)
     with options.errors_in_one_line(parser):
-        todo = jobs(parser, args)
+        todo = model_files(parser, args)
     facts = report.environment(args.threads) | {"topk": args.topk}
     report.print_environment(facts)
     rows = report.measure_all(
         todo,
-        lambda job: measure(job, args.threads, args.topk, args.seconds, not args.no_untuned),
+        lambda file: measure(file, args.threads, args.topk, args.seconds, not args.no_untuned),
         lambda row: f"fast / faster peer {report.number(row.ratio('fast'))}, error {row.error:.1e}",
     )
     print(f"\n{table(rows)}\n\nLatency ratio to the faster peer, geometric mean over "

@@ -217,9 +217,7 @@ def _rows(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[tup
         for line in left:
             print(line, file=sys.stderr)
         if not rows:
-            parser.error(
-                f"--model must hold a convolution or matrix product, but {args.model!r} has none"
-            )
+            parser.error(f"--model must hold a convolution or matmul, but {args.model!r} has none")
     kinds = dict.fromkeys(kind for kind, _ in rows)
     known = [*kinds, *(operator.name for _, operator in rows)]
     wanted = options.check_names(parser, args.only, known)

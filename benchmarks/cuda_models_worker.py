@@ -15,15 +15,12 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from benchmarks.cuda_networks import NETWORKS, to_relax
+from benchmarks.cuda_networks import NETWORKS, load_network, lower_network, to_relax
 from benchmarks.cuda_timing import error_of
 from tvmopt.build import build_library
 from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.errors import last_line
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
-from tvmopt.runtime.network import network as run_of
-from tvmopt.transform.conversion import convert_module
-from tvmopt.transform.lower import lower
 
 _BURST_S = 0.02  # duration of one timed burst of calls
 
@@ -73,7 +70,8 @@ class Contenders:
 
         def tuned() -> Callable[[], Any]:
             passes = ApplyFastTuning(topk=self.topk, target=self.target)
-            return self._ours(passes(self._lowered()), "tuned")  # type: ignore[operator]
+            lowered = lower_network(self.network, self.target)
+            return self._ours(passes(lowered), "tuned")  # type: ignore[operator]
 
         if "tuned" in self.only:
             self._try("tuned", tuned)
@@ -107,24 +105,13 @@ class Contenders:
 
     # -- tvmopt ------------------------------------------------------------------------------
 
-    def _lowered(self) -> tvm.IRModule:
-        converted = convert_module(
-            to_relax(self.network), dtype=self.network.dtype,
-            layout="NHWC" if self.network.images else "NCHW", skip_layers={}, keep_dtype={},
-        )  # fmt: skip
-        return lower(converted.mod, self.target.to_tvm())
-
     def _top1(self) -> Callable[[], Any]:
-        return self._ours(self._lowered(), "top-1")
+        return self._ours(lower_network(self.network, self.target), "top-1")
 
     def _ours(self, lowered: tvm.IRModule, name: str) -> Callable[[], Any]:
         built = build_library(lowered, self.target, self.scratch / f"{name}.so")
         self.kernels = len(built.sources)
-        return self._loaded(built.path)
-
-    def _loaded(self, path: Path) -> Callable[[], Any]:
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cuda())
-        return run_of(machine, [tvm.runtime.from_dlpack(self.image)], on_gpu=True)
+        return load_network(str(built.path), self.image)
 
     # -- peers -------------------------------------------------------------------------------
 
@@ -137,7 +124,7 @@ class Contenders:
             executable = tvm.compile(mod, kind)
         path = self.scratch / "dlight.so"
         executable.export_library(str(path))
-        return self._loaded(path)
+        return load_network(str(path), self.image)
 
     def _eager(self) -> Callable[[], Any]:
         module, image = self._torch()

@@ -38,7 +38,7 @@ _BUILDERS = 4  # processes that compile in parallel
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class CudaNanCostRow:
     """Results of one network.
 
     Attributes:
@@ -66,19 +66,13 @@ class Row:
 
 def build(name: str, folder: str, keeps_nan: bool) -> str:
     """Build a network in a worker process; return the path of its library."""
-    from benchmarks.cuda_networks import NETWORKS, to_relax
+    from benchmarks.cuda_networks import NETWORKS, lower_network
     from tvmopt.build import build_library
     from tvmopt.device.target import resolve_target
     from tvmopt.kernels.cuda import pipeline
-    from tvmopt.transform.conversion import convert_module
-    from tvmopt.transform.lower import lower
 
-    network, target = NETWORKS[name], resolve_target("cuda")
-    layout = "NHWC" if network.images else "NCHW"
-    converted = convert_module(
-        to_relax(network), dtype=network.dtype, layout=layout, skip_layers={}, keep_dtype={}
-    )
-    lowered = lower(converted.mod, target.to_tvm())
+    target = resolve_target("cuda")
+    lowered = lower_network(NETWORKS[name], target)
     path = Path(tempfile.mkdtemp(dir=folder)) / "library.so"
     if keeps_nan:
         build_library(lowered, target, path)
@@ -92,22 +86,16 @@ def build(name: str, folder: str, keeps_nan: bool) -> str:
     return str(path)
 
 
-def measure(name: str, libraries: dict[str, str]) -> Row:
+def measure(name: str, libraries: dict[str, str]) -> CudaNanCostRow:
     """Compare NaN with PyTorch, then time the libraries interleaved."""
     import torch
-    import tvm
-    from tvm import relax
 
     from benchmarks.cuda_models_worker import burst_timer, tensor_of
-    from benchmarks.cuda_networks import NETWORKS
-    from tvmopt.runtime.network import network as run_of
+    from benchmarks.cuda_networks import NETWORKS, load_network
 
     network = NETWORKS[name]
     image = network.example().cuda()
-    runs: dict[str, Callable[[], Any]] = {}
-    for contender, path in libraries.items():
-        machine = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cuda())
-        runs[contender] = run_of(machine, [tvm.runtime.from_dlpack(image)], on_gpu=True)
+    runs = {contender: load_network(path, image) for contender, path in libraries.items()}
     eager = network.module().cuda().to(getattr(torch, network.dtype))
     agrees = dict.fromkeys(runs, True)
     clean = image.clone()
@@ -121,7 +109,7 @@ def measure(name: str, libraries: dict[str, str]) -> Row:
             agrees[contender] &= bool(torch.equal(got.cpu(), expected.cpu()))
     image.copy_(clean)
     timers = {contender: burst_timer(torch, run) for contender, run in runs.items()}
-    return Row(name, time_interleaved(timers), agrees)
+    return CudaNanCostRow(name, time_interleaved(timers), agrees)
 
 
 def _plants(torch: Any) -> tuple[Callable[[Any], object], ...]:
@@ -138,7 +126,7 @@ def _plants(torch: Any) -> tuple[Callable[[Any], object], ...]:
     )
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[CudaNanCostRow]) -> str:
     """Return a Markdown table, one line per network."""
     header = (
         "network", "with the pass, ms", "without, ms", "with / without", "equal libraries",
@@ -147,7 +135,7 @@ def table(rows: Sequence[Row]) -> str:
     return markdown(header, [_cells(row) for row in rows])
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: CudaNanCostRow) -> list[str]:
     if row.problem:
         return [row.name, f"FAILED: {row.problem}", *["-"] * 5]
     verdict = {True: "as PyTorch", False: "differs"}
@@ -176,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = sorted(set(names) - set(NETWORKS))
     if unknown:
         parser.error(f"networks must be of {', '.join(NETWORKS)}, but got {', '.join(unknown)}")
-    rows: list[Row] = []
+    rows: list[CudaNanCostRow] = []
     spawn = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as folder,
@@ -192,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 paths = {c: built[name, c].result() for c in (KEPT, DROPPED, AGAIN)}
                 rows.append(measure(name, paths))
             except Exception as error:  # reported in the row; the other networks go on
-                rows.append(Row(name, problem=last_line(error)))
+                rows.append(CudaNanCostRow(name, problem=last_line(error)))
             print(_cells(rows[-1]), file=sys.stderr, flush=True)
     done = [row for row in rows if not row.problem]
     facts = f"{datetime.date.today()}, {gpu}, apache-tvm {TVM_VERSION}"

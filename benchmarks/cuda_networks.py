@@ -185,3 +185,26 @@ def to_relax(network: Network) -> Any:
     return from_exported_program(
         exported, unwrap_unit_return_tuple=True, run_ep_decomposition=False
     )
+
+
+def lower_network(network: Network, target: Any) -> Any:
+    """Convert a network to its dtype, NHWC for images, and lower it to fused PrimFuncs."""
+    from tvmopt.transform.conversion import convert_module
+    from tvmopt.transform.lower import lower
+
+    converted = convert_module(
+        to_relax(network), dtype=network.dtype,
+        layout="NHWC" if network.images else "NCHW", skip_layers={}, keep_dtype={},
+    )  # fmt: skip
+    return lower(converted.mod, target.to_tvm())
+
+
+def load_network(path: str, image: torch.Tensor) -> Callable[[], Any]:
+    """Load the library of a network; return a call on a GPU tensor."""
+    import tvm
+    from tvm import relax
+
+    from tvmopt.runtime.network import network
+
+    machine = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cuda())
+    return network(machine, [tvm.runtime.from_dlpack(image)], on_gpu=True)

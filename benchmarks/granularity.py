@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import options, peers, report
-from benchmarks.cpu_int8 import read_job
-from benchmarks.cpu_models import Job, jobs
+from benchmarks.cpu_int8 import read_model
+from benchmarks.cpu_models import ModelFile, model_files
 from benchmarks.granularity_tasks import TaskStudy, plot_studies, study_tasks
 from benchmarks.interleave import interleave
 from benchmarks.library import arrays_of, library_call
@@ -40,7 +40,7 @@ _ROUNDS = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class GranularityRow:
     """Results of one model in one dtype.
 
     Attributes:
@@ -87,16 +87,18 @@ class Row:
         return statistics.median(found) if found else None
 
 
-def measure(job: Job, dtype: str, args: argparse.Namespace) -> Row:
+def measure(file: ModelFile, dtype: str, args: argparse.Namespace) -> GranularityRow:
     """Tune one model at both granularities, time both libraries, and study its functions."""
     try:
         with peers.inference_mode(), tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-            return _measure(job, dtype, args, Path(scratch))
+            return _measure(file, dtype, args, Path(scratch))
     except Exception as error:  # one model must not cost the others their rows
-        return Row(job.name, dtype, problem=report.one_line(error))
+        return GranularityRow(file.name, dtype, problem=report.one_line(error))
 
 
-def _measure(job: Job, dtype: str, args: argparse.Namespace, scratch: Path) -> Row:
+def _measure(
+    file: ModelFile, dtype: str, args: argparse.Namespace, scratch: Path
+) -> GranularityRow:
     from tvmopt.device.target import resolve_target
     from tvmopt.stages.tune_layers import tune_layers
     from tvmopt.transform.lower import lower
@@ -105,7 +107,7 @@ def _measure(job: Job, dtype: str, args: argparse.Namespace, scratch: Path) -> R
 
     target = resolve_target("host", args.threads)
     llvm = target.to_tvm()
-    model: Model = read_job(job, args.threads)
+    model: Model = read_model(file, args.threads)
     module = converted(model, dtype)
     free_layouts(module)
     lowered = lower(module, llvm)
@@ -131,8 +133,8 @@ def _measure(job: Job, dtype: str, args: argparse.Namespace, scratch: Path) -> R
     runs = [interleave(calls, time_limit_s=args.seconds, rounds=_ROUNDS) for _ in range(args.runs)]
     layers = [str(choice) for choice in by_subgraph.plan.values()]
     chosen = ", ".join(f"{layers.count(k)} {k}" for k in sorted(set(layers))) or "as converted"
-    return Row(
-        job.name, dtype,
+    return GranularityRow(
+        file.name, dtype,
         tuple(run["operator"].median for run in runs),
         tuple(run["subgraph"].median for run in runs),
         by_operator.seconds, by_subgraph.result.seconds, same, chosen,
@@ -149,7 +151,7 @@ def _built(lowered: Any, target: Any, path: Path, database_dir: Any) -> tuple[Pa
     return built.path, f"{served} of {len(built.records)}"
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[GranularityRow]) -> str:
     """Return a Markdown table, one line per model and dtype."""
     header = (
         "model", "dtype", "operator ms", "subgraph ms", "speedup - 1", "range of runs",
@@ -158,7 +160,7 @@ def table(rows: Sequence[Row]) -> str:
     return report.markdown(header, (_cells(row) for row in rows))
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: GranularityRow) -> list[str]:
     if row.problem:
         return [row.name, row.dtype, f"FAILED: {row.problem[:120]}", *["-"] * 9]
     pairs = zip(row.operator_ms, row.subgraph_ms, strict=True)
@@ -178,7 +180,7 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def task_table(rows: Sequence[Row]) -> str:
+def task_table(rows: Sequence[GranularityRow]) -> str:
     """Return a Markdown table, one line per studied function, largest regret first."""
     header = (
         "model", "dtype", "function", "calls", "configurations", "tau", "operator alone us",
@@ -190,7 +192,7 @@ def task_table(rows: Sequence[Row]) -> str:
     return report.markdown(header, (_study_cells(row, study) for row, study in studies))
 
 
-def _study_cells(row: Row, study: TaskStudy) -> list[str]:
+def _study_cells(row: GranularityRow, study: TaskStudy) -> list[str]:
     o, s = study.by_operator, study.by_subgraph
     return [
         row.name, row.dtype, study.name[:40], str(study.weight), str(len(study.configs)),
@@ -204,20 +206,20 @@ def _study(data: dict[str, Any]) -> TaskStudy:
     return TaskStudy(**values)
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[GranularityRow]:
     """Read the rows of a file that ``--json`` wrote."""
     found = []
     data: dict[str, Any]
     for data in json.loads(path.read_text())["rows"]:
         tuples = {key: tuple(value) for key, value in data.items() if isinstance(value, list)}
         studies = tuple(_study(study) for study in data["studies"])
-        known = {field.name for field in dataclasses.fields(Row)}
+        known = {field.name for field in dataclasses.fields(GranularityRow)}
         values = {k: v for k, v in (data | tuples).items() if k in known}
-        found.append(Row(**(values | {"studies": studies})))
+        found.append(GranularityRow(**(values | {"studies": studies})))
     return found
 
 
-def log_to_mlflow(rows: Sequence[Row], facts: dict[str, Any], folder: Path) -> str:
+def log_to_mlflow(rows: Sequence[GranularityRow], facts: dict[str, Any], folder: Path) -> str:
     """Log tables, plot and metrics as one MLflow run; return the run id."""
     import mlflow
 
@@ -251,10 +253,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not dtypes or not set(dtypes) <= set(DTYPES):
         parser.error(f"--dtypes must be of {', '.join(DTYPES)}, but got {args.dtypes!r}")
     with options.errors_in_one_line(parser):
-        todo = [] if args.rows else jobs(parser, args, MODELS)
+        todo = [] if args.rows else model_files(parser, args, MODELS)
     facts = report.environment(args.threads) | {"topk": args.topk, "strategy": "fast"}
     report.print_environment(facts)
-    pairs = [(job, dtype) for job in todo for dtype in dtypes]
+    pairs = [(file, dtype) for file in todo for dtype in dtypes]
     rows = report.measure_all(
         pairs, lambda pair: measure(pair[0], pair[1], args), lambda row: f"{row.gain:+.1%}"
     )

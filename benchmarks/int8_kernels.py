@@ -89,7 +89,7 @@ CASES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class KernelRow:
     """Results of one matmul or convolution.
 
     Attributes:
@@ -129,20 +129,20 @@ class Row:
         return self.timings[one].median / self.timings[other].median
 
 
-def measure(case: Case, threads: int, topk: int, seconds: float) -> Row:
+def measure(case: Case, threads: int, topk: int, seconds: float) -> KernelRow:
     """Tune, check and time all contenders of one case."""
     try:
         with peers.inference_mode(), tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
             return _measure(case, threads, topk, seconds, Path(scratch))
     except Exception as error:  # one case must not cost the others their rows
-        return Row(case.name, problem=report.one_line(error))
+        return KernelRow(case.name, problem=report.one_line(error))
 
 
-def _measure(case: Case, threads: int, topk: int, seconds: float, scratch: Path) -> Row:
+def _measure(case: Case, threads: int, topk: int, seconds: float, scratch: Path) -> KernelRow:
     from tvmopt.device.target import resolve_target
 
     target = resolve_target("host", threads)
-    row = Row(case.name, case.flops / 1e9)
+    row = KernelRow(case.name, case.flops / 1e9)
     contenders: dict[str, Callable[[], Any]] = {}
     for name in _OURS:
         random = np.random.default_rng(0)
@@ -309,7 +309,7 @@ def _packed_convolution(x: Any, weight: Any, case: Case) -> Callable[[], Any]:
     return lambda: run(x, packed, None, padding, stride, dilation, 1, "relu", [], "")
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[KernelRow]) -> str:
     """Return a Markdown table, one line per case."""
     header = (
         "kernel", "GFLOP", "bf16 ms (95%)", "oneDNN bf16 ms (95%)", "u8s8 ms (95%)",
@@ -318,7 +318,7 @@ def table(rows: Sequence[Row]) -> str:
     return report.markdown(header, (_cells(row) for row in rows))
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: KernelRow) -> list[str]:
     if row.problem:
         return [row.name, f"FAILED: {row.problem[:120]}", *["-"] * 8]
     onednn = row.onednn

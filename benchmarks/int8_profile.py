@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import options, report
-from benchmarks.cpu_int8 import read_job
-from benchmarks.cpu_models import jobs
+from benchmarks.cpu_int8 import read_model
+from benchmarks.cpu_models import model_files
 from benchmarks.interleave import interleave
 from benchmarks.low_precision import lowered
 
@@ -234,17 +234,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="int8", choices=("int8", "bfloat16"))
     args = options.parse(parser, arguments)
     with options.errors_in_one_line(parser):
-        todo = jobs(parser, args, _MODELS)
+        todo = model_files(parser, args, _MODELS)
     from tvmopt.device.target import resolve_target
 
     facts = report.environment(args.threads)
     report.print_environment(facts, ())
     shown = {}
-    for job in todo:
+    for file in todo:
         target = resolve_target("host", args.threads)
-        model = read_job(job, args.threads)
+        model = read_model(file, args.threads)
         kernels = profile(lowered(model, args.dtype, target), target, model.arrays)
-        print(f"\n## {job.name} {args.dtype}\n\n{table(kernels)}\n")
+        print(f"\n## {file.name} {args.dtype}\n\n{table(kernels)}\n")
         anchors = [k for k in kernels if k.kind != "memory"]
         tensorized = sum(k.kind == "tensorized" for k in anchors)
         print(
@@ -253,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for name, share in summary(kernels).items():
             print(f"- {name}: {100 * share:.1f} %")
-        shown[job.name] = [dataclasses.asdict(k) for k in kernels]
+        shown[file.name] = [dataclasses.asdict(k) for k in kernels]
     report.write_json(args.json, {"environment": facts, "kernels": shown})
     return 0
 

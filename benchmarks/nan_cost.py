@@ -24,7 +24,7 @@ from unittest import mock
 import numpy as np
 
 from benchmarks import options, report
-from benchmarks.cpu_models import Job, jobs
+from benchmarks.cpu_models import ModelFile, model_files
 from benchmarks.interleave import Timing, geometric_mean, interleave
 
 KEPT, DROPPED, AGAIN = "kept", "dropped", "kept again"
@@ -32,7 +32,7 @@ _ROUNDS = 60
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class NanCostRow:
     """Results of one model.
 
     Attributes:
@@ -77,8 +77,16 @@ def compiled(lowered: Any, target: Any, folder: Path, keeps_nan: bool) -> Callab
     return relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())["main"]
 
 
-def measure(job: Job, threads: int, seconds: float) -> Row:
-    """Compile and time one model."""
+def measure(file: ModelFile, threads: int, seconds: float) -> NanCostRow:
+    """Compile and time one model; an error becomes a row with a problem."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
+            return _measure(file, threads, seconds, Path(scratch))
+    except Exception as error:  # one model must not cost the others their rows
+        return NanCostRow(file.name, problem=report.one_line(error))
+
+
+def _measure(file: ModelFile, threads: int, seconds: float, scratch: Path) -> NanCostRow:
     import tvm
 
     from tvmopt.device.target import resolve_target, set_thread_environment
@@ -88,23 +96,20 @@ def measure(job: Job, threads: int, seconds: float) -> Row:
 
     set_thread_environment(threads)
     target = resolve_target("host", threads)
-    prepared = prepare(load_onnx(job.path), parse_input_shapes(job.shapes))
+    prepared = prepare(load_onnx(file.path), parse_input_shapes(file.shapes))
     reference = Reference(prepared.reference)
     _, inputs, _ = working_random_inputs(reference, input_specs(prepared.reference), seed=0)
     module = import_onnx(prepared.model, layer_table(prepared.model))
     lowered = lower(module, target.to_tvm())
     tensors = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in inputs.values()]
-    with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-        calls = {
-            name: functools.partial(
-                compiled(lowered, target, Path(scratch), name != DROPPED), *tensors
-            )
-            for name in (KEPT, DROPPED, AGAIN)
-        }
-        return Row(job.name, interleave(calls, time_limit_s=seconds, rounds=_ROUNDS))
+    calls = {
+        name: functools.partial(compiled(lowered, target, scratch, name != DROPPED), *tensors)
+        for name in (KEPT, DROPPED, AGAIN)
+    }
+    return NanCostRow(file.name, interleave(calls, time_limit_s=seconds, rounds=_ROUNDS))
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[NanCostRow]) -> str:
     """Return a Markdown table, one line per model."""
     header = ["model", "with the pass, ms", "without, ms", "with / without", "equal libraries"]
     return report.markdown(
@@ -124,17 +129,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = options.make_parser("nan_cost", __doc__, 30.0, "timing limit per model in seconds")
     args: argparse.Namespace = options.parse(parser, arguments)
     with options.errors_in_one_line(parser):
-        todo = jobs(parser, args)
+        todo = model_files(parser, args)
     facts = report.environment(args.threads)
     report.print_environment(facts)
-    rows: list[Row] = []
-    for job in todo:
-        try:
-            rows.append(measure(job, args.threads, args.seconds))
-        except Exception as error:  # one model must not cost the others their rows
-            rows.append(Row(job.name, problem=report.one_line(error)))
-        verdict = rows[-1].problem or f"with / without {rows[-1].cost:.4f}"
-        print(f"{job.name}: {verdict}", file=sys.stderr, flush=True)
+    rows = report.measure_all(
+        todo,
+        lambda file: measure(file, args.threads, args.seconds),
+        lambda row: f"with / without {row.cost:.4f}",
+    )
     print(f"\n{table(rows)}\n")
     means = {
         "with / without": geometric_mean(row.cost for row in rows if row.right),
@@ -142,10 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     for name, mean in means.items():
         print(f"- {name}, geometric mean: {report.number(mean, '.4f')}")
-    if args.json:
-        measured = [dataclasses.asdict(row) for row in rows]
-        report.write_json(args.json, {**facts, "rows": measured, "geometric_means": means})
-    return 0 if all(row.right for row in rows) else 1
+    return report.finish(args.json, facts, rows, geometric_means=means)
 
 
 if __name__ == "__main__":

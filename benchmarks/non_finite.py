@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import options, report, tuning_tasks, zoo
-from benchmarks.cpu_models import Job, jobs
+from benchmarks.cpu_models import ModelFile, model_files
 from benchmarks.library import answer
 from benchmarks.zoo_inputs import random_inputs
 
@@ -36,7 +36,7 @@ LAYOUTS = ("auto", "NCHW", "NHWC")
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class NonFiniteRow:
     """Results of one model in one layout with one strategy.
 
     Attributes:
@@ -108,7 +108,7 @@ def compare(
     others: Sequence[Exact],
     base: Mapping[str, np.ndarray],
     floats: Sequence[str],
-) -> Row:
+) -> NonFiniteRow:
     """Compare a compiled model with ONNX Runtime on planted inputs.
 
     Args:
@@ -133,31 +133,34 @@ def compare(
         shares[label] = share(got, expected)
         if shares[label] and any(share(got, other(inputs)) == 0.0 for other in others):
             undetermined.append(label)
-    return Row(name, shares, tuple(undetermined))
+    return NonFiniteRow(name, shares, tuple(undetermined))
 
 
 def measure(
-    job: Job, threads: int, topk: int, layouts: Sequence[str], strategies: Sequence[str]
-) -> list[Row]:
+    file: ModelFile, threads: int, topk: int, layouts: Sequence[str], strategies: Sequence[str]
+) -> list[NonFiniteRow]:
     """Measure one model; return a row for each layout and strategy."""
     from tvmopt.errors import TvmoptError
 
-    must_fail = job.entry is not None and job.entry.status == "must_fail"
     try:
         with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-            rows = list(_measure(job, threads, topk, layouts, strategies, Path(scratch)))
+            rows = list(_measure(file, threads, topk, layouts, strategies, Path(scratch)))
     except Exception as error:  # one model must not cost the others their rows
         message = report.one_line(error)
-        if must_fail and isinstance(error, TvmoptError):
-            return [Row(job.name, refused=message)]
-        return [Row(job.name, problem=message)]
-    return [Row(job.name, problem="compiled, but must be refused")] if must_fail else rows
+        if file.must_fail and isinstance(error, TvmoptError):
+            return [NonFiniteRow(file.name, refused=message)]
+        return [NonFiniteRow(file.name, problem=message)]
+    return (
+        [NonFiniteRow(file.name, problem="compiled, but must be refused")]
+        if file.must_fail
+        else rows
+    )
 
 
 def _measure(
-    job: Job, threads: int, topk: int, layouts: Sequence[str], strategies: Sequence[str],
+    file: ModelFile, threads: int, topk: int, layouts: Sequence[str], strategies: Sequence[str],
     scratch: Path,
-) -> Iterable[Row]:  # fmt: skip
+) -> Iterable[NonFiniteRow]:  # fmt: skip
     from tvmopt.build import build_library
     from tvmopt.device.target import resolve_target
     from tvmopt.frontend import import_onnx, load_onnx, parse_input_shapes, prepare
@@ -168,9 +171,9 @@ def _measure(
     from tvmopt.transform.lower import lower
 
     target = resolve_target("host", threads)
-    prepared = prepare(load_onnx(job.path), parse_input_shapes(job.shapes))
+    prepared = prepare(load_onnx(file.path), parse_input_shapes(file.shapes))
     reference = Reference(prepared.reference, threads)
-    entry = job.entry
+    entry = file.entry
     base = (
         random_inputs(entry, prepared.reference) if entry
         else working_random_inputs(reference, input_specs(prepared.reference), seed=0)[1]
@@ -208,17 +211,17 @@ def _measure(
             def run(arrays: Sequence[np.ndarray], path: Path = built.path) -> list[np.ndarray]:
                 return answer(path, arrays)
 
-            row = f"{job.name} {layout} {strategy}"
+            row = f"{file.name} {layout} {strategy}"
             yield compare(row, run, reference, others, base, floats)
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[NonFiniteRow]) -> str:
     """Return a Markdown table of models by inputs."""
     header = list(dict.fromkeys(label for row in rows for label in row.shares))
     return report.markdown(["model", *header], [[row.name, *_cells(row, header)] for row in rows])
 
 
-def _cells(row: Row, header: Sequence[str]) -> list[str]:
+def _cells(row: NonFiniteRow, header: Sequence[str]) -> list[str]:
     if not row.shares:
         verdict = f"refused: {row.refused}" if row.refused else f"FAILED: {row.problem}"
         return [verdict, *["-"] * (len(header) - 1)]
@@ -247,12 +250,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     layouts = _names(args.layouts, LAYOUTS, parser)
     strategies = _names(args.strategies, STRATEGIES, parser)
     with options.errors_in_one_line(parser):
-        todo = jobs(parser, args, [entry.name for entry in zoo.ENTRIES])
+        todo = model_files(parser, args, [entry.name for entry in zoo.ENTRIES])
     facts = report.environment(args.threads) | {"topk": args.topk}
     report.print_environment(facts, ())
-    rows: list[Row] = []
-    for job in todo:
-        found = measure(job, args.threads, args.topk, layouts, strategies)
+    rows: list[NonFiniteRow] = []
+    for file in todo:
+        found = measure(file, args.threads, args.topk, layouts, strategies)
         rows += found
         for row in found:
             verdict = row.problem or row.refused or ", ".join(row.differs) or "agrees"

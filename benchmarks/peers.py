@@ -10,10 +10,12 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
+
+if TYPE_CHECKING:
+    import onnx
 
 Call = Callable[[], Any]
 OPTIONAL = ("openvino", "torch")
@@ -43,14 +45,6 @@ def inference_mode() -> contextlib.AbstractContextManager[object]:
     import torch
 
     return torch.inference_mode()
-
-
-def openvino_call(
-    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], threads: int
-) -> Callable[[], list[np.ndarray]]:
-    """Compile the model with OpenVINO in float32; return a call with bound inputs."""
-    infer, arrays = openvino_model(model, threads), dict(inputs)
-    return lambda: infer(arrays)
 
 
 def openvino_model(

@@ -17,7 +17,7 @@ from tvmopt import host
 from tvmopt.versions import TVM_VERSION, VERSION, installed
 
 
-class Row(Protocol):
+class ReportRow(Protocol):
     """A dataclass with the results of one operator, model or task."""
 
     @property
@@ -34,7 +34,7 @@ class Row(Protocol):
 
 
 _T = TypeVar("_T")
-_R = TypeVar("_R", bound=Row)
+_R = TypeVar("_R", bound=ReportRow)
 
 
 def environment(threads: int) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def finish(path: str, facts: Mapping[str, Any], rows: Sequence[Row], **more: Any) -> int:
+def finish(path: str, facts: Mapping[str, Any], rows: Sequence[ReportRow], **more: Any) -> int:
     """Write the results to ``path`` unless it is empty; return the exit code."""
     shown = [dataclasses.asdict(row) | {"right": row.right} for row in rows]  # type: ignore[call-overload]
     write_json(path, {"environment": facts, "rows": shown, **more})

@@ -42,9 +42,9 @@ def test_a_model_in_every_format(model_path, tmp_path, capsys):
 
 
 def test_a_wrong_result_is_no_success():
-    row = cpu_int8.Row("x", cosines={"ours int8": 0.5, "openvino int8": 0.1})
+    row = cpu_int8.DtypeRow("x", cosines={"ours int8": 0.5, "openvino int8": 0.1})
     assert not row.right
-    assert cpu_int8.Row("x", cosines={"ours int8": 0.9, "openvino int8": 0.1}).right
+    assert cpu_int8.DtypeRow("x", cosines={"ours int8": 0.9, "openvino int8": 0.1}).right
 
 
 def test_cosine_is_the_smallest_of_the_outputs():
@@ -66,8 +66,8 @@ def test_kernels_are_checked_and_compared(tmp_path, monkeypatch, capsys):
 
 
 def test_a_kernel_that_is_wrong_is_not_right():
-    assert not int8_kernels.Row("x", errors={"int8": 1.0}).right
-    assert int8_kernels.Row("x", errors={"int8": 0.0, "bfloat16": 1.5}).right
+    assert not int8_kernels.KernelRow("x", errors={"int8": 1.0}).right
+    assert int8_kernels.KernelRow("x", errors={"int8": 0.0, "bfloat16": 1.5}).right
 
 
 def test_the_profile_tells_products_from_movement(model_path, tmp_path, capsys):

@@ -52,18 +52,12 @@ def test_a_row_that_is_wrong_or_missing_is_not_right():
 
 
 def test_networks_are_lowered_to_functions_that_the_policies_take():
-    from benchmarks.cuda_networks import NETWORKS, to_relax
+    from benchmarks.cuda_networks import NETWORKS, lower_network
     from tvmopt.device.gpus import GPUS
     from tvmopt.kernels.first_choice import schedule_function
-    from tvmopt.transform.conversion import convert_module
-    from tvmopt.transform.lower import lower
 
     arch = GPUS["nvidia-h200"]
-    network = NETWORKS["minilm-32-float16"]
-    converted = convert_module(
-        to_relax(network), dtype="float16", layout="NCHW", skip_layers={}, keep_dtype={}
-    )
-    lowered = lower(converted.mod, arch.to_tvm())
+    lowered = lower_network(NETWORKS["minilm-32-float16"], arch)
     functions = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
     templates = [schedule_function(f, arch).rule for f in functions]
     assert len(templates) <= 16 and templates.count("hopper_gemm") >= 6

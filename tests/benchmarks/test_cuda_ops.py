@@ -32,6 +32,13 @@ def test_rows_are_read_by_the_command_line(capsys) -> None:
     assert "a row must be named like" in capsys.readouterr().err or not _has_gpu()
 
 
+def test_gpu_benchmarks_need_neither_onnx_nor_mlflow(run_python) -> None:
+    scripts = ", ".join(f"benchmarks.cuda_{name}" for name in ("models", "nan_cost", "ops"))
+    code = f"import sys, {scripts}; assert not {{'onnx', 'mlflow'}} & set(sys.modules)"
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
 def _has_gpu() -> bool:
     return bool(tvm.runtime.cuda(0).exist)
 
