@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with options.errors_in_one_line(parser):
         todo = model_files(parser, args)
     facts = report.environment(args.threads)
-    report.print_environment(facts)
+    report.print_environment(facts, ())
     rows = report.measure_all(
         todo,
         lambda file: measure(file, args.threads, args.seconds),
