@@ -211,17 +211,17 @@ def _add_totals(log: list[dict[str, Any]], rows: Sequence[TaskResult]) -> None:
 
 
 def write_alternatives(tuning: LayerTuning, path: Path) -> None:
-    """Write every implementation of every layer as CSV: predicted cycles and measured latency."""
+    """Write the implementations of all layers as CSV: predicted cycles, measured latency."""
     assert tuning.alternatives is not None
     with path.open("w", newline="") as file:
         rows = []
-        for candidate in tuning.alternatives.candidates:
-            us = tuning.latency_us.get(candidate.workload)
-            one = candidate.implementation
-            measured = "not measured: predicted too slow" if us is None else f"{us:.2f}"
+        for one in tuning.alternatives.implementations:
+            us = tuning.latency_us.get(one.workload)
+            chosen = one.implementation
+            measured = "not measured: modelled too dear" if us is None else f"{us:.2f}"
             rows.append(
-                [candidate.layer, candidate.name, one.layout or "as converted", one.algorithm,
-                 f"{candidate.cycles:.0f}", measured, tuning.plan.get(candidate.layer) == one]
+                [one.layer, one.name, chosen.layout or "as converted", chosen.algorithm,
+                 f"{one.cycles:.0f}", measured, tuning.plan.get(one.layer) == chosen]
             )  # fmt: skip
         header = ["layer", "name", "layout", "algorithm", "modelled_cycles", "latency_us", "chosen"]
         write_csv(file, header, rows)
@@ -240,6 +240,6 @@ def in_words(tuning: LayerTuning) -> list[str]:
             f"layers {contender.name}: kernels and layout changes "
             f"{contender.predicted_us / 1e3:.3f} ms{shown}{exact}"
         )
-    kinds = statistics.multimode([str(one) for one in tuning.plan.values()])
+    kinds = statistics.multimode([str(chosen) for chosen in tuning.plan.values()])
     lines.append(f"chosen: {tuning.chosen}; most layers are {', '.join(kinds)}")
     return lines

@@ -38,14 +38,14 @@ from tvmopt.tune.tasks import Task, extract_tasks, network_bytes, task_of
 #: Name of the plan that needs no measurement: the module's layout, algorithms by cost model.
 MODELLED = "as modelled"
 # Implementations predicted to be slower than the layer's best by this factor are not measured.
-_TOO_SLOW = 2.0
+_HOPELESS = 2.0
 # Fractions of a task's candidate budget for alternative implementations and for layout conversions:
 # late candidates seldom win there.
-_ALTERNATIVES, _CHANGES = 0.5, 0.25
+_OTHER_IMPLEMENTATIONS, _CHANGES = 0.5, 0.25
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerCandidate:
+class LayerImplementation:
     """One implementation of one layer.
 
     Attributes:
@@ -54,7 +54,7 @@ class LayerCandidate:
         implementation: Layout and algorithm.
         workload: Workload hash of the function.
         cycles: Predicted cycles.
-        too_slow: Whether the predicted cycles are too high for a measurement.
+        hopeless: Whether the predicted cycles are too high for a measurement.
     """
 
     layer: int
@@ -62,7 +62,7 @@ class LayerCandidate:
     implementation: Implementation
     workload: str
     cycles: float
-    too_slow: bool
+    hopeless: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Alternatives:
     """Alternative implementations of a module's layers, as tasks to measure.
 
     Attributes:
-        candidates: Implementations of all layers that have several.
+        implementations: Implementations of all layers that have several.
         tasks: Functions to tune: the module's own functions, the alternative implementations, and
             layout conversions.
         network_bytes: Size in bytes of the weights of the module's own functions.
@@ -98,7 +98,7 @@ class Alternatives:
         modelled: The plan of the cost model, for use without measurements.
     """
 
-    candidates: tuple[LayerCandidate, ...]
+    implementations: tuple[LayerImplementation, ...]
     tasks: tuple[Task, ...]
     network_bytes: int
     links: tuple[Link, ...]
@@ -111,8 +111,10 @@ class Alternatives:
         """Groups of names of tasks that are alternatives to each other."""
         name_of = {task.workload: task.name for task in self.tasks}
         group_of: dict[str, set[str]] = {}
-        for layer in {candidate.layer for candidate in self.candidates}:
-            group = {w.workload for w in self.candidates if w.layer == layer and not w.too_slow}
+        for layer in {one.layer for one in self.implementations}:
+            group = {
+                w.workload for w in self.implementations if w.layer == layer and not w.hopeless
+            }
             for workload in tuple(group):
                 group |= group_of.get(workload, set())
             group_of |= dict.fromkeys(group, group)
@@ -128,7 +130,7 @@ class Alternatives:
         Returns:
             The plans, ordered by predicted latency.
         """
-        layouts = sorted({candidate.implementation.layout for candidate in self.candidates})
+        layouts = sorted({one.implementation.layout for one in self.implementations})
         problem = _Problem(self, latency_us)
         found = [
             Contender(f"uniform {layout or 'as converted'}", *problem.uniform(layout))
@@ -159,32 +161,29 @@ def find_alternatives(mod: IRModule, target: Target, arch: Arch) -> Alternatives
     if not found:
         return None
     functions: dict[tuple[int, Implementation], IRModule] = {}
-    for one in sorted({candidate for candidates in found.values() for candidate in candidates}):
-        plan = {
-            layer: one if one in candidates else candidates[0]
-            for layer, candidates in found.items()
-        }
+    for first in sorted({each for several in found.values() for each in several}):
+        plan = {n: first if first in several else several[0] for n, several in found.items()}
         lowered = lower_by_layer(mod, target, plan)
         alone = _functions_of(lowered.mod, lowered.layer_of)
-        functions |= {(n, candidate): alone[n] for n, candidate in plan.items() if n in alone}
+        functions |= {(n, chosen): alone[n] for n, chosen in plan.items() if n in alone}
     names = {anchor.index: anchor.name for anchor in anchors(mod)}
-    candidates = _ranked(functions, names, arch)
-    kept = [candidate for candidate in candidates if not candidate.too_slow]
-    if len({candidate.layer for candidate in kept}) == len(kept):
+    ranked = _ranked(functions, names, arch)
+    kept = [one for one in ranked if not one.hopeless]
+    if len({one.layer for one in kept}) == len(kept):
         return None
     tasks = {task.workload: task for task in extract_tasks(lower(mod, target), target)}
     own_bytes = network_bytes(tasks.values())
-    for candidate in kept:
-        if candidate.workload not in tasks:
-            alone_mod = functions[candidate.layer, candidate.implementation]
-            calls = sum(candidate.workload == other.workload for other in kept)
-            name = f"{candidate.name} {candidate.implementation}"
+    for one in kept:
+        if one.workload not in tasks:
+            alone_mod = functions[one.layer, one.implementation]
+            calls = sum(one.workload == other.workload for other in kept)
+            name = f"{one.name} {one.implementation}"
             task = task_of(name, alone_mod, calls)
-            tasks[candidate.workload] = dataclasses.replace(task, effort=_ALTERNATIVES)
+            tasks[one.workload] = dataclasses.replace(task, effort=_OTHER_IMPLEMENTATIONS)
     links, forms, changes = _changes(mod, kept, target, tasks)
     ordered = sorted(tasks.values(), key=lambda task: (-task.weight * task.flops, task.name))
     return Alternatives(
-        tuple(candidates), tuple(ordered), own_bytes, links, forms, changes, modelled_plan(mod)
+        tuple(ranked), tuple(ordered), own_bytes, links, forms, changes, modelled_plan(mod)
     )
 
 
@@ -200,7 +199,7 @@ def _ranked(
     functions: Mapping[tuple[int, Implementation], IRModule],
     names: Mapping[int, str],
     arch: Arch,
-) -> list[LayerCandidate]:
+) -> list[LayerImplementation]:
     """Return the implementations with their predicted cycles."""
     modelled: dict[str, float] = {}
     hashes = {key: workload_hash(mod) for key, mod in functions.items()}
@@ -211,25 +210,25 @@ def _ranked(
     for (layer, _), text in hashes.items():
         cheapest[layer] = min(modelled[text], cheapest.get(layer, math.inf))
     return [
-        LayerCandidate(
+        LayerImplementation(
             layer,
             names[layer],
-            candidate,
-            hashes[layer, candidate],
-            modelled[hashes[layer, candidate]],
-            modelled[hashes[layer, candidate]] > _TOO_SLOW * cheapest[layer],
+            implementation,
+            hashes[layer, implementation],
+            modelled[hashes[layer, implementation]],
+            modelled[hashes[layer, implementation]] > _HOPELESS * cheapest[layer],
         )
-        for layer, candidate in sorted(functions)
+        for layer, implementation in sorted(functions)
     ]
 
 
 def _changes(
-    mod: IRModule, candidates: Iterable[LayerCandidate], target: Target, tasks: dict[str, Task]
+    mod: IRModule, kept: Iterable[LayerImplementation], target: Target, tasks: dict[str, Task]
 ) -> tuple[tuple[Link, ...], dict[str, LayoutForm], dict[tuple[Link, str, str], str]]:
     """Return links, layout transforms and conversion functions; add the latter to ``tasks``."""
     layouts: dict[int, set[str]] = {}
-    for candidate in candidates:
-        layouts.setdefault(candidate.layer, set()).add(candidate.implementation.layout)
+    for one in kept:
+        layouts.setdefault(one.layer, set()).add(one.implementation.layout)
     several = {layout for found in layouts.values() for layout in found} - {""}
     if not several:
         return (), {}, {}
@@ -277,16 +276,13 @@ class _Problem:
     def __init__(self, alternatives: Alternatives, latency_us: Mapping[str, float]) -> None:
         self._best: dict[int, dict[str, tuple[float, Implementation]]] = {}
         self._measured: dict[tuple[int, Implementation], float] = {}
-        for candidate in alternatives.candidates:
-            us = math.inf if candidate.too_slow else latency_us.get(candidate.workload, math.inf)
-            self._measured[candidate.layer, candidate.implementation] = us
-            layouts = self._best.setdefault(candidate.layer, {})
-            layout = candidate.implementation.layout
-            if (
-                math.isfinite(us)
-                and us < layouts.get(layout, (math.inf, candidate.implementation))[0]
-            ):
-                layouts[layout] = us, candidate.implementation
+        for one in alternatives.implementations:
+            us = math.inf if one.hopeless else latency_us.get(one.workload, math.inf)
+            self._measured[one.layer, one.implementation] = us
+            layouts = self._best.setdefault(one.layer, {})
+            layout = one.implementation.layout
+            if math.isfinite(us) and us < layouts.get(layout, (math.inf, one.implementation))[0]:
+                layouts[layout] = us, one.implementation
         self._layers = [layer for layer in sorted(self._best) if self._best[layer]]
         self._layouts = [sorted(self._best[layer]) for layer in self._layers]
         self._unary = [
@@ -327,9 +323,7 @@ class _Problem:
     ) -> tuple[dict[int, Implementation], float] | None:
         """Return a plan in the module's layout, and its latency; None if a layer is unmeasured."""
         own = {layer: plan[layer] for layer in self._layers if layer in plan}
-        costs = [
-            self._measured.get((layer, candidate), math.inf) for layer, candidate in own.items()
-        ]
+        costs = [self._measured.get(item, math.inf) for item in own.items()]
         if len(own) < len(self._layers) or not math.isfinite(sum(costs)):
             return None
         return own, sum(costs)
