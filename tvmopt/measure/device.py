@@ -136,4 +136,5 @@ class Device(abc.ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict for :func:`tvmopt.measure.devices.device_from_dict`."""
-        return {"type": type(self).__name__, **dataclasses.asdict(self)}
+        fields = dataclasses.asdict(self) | {"arch": self.arch.to_dict()}
+        return {"type": type(self).__name__, **fields}
