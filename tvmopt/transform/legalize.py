@@ -21,6 +21,7 @@ from tvmopt.transform.conv2d_transpose import (
     interleave_phases,
     phase_weight,
 )
+from tvmopt.transform.int4_weight import matmul_int4
 from tvmopt.transform.powers import power_by_products
 from tvmopt.transform.products import DOT_DTYPES, missing_products
 from tvmopt.transform.wide_sums import wide_sums
@@ -108,7 +109,10 @@ def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize a narrow matmul; K is zero-padded to the granularity of dot-product instructions."""
+    """Legalize a matmul: unpack int4 weights, pad K to the granularity of dot products."""
+    packed = matmul_int4(builder, call)
+    if packed is not None:
+        return packed
     left, right = call.args
     ranks = [arg.ty.ndim for arg in call.args]
     if not _static(call) or min(ranks) < 2:

@@ -14,6 +14,7 @@ from tvm import relax
 from tvmopt.device.gpus import gpu_of_target
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.transform.broadcast_apart import BroadcastApart
+from tvmopt.transform.int4_weight import UnpackInt4Weights
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.pad_early import PadEarly
@@ -38,6 +39,7 @@ def lower_passes(
     return [
         # 1. Graph clean-up on Relax operators.
         *([PlainNames()] if on_gpu else []),
+        UnpackInt4Weights(on_gpu),
         WidenLongMeans(),
         *simplify_passes(),
         GuardTake(),
