@@ -172,7 +172,15 @@ def _gated(emit, x):
     return _conv(emit, emit(op.multiply(x, emit(op.clip(x, 0, 1)))))
 
 
-GRAPHS = [_squeeze_excite, _shortcut, _data_movement, _bilinear, _gated]
+def _repeated(emit, x):
+    # Equal fused functions, which FuseOps merges.
+    weight = relax.const(_weight(3, 3, 3, 3))
+    for _ in range(3):
+        x = emit(op.nn.relu(emit(op.nn.conv2d(x, weight, padding=(1, 1)))))
+    return _conv(emit, x)
+
+
+GRAPHS = [_repeated, _squeeze_excite, _shortcut, _data_movement, _bilinear, _gated]
 
 
 @BOTH
