@@ -41,8 +41,8 @@ class Declared:
     """What the user narrows the space to; empty: whatever makes sense.
 
     Attributes:
-        dtypes: Number formats.
-        skip_layers: Skip sets of each number format, instead of measured ones.
+        dtypes: dtypes.
+        skip_layers: Skip sets of each dtype, instead of measured ones.
         layouts: Layouts.
         strategies: Tuning strategies.
         granularities: Granularities of tuning.
@@ -85,10 +85,10 @@ def read_declared(
     """What the user declared: a YAML file, and parameters that go before it.
 
     Args:
-        path: YAML file with any of ``dtypes``, ``skip_layers`` (a list for each number format),
+        path: YAML file with any of ``dtypes``, ``skip_layers`` (a list for each dtype),
             ``layouts``, ``strategies``, ``granularities``, ``topk`` and ``metaschedule_trials``;
             may be empty.
-        dtypes: Number formats separated by commas; may be empty.
+        dtypes: dtypes separated by commas; may be empty.
         layouts: Layouts, the same way.
         strategies: Tuning strategies, the same way.
         granularities: Granularities of tuning, the same way.
@@ -128,7 +128,7 @@ def _read(path: Path) -> dict[str, Any]:
         elif key == "skip_layers":
             if not isinstance(value, dict):
                 raise ConfigError(
-                    f"skip_layers must list sets by number format, but got {shown(value)}"
+                    f"skip_layers must list sets by dtype, but got {shown(value)}"
                 )
             found[key] = {
                 _word(key, k): tuple(_set(s) for s in _list(key, v)) for k, v in value.items()
@@ -164,7 +164,7 @@ def _set(value: object) -> str:
 
 
 def choose_dtypes(declared: Declared, flags: Collection[str], quantised: bool) -> tuple[str, ...]:
-    """Number formats of the space: what the CPU multiplies faster than float32, unless declared.
+    """dtypes of the space: what the CPU multiplies faster than float32, unless declared.
 
     Args:
         declared: What the user narrows the space to.

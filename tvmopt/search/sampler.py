@@ -1,4 +1,4 @@
-"""Which variant to begin next: each number format once, then as TPE says."""
+"""Which variant to begin next: each dtype once, then as TPE says."""
 
 from __future__ import annotations
 

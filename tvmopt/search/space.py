@@ -1,4 +1,4 @@
-"""The space of a search: number format x skipped layers x layout x effort of tuning."""
+"""The space of a search: dtype x skipped layers x layout x effort of tuning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Variant:
     """What is compiled.
 
     Attributes:
-        dtype: Number format of the layers.
+        dtype: dtype of the layers.
         skip_layers: Layers that keep their own, as indices separated by commas.
         layout: Layout of the convolutions.
     """
@@ -136,7 +136,7 @@ class Space:
     """All combinations that make sense for one model on one target.
 
     Attributes:
-        dtypes: Number formats.
+        dtypes: dtypes.
         skip_layers: For each but float32, skip sets of rising size.
         layouts: Layouts.
         efforts: Efforts of tuning, cheapest first; a variant climbs them one after the other.
@@ -160,7 +160,7 @@ class Space:
         return ("",) if dtype == FLOAT else tuple(self.skip_layers.get(dtype, ()))
 
     def variants(self) -> Iterator[Variant]:
-        """Every variant, those first that each number format is begun with."""
+        """Every variant, those first that each dtype is begun with."""
         rest = []
         for dtype in self.dtypes:
             for layout in self.layouts:

@@ -1,4 +1,4 @@
-"""Stage 1: an ONNX model becomes a Relax module in the layout and number format asked for."""
+"""Stage 1: an ONNX model becomes a Relax module in the layout and dtype asked for."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _skipped_by_user(config: ConvertConfig, layers: Sequence[Layer]) -> dict[int
 
 
 def _proposed_for_float(config: ConvertConfig, sensitivity_dir: Path | None) -> dict[int, str]:
-    """Numbers of the layers that are to keep their number format, with the reason."""
+    """Numbers of the layers that are to keep their dtype, with the reason."""
     if AUTO not in parse_skip_layers(config.skip_layers) or sensitivity_dir is None:
         return {}
     reason = "skip_layers: auto (sensitivity)"

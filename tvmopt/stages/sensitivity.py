@@ -1,4 +1,4 @@
-"""What each layer costs and gains in each number format, and which layers to skip for it."""
+"""What each layer costs and gains in each dtype, and which layers to skip for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sensitivity(
     data: Path | None = None,
     calibrate_dir: Path | None = None,
 ) -> StageResult:
-    """Measure every layer in every number format, and propose skip sets of rising size.
+    """Measure every layer in every dtype, and propose skip sets of rising size.
 
     Raises:
         ConfigError, ModelError: The model or the data cannot be used.

@@ -162,7 +162,7 @@ def sensitivity(
     memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> StageOutput:
-    """Measure what each layer costs and gains in each number format; proposes skip sets."""
+    """Measure what each layer costs and gains in each dtype; proposes skip sets."""
     params = with_example(dict(locals()))
     request = checked_request(params)
     with open_session("sensitivity", request, params, no_cache) as session:
