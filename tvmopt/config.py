@@ -67,12 +67,12 @@ class CalibrateConfig(StageConfig):
 
 @dataclasses.dataclass(frozen=True)
 class SensitivityConfig(StageConfig):
-    """What each layer costs and gains in each dtype.
+    """Configuration of the sensitivity stage: accuracy loss and gain of each layer and dtype.
 
     Attributes:
         input_shapes: As in :class:`ConvertConfig`.
         target: ``TargetSpec.to_dict()``; its peak rates and latencies say what is gained.
-        dtypes: dtypes to look at.
+        dtypes: dtypes to analyse.
         quantization: One of ``QUANTIZATIONS``.
         max_accuracy_drop: Largest drop that a proposed skip set may leave.
         samples: Most samples to measure accuracy on, of the data's calibration part.
@@ -101,7 +101,7 @@ class SensitivityConfig(StageConfig):
 
 @dataclasses.dataclass(frozen=True)
 class ConvertConfig(StageConfig):
-    """ONNX -> Relax, in the layout and dtype asked for.
+    """Configuration of the convert stage: ONNX to Relax in a layout and a dtype.
 
     Attributes:
         input_shapes: ``"image:1x3x224x224,mask:1x16"``; inputs that are static may be left out.

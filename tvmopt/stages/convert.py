@@ -1,4 +1,4 @@
-"""Stage 1: an ONNX model becomes a Relax module in the layout and dtype asked for."""
+"""Convert stage: ONNX model to a checked Relax module in a layout and a dtype."""
 
 from __future__ import annotations
 
@@ -62,18 +62,17 @@ def convert(
     golden inputs and outputs (of the data when there is data).
 
     Args:
-        config: What is asked.
+        config: Configuration of the stage.
         model: The ONNX file.
-        out_dir: Gets the files.
+        out_dir: Folder for the files.
         progress: Called after each step.
         data: The user's data; the conversion is checked on some of its calibration part.
         calibrate_dir: Output of the calibrate stage; for int8, unless the model is quantised.
         sensitivity_dir: Output of the sensitivity stage; for ``skip_layers="auto"``.
 
     Raises:
-        ConfigError, ModelError, UnsupportedOperatorError: The model cannot be converted as asked.
-        AccuracyError: The module computes other numbers than ONNX Runtime; names the first layer
-            that does.
+        ConfigError, ModelError, UnsupportedOperatorError: The model cannot be converted so.
+        AccuracyError: The module's outputs differ from ONNX Runtime's; names the first bad layer.
     """
     start = time.perf_counter()
     target = TargetSpec.from_dict(config.target)
@@ -197,13 +196,13 @@ def _layout(asked: str, conversions: _Conversions, target: TargetSpec) -> str:
 
 
 def _skipped_by_user(config: ConvertConfig, layers: Sequence[Layer]) -> dict[int, str]:
-    """Numbers of the layers that the user names, with the reason."""
+    """Return the layers that the user skips, by index, with the reason."""
     patterns = [p for p in parse_skip_layers(config.skip_layers) if p != AUTO]
     return resolve_skip_layers(layers, patterns)
 
 
 def _proposed_for_float(config: ConvertConfig, sensitivity_dir: Path | None) -> dict[int, str]:
-    """Numbers of the layers that are to keep their dtype, with the reason."""
+    """Return the layers of the proposed skip set, by index, with the reason."""
     if AUTO not in parse_skip_layers(config.skip_layers) or sensitivity_dir is None:
         return {}
     reason = "skip_layers: auto (sensitivity)"
@@ -213,7 +212,7 @@ def _proposed_for_float(config: ConvertConfig, sensitivity_dir: Path | None) -> 
 def _quantised(
     config: ConvertConfig, prepared: Prepared, exclude: Sequence[str], calibrate_dir: Path | None
 ) -> onnx.ModelProto:
-    """The model to import: for int8 the quantised one, unless it came quantised."""
+    """Return the model to import: for int8 a quantised one, unless the model is quantised."""
     if config.dtype != "int8" or is_quantized(prepared.model):
         return prepared.model
     if calibrate_dir is None:
@@ -225,7 +224,7 @@ def _quantised(
 def _converted_layers(
     layers: Sequence[Layer], converted: Conversion, skipped: Mapping[int, str]
 ) -> list[Layer]:
-    """The layer table after conversion."""
+    """Return the layer table after conversion."""
     facts = layer_facts(converted.mod)
     rows = []
     for layer in layers:

@@ -1,4 +1,4 @@
-"""Check a conversion against ONNX Runtime, and name the first layer that computes other numbers."""
+"""Check a conversion against ONNX Runtime, and name the first layer whose output differs."""
 
 from __future__ import annotations
 

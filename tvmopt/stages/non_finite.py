@@ -1,4 +1,4 @@
-"""Does a compiled model answer NaN and infinities as ONNX Runtime does?"""
+"""Compare NaN and infinities in the outputs of a compiled model and of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OVERFLOWING = ("1e38 everywhere", _HUGE)
 
 @dataclasses.dataclass(frozen=True)
 class NonFinite:
-    """What the comparison found.
+    """Result of the comparison.
 
     Attributes:
         tag: For the run.
@@ -53,7 +53,7 @@ class NonFinite:
 def planted_inputs(
     base: Mapping[str, np.ndarray], floats: Sequence[str], *, overflow: bool = True
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Copies of ``base`` that hold NaN, infinities, huge and subnormal values, with words for each.
+    """Yield copies of ``base`` with NaN, infinities, huge and subnormal values, and labels.
 
     Args:
         base: Inputs by name.

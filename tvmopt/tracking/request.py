@@ -1,4 +1,4 @@
-"""What a user asked for, checked as far as it can be before any run is opened."""
+"""A user's request, validated before any run is opened."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EXAMPLE = {
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A model and what to do with it, resolved to exact values.
+    """A model, and the configuration of every stage.
 
     Attributes:
         name: Name of the model: of its experiment and its registered model.
@@ -83,22 +83,22 @@ class Request:
 
     @property
     def board(self) -> Board | None:
-        """Where to measure, if not here."""
+        """Return the board to measure on; None for this machine."""
         return Board.parse(self.evaluate.rpc_tracker, self.evaluate.rpc_key)
 
     @property
     def is_measurable(self) -> bool:
-        """Whether there is a machine that can run the compiled model: this one, or a board."""
+        """Return whether this machine or a board can run the compiled model."""
         return self.board is not None or not self.target.missing_on_host()
 
     @property
     def needs_calibration(self) -> bool:
-        """Whether conversion needs ranges: to int8, of a model that is not quantised."""
+        """Return whether conversion needs calibration: int8 of a float model."""
         return self.convert.dtype == "int8" and not self.quantised
 
     @property
     def needs_sensitivity(self) -> bool:
-        """Whether conversion needs a proposal: which layers to skip is left to us."""
+        """Return whether conversion needs a proposed skip set (``skip_layers=auto``)."""
         wanted = AUTO in parse_skip_layers(self.convert.skip_layers)
         return wanted and self.convert.dtype != "float32" and not self.quantised
 
@@ -253,7 +253,7 @@ def _tuning(
 
 
 def name_of(model: str) -> str:
-    """Name for a model that was given none: that of its file, or of its MLflow model.
+    """Return the default name of a model: its file's, or its MLflow model's.
 
     The compiled model must not become a version of the registered ONNX model it was made from.
     """
