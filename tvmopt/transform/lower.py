@@ -17,11 +17,11 @@ from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.int4_weight import UnpackInt4Weights
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
+from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plain_names import PlainNames
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.safe_take import GuardTake
-from tvmopt.transform.signs import MatchSigns
 from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
 from tvmopt.transform.wide_sums import WidenLongMeans
@@ -46,7 +46,7 @@ def lower_passes(
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Operators with a dedicated library implementation.
-        *([MatchSigns(target)] if target is not None else []),
+        *([ConvertOperandSignedness(target)] if target is not None else []),
         PadEarly(),
         relax.transform.CanonicalizeBindings(),
         relax.backend.DispatchSampling(),

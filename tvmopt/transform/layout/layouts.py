@@ -194,7 +194,7 @@ def should_not(call: relax.Call, layout: ConvLayout) -> str | None:
     channels = weight[str(call.attrs.kernel_layout).index("I")] if weight else 0
     if groups > 1:
         return (
-            f"{groups} groups of {channels} input channels are {groups} small products, "
+            f"{groups} groups of {channels} input channels are {groups} small GEMMs, "
             "not one for tensor cores"
         )
     if channels < TENSOR_CORE_DEPTH:
