@@ -121,7 +121,7 @@ class Choice:
 
 
 BASELINE = Choice(Variant(FLOAT, "", "NCHW"), Effort("none"))
-"""Trial zero: the model as TVM's own pipeline compiles it; measured beside ONNX Runtime."""
+"""Trial zero: the model compiled by TVM's own pipeline, compared with ONNX Runtime."""
 
 
 class Suggester(Protocol):

@@ -248,7 +248,7 @@ class SearchStudy:
 
     @patient
     def beat(self) -> None:
-        """Write this process's heartbeat, and read those of the others.
+        """Write this process's heartbeat, and read the others' heartbeats.
 
         The end of a session is its start by the wall clock, which orders sessions, and the
         seconds since then by the monotonic clock.

@@ -21,7 +21,7 @@ _PLAIN_DATABASE = re.compile(r"[\w.\-+/ ]*")
 _PLAIN_VALUE = re.compile(r"[\w.\-+/, ]*")
 #: What a text may hold that is no URL and is shown as it is.
 _PLAIN_TEXT = re.compile(r"[\w.\-+/\\ ]*|sqlite:[^@?]*")
-#: Query keys of which a plain value is shown.
+#: Query keys whose plain values are shown.
 _PLAIN_KEYS = frozenset(
     {
         "application_name", "cache", "charset", "check_same_thread", "connect_timeout", "driver",

@@ -86,7 +86,7 @@ class Check:
     def golden_outputs(self, findings: Findings | None) -> list[np.ndarray]:
         """Return the outputs that the library must reproduce on the last trial.
 
-        In another dtype they are those of the compiled module, where it ran.
+        In another dtype, the compiled module's own outputs, where it ran.
         """
         golden = self._model.trials[-1]
         if findings is not None and self._dtype != "float32":

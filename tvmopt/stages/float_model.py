@@ -80,7 +80,7 @@ def _trials(
         kind = KINDS[0]  # never used: there is data
     if data is not None:
         dataset = load_dataset(data, specs).split("calibrate")
-        # The first sample last: golden values are those of the last trial.
+        # The first sample comes last, because the last trial becomes golden.
         for index in reversed(range(min(len(dataset), _REAL_TRIALS))):
             batch = dataset.batch(index).inputs
             _check_numbers(batch)

@@ -32,7 +32,7 @@ _ONE = (
     ("one -inf", -np.inf, 0.5),
 )
 _HUGE = "numbers up to 3e38"
-#: Inputs whose sums overflow. Where they do, and whether infinities of both signs meet, depends on
+#: Inputs whose reductions overflow. Where, and whether infinities of both signs meet, depends on
 #: the order of the sum: ONNX Runtime differs from itself between its levels of optimisation.
 OVERFLOWING = ("1e38 everywhere", _HUGE)
 
@@ -146,7 +146,7 @@ def compare_non_finite(
 
 
 def _in_words(differs: Sequence[str], overflows: Sequence[str]) -> NonFinite:
-    """What is said of inputs that differ, and of those that differ by the order of sums."""
+    """Format the inputs that differ, and those that differ only by reduction order."""
     but = f", but for sums that overflow: {'; '.join(overflows)}" if overflows else ""
     if not differs:
         line = "non-finite: NaN and infinities are where ONNX Runtime has them"

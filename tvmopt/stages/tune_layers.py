@@ -1,6 +1,6 @@
-"""Tuning at subgraph granularity where layers can be computed in several ways.
+"""Tuning at subgraph granularity where layers have several implementations.
 
-1. measure the functions of every way, and the layout changes between them,
+1. measure the functions of every implementation, and the layout changes between them,
 2. choose the plan whose measured parts take least (:mod:`tvmopt.tune.alternatives`),
 3. lower the network by that plan and measure what is new: the functions at its seams,
 4. compile it, the best plan with a single layout and what a model would choose, and time them: the
@@ -46,7 +46,7 @@ class LayerTuning:
         contenders: What was predicted of each plan.
         measured_ms: Median latency of the plans that were compiled and timed, by name.
         chosen: Name of the chosen one.
-        alternatives: What was measured; None when no layer has more than one way.
+        alternatives: What was measured; None when no layer has several implementations.
         latency_us: Measured latency by hash of the function.
     """
 
@@ -211,17 +211,17 @@ def _add_totals(log: list[dict[str, Any]], rows: Sequence[TaskResult]) -> None:
 
 
 def write_alternatives(tuning: LayerTuning, path: Path) -> None:
-    """Write every way of every layer as CSV: what it was modelled and measured to take."""
+    """Write the implementations of all layers as CSV: predicted cycles, measured latency."""
     assert tuning.alternatives is not None
     with path.open("w", newline="") as file:
         rows = []
-        for way in tuning.alternatives.ways:
-            us = tuning.latency_us.get(way.workload)
-            one = way.implementation
+        for one in tuning.alternatives.implementations:
+            us = tuning.latency_us.get(one.workload)
+            chosen = one.implementation
             measured = "not measured: modelled too dear" if us is None else f"{us:.2f}"
             rows.append(
-                [way.layer, way.name, one.layout or "as converted", one.algorithm,
-                 f"{way.cycles:.0f}", measured, tuning.plan.get(way.layer) == one]
+                [one.layer, one.name, chosen.layout or "as converted", chosen.algorithm,
+                 f"{one.cycles:.0f}", measured, tuning.plan.get(one.layer) == chosen]
             )  # fmt: skip
         header = ["layer", "name", "layout", "algorithm", "modelled_cycles", "latency_us", "chosen"]
         write_csv(file, header, rows)
@@ -240,6 +240,6 @@ def in_words(tuning: LayerTuning) -> list[str]:
             f"layers {contender.name}: kernels and layout changes "
             f"{contender.predicted_us / 1e3:.3f} ms{shown}{exact}"
         )
-    kinds = statistics.multimode([str(way) for way in tuning.plan.values()])
+    kinds = statistics.multimode([str(chosen) for chosen in tuning.plan.values()])
     lines.append(f"chosen: {tuning.chosen}; most layers are {', '.join(kinds)}")
     return lines

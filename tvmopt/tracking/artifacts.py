@@ -21,7 +21,7 @@ MANIFEST_FILE = "manifest.json"
 #: Signature of the manifest, where a key is set; see :mod:`tvmopt.tracking.trust`.
 SIGNATURE_FILE = "manifest.sig"
 _NO_ARTIFACTS = (MANIFEST_FILE, SIGNATURE_FILE)
-# Bytes that must be free beside what is copied.
+# Bytes that must stay free after a copy.
 _LEAST_FREE = 100_000_000
 _BLOCK = 1 << 20
 

@@ -28,7 +28,7 @@ _ENDING_S = 5.0
 
 @contextmanager
 def heartbeat(client: MlflowClient, run_id: str) -> Iterator[None]:
-    """Write a run's heartbeat, and watch those of other machines, while the body runs."""
+    """Write a run's heartbeat, and watch the heartbeats of other machines, while the body runs."""
     ended = threading.Event()
     thread = threading.Thread(target=_beat, args=(client, run_id, ended), daemon=True)
     thread.start()
@@ -64,7 +64,7 @@ class Others:
         self._client, self._own = client, Process.own()
         self._watch = ProcessWatch(self._own, silent_s=silent_s)
         self._first: dict[Process, str] = {}
-        #: Processes of which it is not known yet whether they live.
+        #: Processes that are not known yet to be alive or dead.
         self.undecided: set[Process] = set()
 
     def look(self) -> list[str]:

@@ -134,7 +134,7 @@ def make_request(
     """Check every value and the model itself.
 
     ``allowance`` bounds the process that lists the layers of the model, where ``skip_layers`` names
-    some. The other parameters are those of the entry points.
+    some. The other parameters are as in MLproject.
 
     Raises:
         ConfigError, ModelError: One line: the rule, the value got, what to do.

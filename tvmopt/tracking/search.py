@@ -92,7 +92,7 @@ def search(
 ) -> SearchResult:
     """Find the fastest feasible artifact of a model; resumes an earlier search.
 
-    Without a model, the bundled example is used. Parameters are those of the MLproject file.
+    Without a model, the bundled example is used. Parameters are as in MLproject.
 
     Raises:
         TvmoptError: One line that says what to do; :class:`NothingFeasibleError` when no artifact

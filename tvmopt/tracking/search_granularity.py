@@ -18,7 +18,7 @@ _SAME = 5e-4  # of the latency; what is less would be written as 0.0%
 def granularity_words(winner: Record, records: Sequence[Record], final: Final) -> str:
     """Describe the winner's granularity, and the latency at the other one.
 
-    Latencies are those of the last round when both trials were in it, else those of the trials.
+    Latencies come from the final round when it has both trials, else from the trials.
 
     Args:
         winner: Its trial.

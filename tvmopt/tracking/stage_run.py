@@ -123,7 +123,7 @@ def run_stage(
         identity: What of the configuration, and of this machine, is part of the digest.
         input_digests: Digests of the inputs, by role.
         inputs: Files and folders to read, by role.
-        label: Tells two stages of one name apart, e.g. ``"untuned"``.
+        label: Distinguishes stages of one name, e.g. ``"untuned"``.
         own: Whether the command's own run is the run of this stage; else it is a child of it.
         tags: Tags of the stage's run, from its beginning.
     """

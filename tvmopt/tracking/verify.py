@@ -34,7 +34,7 @@ REGISTERED = {
     "code_sha256": "code_sha256",
     "generic_sha256": "generic_sha256",
 }
-# What MLflow writes beside MLmodel for its generic tools.
+# Files that MLflow writes next to MLmodel for its generic tools.
 _GENERIC_FILES = (
     "conda.yaml", "python_env.yaml", "requirements.txt", "constraints.txt", "input_example.json",
     "serving_input_example.json",

@@ -81,7 +81,7 @@ def main(
 ) -> MainResult:
     """Convert, tune, build, evaluate, register and promote a model.
 
-    Without a model, the bundled example is used. Parameters are those of the MLproject file.
+    Without a model, the bundled example is used. Parameters are as in MLproject.
 
     Raises:
         TvmoptError: One line that says what to do; :class:`PromotionRefusedError` when the model

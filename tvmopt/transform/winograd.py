@@ -248,7 +248,7 @@ def _row(
 ) -> tirx.Expr:
     """Return row ``row`` of the product of ``matrix`` with values; zeros and ones need no multiply.
 
-    ``row`` consists of loop variables: after unrolling, only one of the sums remains.
+    ``row`` consists of loop variables: after unrolling, only one dot product remains.
     """
     sums = [_sum(coefficients, value, dtype) for coefficients in matrix]
     result = sums[-1]
