@@ -202,12 +202,14 @@ def test_against_numpy(product, types, cpu, constant):
 
 
 def test_a_wrong_correction_is_noticed(monkeypatch):
-    from tvmopt.transform import signs
+    from tvmopt.transform import operand_signedness
 
     target = resolve_target("cascadelake", 2).to_tvm()
     x, _, expected = operands("padded", S8S8)
     mod = module("padded", S8S8, constant=True)
-    monkeypatch.setattr(signs, "_shift", lambda dtype: 127 if dtype == "int8" else -127)
+    monkeypatch.setattr(
+        operand_signedness, "_shift", lambda dtype: 127 if dtype == "int8" else -127
+    )
     wrong = run(ConvertOperandSignedness(target)(mod), x)
     assert not np.array_equal(wrong, expected)
 

@@ -174,13 +174,12 @@ def _gated(emit, x):
 
 def _repeated(emit, x):
     # Equal fused functions, which FuseOps merges.
-    weight = relax.const(_weight(3, 3, 3, 3))
     for _ in range(3):
-        x = emit(op.nn.relu(emit(op.nn.conv2d(x, weight, padding=(1, 1)))))
+        x = _conv_relu(emit, x)
     return _conv(emit, x)
 
 
-GRAPHS = [_repeated, _squeeze_excite, _shortcut, _data_movement, _bilinear, _gated]
+GRAPHS = [_squeeze_excite, _shortcut, _data_movement, _bilinear, _gated, _repeated]
 
 
 @BOTH

@@ -81,7 +81,7 @@ def _nodes(main: relax.Function) -> list[Node]:
 
 def _legalized(mod: tvm.IRModule, nodes: list[Node]) -> tvm.IRModule:
     """Return ``main`` as TensorIR calls; the variable of node ``i`` has the name ``_name(i)``."""
-    rename = _Rename({node.var: _name(i) for i, node in enumerate(nodes)})
+    rename = _NameAfterNodes({node.var: _name(i) for i, node in enumerate(nodes)})
     named = mod.clone()
     named.update_func(mod.get_global_var("main"), rename.visit_expr(mod["main"]))
     phases = [relax.transform.LegalizeOps(legalize_map()), relax.transform.AnnotateTIROpPattern()]
@@ -93,7 +93,7 @@ def _name(node: int) -> str:
 
 
 @mutator
-class _Rename(PyExprMutator):
+class _NameAfterNodes(PyExprMutator):
     def __init__(self, names: dict[relax.Var, str]) -> None:
         super().__init__()
         self._names = names
