@@ -79,7 +79,7 @@ def of_emulated(emulated) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory):
-    """The bundled example, converted for the target, by dtype."""
+    """The bundled example, converted for the target, by number format."""
     made: dict[str, Path] = {}
 
     def of_dtype(dtype: str) -> Path:

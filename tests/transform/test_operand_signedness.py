@@ -1,4 +1,4 @@
-"""Products of bytes shifted to the signs that a target multiplies: the same numbers, all fused."""
+"""Products of bytes moved to the signs that a target multiplies: the same numbers, all fused."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def run(mod, *arrays):
 
 
 @pytest.mark.parametrize(
-    ("types", "pairs", "shifted"),
+    ("types", "pairs", "moved"),
     [
         (U8S8, {U8S8}, (False, False)),
         (S8S8, {U8S8}, (True, False)),
@@ -153,8 +153,8 @@ def run(mod, *arrays):
         (("int8", "bfloat16"), {U8S8}, None),
     ],
 )
-def test_moved_operands(types, pairs, shifted):
-    assert shifted_operands(types, pairs) == shifted
+def test_moved_operands(types, pairs, moved):
+    assert shifted_operands(types, pairs) == moved
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ def test_against_numpy(product, types, cpu, constant):
     target = resolve_target(cpu, 2).to_tvm()
     pairs = multipliable(target)
     mod = module(product, types, constant)
-    shifted = ConvertOperandSignedness(target)(mod)
-    [multiplied] = types_multiplied(shifted)
+    moved = ConvertOperandSignedness(target)(mod)
+    [multiplied] = types_multiplied(moved)
     assert multiplied in pairs
     if types in pairs:
-        tvm.ir.assert_structural_equal(shifted, mod)
+        tvm.ir.assert_structural_equal(moved, mod)
         return
     x, w, expected = operands(product, types)
-    np.testing.assert_array_equal(run(shifted, *([x] if constant else [x, w])), expected)
+    np.testing.assert_array_equal(run(moved, *([x] if constant else [x, w])), expected)
 
 
 def test_a_wrong_correction_is_noticed(monkeypatch):
@@ -223,13 +223,13 @@ def test_an_operand_is_moved_once_for_all_its_users():
             first, second = (builder.emit(dense(x, relax.const(w))) for w in weights)
             out = builder.emit_output(op.add(first, second))
         builder.emit_func_output(out)
-    shifted = ConvertOperandSignedness(resolve_target("cascadelake", 2).to_tvm())(builder.get())
-    assert types_multiplied(shifted) == [U8S8, U8S8]
-    casts = [call for call in called(shifted) if call.op.name == "relax.astype"]
+    moved = ConvertOperandSignedness(resolve_target("cascadelake", 2).to_tvm())(builder.get())
+    assert types_multiplied(moved) == [U8S8, U8S8]
+    casts = [call for call in called(moved) if call.op.name == "relax.astype"]
     assert [str(call.ty.dtype) for call in casts] == ["int16", "uint8"]
     data = bytes_of((4, 8), "int8")
     expected = sum(dense_numpy(data, w) for w in weights)
-    np.testing.assert_array_equal(run(shifted, data), expected)
+    np.testing.assert_array_equal(run(moved, data), expected)
 
 
 # ---- what is left alone ----
@@ -239,8 +239,8 @@ def test_an_operand_is_moved_once_for_all_its_users():
 @pytest.mark.parametrize("product", ["dense", "padded"])
 def test_a_target_without_instructions(product, cpu):
     mod = module(product, S8S8, constant=True)
-    shifted = ConvertOperandSignedness(resolve_target(cpu, 2).to_tvm())(mod)
-    tvm.ir.assert_structural_equal(shifted, mod)
+    moved = ConvertOperandSignedness(resolve_target(cpu, 2).to_tvm())(mod)
+    tvm.ir.assert_structural_equal(moved, mod)
 
 
 def test_a_gpu():
@@ -278,8 +278,8 @@ def left_alone(build, *shapes):
     ids=["floats", "a sum in float32", "a vector", "NCHW", "groups", "no product"],
 )  # fmt: skip
 def test_left_alone(mod):
-    shifted = ConvertOperandSignedness(resolve_target("cascadelake", 2).to_tvm())(mod)
-    tvm.ir.assert_structural_equal(shifted, mod)
+    moved = ConvertOperandSignedness(resolve_target("cascadelake", 2).to_tvm())(mod)
+    tvm.ir.assert_structural_equal(moved, mod)
 
 
 # ---- after lowering ----
