@@ -10,9 +10,9 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tests.emulator.cuda import ORDERS, run
+from tests.kernels.cuda.hopper.sources import gemm_config
 from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ArtifactError
-from tvmopt.kernels.cuda.hopper.config import Config
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 
@@ -22,15 +22,17 @@ RNG = np.random.default_rng(0)
 PRODUCTS = {
     "one after the other": (
         GemmProblem(1000, 520, 1000),
-        Config(consumers=1, columns=64, stages=4, buffers=1),
+        gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1),
     ),
     "sharing loads, over the ring": (
         GemmProblem(520, 264, 1000),
-        Config(2, 2, 136, 4, cluster=2, beside=2, persistent=False, buffers=1),
+        gemm_config(
+            m_atoms=2, tile_n=136, cluster_m=2, cluster_n=2, persistent=False, epilogue_buffers=1
+        ),
     ),
     "dividing the depth": (
         GemmProblem(300, 264, 1000),
-        Config(columns=128, stages=4, split=2, persistent=False, buffers=1),
+        gemm_config(tile_n=128, split_k=2, persistent=False, epilogue_buffers=1),
     ),
 }
 # What makes one thread wait for another, or lets it go on; and what makes a copy wait.

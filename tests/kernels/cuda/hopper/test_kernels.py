@@ -12,68 +12,111 @@ from tvm.script import tirx as T  # noqa: N812
 
 from tests.emulator.cuda import ORDERS, run
 from tests.kernels.cuda.hopper.epilogues import elementwise
-from tests.kernels.cuda.hopper.sources import H200
-from tvmopt.kernels.cuda.hopper.config import Config
+from tests.kernels.cuda.hopper.sources import H200, conv_config, fitted, gemm_config
 from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 
 RNG = np.random.default_rng(0)
-SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
-STAGED = dataclasses.replace(SMALL, columns=40, staged=True, persistent=False)
-PERSISTENT = dataclasses.replace(STAGED, columns=64, persistent=True)
-ONCE = Config(2, 2, 104, 4, persistent=False, buffers=2)
-DIVIDED = Config(columns=128, stages=4, split=2, persistent=False, buffers=1)
-SHARED = Config(columns=192, stages=3, cluster=2, buffers=1)
+SMALL = gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1)
+STAGED = dataclasses.replace(SMALL, tile_n=40, smem_store=True, persistent=False)
+PERSISTENT = dataclasses.replace(STAGED, tile_n=64, persistent=True)
+ONCE = gemm_config(m_atoms=2, tile_n=104, persistent=False, epilogue_buffers=2)
+DIVIDED = gemm_config(tile_n=128, split_k=2, persistent=False, epilogue_buffers=1)
+SHARED = gemm_config(tile_n=192, stages=3, cluster_m=2, epilogue_buffers=1)
 # What is computed, where it is not as ``product_of`` has it, and how.
 PRODUCTS = [
     ({}, SMALL),
     ({"trans_b": False}, SMALL),
     ({"trans_a": True, "trans_b": False, "m": 136, "k": 77}, SMALL),
     ({"n": 263}, STAGED),
-    ({"m": 5}, dataclasses.replace(STAGED, swap=True, columns=8, split=2)),
-    ({"m": 1000, "n": 1000}, Config(columns=128, stages=5)),
-    ({"m": 1000, "n": 1000}, Config(columns=128, stages=5, cluster=2)),
-    ({"m": 300, "n": 96}, dataclasses.replace(STAGED, split=3)),
+    ({"m": 5}, dataclasses.replace(STAGED, swap_ab=True, tile_n=8, split_k=2)),
+    ({"m": 1000, "n": 1000}, gemm_config(tile_n=128, stages=5)),
+    ({"m": 1000, "n": 1000}, gemm_config(tile_n=128, stages=5, cluster_m=2)),
+    ({"m": 300, "n": 96}, dataclasses.replace(STAGED, split_k=3)),
     ({"m": 300}, DIVIDED),
-    ({"m": 300, "k": 700}, dataclasses.replace(DIVIDED, consumers=1, columns=256, split=4)),
+    (
+        {"m": 300, "k": 700},
+        dataclasses.replace(DIVIDED, consumer_warpgroups=1, tile_n=256, split_k=4),
+    ),
     (
         {"dtype": "int8", "out": "int32", "k": 700},
-        dataclasses.replace(STAGED, columns=48, split=2),
+        dataclasses.replace(STAGED, tile_n=48, split_k=2),
     ),
     ({"batch": 5}, SMALL),
     ({"batch": 5, "batch_b": False}, STAGED),
     ({"dynamic": True}, SMALL),
     ({"out": "float32"}, SMALL),
-    ({"dtype": "int8", "out": "int32"}, dataclasses.replace(SMALL, consumers=2)),
+    ({"dtype": "int8", "out": "int32"}, dataclasses.replace(SMALL, consumer_warpgroups=2)),
     ({"k": 271}, SMALL),
     ({"n": 263, "k": 270, "batch": 2}, STAGED),
     ({"n": 263, "trans_b": False, "dynamic": True}, PERSISTENT),
     ({"m": 300, "n": 520, "trans_b": False}, SHARED),
-    ({"m": 1000, "n": 1000, "k": 1000}, Config(1, 2, 72, 8, 4, 2, swap=True, buffers=1)),
-    ({"m": 1000, "n": 1000, "trans_b": False}, Config(columns=128, stages=5, beside=4)),
-    ({"m": 300, "n": 1000, "batch": 3}, Config(1, 1, 104, 8, 2, 2, staged=True)),
-    ({"m": 300, "trans_a": True}, Config(2, 1, 64, 6, 2, 2, buffers=1)),
-    ({"m": 61, "n": 264}, Config(2, 1, 24, 6, 1, 2, swap=True)),
-    ({"m": 300, "n": 1000}, Config(1, 2, 104, 6, 4, 2, flight=2)),
-    ({"m": 300, "n": 272, "dtype": "int8", "out": "int8", "k": 700}, Config(1, 1, 144, 6)),
-    ({"m": 16}, Config(columns=16, split=2, swap=True, persistent=False, buffers=1)),
-    ({"m": 777, "dynamic": True}, Config(1, 1, 128, 6, 4, 2)),
+    (
+        {"m": 1000, "n": 1000, "k": 1000},
+        gemm_config(
+            tile_n=72, stages=8, cluster_m=4, cluster_n=2, swap_ab=True, epilogue_buffers=1
+        ),
+    ),
+    ({"m": 1000, "n": 1000, "trans_b": False}, gemm_config(tile_n=128, stages=5, cluster_n=4)),
+    (
+        {"m": 300, "n": 1000, "batch": 3},
+        gemm_config(
+            consumer_warpgroups=1, tile_n=104, stages=8, cluster_m=2, cluster_n=2, smem_store=True
+        ),
+    ),
+    (
+        {"m": 300, "trans_a": True},
+        gemm_config(
+            m_atoms=2,
+            consumer_warpgroups=1,
+            tile_n=64,
+            stages=6,
+            cluster_m=2,
+            cluster_n=2,
+            epilogue_buffers=1,
+        ),
+    ),
+    (
+        {"m": 61, "n": 264},
+        gemm_config(
+            m_atoms=2, consumer_warpgroups=1, tile_n=24, stages=6, cluster_n=2, swap_ab=True
+        ),
+    ),
+    (
+        {"m": 300, "n": 1000},
+        gemm_config(tile_n=104, stages=6, cluster_m=4, cluster_n=2, wgmma_wait_depth=2),
+    ),
+    (
+        {"m": 300, "n": 272, "dtype": "int8", "out": "int8", "k": 700},
+        gemm_config(consumer_warpgroups=1, tile_n=144, stages=6),
+    ),
+    (
+        {"m": 16},
+        gemm_config(tile_n=16, split_k=2, swap_ab=True, persistent=False, epilogue_buffers=1),
+    ),
+    (
+        {"m": 777, "dynamic": True},
+        gemm_config(consumer_warpgroups=1, tile_n=128, stages=6, cluster_m=4, cluster_n=2),
+    ),
     ({"m": 1000, "n": 520}, ONCE),
-    ({"m": 300, "out": "float32"}, dataclasses.replace(ONCE, atoms=1, buffers=4)),
-    ({"m": 1000}, dataclasses.replace(ONCE, columns=136, cluster=2, beside=2, buffers=1)),
-    ({"n": 1000}, dataclasses.replace(ONCE, columns=72, swap=True, cluster=4)),
+    ({"m": 300, "out": "float32"}, dataclasses.replace(ONCE, m_atoms=1, epilogue_buffers=4)),
+    (
+        {"m": 1000},
+        dataclasses.replace(ONCE, tile_n=136, cluster_m=2, cluster_n=2, epilogue_buffers=1),
+    ),
+    ({"n": 1000}, dataclasses.replace(ONCE, tile_n=72, swap_ab=True, cluster_m=4)),
     ({"dtype": "int8", "out": "int32", "k": 273, "trans_b": False}, SMALL),
     ({"m": 300, "n": 10}, PERSISTENT),
-    ({"m": 300, "n": 67, "out": "float32"}, dataclasses.replace(PERSISTENT, columns=128)),
+    ({"m": 300, "n": 67, "out": "float32"}, dataclasses.replace(PERSISTENT, tile_n=128)),
 ]
 # How convolutions are.
 CONVOLUTIONS = [
     SMALL,
     STAGED,
-    dataclasses.replace(STAGED, split=4),
-    dataclasses.replace(ONCE, columns=128),
+    dataclasses.replace(STAGED, split_k=4),
+    dataclasses.replace(ONCE, tile_n=128),
 ]
 
 
@@ -136,7 +179,7 @@ def test_products(fields, config, device):
         np.ascontiguousarray(np.swapaxes(x, -1, -2)) if turned else x
         for x, turned in ((a, p.trans_a), (b, p.trans_b))
     ]
-    got = _run(gemm(p, config), inputs, want.shape, p.out, device)
+    got = _run(gemm(p, fitted(config, p.dtype)), inputs, want.shape, p.out, device)
     if p.dtype == "int8":
         np.testing.assert_array_equal(got, want.astype(p.out))  # int8 keeps the low bits
     else:
@@ -186,5 +229,5 @@ def _check_conv(config, stride, channels, layout, device):
             want += part[:, :high, :wide] @ w[:, r, s].astype("f8").T
     if layout == "HWIO":
         w = np.ascontiguousarray(w.transpose(1, 2, 3, 0))
-    got = _run(conv(p, config), [x, w], want.shape, "float16", device)
+    got = _run(conv(p, conv_config(config)), [x, w], want.shape, "float16", device)
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)

@@ -7,13 +7,12 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from tests.kernels.cuda.hopper.sources import H200
-from tvmopt.kernels.cuda.hopper.configs import conv_hints
+from tests.kernels.cuda.hopper.sources import H200, conv_config, gemm_config
+from tvmopt.kernels.cuda.hopper.configs import conv_configs
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.few_channels_kernel import line_conv
 from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem, line_problem
 from tvmopt.kernels.cuda.hopper.match import Match, match
-from tvmopt.kernels.cuda.hopper.pixels import boxes
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.lower import lower_passes
@@ -84,8 +83,9 @@ def test_lines_compute_the_convolution(kernel, stride, padding):
     lowered = _lowered(mod)
     [problem] = _problems(lowered)
     assert isinstance(problem, LineProblem)
-    assert conv_hints(problem, H200)
-    line_conv(problem, _config(), boxes(problem, 64)[0])
+    assert conv_configs(problem, H200)
+    config = gemm_config(consumer_warpgroups=1, tile_n=64, stages=2, epilogue_buffers=1)
+    assert isinstance(line_conv(problem, conv_config(config)), tirx.PrimFunc)
     x = np.random.default_rng(1).integers(-3, 4, (2, 13, 17, 3)).astype("float16")
     results = []
     for one in (lowered, mod):
@@ -93,12 +93,6 @@ def test_lines_compute_the_convolution(kernel, stride, padding):
         vm = relax.VirtualMachine(built, tvm.cpu())
         results.append(vm["main"](tvm.runtime.tensor(x)).numpy())
     np.testing.assert_array_equal(results[0], results[1])
-
-
-def _config():
-    from tvmopt.kernels.cuda.hopper.config import Config
-
-    return Config(consumers=1, columns=64, stages=2, buffers=1)
 
 
 def test_lines_are_for_few_channels():

@@ -8,20 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import sym, tirx
 
-from tvmopt.kernels.cuda.hopper.config import Config
-from tvmopt.kernels.cuda.hopper.tile_scheduler import RASTERS, lines_read, ranked_rasters, tile_of
+from tests.kernels.cuda.hopper.sources import gemm_config
+from tvmopt.kernels.cuda.hopper.tile_scheduler import (
+    RASTER_GROUPS,
+    lines_read,
+    ranked_raster_groups,
+    tile_of,
+)
 
 EXTENTS = st.integers(1, 40)
 
 
-@given(EXTENTS, EXTENTS, st.sampled_from(RASTERS))
+@given(EXTENTS, EXTENTS, st.sampled_from(RASTER_GROUPS))
 def test_every_tile_is_computed_once(down, across, group):
     tiles = {tile_of(number, down, across, group) for number in range(down * across)}
     assert tiles == {(row, column) for row in range(down) for column in range(across)}
 
 
 @pytest.mark.parametrize(("down", "across"), [(3, 7), (16, 8), (47, 2), (13, 9)])
-@pytest.mark.parametrize("group", RASTERS)
+@pytest.mark.parametrize("group", RASTER_GROUPS)
 def test_the_kernel_counts_alike(down, across, group):
     number = tirx.Var("number", "int32")
     row, column = tile_of(number, down, across, group)
@@ -43,5 +48,7 @@ def test_neighbours_that_share_read_less():
 
 def test_orders_that_are_alike_are_named_once():
     # Two rows of tiles: more than two cannot be side by side.
-    assert len(ranked_rasters(Config(1, 1, 128), 128, 4096)) == 2
-    assert ranked_rasters(Config(1, 1, 128, cluster=2), 4096, 4096) == (8,)
+    assert len(ranked_raster_groups(gemm_config(consumer_warpgroups=1, tile_n=128), 128, 4096)) == 2
+    assert ranked_raster_groups(
+        gemm_config(consumer_warpgroups=1, tile_n=128, cluster_m=2), 4096, 4096
+    ) == (8,)

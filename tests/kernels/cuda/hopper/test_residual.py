@@ -9,14 +9,13 @@ import pytest
 from tvm import tirx
 
 from tests.kernels.cuda.hopper.epilogues import elementwise
-from tests.kernels.cuda.hopper.sources import cuda_source
-from tvmopt.kernels.cuda.hopper.config import Config
+from tests.kernels.cuda.hopper.sources import cuda_source, gemm_config
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 from tvmopt.kernels.cuda.hopper.residual import residual_of
 
-SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
+SMALL = gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1)
 
 
 def _ending(inputs):
@@ -37,7 +36,7 @@ def test_which(inputs, number):
     found = residual_of(_ending(inputs), (64, 128), "float16")
     assert (found and found.number) == number
     if found is not None:
-        assert len(found.ending.reads) == len(inputs) - 1
+        assert len(found.epilogue.reads) == len(inputs) - 1
 
 
 def test_rows_of_several_axes():
@@ -54,18 +53,18 @@ def test_rows_of_several_axes():
     ("config", "ahead"),
     [
         (SMALL, True),
-        (dataclasses.replace(SMALL, columns=128), False),
-        (dataclasses.replace(SMALL, columns=128, buffers=2), True),
-        (dataclasses.replace(SMALL, staged=True), False),
-        (dataclasses.replace(SMALL, swap=True), False),
+        (dataclasses.replace(SMALL, tile_n=128), False),
+        (dataclasses.replace(SMALL, tile_n=128, epilogue_buffers=2), True),
+        (dataclasses.replace(SMALL, smem_store=True), False),
+        (dataclasses.replace(SMALL, swap_ab=True), False),
     ],
 )
 def test_it_is_loaded_ahead(config, ahead):
-    assert config.holds_all("float16") == ahead
+    assert config.buffers_hold_tile("float16") == ahead
     ending = _ending([("float16", (64, 128), (0, 1))])
     source = cuda_source(gemm(GemmProblem(64, 128, 64, epilogue=ending), config))
     kernel = source[source.rindex("main_kernel(") :].partition("{")[0]
-    maps = 2 if config.staged else 3
+    maps = 2 if config.smem_store else 3
     assert kernel.count("CUtensorMap") == maps + ahead
 
 

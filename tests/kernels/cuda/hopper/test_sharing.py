@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm import sym, tirx
 
-from tvmopt.kernels.cuda.hopper.config import Config
+from tests.kernels.cuda.hopper.sources import gemm_config
 from tvmopt.kernels.cuda.hopper.multicast import Sharing
 
 
@@ -15,8 +15,8 @@ def _number(value) -> int:
 
 @pytest.mark.parametrize(("cluster", "beside"), [(2, 1), (1, 2), (2, 2), (4, 2), (2, 4), (1, 8)])
 def test_a_block_waits_for_those_that_it_loads_for(cluster, beside):
-    config = Config(columns=128, cluster=cluster, beside=beside)
-    blocks = range(config.sharers)
+    config = gemm_config(tile_n=128, cluster_m=cluster, cluster_n=beside)
+    blocks = range(config.multicast_size)
     gets = {}
     for rank in blocks:
         sharing = Sharing(config, rank)
@@ -32,13 +32,13 @@ def test_a_block_waits_for_those_that_it_loads_for(cluster, beside):
 
 
 def test_blocks_of_the_same_columns_are_above_each_other():
-    config = Config(columns=128, cluster=4, beside=2)
+    config = gemm_config(tile_n=128, cluster_m=4, cluster_n=2)
     assert (Sharing(config, 5).above, Sharing(config, 5).left) == (1, 1)
     assert _number(Sharing(config, 5).of_columns) == 0b11110000
     assert _number(Sharing(config, 5).of_rows) == 0b00100010
 
 
 def test_one_that_loads_alone():
-    sharing = Sharing(Config(columns=128), tirx.const(0, "int32"))
+    sharing = Sharing(gemm_config(tile_n=128), tirx.const(0, "int32"))
     assert (sharing.above, sharing.left, sharing.of_rows, sharing.of_columns) == (0, 0, 0, 0)
     assert sharing.loaders == 1

@@ -15,7 +15,7 @@ from typing import Any
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cuda.hopper.config import Config
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import const, copy, when
 
 # Columns of one 8-column block of the accumulator fragment, and a thread's registers of it for
@@ -45,12 +45,14 @@ class Exchange:
     Args:
         config: The configuration.
         sums: Accumulator registers of a thread, float32 or uint32.
-        arriving: Shared memory of ``config.exchange_bytes``, 4-byte elements.
+        arriving: Shared memory of ``config.dsmem_bytes``, 4-byte elements.
         rank: Rank of the block in the cluster.
         thread: Index of the thread among the consumers.
     """
 
-    def __init__(self, config: Config, sums: Any, arriving: Any, rank: Any, thread: Any) -> None:
+    def __init__(
+        self, config: HopperConfig, sums: Any, arriving: Any, rank: Any, thread: Any
+    ) -> None:
         self._config, self._sums = config, sums
         self._dtype = str(sums.dtype)
         self._arriving, self._rank, self._thread = arriving, rank, thread
@@ -60,23 +62,23 @@ class Exchange:
         c = self._config
         columns = c.columns_of(rank)
         return [
-            [m * c.columns // 2 + block * _REGISTERS + i for i in range(_REGISTERS)]
-            for m in range(c.atoms)
+            [m * c.tile_n // 2 + block * _REGISTERS + i for i in range(_REGISTERS)]
+            for m in range(c.m_atoms)
             for block in range(columns.start // _BLOCK, columns.stop // _BLOCK)
         ]
 
     def _place(self, slot: Any, piece: int = 0) -> Any:
         """Return the buffer index of one 16-byte piece of a sender; threads are contiguous."""
         c = self._config
-        most = c.atoms * c.part_columns // _BLOCK
-        return ((slot * most + piece) * (c.consumers * 128) + self._thread) * _REGISTERS
+        most = c.m_atoms * c.block_columns // _BLOCK
+        return ((slot * most + piece) * (c.consumer_warpgroups * 128) + self._thread) * _REGISTERS
 
     def give(self) -> None:
         """Send the partial sums that other blocks finish; their rings must be drained before."""
         kind, letter, suffix = _KINDS[self._dtype]
         source = _SEND.format(kind, letter, suffix)
-        apart = self._config.consumers * 128 * _REGISTERS * 4
-        for rank in range(self._config.ranks):
+        apart = self._config.consumer_warpgroups * 128 * _REGISTERS * 4
+        for rank in range(self._config.cluster_split_k):
             with when(self._rank != rank):
                 # A receiver has no slot for itself: ranks above it move down by one.
                 slot = build.Bind(T.Select(self._rank < rank, self._rank, self._rank - 1))
@@ -102,7 +104,7 @@ class Exchange:
     def take(self, rank: int) -> None:
         """Add the received partial sums to the accumulators of block ``rank``."""
         found = build.alloc_local([_REGISTERS], self._dtype)
-        for slot in range(self._config.ranks - 1):
+        for slot in range(self._config.cluster_split_k - 1):
             for number, registers in enumerate(self._pieces(rank)):
                 copy(found, self._arriving.ptr_to([self._place(slot, number)]), 4 * _REGISTERS)
                 for i, register in enumerate(registers):

@@ -18,7 +18,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES, Config
+from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES, HopperConfig, HopperConvConfig
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.emit import const, quotient, remainder, tensor_map, tma_load
 from tvmopt.kernels.cuda.hopper.few_channels_kernel import LineKernel
@@ -28,23 +28,23 @@ from tvmopt.kernels.cuda.hopper.parameters import Parameters, declare, plain_sig
 from tvmopt.kernels.cuda.hopper.pixels import PixelKernel, pixel_function
 from tvmopt.kernels.cuda.hopper.problem import BYTES, KernelSignature, ceil_div
 from tvmopt.kernels.cuda.hopper.shared_layout import SWIZZLE, Lines, blocks_of
+from tvmopt.kernels.workload import Refusal
 
 
 def conv(
-    problem: ConvProblem, config: Config, box: tuple[int, int, int] | None = None,
+    problem: ConvProblem, config: HopperConvConfig,
     name: str | None = "main", signature: KernelSignature | None = None,
-) -> tirx.PrimFunc:  # fmt: skip
+) -> tirx.PrimFunc | Refusal:  # fmt: skip
     """Emit the kernel: a PrimFunc of the image, the weight, the epilogue's inputs, the output.
 
     Args:
         problem: The convolution.
-        config: The configuration; ``atoms * 64`` rows are one pixel box.
-        box: Images, rows and columns of a box; by default the fastest by :func:`.boxes`.
+        config: The configuration; the rows of a warpgroup are one pixel box.
         name: Global symbol of the PrimFunc; None for a private one.
         signature: Parameters of the PrimFunc; :func:`conv_signature` by default.
 
-    Raises:
-        ConfigError: When no kernel computes ``problem``, or ``config`` does not fit.
+    Returns:
+        The kernel; a refusal where there is none, or ``config`` does not fit.
     """
     tiled = problem.tiled
 
@@ -55,7 +55,7 @@ def conv(
         else:
             ConvKernel(problem, config, box, parameters).emit()
 
-    return pixel_function(problem.why_not, tiled, config, box, name, emit)
+    return pixel_function(problem.refusal, tiled, config, name, emit)
 
 
 def _copy(p: ConvProblem, parameters: Parameters) -> Parameters:
@@ -76,9 +76,9 @@ def _copy(p: ConvProblem, parameters: Parameters) -> Parameters:
             functools.partial(_tap, p, lines, filled),
         )
     else:
-        if p.copied[0]:
+        if p.packed[0]:
             image = copies.rows(parameters.a, p.images * p.height * p.width, p.channels)
-        if p.copied[1] and p.right_major and p.weight != "OHWI":
+        if p.packed[1] and p.weight_k_major and p.weight != "OHWI":
             pitch = pitch_of(p.channels, p.dtype)
             weight = copies.elements(
                 parameters.b,
@@ -86,8 +86,8 @@ def _copy(p: ConvProblem, parameters: Parameters) -> Parameters:
                 p.filters * kh * kw * pitch,
                 functools.partial(_turned_tap, p, pitch),
             )
-        elif p.copied[1]:
-            taps, row = (p.filters, p.channels) if p.right_major else (p.channels, p.filters)
+        elif p.packed[1]:
+            taps, row = (p.filters, p.channels) if p.weight_k_major else (p.channels, p.filters)
             weight = copies.rows(parameters.b, kh * kw * taps, row)
     copies.emit()
     return dataclasses.replace(
@@ -104,7 +104,7 @@ def _tap(p: ConvProblem, lines: LineProblem, filled: int, item: Any) -> tuple[An
     r, o = remainder(rest, kh), quotient(rest, kh)
     s, c = quotient(e, filled), remainder(e, filled)
     there = tirx.all(s < kw, c < p.channels)
-    if p.right_major:
+    if p.weight_k_major:
         return ((o * kh + r) * kw + s) * p.channels + c, there
     return ((r * kw + s) * p.channels + c) * p.filters + o, there
 
@@ -118,7 +118,7 @@ def conv_signature(problem: ConvProblem) -> KernelSignature:
         ((p.images, p.height, p.width, p.channels), p.dtype),
         (tuple(weight[letter] for letter in p.weight), p.dtype),
         ((p.images, high, wide, p.filters), p.out),
-        p.ending(),
+        p.epilogue_or_cast(),
     )
 
 
@@ -138,12 +138,12 @@ class ConvKernel(PixelKernel):
     """
 
     def __init__(
-        self, problem: ConvProblem, config: Config, box: tuple[int, int, int],
+        self, problem: ConvProblem, config: HopperConfig, box: tuple[int, int, int],
         parameters: Parameters,
     ) -> None:  # fmt: skip
         super().__init__(problem, config, box, parameters)
         p = self.problem = problem
-        step = DEPTH_BYTES // BYTES[p.dtype]
+        step = K_BLOCK_BYTES // BYTES[p.dtype]
         self.instructions = p.instructions
         kh, kw = p.kernel
         size = BYTES[p.dtype]
@@ -171,7 +171,7 @@ class ConvKernel(PixelKernel):
                 swizzle=SWIZZLE[wide * size],
             )
         taps = kh * kw
-        if p.right_major:
+        if p.weight_k_major:
             row = pixel // size
             # Taps are contiguous in one K axis, so that a K block may span several.
             depth = (taps * p.channels,) if p.fold > 1 else (p.channels, taps)
@@ -180,7 +180,7 @@ class ConvKernel(PixelKernel):
                 p.dtype,
                 (*depth, p.filters),
                 (*((pixel,) if p.fold == 1 else ()), taps * row * size),
-                (step, *((1,) if p.fold == 1 else ()), config.columns),
+                (step, *((1,) if p.fold == 1 else ()), config.tile_n),
             )
         else:
             row = pitch_of(p.filters, p.dtype) * size
@@ -198,7 +198,7 @@ class ConvKernel(PixelKernel):
         """Return the layout of the left operand; each of several taps is a block of its own."""
         if self.problem.fold == 1:
             return super().left_lines()
-        return blocks_of(DEPTH_BYTES // self.problem.fold, 64 * self.config.atoms)
+        return blocks_of(K_BLOCK_BYTES // self.problem.fold, 64 * self.config.m_atoms)
 
     def load(self, slot: Any, step: Any, tile: Any) -> None:
         """Issue the TMA loads of a stage: a pixel box for each warpgroup, the weight's columns."""
@@ -209,19 +209,19 @@ class ConvKernel(PixelKernel):
             each = p.instructions * 32 // BYTES[p.dtype]
             window = build.Bind(quotient(step, p.pieces))
             channel = build.Bind(remainder(step, p.pieces) * each)
-        boxed = 64 * c.atoms * self.depth
-        for group in range(c.consumers):
-            corner = self.corner(tile.index * c.consumers + group)
+        boxed = 64 * c.m_atoms * self.depth
+        for group in range(c.consumer_warpgroups):
+            corner = self.corner(tile.index * c.consumer_warpgroups + group)
             for f in range(p.fold):
                 tap = step * p.fold + f if p.fold > 1 else window
                 image, line, column = self._moved(corner, tap)
                 place = self.left_ring.ptr_to([slot, group * boxed + f * (boxed // p.fold)])
                 tma_load(place, self.x_map, [channel, column, line, image], bar)
         places = [step * self.depth] if p.fold > 1 else [channel, window]
-        if p.right_major:
+        if p.weight_k_major:
             tma_load(self.right_ring.ptr_to([slot, 0]), self.w_map, [*places, tile.column], bar)
             return
-        for i in range(c.columns // 64):
+        for i in range(c.tile_n // 64):
             tma_load(
                 self.right_ring.ptr_to([slot, i * 64 * self.depth]),
                 self.w_map,

@@ -87,20 +87,20 @@ class Epilogue:
         return tuple(result)
 
 
-def split_runs(ending: Epilogue, count: int) -> tuple[Epilogue, tuple[tuple[tirx.Var, Any], ...]]:
+def split_runs(epilogue: Epilogue, count: int) -> tuple[Epilogue, tuple[tuple[tirx.Var, Any], ...]]:
     """Replace contiguous loads of neighbouring columns by variables, for vector loads.
 
     Example, for ``count`` columns: ``acc + r[i, j]`` -> ``acc + run`` and the pair
     (``run``, ``r[i, j]``). One instruction loads ``run`` for all ``count`` columns.
 
     Args:
-        ending: The epilogue.
+        epilogue: The epilogue.
         count: Number of columns; the first column is a multiple of it.
 
     Returns:
         The epilogue with variables in place of these loads; the variables with their loads.
     """
-    column = ending.axes[-1]
+    column = epilogue.axes[-1]
     found: list[tuple[tirx.Var, Any]] = []
 
     def on_load(load: Any) -> Any:
@@ -113,8 +113,8 @@ def split_runs(ending: Epilogue, count: int) -> tuple[Epilogue, tuple[tuple[tirx
         found.append((var, load))
         return var
 
-    expr = tvm_ffi.structural_map(ending.expr, (ir.TensorLoad, on_load), order="post")
-    return dataclasses.replace(ending, expr=expr), tuple(found)
+    expr = tvm_ffi.structural_map(epilogue.expr, (ir.TensorLoad, on_load), order="post")
+    return dataclasses.replace(epilogue, expr=expr), tuple(found)
 
 
 def _is_run(load: Any, column: tirx.Var, count: int) -> bool:

@@ -32,12 +32,12 @@ class Storing(Sending):
     def _leave(self, tile: EpilogueTile, columns: range) -> None:
         """Store these columns of the tile."""
         c = self.config
-        threads = c.consumers * 128
-        if c.staged or c.over_ring:
+        threads = c.consumer_warpgroups * 128
+        if c.smem_store or c.epilogue_aliases_ring:
             # Other warpgroups may still read the ring with wgmma, or read the previous tile.
             sync_threads_of(8, threads)
-        if not c.staged:
-            (self._send_exchanged if c.swap else self._send)(tile, columns)
+        if not c.smem_store:
+            (self._send_exchanged if c.swap_ab else self._send)(tile, columns)
             return
         columns = self._real(columns)
         self._keep(columns)
@@ -48,30 +48,30 @@ class Storing(Sending):
     def _real(self, columns: range) -> range:
         """Clip ``columns`` to the columns of C, if a single tile spans them all."""
         c, across = self.config, self.out_shape[-1]
-        if c.swap or not isinstance(across, int) or across > c.columns:
+        if c.swap_ab or not isinstance(across, int) or across > c.tile_n:
             return columns
         return range(columns.start, max(columns.start, min(columns.stop, across)))
 
     def _keep(self, columns: range) -> None:
         """Spill the accumulators of these columns to shared memory, in the row order of C."""
         c = self.config
-        per = c.columns // 2
-        for m in range(c.atoms):
-            row = self.group * (64 * c.atoms) + m * 64 + self.warp * 16 + quotient(self.lane, 4)
+        per = c.tile_n // 2
+        for m in range(c.m_atoms):
+            row = self.group * (64 * c.m_atoms) + m * 64 + self.warp * 16 + quotient(self.lane, 4)
             for j in range(columns.start // 8, ceil_div(columns.stop, 8)):
                 for h in range(2):
                     index = m * per + j * 4 + 2 * h
                     col = j * 8 - columns.start + remainder(self.lane, 4) * 2
-                    if c.swap:
+                    if c.swap_ab:
                         for e in range(2):
                             build.buffer_store(
                                 self.leaving,
                                 self._sum(index + e),
-                                [(col + e) * c.pitch + row + 8 * h],
+                                [(col + e) * c.spill_pitch + row + 8 * h],
                             )
                     else:
                         store_pair(
-                            self.leaving.ptr_to([(row + 8 * h) * c.pitch + col]),
+                            self.leaving.ptr_to([(row + 8 * h) * c.spill_pitch + col]),
                             self.accumulator,
                             self._sum(index),
                             self._sum(index + 1),
@@ -81,15 +81,15 @@ class Storing(Sending):
         """Apply the epilogue and store the tile from shared memory, coalesced."""
         c = self.config
         here = tile.column + columns.start
-        if c.swap:
-            (height, width), (top, begin) = (len(columns), c.rows), (here, tile.row)
+        if c.swap_ab:
+            (height, width), (top, begin) = (len(columns), c.tile_m), (here, tile.row)
         else:
-            (height, width), (top, begin) = (c.rows, len(columns)), (tile.row, here)
+            (height, width), (top, begin) = (c.tile_m, len(columns)), (tile.row, here)
         across = int(self.out_shape[-1])
         out = build.decl_buffer(self.out_shape, self.out_dtype, data=self.out.data)
         # The widest vector of which a row of C has a whole number.
         at_once = next(v for v in (4, 2, 1) if across % v == 0)
-        threads = c.consumers * 128
+        threads = c.consumer_warpgroups * 128
         pieces = height * width // at_once
         rounds = ceil_div(pieces, threads)
         together = 1 if pieces % threads else next(v for v in _TOGETHER if rounds % v == 0)
@@ -99,7 +99,7 @@ class Storing(Sending):
             row = build.Bind(quotient(piece, width // at_once))
             col = build.Bind(remainder(piece, width // at_once) * at_once)
             kept = build.alloc_local([at_once], self.accumulator)
-            copy(kept, self.leaving.ptr_to([row * c.pitch + col]), 4 * at_once)
+            copy(kept, self.leaving.ptr_to([row * c.spill_pitch + col]), 4 * at_once)
             return build.Bind(top + row), build.Bind(begin + col), kept
 
         def store(row: Any, col: Any, kept: Any) -> None:

@@ -24,7 +24,7 @@ from tvm import tirx
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cuda.hopper.config import Config
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import Barriers, Scalar, const, copy
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, split_runs
 from tvmopt.kernels.cuda.hopper.parameters import Parameters
@@ -73,13 +73,13 @@ class Finishing(abc.ABC):
     _chunk: int
 
     def __init__(
-        self, config: Config, accumulator: str, out_dtype: str, ending: Epilogue,
+        self, config: HopperConfig, accumulator: str, out_dtype: str, epilogue: Epilogue,
         parameters: Parameters,
     ) -> None:  # fmt: skip
         self.config = config
         self.accumulator = accumulator
         self.out_dtype = out_dtype
-        self.ending = ending
+        self.epilogue = epilogue
         self.out = parameters.out
         self.inputs = parameters.inputs
         self.residual: Residual | None = None
@@ -128,10 +128,10 @@ class Finishing(abc.ABC):
         Returns:
             The values to store.
         """
-        if not self.ending.has_place:
-            return [self.ending.at(value, ()) for value in values]
+        if not self.epilogue.has_place:
+            return [self.epilogue.at(value, ()) for value in values]
         count = len(values)
-        ending, runs = self._split(count)
+        epilogue, runs = self._split(count)
         indices, bounds = self.place(tile, row, column)
         last = bounds[-1][1]
         together = not clamp or last is None or (isinstance(last, int) and last % count == 0)
@@ -139,11 +139,11 @@ class Finishing(abc.ABC):
             indices = [i if b is None else T.min(i, _less(b, 1)) for i, b in bounds]
             if last is not None and together:
                 indices[-1] = T.min(column, _less(last, count))
-        buffers = list(zip(self.ending.inputs, self.inputs, strict=True))
+        buffers = list(zip(self.epilogue.inputs, self.inputs, strict=True))
         if not together:
-            ending, runs = self.ending, ()
+            epilogue, runs = self.epilogue, ()
         read = [
-            (var, self._read(dataclasses.replace(ending, expr=load), indices, buffers, count))
+            (var, self._read(dataclasses.replace(epilogue, expr=load), indices, buffers, count))
             for var, load in runs
         ]
         done = []
@@ -154,7 +154,7 @@ class Finishing(abc.ABC):
             known = [(var, buf[e]) for var, buf in read]
             if self.residual is not None:
                 known.append((self.residual.value, residuals[e]))
-            done.append(ending.at(value, here, buffers, known))
+            done.append(epilogue.at(value, here, buffers, known))
         return done
 
     def _read(self, load: Epilogue, indices: list[Any], buffers: Any, count: int) -> Any:
@@ -168,9 +168,9 @@ class Finishing(abc.ABC):
 
     def _split(self, count: int) -> tuple[Epilogue, tuple[tuple[Any, Any], ...]]:
         if count == 1:
-            return self.ending, ()
+            return self.epilogue, ()
         if count not in self._splits:
-            self._splits[count] = split_runs(self.ending, count)
+            self._splits[count] = split_runs(self.epilogue, count)
         return self._splits[count]
 
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from tvm import tirx
 
-from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES, Config
+from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES, HopperConfig, HopperConvConfig
 from tvmopt.kernels.cuda.hopper.emit import const, tensor_map, tma_load
 from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
 from tvmopt.kernels.cuda.hopper.parameters import Parameters, declare, plain_signature
 from tvmopt.kernels.cuda.hopper.pixels import PixelKernel, pixel_function
 from tvmopt.kernels.cuda.hopper.problem import KernelSignature
 from tvmopt.kernels.cuda.hopper.shared_layout import SWIZZLE, Lines, blocks_of
+from tvmopt.kernels.workload import Refusal
 
 
 def line_signature(problem: LineProblem) -> KernelSignature:
@@ -26,39 +27,38 @@ def line_signature(problem: LineProblem) -> KernelSignature:
         ((p.images, p.height, p.width), p.dtype),
         ((p.filters, p.lines, p.window), p.dtype),
         ((p.images, *p.out_size, p.filters), p.out),
-        p.ending(),
+        p.epilogue_or_cast(),
     )
 
 
 def line_conv(
-    problem: LineProblem, config: Config, box: tuple[int, int, int] | None = None,
+    problem: LineProblem, config: HopperConvConfig,
     name: str | None = "main", signature: KernelSignature | None = None,
-) -> tirx.PrimFunc:  # fmt: skip
+) -> tirx.PrimFunc | Refusal:  # fmt: skip
     """Emit the kernel: a PrimFunc of the image, the weight, the epilogue's inputs, the output.
 
     Args:
         problem: The packed convolution.
-        config: The configuration; ``atoms * 64`` rows are one pixel box.
-        box: Images, rows and columns of a box; by default the fastest by :func:`.boxes`.
+        config: The configuration; the rows of a warpgroup are one pixel box.
         name: Global symbol of the PrimFunc; None for a private one.
         signature: Parameters of the PrimFunc; :func:`line_signature` by default.
 
-    Raises:
-        ConfigError: When no kernel computes ``problem``, or ``config`` does not fit.
+    Returns:
+        The kernel; a refusal where there is none, or ``config`` does not fit.
     """
 
     def emit(box: tuple[int, int, int]) -> None:
         parameters = declare(signature or line_signature(problem))
         LineKernel(problem, config, box, parameters).emit()
 
-    return pixel_function(problem.why_not, problem, config, box, name, emit)
+    return pixel_function(problem.refusal, problem, config, name, emit)
 
 
 class LineKernel(PixelKernel):
     """Implicit-GEMM main loop over groups of kernel rows."""
 
     def __init__(
-        self, problem: LineProblem, config: Config, box: tuple[int, int, int],
+        self, problem: LineProblem, config: HopperConfig, box: tuple[int, int, int],
         parameters: Parameters,
     ) -> None:  # fmt: skip
         super().__init__(problem, config, box, parameters)
@@ -75,25 +75,25 @@ class LineKernel(PixelKernel):
         )
         depth = p.lines * p.window
         self.w_map = tensor_map(
-            parameters.b, p.dtype, (depth, p.filters), (depth * 2,), (64, config.columns)
+            parameters.b, p.dtype, (depth, p.filters), (depth * 2,), (64, config.tile_n)
         )
         self.maps += [self.x_map, self.w_map]
 
     def left_lines(self) -> Lines:
         """Return the layout of the left operand: a block for each kernel row, short lines."""
-        return blocks_of(self.problem.window * 2, 64 * self.config.atoms)
+        return blocks_of(self.problem.window * 2, 64 * self.config.m_atoms)
 
     def load(self, slot: Any, step: Any, tile: Any) -> None:
         """Issue the TMA loads of a stage: the rows under each pixel box, the weight's columns."""
         c, p = self.config, self.problem
         bar = self.full.pointer(slot)
-        for group in range(c.consumers):
-            image, line, column = self.corner(tile.index * c.consumers + group)
+        for group in range(c.consumer_warpgroups):
+            image, line, column = self.corner(tile.index * c.consumer_warpgroups + group)
             tma_load(
-                self.left_ring.ptr_to([slot, group * 64 * c.atoms * self.depth]),
+                self.left_ring.ptr_to([slot, group * 64 * c.m_atoms * self.depth]),
                 self.x_map,
                 [const(0), column, line * p.step + step * p.fold, image, const(0)],
                 bar,
             )
-        place = [step * (DEPTH_BYTES // 2), tile.column]
+        place = [step * (K_BLOCK_BYTES // 2), tile.column]
         tma_load(self.right_ring.ptr_to([slot, 0]), self.w_map, place, bar)

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES
+from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
 from tvmopt.kernels.cuda.hopper.shared_layout import SWIZZLE
+from tvmopt.kernels.workload import Refusal
 
 # Most channels of an image that is packed: from 8 on, a 16-bit pixel already has 16 bytes.
 _MOST_CHANNELS = 7
 # Elements of a K block: they have 16 bits.
-_STEP = DEPTH_BYTES // 2
+_STEP = K_BLOCK_BYTES // 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +59,11 @@ class LineProblem:
     epilogue: Epilogue | None = None
 
     #: The weight is K-major.
-    right_major = True
+    weight_k_major = True
     #: wgmma K steps of a K block, 32 bytes each.
-    instructions = DEPTH_BYTES // 32
+    instructions = K_BLOCK_BYTES // 32
 
-    def ending(self) -> Epilogue:
+    def epilogue_or_cast(self) -> Epilogue:
         """Return the epilogue; by default a cast of the accumulator."""
         return self.epilogue or identity("float32", self.out, rank=4)
 
@@ -82,25 +83,25 @@ class LineProblem:
         return self.step, 1
 
     @property
-    def why_not(self) -> str | None:
+    def refusal(self) -> Refusal | None:
         """Why no kernel of this family computes the problem; None where one does."""
         if BYTES.get(self.dtype) != 2 or self.out not in OUTPUTS[self.dtype]:
-            return f"{self.dtype} to {self.out} is no pair of types of 16-bit factors"
+            return Refusal(f"{self.dtype} to {self.out} is no pair of types of 16-bit factors")
         if self.window * 2 not in SWIZZLE:
-            return f"a line of the window must be 16, 32 or 64 elements, not {self.window}"
+            return Refusal(f"a line of the window must be 16, 32 or 64 elements, not {self.window}")
         if self.width * 2 % 16 or self.pixel * 2 % 16:
-            return "the copy engine needs lines, and steps of the window, of multiples of 16 bytes"
+            return Refusal("TMA needs rows, and strides of the window, of multiples of 16 bytes")
         high, wide = self.out_size
         if (high - 1) * self.step + self.steps * self.fold > self.height:
-            return "the window reaches beyond the last line"
+            return Refusal("the window reaches beyond the last line")
         if (wide - 1) * self.pixel + self.window > self.width:
-            return "the window reaches beyond the end of a line"
+            return Refusal("the window reaches beyond the end of a line")
         if self.images * high * wide * self.filters > MOST_ELEMENTS:
-            return "the output has more than 2**31 - 1 elements"
+            return Refusal("the output has more than 2**31 - 1 elements")
         if self.images * self.height * self.width > MOST_ELEMENTS:
-            return "the padded input has more than 2**31 - 1 elements"
+            return Refusal("the padded input has more than 2**31 - 1 elements")
         if not 1 <= self.step <= 8:
-            return f"the copy engine's step is at most 8, but the stride is {self.step}"
+            return Refusal(f"TMA's element stride is at most 8, but the stride is {self.step}")
         return None
 
 
@@ -146,4 +147,4 @@ def line_problem(
         dtype=dtype,
         out=out,
     )
-    return problem if problem.why_not is None else None
+    return problem if problem.refusal is None else None

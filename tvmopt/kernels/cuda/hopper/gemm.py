@@ -16,8 +16,7 @@ from tvm.script import tirx as T  # noqa: N812
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES, Config
+from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES, HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import quotient, remainder, tensor_map
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 from tvmopt.kernels.cuda.hopper.mainloop import Kernel
@@ -26,14 +25,15 @@ from tvmopt.kernels.cuda.hopper.operand_copies import Copies
 from tvmopt.kernels.cuda.hopper.parameters import Parameters, declare, mark, plain_signature
 from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, KernelSignature, ceil_div
 from tvmopt.kernels.cuda.hopper.split_k_reduction import add_up
+from tvmopt.kernels.workload import Refusal
 
 
 def gemm(
     problem: GemmProblem,
-    config: Config,
+    config: HopperConfig,
     name: str | None = "main",
     signature: KernelSignature | None = None,
-) -> tirx.PrimFunc:
+) -> tirx.PrimFunc | Refusal:
     """Emit the GEMM kernel: a PrimFunc of A, B, the epilogue's inputs, and C.
 
     Args:
@@ -45,13 +45,10 @@ def gemm(
     Returns:
         A TIRx PrimFunc (``tir_pipeline="tirx"``). A has the shape ``([batch,] m, k)``, B
         ``([batch,] k, n)`` and C ``([batch,] m, n)``. A transposed operand has its last two axes
-        swapped.
-
-    Raises:
-        ConfigError: When ``config`` does not fit ``problem``.
+        swapped. A refusal where ``config`` does not fit ``problem``.
     """
     if reason := config.why_not(problem):
-        raise ConfigError(f"the configuration does not fit the product: {reason}")
+        return reason
     with IRBuilder() as builder, build.prim_func(is_private=name is None):
         build.func_name(name or "main")
         _body(problem, config, name, signature or gemm_signature(problem))
@@ -69,31 +66,31 @@ def gemm_signature(problem: GemmProblem) -> KernelSignature:
         ((batched if p.batch_a else ()) + a_shape, p.dtype),
         ((batched if p.batch_b else ()) + b_shape, p.dtype),
         ((*batched, rows, p.n), p.out),
-        p.ending(),
+        p.epilogue_or_cast(),
         rows if p.dynamic else None,
     )
 
 
-def _body(p: GemmProblem, c: Config, name: str | None, signature: KernelSignature) -> None:
+def _body(p: GemmProblem, c: HopperConfig, name: str | None, signature: KernelSignature) -> None:
     """Emit the parameters, the packing kernel, the GEMM, and the split-K reduction kernel."""
     mark(name, "hopper_gemm")
     parameters = declare(signature)
     rows = signature.rows if p.dynamic else p.m
     batch_a, batch_b = (p.batch if p.batch_a else 1), (p.batch if p.batch_b else 1)
     a, b = _copy(p, parameters, (batch_a, batch_b))
-    first = (a, p.dtype, rows, p.k, p.major[0], batch_a)
-    second = (b, p.dtype, p.n, p.k, p.major[1], batch_b)
-    left = TmaOperand(*(second if c.swap else first), c.rows, c.beside)
-    right = TmaOperand(*(first if c.swap else second), c.columns, c.cluster)
-    if not c.apart:
-        GemmKernel(p, c, left, right, parameters, p.ending(), rows).emit()
+    first = (a, p.dtype, rows, p.k, p.k_major[0], batch_a)
+    second = (b, p.dtype, p.n, p.k, p.k_major[1], batch_b)
+    left = TmaOperand(*(second if c.swap_ab else first), c.tile_m, c.cluster_n)
+    right = TmaOperand(*(first if c.swap_ab else second), c.tile_n, c.cluster_m)
+    if not c.split_k_workspace:
+        GemmKernel(p, c, left, right, parameters, p.epilogue_or_cast(), rows).emit()
         return
     shape = (*((p.batch,) if p.batch > 1 else ()), p.m, p.n)
-    partial = build.alloc_buffer((c.split, *shape), p.accumulator, scope="global")
+    partial = build.alloc_buffer((c.split_k, *shape), p.accumulator, scope="global")
     target = dataclasses.replace(parameters, out=partial, inputs=[])
     sums = identity(p.accumulator, p.accumulator)
     GemmKernel(p, c, left, right, target, sums, rows).emit()
-    add_up(partial, c.split, shape, p.accumulator, p.out, p.ending(), parameters)
+    add_up(c, partial, shape, p.accumulator, p.out, p.epilogue_or_cast(), parameters)
 
 
 def _copy(p: GemmProblem, parameters: Parameters, batches: tuple[int, int]) -> list[Any]:
@@ -102,7 +99,7 @@ def _copy(p: GemmProblem, parameters: Parameters, batches: tuple[int, int]) -> l
     buffers = (parameters.a, parameters.b)
     parts: list[int | None] = []
     for buffer, (rows, width), batch, copied, turned in zip(
-        buffers, p.stored, batches, p.copied, p.turned, strict=True
+        buffers, p.stored, batches, p.packed, p.transposed, strict=True
     ):
         if turned:
             parts.append(copies.turned(buffer, batch, rows, width))
@@ -123,13 +120,13 @@ class GemmKernel(Kernel):
     """
 
     def __init__(
-        self, problem: GemmProblem, config: Config, left: TmaOperand, right: TmaOperand,
-        parameters: Parameters, ending: Epilogue, rows: Any,
+        self, problem: GemmProblem, config: HopperConfig, left: TmaOperand, right: TmaOperand,
+        parameters: Parameters, epilogue: Epilogue, rows: Any,
     ) -> None:  # fmt: skip
         p = problem
-        steps = ceil_div(p.k * BYTES[p.dtype], DEPTH_BYTES)
-        out = p.accumulator if config.apart else p.out
-        super().__init__(config, p.dtype, out, steps, ending, parameters)
+        steps = ceil_div(p.k * BYTES[p.dtype], K_BLOCK_BYTES)
+        out = p.accumulator if config.split_k_workspace else p.out
+        super().__init__(config, p.dtype, out, steps, epilogue, parameters)
         self.problem = p
         if steps == 1:
             self.instructions = ceil_div(p.k * BYTES[p.dtype], 32)
@@ -137,10 +134,10 @@ class GemmKernel(Kernel):
         self.rows = rows
         self.maps = [*left.maps, *right.maps]
         self.left_major, self.right_major = left.major, right.major
-        self.parts = config.split if config.apart else 1
+        self.parts = config.split_k if config.split_k_workspace else 1
         self.batch = p.batch * self.parts
         self.out_shape = (*((self.batch,) if self.batch > 1 else ()), rows, p.n)
-        if not config.staged:
+        if not config.smem_store:
             self.out_map = self._map_of(parameters.out, out)
             self.maps += [self.out_map, *self._load_residual_ahead(self._map_of)]
 
@@ -148,7 +145,7 @@ class GemmKernel(Kernel):
         """Return the TMA descriptor of a tensor that has the shape of the output."""
         size = BYTES[dtype]
         shape, strides = [self.problem.n, self.rows], [self.problem.n * size]
-        box = [128 // size, self.config.chunk_rows]
+        box = [128 // size, self.config.buffer_rows]
         if self.batch > 1:
             shape.append(self.batch)
             strides.append(self.problem.m * self.problem.n * size)
@@ -158,7 +155,7 @@ class GemmKernel(Kernel):
     def extents(self) -> tuple[Any, Any]:
         """Return rows and columns of the tiled problem (swapped with ``swap``), int32."""
         m = T.cast(self.rows, "int32") if self.problem.dynamic else self.problem.m
-        return (self.problem.n, m) if self.config.swap else (m, self.problem.n)
+        return (self.problem.n, m) if self.config.swap_ab else (m, self.problem.n)
 
     def part(self, tile: Any) -> Any:
         """Return the index of the K slice that this thread block computes."""
@@ -188,9 +185,9 @@ class GemmKernel(Kernel):
         """
         c = self.config
         left, right = self.extents()
-        ragged_left = _ragged(left, c.rows * c.cluster)
-        ragged_right = _ragged(right, c.columns * c.beside)
-        bounds = (ragged_right, ragged_left) if c.swap else (ragged_left, ragged_right)
+        ragged_left = _ragged(left, c.tile_m * c.cluster_m)
+        ragged_right = _ragged(right, c.tile_n * c.cluster_n)
+        bounds = (ragged_right, ragged_left) if c.swap_ab else (ragged_left, ragged_right)
         indices = list(zip((row, column), bounds, strict=True))
         if self.batch > 1:
             indices.insert(0, (tile.batch, None))
@@ -198,8 +195,8 @@ class GemmKernel(Kernel):
 
     def corner_of(self, tile: Any, group: Any, first: int) -> list[Any]:
         """Return the TMA coordinates of one warpgroup's 128-byte-wide epilogue tile."""
-        own = tile.row + group * (64 * self.config.atoms)
-        start = [own + first, tile.column] if self.config.swap else [tile.column + first, own]
+        own = tile.row + group * (64 * self.config.m_atoms)
+        start = [own + first, tile.column] if self.config.swap_ab else [tile.column + first, own]
         if self.batch > 1:
             start.append(tile.batch)
         return start

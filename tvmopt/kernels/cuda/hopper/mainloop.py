@@ -21,7 +21,7 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.cluster_reduction import Exchange
-from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES, Config
+from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES, HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import (
     Barriers,
     Scalar,
@@ -57,20 +57,20 @@ class Kernel(Storing):
     """
 
     batch = 1
-    instructions = DEPTH_BYTES // 32
+    instructions = K_BLOCK_BYTES // 32
     left_major = True
     right_major = True
     maps: list[Any]
 
     def __init__(
-        self, config: Config, dtype: str, out_dtype: str, steps: int, ending: Epilogue,
+        self, config: HopperConfig, dtype: str, out_dtype: str, steps: int, epilogue: Epilogue,
         parameters: Parameters,
     ) -> None:  # fmt: skip
         accumulator = dtypes.dtype(dtype).accumulator
-        super().__init__(config, accumulator, out_dtype, ending, parameters)
+        super().__init__(config, accumulator, out_dtype, epilogue, parameters)
         self.dtype = dtype
         self.steps = steps
-        self.depth = DEPTH_BYTES // BYTES[dtype]
+        self.depth = K_BLOCK_BYTES // BYTES[dtype]
 
     @abc.abstractmethod
     def extents(self) -> tuple[Any, Any]:
@@ -94,21 +94,21 @@ class Kernel(Storing):
         """Emit the grid, the thread indices, shared memory, and the tile loop."""
         c = self.config
         rows, columns = self.extents()
-        down = _tiles(rows, c.rows * c.cluster)
-        across = _tiles(columns, c.columns * c.beside)
+        down = _tiles(rows, c.tile_m * c.cluster_m)
+        across = _tiles(columns, c.tile_n * c.cluster_n)
         per_batch = down * across
         total = per_batch * self.batch
-        shared = c.together
+        shared = c.cluster_size
         if isinstance(total, int):
-            groups = min(total, c.at_once) if c.persistent else total
+            groups = min(total, c.resident_clusters) if c.persistent else total
         else:
-            groups = c.at_once
+            groups = c.resident_clusters
         if shared == 1:
             block, rank = T.cta_id([groups]), const(0)
         else:
             block = held(T.cluster_id([groups]))
             rank = held(T.cta_id_in_cluster([shared]))
-        self.group = T.warpgroup_id([c.consumers + 1])
+        self.group = T.warpgroup_id([c.consumer_warpgroups + 1])
         self.warp = T.warp_id_in_wg([4])
         self.lane = T.lane_id([32])
         self.thread = T.thread_id_in_wg([128])
@@ -121,21 +121,21 @@ class Kernel(Storing):
         """Allocate the ring, the epilogue tile and the mbarriers; initialise the mbarriers."""
         c = self.config
         pool = SMEMPool()
-        self.left_ring = pool.alloc((c.stages, c.rows * self.depth), self.dtype, align=1024)
-        self.right_ring = pool.alloc((c.stages, c.columns * self.depth), self.dtype, align=1024)
+        self.left_ring = pool.alloc((c.stages, c.tile_m * self.depth), self.dtype, align=1024)
+        self.right_ring = pool.alloc((c.stages, c.tile_n * self.depth), self.dtype, align=1024)
         self._leaving_memory(pool)
         self.full = Barriers(pool, c.stages)
         self.empty = Barriers(pool, c.stages)
         if self.residual is not None:
-            self.arriving = Barriers(pool, c.consumers)
+            self.arriving = Barriers(pool, c.consumer_warpgroups)
         pool.commit()
         # Different warps do these two at the same time.
         with when(self.group < 1), one_thread_of(self.warp):
             for descriptor in self.maps:
                 build.evaluate(T.ptx.prefetch.tensormap(T.address_of(descriptor)))
-        with when(self.group == c.consumers), one_thread_of(self.warp):
+        with when(self.group == c.consumer_warpgroups), one_thread_of(self.warp):
             self.full.init(1)
-            self.empty.init(c.consumers * self.sharing.loaders)
+            self.empty.init(c.consumer_warpgroups * self.sharing.loaders)
             if self.residual is not None:
                 self.arriving.init(1)
         build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
@@ -148,27 +148,30 @@ class Kernel(Storing):
         """Allocate the epilogue tile and the buffer of the cluster split-K reduction.
 
         The split-K buffer aliases the ring, which is drained then. So does the epilogue tile with
-        ``config.over_ring``. In a persistent kernel it has memory of its own, because its stores
-        overlap the loads of the next tile.
+        ``config.epilogue_aliases_ring``. In a persistent kernel it has memory of its own, because
+        its stores overlap the loads of the next tile.
         """
         c = self.config
         end = pool.offset
-        if c.ranks > 1:
+        if c.cluster_split_k > 1:
             pool.move_base_to(0)
-            self.exchanged = pool.alloc((c.exchange_bytes // 4,), self.accumulator, align=1024)
-        elif c.over_ring:
+            self.exchanged = pool.alloc((c.dsmem_bytes // 4,), self.accumulator, align=1024)
+        elif c.epilogue_aliases_ring:
             pool.move_base_to(0)
-        if not c.over_ring:
+        if not c.epilogue_aliases_ring:
             pool.move_base_to(max(end, pool.offset))
-        if c.staged:
-            self.leaving = pool.alloc((c.staged_bytes // 4,), self.accumulator, align=1024)
+        if c.smem_store:
+            self.leaving = pool.alloc((c.spill_bytes // 4,), self.accumulator, align=1024)
         else:
-            shape = (c.consumers * c.buffers, c.chunk_rows * (128 // BYTES[self.out_dtype]))
+            shape = (
+                c.consumer_warpgroups * c.epilogue_buffers,
+                c.buffer_rows * (128 // BYTES[self.out_dtype]),
+            )
             self.leaving = pool.alloc(shape, self.out_dtype, align=1024)
         pool.move_base_to(max(end, pool.offset))
 
     def _sync_blocks(self) -> None:
-        if self.config.together > 1:
+        if self.config.cluster_size > 1:
             sync_cluster_relaxed()
         else:
             build.evaluate(T.cuda.cta_sync())
@@ -184,10 +187,10 @@ class Kernel(Storing):
         def tile(number: Any) -> EpilogueTile:
             inner = remainder(number, per_batch) if self.batch > 1 else number
             batch = quotient(number, per_batch) if self.batch > 1 else const(0)
-            i, j = tile_of(inner, down, across, c.raster)
-            i, j = i * c.cluster + self.sharing.above, j * c.beside + self.sharing.left
+            i, j = tile_of(inner, down, across, c.raster_group)
+            i, j = i * c.cluster_m + self.sharing.above, j * c.cluster_n + self.sharing.left
             i, j, batch = held(i), held(j), held(batch)
-            return EpilogueTile(held(i * c.rows), held(j * c.columns), batch, i)
+            return EpilogueTile(held(i * c.tile_m), held(j * c.tile_n), batch, i)
 
         def for_tiles(body: Any) -> None:
             if not c.persistent:
@@ -206,13 +209,13 @@ class Kernel(Storing):
 
         self._stage, self._phase, self._following = stage, phase, following
         few, many = c.registers
-        with build.If(self.group < c.consumers):
+        with build.If(self.group < c.consumer_warpgroups):
             with build.Then():
                 if many:
                     set_registers("inc", many)
                 self._prepare()
                 for_tiles(self._consume)
-                if not c.staged:
+                if not c.smem_store:
                     with one_thread_of(self.warp):
                         build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
             with build.Else():
@@ -220,9 +223,11 @@ class Kernel(Storing):
                     set_registers("dec", few)
                 with one_thread_of(self.warp):
                     for_tiles(self._produce)
-                    if c.sharers > 1:
+                    if c.multicast_size > 1:
                         self._wait_until_empty()
-                if c.ranks > 1:  # matches the two cluster barriers of the consumers in _exchange
+                if (
+                    c.cluster_split_k > 1
+                ):  # matches the two cluster barriers of the consumers in _exchange
                     self._meet()
                     self._meet(sent=True)
 
@@ -249,7 +254,7 @@ class Kernel(Storing):
 
     def _range(self, tile: EpilogueTile) -> tuple[Any, Any]:
         """Return the first K block of this thread block, and its number of K blocks."""
-        split = self.config.split
+        split = self.config.split_k
         if split == 1:
             return const(0), const(self.steps)
         part = self.part(tile)
@@ -277,11 +282,11 @@ class Kernel(Storing):
         """Allocate the accumulators, and encode the matrix descriptors of the ring."""
         c = self.config
         self._sums = build.alloc_local(
-            [c.atoms * c.columns // 2], "uint32" if self.accumulator == "int32" else "float32"
+            [c.m_atoms * c.tile_n // 2], "uint32" if self.accumulator == "int32" else "float32"
         )
         self._left = self._descriptor(self.left_ring, self.left_lines())
         self._right = self._descriptor(self.right_ring, lines_of(self.right_major, self.depth))
-        if self.config.sharers > 1:
+        if self.config.multicast_size > 1:
             self._loader = held(self.sharing.loader(self.thread))
         if self.residual is not None:
             self._residual_phase = Scalar("int32", 0)
@@ -308,16 +313,16 @@ class Kernel(Storing):
         """Issue the wgmma of one stage; if not ``first``, they overwrite the accumulators."""
         c = self.config
         size = BYTES[self.dtype]
-        per = c.columns // 2
+        per = c.tile_n // 2
         row = dtypes.dtype(self.dtype)
         types = f"{dtypes.dtype(row.accumulator).ptx}.{row.ptx}.{row.ptx}"
-        name = f"wgmma.mma_async.sync.aligned.m64n{c.columns}k{32 // size}.{types}"
-        group = c.atoms * 64 * DEPTH_BYTES // 16
-        left = advance(self._left[0], slot * (c.rows * DEPTH_BYTES // 16) + self.group * group)
-        right = advance(self._right[0], slot * (c.columns * DEPTH_BYTES // 16))
+        name = f"wgmma.mma_async.sync.aligned.m64n{c.tile_n}k{32 // size}.{types}"
+        group = c.m_atoms * 64 * K_BLOCK_BYTES // 16
+        left = advance(self._left[0], slot * (c.tile_m * K_BLOCK_BYTES // 16) + self.group * group)
+        right = advance(self._right[0], slot * (c.tile_n * K_BLOCK_BYTES // 16))
         rows, columns = self.left_lines(), lines_of(self.right_major, self.depth)
         for k in range(self.instructions):
-            for m in range(c.atoms):
+            for m in range(c.m_atoms):
                 args = [self._sums[m * per + i] for i in range(per)]
                 args.append(advance(left, rows.steps[k] + m * rows.atom))
                 args.append(advance(right, columns.steps[k]))
@@ -331,7 +336,7 @@ class Kernel(Storing):
     def _release(self, slot: Any) -> None:
         """Arrive at the empty barriers of all thread blocks that load this stage."""
         c = self.config
-        if c.sharers == 1:
+        if c.multicast_size == 1:
             self.empty.arrive(slot, self.thread < 1)
         else:
             self.empty.arrive_remote(slot, self._loader, self.thread < self.sharing.loaders)
@@ -352,21 +357,21 @@ class Kernel(Storing):
             build.evaluate(T.ptx.wgmma.fence.sync.aligned())
             self._multiply(slot, k > 0)
             build.evaluate(T.ptx.wgmma.commit_group.sync.aligned())
-            build.evaluate(T.ptx.wgmma.wait_group.sync.aligned(c.flight))
-            if c.flight == 0:
+            build.evaluate(T.ptx.wgmma.wait_group.sync.aligned(c.wgmma_wait_depth))
+            if c.wgmma_wait_depth == 0:
                 self._release(slot)
             else:
-                with when(k >= c.flight):
-                    self._release(self._behind(c.flight))
+                with when(k >= c.wgmma_wait_depth):
+                    self._release(self._behind(c.wgmma_wait_depth))
             self._following()
         build.evaluate(T.ptx.wgmma.wait_group.sync.aligned(0))
-        for last in range(c.flight, 0, -1):
+        for last in range(c.wgmma_wait_depth, 0, -1):
             with when(count >= last):
                 self._release(self._behind(last))
-        if c.ranks > 1:
+        if c.cluster_split_k > 1:
             self._exchange(tile)
         else:
-            self._leave(tile, range(c.columns))
+            self._leave(tile, range(c.tile_n))
 
     def _exchange(self, tile: EpilogueTile) -> None:
         """Cluster split-K: reduce over DSMEM and store this block's share of the columns.
@@ -380,7 +385,7 @@ class Kernel(Storing):
         self._meet()
         exchange.give()
         self._meet(sent=True)
-        for rank in range(c.ranks):
+        for rank in range(c.cluster_split_k):
             if columns := c.columns_of(rank):
                 with when(self.rank == rank):
                     exchange.take(rank)

@@ -27,6 +27,7 @@ from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
 from tvmopt.kernels.cuda.hopper.match_conv import convolution, line_problem_of
 from tvmopt.kernels.cuda.hopper.match_gemm import Roles, regroup
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem, KernelSignature
+from tvmopt.kernels.workload import Refusal
 
 # Accumulation dtypes of floating-point reductions.
 _SUMS = (*dtypes.HALF_FLOATS, "float32")
@@ -49,7 +50,7 @@ class Match:
     name: str | None
 
 
-def match(func: tirx.PrimFunc) -> Match | str:
+def match(func: tirx.PrimFunc) -> Match | Refusal:
     """Return the problem that ``func`` computes, or the reason why there is none.
 
     Args:
@@ -60,7 +61,7 @@ def match(func: tirx.PrimFunc) -> Match | str:
     try:
         return _Matcher(func).run()
     except (NotThisForm, _RefusedError) as error:
-        return str(error)
+        return Refusal(str(error))
 
 
 class _RefusedError(Exception):
@@ -87,7 +88,7 @@ class _Matcher:
         [anchor] = sums
         self.inline = Inliner(self.stages, anchor.buffer)
         left, right = self._operands(anchor)
-        ending, out = self._ending(anchor)
+        epilogue, out = self._epilogue(anchor)
         dtype = self._dtype(left, right)
         reasons = []
         # In this order: GEMM; convolution; the packed convolution of :mod:`.few_channels`.
@@ -96,7 +97,7 @@ class _Matcher:
         for attempt in attempts:
             for a, b in ((left, right), (right, left)):
                 try:
-                    return attempt(anchor, a, b, ending, dtype, out)
+                    return attempt(anchor, a, b, epilogue, dtype, out)
                 except NotThisForm as error:
                     reasons.append(str(error))
         raise NotThisForm(reasons[2] if len(left[0].indices) == 4 else reasons[0])
@@ -159,7 +160,7 @@ class _Matcher:
 
     # -- epilogue ----------------------------------------------------------------------------
 
-    def _ending(self, anchor: Stage) -> tuple[Epilogue, Any]:
+    def _epilogue(self, anchor: Stage) -> tuple[Epilogue, Any]:
         """Return the epilogue (stored value of accumulator and output axes) and the output."""
         written = [s for s in self.stages if self._index(s.buffer) is not None]
         if len(written) != 1:
@@ -200,7 +201,9 @@ class _Matcher:
         expr = _replace_loads(expr, anchor.buffer, value)
         return Epilogue(acc, tuple(axes), expr, tuple(inputs)), last.buffer
 
-    def _signature(self, a: Any, b: Any, out: Any, ending: Epilogue, rows: Any) -> KernelSignature:
+    def _signature(
+        self, a: Any, b: Any, out: Any, epilogue: Epilogue, rows: Any
+    ) -> KernelSignature:
         """Return the signature, with the parameters' indices by role."""
 
         def place(buffer: Any) -> int:
@@ -213,7 +216,7 @@ class _Matcher:
             place(a),
             place(b),
             place(out),
-            tuple(place(i) for i in ending.inputs),
+            tuple(place(i) for i in epilogue.inputs),
             rows,
         )
 
@@ -224,7 +227,7 @@ class _Matcher:
     # -- GEMM --------------------------------------------------------------------------------
 
     def _gemm(
-        self, anchor: Stage, left: Any, right: Any, ending: Epilogue, dtype: str, out: Any
+        self, anchor: Stage, left: Any, right: Any, epilogue: Epilogue, dtype: str, out: Any
     ) -> Match:
         """Match a GEMM with ``left`` as A."""
         if left[1] is not None or right[1] is not None:
@@ -247,13 +250,13 @@ class _Matcher:
             batch_b=roles.batch_b,
             dynamic=dynamic,
         )
-        if reason := problem.why_not:
-            raise _RefusedError(reason)
+        if reason := problem.refusal:
+            raise _RefusedError(reason.reason)
         groups = (roles.batch, roles.rows, [roles.columns])
-        adapted = regroup(ending, groups if problem.batch > 1 else groups[1:], out.shape)
+        adapted = regroup(epilogue, groups if problem.batch > 1 else groups[1:], out.shape)
         problem = dataclasses.replace(problem, epilogue=adapted)
         signature = self._signature(
-            left[0].source, right[0].source, out, ending, rows if dynamic else None
+            left[0].source, right[0].source, out, epilogue, rows if dynamic else None
         )
         return Match(problem, signature, self._name())
 
@@ -262,14 +265,14 @@ class _Matcher:
     def _pixels(
         self,
         problem_of: Callable[[Stage, Any, Any, str, str], ConvProblem | LineProblem],
-        anchor: Stage, left: Any, right: Any, ending: Epilogue, dtype: str, out: Any,
+        anchor: Stage, left: Any, right: Any, epilogue: Epilogue, dtype: str, out: Any,
     ) -> Match:  # fmt: skip
         """Match a convolution of ``left`` with the weight ``right``, by ``problem_of``."""
         problem = problem_of(anchor, left, right, dtype, str(out.dtype))
-        if reason := problem.why_not:
-            raise _RefusedError(reason)
-        signature = self._signature(left[0].source, right[0].source, out, ending, None)
-        return Match(dataclasses.replace(problem, epilogue=ending), signature, self._name())
+        if reason := problem.refusal:
+            raise _RefusedError(reason.reason)
+        signature = self._signature(left[0].source, right[0].source, out, epilogue, None)
+        return Match(dataclasses.replace(problem, epilogue=epilogue), signature, self._name())
 
 
 def _replace_loads(expr: Any, buffer: Any, value: Any) -> Any:

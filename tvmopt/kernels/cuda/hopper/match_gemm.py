@@ -110,11 +110,11 @@ def _plain(anchor: Stage, load: Any) -> list[Any]:
     return found
 
 
-def regroup(ending: Epilogue, groups: Any, shape: Any) -> Epilogue:
+def regroup(epilogue: Epilogue, groups: Any, shape: Any) -> Epilogue:
     """Return the epilogue with each group of output axes fused into one axis.
 
     Args:
-        ending: The epilogue.
+        epilogue: The epilogue.
         groups: Extents of the axes in each group; axes of extent 1 are in none.
         shape: Output shape.
     """
@@ -122,7 +122,7 @@ def regroup(ending: Epilogue, groups: Any, shape: Any) -> Epilogue:
     zero = tirx.IntImm("int32", 0)
     values: dict[Any, Any] = {}
     wide = []
-    for axis, extent in zip(ending.axes, shape, strict=True):
+    for axis, extent in zip(epilogue.axes, shape, strict=True):
         if number(extent) == 1:
             values[axis] = zero
         else:
@@ -136,7 +136,9 @@ def regroup(ending: Epilogue, groups: Any, shape: Any) -> Epilogue:
             rest = tirx.truncdiv(rest, extent)
         if mine:
             values[mine[0]] = rest
-    return dataclasses.replace(ending, axes=tuple(names), expr=replace(ending.expr, _typed(values)))
+    return dataclasses.replace(
+        epilogue, axes=tuple(names), expr=replace(epilogue.expr, _typed(values))
+    )
 
 
 def _typed(values: dict[Any, Any]) -> dict[Any, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt.kernels.cuda.hopper.config import Config
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import const, quotient, remainder
 
 
@@ -33,44 +33,47 @@ class Sharing:
         loaders: Number of blocks that load for this one, including itself.
     """
 
-    def __init__(self, config: Config, rank: Any) -> None:
+    def __init__(self, config: HopperConfig, rank: Any) -> None:
         self._config = config
-        self.loaders = config.cluster + config.beside - 1
+        self.loaders = config.cluster_m + config.cluster_n - 1
         self.above: Any
         self.left: Any
-        if config.beside == 1:
-            self.above, self.left = (rank if config.cluster > 1 else 0), 0
-        elif config.cluster == 1:
+        if config.cluster_n == 1:
+            self.above, self.left = (rank if config.cluster_m > 1 else 0), 0
+        elif config.cluster_m == 1:
             self.above, self.left = 0, rank
         else:
-            self.above, self.left = remainder(rank, config.cluster), quotient(rank, config.cluster)
+            self.above, self.left = (
+                remainder(rank, config.cluster_m),
+                quotient(rank, config.cluster_m),
+            )
 
     @property
     def of_rows(self) -> Any:
         """Multicast mask of the left operand (tile rows); 0 without multicast."""
         c = self._config
-        if c.beside == 1:
+        if c.cluster_n == 1:
             return 0
-        return _shifted(sum(1 << c.cluster * i for i in range(c.beside)), self.above)
+        return _shifted(sum(1 << c.cluster_m * i for i in range(c.cluster_n)), self.above)
 
     @property
     def of_columns(self) -> Any:
         """Multicast mask of the right operand (tile columns); 0 without multicast."""
         c = self._config
-        if c.cluster == 1:
+        if c.cluster_m == 1:
             return 0
-        return _shifted((1 << c.cluster) - 1, self.left * c.cluster)
+        return _shifted((1 << c.cluster_m) - 1, self.left * c.cluster_m)
 
     def loader(self, number: Any) -> Any:
         """Return the rank of loader ``number`` of this block; same-column blocks come first."""
         c = self._config
         number = T.min(number, const(self.loaders - 1))
-        column = self.left * c.cluster + number
-        if c.beside == 1:
+        column = self.left * c.cluster_m + number
+        if c.cluster_n == 1:
             return column
         # Then the blocks of the same row, cyclically from the next one on.
-        other = remainder(self.left + number + (1 - c.cluster) % c.beside, c.beside)
-        return T.Select(number < c.cluster, column, self.above + other * c.cluster)
+        other = remainder(self.left + number + (1 - c.cluster_m) % c.cluster_n, c.cluster_n)
+        return T.Select(number < c.cluster_m, column, self.above + other * c.cluster_m)
 
 
 def _shifted(mask: int, by: Any) -> Any:

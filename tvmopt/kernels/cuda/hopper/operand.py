@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES
+from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.emit import const, quotient, tensor_map, tma_load
 from tvmopt.kernels.cuda.hopper.operand_copies import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
@@ -42,7 +42,7 @@ class TmaOperand:
         self.batch = batch
         self.tile = tile
         self.parts = parts
-        self.step = DEPTH_BYTES // BYTES[dtype]
+        self.step = K_BLOCK_BYTES // BYTES[dtype]
         self.rows = rows
         size = BYTES[dtype]
         across, along = (depth, rows) if major else (rows, depth)
@@ -82,7 +82,7 @@ class TmaOperand:
         """Return the bytes that the tile at row ``start`` does not load (rows out of bounds)."""
         if not self.rest:
             return 0
-        spare = (self.tile - self.rest) * DEPTH_BYTES
+        spare = (self.tile - self.rest) * K_BLOCK_BYTES
         return tirx.Select(self._is_whole(start), const(0), const(spare))
 
     def _is_whole(self, start: Any) -> Any:

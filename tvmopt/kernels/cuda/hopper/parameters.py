@@ -54,14 +54,14 @@ def mark(name: str | None, kernel: str) -> None:
 
 def plain_signature(
     a: tuple[Sequence[Any], str], b: tuple[Sequence[Any], str], out: tuple[Sequence[Any], str],
-    ending: Epilogue, rows: Any = None,
+    epilogue: Epilogue, rows: Any = None,
 ) -> KernelSignature:  # fmt: skip
     """Return the signature A, B, the epilogue's inputs, output, from shapes and dtypes."""
     buffers = [
         tirx.decl_buffer(tuple(shape), dtype, name=name)
         for name, (shape, dtype) in (("a", a), ("b", b))
     ]
-    buffers += ending.inputs
+    buffers += epilogue.inputs
     buffers.append(tirx.decl_buffer(tuple(out[0]), out[1], name="out"))
     last = len(buffers) - 1
     return KernelSignature(tuple(buffers), 0, 1, last, tuple(range(2, last)), rows)

@@ -10,13 +10,13 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.hopper.config import Config
+from tvmopt.kernels.cuda.hopper.config import HopperConfig, HopperConvConfig
 from tvmopt.kernels.cuda.hopper.emit import quotient, remainder, tensor_map
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
 from tvmopt.kernels.cuda.hopper.mainloop import Kernel
 from tvmopt.kernels.cuda.hopper.parameters import Parameters, mark
 from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
+from tvmopt.kernels.workload import Refusal
 
 
 class PixelProblem(Protocol):
@@ -51,10 +51,10 @@ class PixelProblem(Protocol):
         """Output dtype."""
 
     @property
-    def right_major(self) -> bool:
+    def weight_k_major(self) -> bool:
         """Whether the weight is K-major."""
 
-    def ending(self) -> Epilogue:
+    def epilogue_or_cast(self) -> Epilogue:
         """Return the epilogue."""
 
 
@@ -87,64 +87,67 @@ def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
     return [box for _, _, box in sorted(found)]
 
 
-def why_no_box(problem: PixelProblem, config: Config, box: tuple[int, int, int]) -> str | None:
+def why_no_box(
+    problem: PixelProblem, config: HopperConfig, box: tuple[int, int, int]
+) -> Refusal | None:
     """Return why a warpgroup cannot compute boxes of this shape; None where it can."""
-    rows = 64 * config.atoms
+    rows = config.warpgroup_m
     if math.prod(box) != rows:
-        return f"a box of pixels has {rows}, but {box} has {math.prod(box)}"
+        return Refusal(f"a pixel box has {rows} pixels, but {box} has {math.prod(box)}")
     sides = (box[0], box[1] * problem.stride[0], box[2] * problem.stride[1])
     if max(sides) > 256:
-        return f"the copy engine loads 256 pixels each way at most, but the box spans {sides}"
+        return Refusal(f"a TMA box has at most 256 pixels a side, but the box spans {sides}")
     return None
 
 
-def why_not(problem: PixelProblem, config: Config) -> str | None:
+def why_not(problem: PixelProblem, config: HopperConfig) -> Refusal | None:
     """Return why ``config`` cannot compute ``problem``; None where it can."""
-    if config.swap or config.sharers > 1 or config.apart:
-        return "a convolution neither exchanges operands nor shares loads, nor divides depth apart"
-    if config.split > 1 and (not config.staged or config.persistent):
-        return "a divided depth needs staged stores and one tile a block"
-    if reason := config.why_not_any(problem.dtype):
+    if config.swap_ab or config.multicast_size > 1 or config.split_k_workspace:
+        return Refusal("a convolution has no swapped A and B, multicast, or workspace split-K")
+    if config.split_k > 1 and (not config.smem_store or config.persistent):
+        return Refusal("split-K of a convolution needs smem_store and one tile a thread block")
+    if reason := config.why_not_dtype(problem.dtype):
         return reason
-    if config.atoms not in (1, 2):
-        return "a box of pixels has 64 or 128"
-    if config.split > 8 or problem.steps < config.split:
-        return f"a depth of {problem.steps} steps cannot be divided by {config.split}"
-    if not problem.right_major and config.columns % 64:
-        return "columns that are not contiguous along the depth come 64 at a time"
-    if not config.staged:
+    if config.m_atoms not in (1, 2):
+        return Refusal("a pixel box has 64 or 128 pixels")
+    if config.split_k > 8 or problem.steps < config.split_k:
+        return Refusal(f"{problem.steps} K blocks cannot be split by {config.split_k}")
+    if not problem.weight_k_major and config.tile_n % 64:
+        return Refusal("tile_n of an MN-major weight is a multiple of 64")
+    if not config.smem_store:
         size = BYTES[problem.out]
         chunk = 128 // size
         if problem.filters * size % 16:
-            return "the copy engine stores pixels of a multiple of 16 bytes"
-        if config.columns % chunk or config.columns // chunk % config.buffers:
-            return f"{config.columns} columns are not whole groups of {config.buffers} x {chunk}"
+            return Refusal("TMA stores pixels of a multiple of 16 bytes")
+        if config.tile_n % chunk or config.tile_n // chunk % config.epilogue_buffers:
+            return Refusal(
+                f"{config.tile_n} columns are not whole groups of {config.epilogue_buffers} x "
+                f"{chunk}"
+            )
     return None
 
 
 def pixel_function(
-    impossible: str | None, problem: PixelProblem, config: Config,
-    box: tuple[int, int, int] | None, name: str | None,
+    impossible: Refusal | None, problem: PixelProblem, config: HopperConvConfig, name: str | None,
     emit: Callable[[tuple[int, int, int]], None],
-) -> tirx.PrimFunc:  # fmt: skip
+) -> tirx.PrimFunc | Refusal:  # fmt: skip
     """Build the PrimFunc of a convolution kernel.
 
     Args:
         impossible: Why no kernel computes the convolution, or None.
         problem: The problem that is tiled into pixel boxes.
-        config: The configuration; ``atoms * 64`` rows are one pixel box.
-        box: Images, rows and columns of a box; by default the fastest by :func:`boxes`.
+        config: The configuration; the rows of a warpgroup are one pixel box.
         name: Global symbol of the PrimFunc; None for a private one.
         emit: Emits the parameters and the kernel for a box.
 
-    Raises:
-        ConfigError: When no kernel computes the convolution, or ``config`` does not fit.
+    Returns:
+        The kernel; a refusal where there is none, or ``config`` does not fit.
     """
-    if impossible:
-        raise ConfigError(f"no Hopper kernel for this convolution: {impossible}")
-    box = box or boxes(problem, 64 * config.atoms)[0]
-    if reason := why_not(problem, config) or why_no_box(problem, config, box):
-        raise ConfigError(f"the configuration does not fit the convolution: {reason}")
+    if reason := impossible or why_not(problem, config):
+        return reason
+    box = config.pixel_box or boxes(problem, config.warpgroup_m)[0]
+    if reason := why_no_box(problem, config, box):
+        return reason
     with IRBuilder() as builder, build.prim_func(is_private=name is None):
         build.func_name(name or "main")
         mark(name, "hopper_conv")
@@ -156,21 +159,21 @@ class PixelKernel(Kernel):
     """Main loop over pixel boxes; one box for each consumer warpgroup of a tile."""
 
     def __init__(
-        self, problem: PixelProblem, config: Config, box: tuple[int, int, int],
+        self, problem: PixelProblem, config: HopperConfig, box: tuple[int, int, int],
         parameters: Parameters,
     ) -> None:  # fmt: skip
         p = problem
-        super().__init__(config, p.dtype, p.out, p.steps, p.ending(), parameters)
+        super().__init__(config, p.dtype, p.out, p.steps, p.epilogue_or_cast(), parameters)
         self.pixels = p
         self.box = box
         high, wide = p.out_size
         self.counts = tuple(
             ceil_div(e, b) for e, b in zip((p.images, high, wide), box, strict=True)
         )
-        self.right_major = p.right_major
+        self.right_major = p.weight_k_major
         self.out_shape = (p.images, high, wide, p.filters)
         self.maps = []
-        if not config.staged:
+        if not config.smem_store:
             self.out_map = self._map_of(self.out, p.out)
             self.maps += [self.out_map, *self._load_residual_ahead(self._map_of)]
 
@@ -191,7 +194,7 @@ class PixelKernel(Kernel):
     def extents(self) -> tuple[Any, Any]:
         """Return rows (of whole boxes) and columns of the implicit GEMM."""
         a, b, c = self.counts
-        return a * b * c * 64 * self.config.atoms, self.pixels.filters
+        return a * b * c * 64 * self.config.m_atoms, self.pixels.filters
 
     def corner(self, index: Any) -> tuple[Any, Any, Any]:
         """Return first image, row and column of box ``index``."""
@@ -206,7 +209,7 @@ class PixelKernel(Kernel):
         """Return image, row, column and channel of a tile element, with bounds to check."""
         p = self.pixels
         _, h, w = self.box
-        rows = 64 * self.config.atoms
+        rows = 64 * self.config.m_atoms
         image, line, pixel = self.corner(quotient(row, rows))
         inside = remainder(row, rows)
         high, wide = p.out_size
@@ -216,10 +219,10 @@ class PixelKernel(Kernel):
             (line + remainder(quotient(inside, w), h), high if high % h else None),
             (pixel + remainder(inside, w), wide if wide % w else None),
         ]
-        bounds.append((column, p.filters if p.filters % self.config.columns else None))
+        bounds.append((column, p.filters if p.filters % self.config.tile_n else None))
         return [i for i, _ in bounds], bounds
 
     def corner_of(self, tile: Any, group: Any, first: int) -> list[Any]:
         """Return the TMA coordinates of one warpgroup's epilogue tile: 128 bytes a pixel."""
-        image, line, column = self.corner(tile.index * self.config.consumers + group)
+        image, line, column = self.corner(tile.index * self.config.consumer_warpgroups + group)
         return [tile.column + first, column, line, image]

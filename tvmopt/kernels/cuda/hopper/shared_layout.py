@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES
+from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES
 
 #: Swizzle mode of TMA and wgmma, by the bytes of a line.
 SWIZZLE = {32: 1, 64: 2, 128: 3}
@@ -36,7 +36,7 @@ def lines_of(major: bool, depth: int) -> Lines:
         major: Whether the operand is K-major.
         depth: Elements of K in one stage.
     """
-    atom = 64 * DEPTH_BYTES // 16
+    atom = 64 * K_BLOCK_BYTES // 16
     if major:
         return Lines(1, 64, 3, atom, (0, 2, 4, 6))
     return Lines(depth * 8, 64, 3, atom, (0, 128, 256, 384))
@@ -53,5 +53,5 @@ def blocks_of(line: int, rows: int) -> Lines:
     """
     size = line // 16
     each = line // 32
-    steps = tuple(k // each * rows * size + k % each * 2 for k in range(DEPTH_BYTES // 32))
+    steps = tuple(k // each * rows * size + k % each * 2 for k in range(K_BLOCK_BYTES // 32))
     return Lines(1, 8 * size, SWIZZLE[line], 64 * size, steps)

@@ -12,12 +12,12 @@ from typing import Any
 
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt.kernels.cuda.hopper.config import Config
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import quotient, remainder
 from tvmopt.kernels.cuda.hopper.problem import ceil_div
 
 #: Raster group heights, in rows of tiles.
-RASTERS: tuple[int, ...] = (8, 4, 2, 1)
+RASTER_GROUPS: tuple[int, ...] = (8, 4, 2, 1)
 # Columns of tiles up to which the order is row by row.
 _FEW_COLUMNS = 4
 # SMs of a GPC, and GPCs.
@@ -78,7 +78,7 @@ def lines_read(tile: tuple[int, int], down: int, across: int, raster: int) -> in
     return total
 
 
-def ranked_rasters(config: Config, rows: int, columns: int) -> tuple[int, ...]:
+def ranked_raster_groups(config: HopperConfig, rows: int, columns: int) -> tuple[int, ...]:
     """Return the raster group heights, fewest L2 reads first.
 
     Of heights with equally many reads only the largest is returned; with a thread block cluster,
@@ -89,10 +89,10 @@ def ranked_rasters(config: Config, rows: int, columns: int) -> tuple[int, ...]:
         rows: Rows of the tiled problem.
         columns: Columns of the tiled problem.
     """
-    if config.together > 1:
-        return RASTERS[:1]
-    down, across = ceil_div(rows, config.rows), ceil_div(columns, config.columns)
+    if config.cluster_size > 1:
+        return RASTER_GROUPS[:1]
+    down, across = ceil_div(rows, config.tile_m), ceil_div(columns, config.tile_n)
     read: dict[int, int] = {}
-    for raster in RASTERS:
-        read.setdefault(lines_read((config.rows, config.columns), down, across, raster), raster)
+    for raster in RASTER_GROUPS:
+        read.setdefault(lines_read((config.tile_m, config.tile_n), down, across, raster), raster)
     return tuple(raster for _, raster in sorted(read.items()))

@@ -45,12 +45,12 @@ class Sending(Finishing):
             The descriptors that this needs.
         """
         static = all(isinstance(e, int) for e in self.out_shape)
-        if not static or not self.config.holds_all(self.out_dtype):
+        if not static or not self.config.buffers_hold_tile(self.out_dtype):
             return []
-        self.residual = residual_of(self.ending, self.out_shape, self.out_dtype)
+        self.residual = residual_of(self.epilogue, self.out_shape, self.out_dtype)
         if self.residual is None:
             return []
-        self.ending = self.residual.ending
+        self.epilogue = self.residual.epilogue
         source = self.inputs[self.residual.number]
         self._residual_map = tensor_of(source, str(source.dtype))
         return [self._residual_map]
@@ -62,10 +62,10 @@ class Sending(Finishing):
         c = self.config
         with one_thread_of(self.warp):
             build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
-            self.arriving.expect(self.group, c.buffers * 64 * c.atoms * 128)
-            for chunk in range(c.buffers):
+            self.arriving.expect(self.group, c.epilogue_buffers * 64 * c.m_atoms * 128)
+            for chunk in range(c.epilogue_buffers):
                 tma_load(
-                    self.leaving.ptr_to([self.group * c.buffers + chunk, 0]),
+                    self.leaving.ptr_to([self.group * c.epilogue_buffers + chunk, 0]),
                     self._residual_map,
                     self.corner_of(tile, self.group, chunk * (128 // BYTES[self.out_dtype])),
                     self.arriving.pointer(self.group),
@@ -92,13 +92,15 @@ class Sending(Finishing):
         """
         c = self.config
         width = 128 // BYTES[self.out_dtype]
-        per = c.columns // 2
-        first_row = build.Bind(tile.row + self.group * (64 * c.atoms))
+        per = c.tile_n // 2
+        first_row = build.Bind(tile.row + self.group * (64 * c.m_atoms))
 
         def pair(index: int, row: Any, column: Any) -> list[Any]:
             sums = [self._sum(index), self._sum(index + 1)]
             chunk = self._chunk
-            residuals = self._residuals(self.group * c.buffers + chunk, row, column - chunk * width)
+            residuals = self._residuals(
+                self.group * c.epilogue_buffers + chunk, row, column - chunk * width
+            )
             done = self._finish(sums, tile, first_row + row, tile.column + column, True, residuals)
             return [as_register(d, self.out_dtype) for d in done]
 
@@ -111,7 +113,7 @@ class Sending(Finishing):
             first = min(begin, columns.stop - width)
 
             def fill(buffer: Any, first: int = first) -> None:
-                for m in range(c.atoms):
+                for m in range(c.m_atoms):
                     base = m * per + first // 2
                     if self.out_dtype in _PACK:
                         self._matrices(buffer, m, base, first, pair)
@@ -123,10 +125,10 @@ class Sending(Finishing):
     def _send_chunk(self, fill: Callable[[Any], None], chunk: int, corner: list[Any]) -> None:
         """Wait for a free buffer, ``fill`` it, and issue its TMA store."""
         c = self.config
-        buffer = self.group * c.buffers + chunk % c.buffers
-        if self.residual is None and (c.persistent or chunk >= c.buffers):
+        buffer = self.group * c.epilogue_buffers + chunk % c.epilogue_buffers
+        if self.residual is None and (c.persistent or chunk >= c.epilogue_buffers):
             with one_thread_of(self.warp):
-                build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(c.buffers - 1))
+                build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(c.epilogue_buffers - 1))
             build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
         fill(buffer)
         build.evaluate(T.ptx.fence.proxy.async_.shared__cta())
@@ -138,7 +140,7 @@ class Sending(Finishing):
     def _send_exchanged(self, tile: EpilogueTile, columns: range) -> None:
         """Like :meth:`_send` with swapped A and B: 64 tile rows are 128 bytes of a row of C."""
         first = dataclasses.replace(tile, column=tile.column + columns.start)
-        for m in range(self.config.atoms):
+        for m in range(self.config.m_atoms):
 
             def fill(buffer: Any, m: int = m) -> None:
                 for column in range(columns.start, columns.stop, 16):
@@ -162,10 +164,10 @@ class Sending(Finishing):
         lane = self.lane
         packed = build.alloc_local([2 * blocks], "uint32")
         for i in range(2 * blocks):
-            row = self.group * (64 * self.config.atoms) + m * 64 + self.warp * 16
+            row = self.group * (64 * self.config.m_atoms) + m * 64 + self.warp * 16
             row = build.Bind(tile.row + row + quotient(lane, 4) + 8 * (i % 2))
             col = build.Bind(tile.column + column + 8 * (i // 2) + remainder(lane, 4) * 2)
-            index = m * self.config.columns // 2 + column // 2 + 2 * i
+            index = m * self.config.tile_n // 2 + column // 2 + 2 * i
             ends = [
                 self._finish([self._sum(index + e)], tile, col + e, row, True)[0] for e in range(2)
             ]
