@@ -16,7 +16,7 @@ from tests.kernels.cuda.hopper.sources import (
 from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.gemm import gemm
-from tvmopt.kernels.cuda.hopper.operand_copies import pitch_of
+from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 
 SMALL = gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1)

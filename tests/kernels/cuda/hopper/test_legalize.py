@@ -9,8 +9,8 @@ from tvm import relax, tirx
 
 from tests.kernels.cuda.hopper.sources import H200, conv_config, gemm_config
 from tvmopt.kernels.cuda.hopper.configs import conv_configs
+from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
-from tvmopt.kernels.cuda.hopper.few_channels_kernel import line_conv
 from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem, line_problem
 from tvmopt.kernels.cuda.hopper.match import Match, match
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
@@ -85,7 +85,7 @@ def test_lines_compute_the_convolution(kernel, stride, padding):
     assert isinstance(problem, LineProblem)
     assert conv_configs(problem, H200)
     config = gemm_config(consumer_warpgroups=1, tile_n=64, stages=2, epilogue_buffers=1)
-    assert isinstance(line_conv(problem, conv_config(config)), tirx.PrimFunc)
+    assert isinstance(conv(problem, conv_config(config)), tirx.PrimFunc)
     x = np.random.default_rng(1).integers(-3, 4, (2, 13, 17, 3)).astype("float16")
     results = []
     for one in (lowered, mod):

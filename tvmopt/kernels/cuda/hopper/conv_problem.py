@@ -9,9 +9,9 @@ from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem, line_problem
-from tvmopt.kernels.cuda.hopper.operand_copies import pitch_of
+from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
-from tvmopt.kernels.cuda.hopper.shared_layout import SWIZZLE
+from tvmopt.kernels.cuda.hopper.smem_layout import SWIZZLE
 from tvmopt.kernels.workload import Refusal
 
 
@@ -69,10 +69,10 @@ class ConvProblem:
         return self.epilogue or identity(self.accumulator, self.out, rank=4)
 
     @property
-    def steps(self) -> int:
+    def k_blocks(self) -> int:
         """K blocks: over kernel taps and channel slices."""
         taps = self.kernel[0] * self.kernel[1]
-        return ceil_div(taps, self.fold) * self.pieces
+        return ceil_div(taps, self.fold) * self.channel_slices
 
     @property
     def fold(self) -> int:
@@ -81,16 +81,16 @@ class ConvProblem:
         return K_BLOCK_BYTES // line if line in SWIZZLE and self.kernel != (1, 1) else 1
 
     @property
-    def pieces(self) -> int:
+    def channel_slices(self) -> int:
         """K blocks that the channels of one pixel take."""
         return ceil_div(self.channels * BYTES[self.dtype], K_BLOCK_BYTES)
 
     @property
-    def instructions(self) -> int:
+    def k_steps(self) -> int:
         """K steps of wgmma (32 bytes each) of a K block; fewer than four where that suffices."""
         if self.fold > 1:
             return K_BLOCK_BYTES // 32
-        return ceil_div(self.channels * BYTES[self.dtype], self.pieces * 32)
+        return ceil_div(self.channels * BYTES[self.dtype], self.channel_slices * 32)
 
     @property
     def weight_k_major(self) -> bool:

@@ -14,7 +14,7 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES, HopperConfig
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
-from tvmopt.kernels.cuda.hopper.operand_copies import pitch_of
+from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, ceil_div
 
 _Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
@@ -238,7 +238,7 @@ def conv_cost(
         pitch = K_BLOCK_BYTES
     moved = read + p.images * high * wide * p.filters * _written(p.out, problem)
     pixel = costs.pixel_load_cycles_per_128_bytes + costs.image_row_load_cycles / box[2]
-    tiled = _Tiled(p, tiles, p.steps, (pitch, pitch), moved, p.out, pixel)
+    tiled = _Tiled(p, tiles, p.k_blocks, (pitch, pitch), moved, p.out, pixel)
     return _with_packing(_cost(config, tiled, costs), packing_bytes, config.arch, costs)
 
 
@@ -294,7 +294,7 @@ def _k_block_cycles(
         costs: Constants of the model.
     """
     problem = tiled.problem
-    k_steps = 4 if isinstance(problem, GemmProblem) else problem.instructions
+    k_steps = 4 if isinstance(problem, GemmProblem) else problem.k_steps
     atoms = c.tile_m // 64
     compute = costs.wgmma_slowdown * k_steps * atoms * c.tile_n / 2.0
     # Of each wgmma, shared memory serves 32 bytes of each column and all of its 64 rows.

@@ -12,7 +12,6 @@ from tvmopt.kernels.cuda.hopper.config import CONV, GEMM, HopperConfig, HopperCo
 from tvmopt.kernels.cuda.hopper.configs import conv_configs, gemm_configs
 from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
-from tvmopt.kernels.cuda.hopper.few_channels_kernel import line_conv
 from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.match import Match, match
@@ -90,8 +89,6 @@ class HopperConv(_Hopper[ConvProblem | LineProblem, HopperConvConfig]):
         found = match(func)
         if isinstance(found, Refusal):
             return found
-        if isinstance(found.problem, LineProblem):
-            return line_conv(found.problem, hint, found.name, found.signature)
-        if isinstance(found.problem, ConvProblem):
-            return conv(found.problem, hint, found.name, found.signature)
-        return Refusal("not a convolution")
+        if isinstance(found.problem, GemmProblem):
+            return Refusal("not a convolution")
+        return conv(found.problem, hint, found.name, found.signature)

@@ -17,7 +17,7 @@ import dataclasses
 from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
-from tvmopt.kernels.cuda.hopper.shared_layout import SWIZZLE
+from tvmopt.kernels.cuda.hopper.smem_layout import SWIZZLE
 from tvmopt.kernels.workload import Refusal
 
 # Most channels of an image that is packed: from 8 on, a 16-bit pixel already has 16 bytes.
@@ -61,7 +61,7 @@ class LineProblem:
     #: The weight is K-major.
     weight_k_major = True
     #: wgmma K steps of a K block, 32 bytes each.
-    instructions = K_BLOCK_BYTES // 32
+    k_steps = K_BLOCK_BYTES // 32
 
     def epilogue_or_cast(self) -> Epilogue:
         """Return the epilogue; by default a cast of the accumulator."""
@@ -73,7 +73,7 @@ class LineProblem:
         return _STEP // self.window
 
     @property
-    def steps(self) -> int:
+    def k_blocks(self) -> int:
         """K blocks."""
         return ceil_div(self.lines, self.fold)
 
@@ -92,7 +92,7 @@ class LineProblem:
         if self.width * 2 % 16 or self.pixel * 2 % 16:
             return Refusal("TMA needs rows, and strides of the window, of multiples of 16 bytes")
         high, wide = self.out_size
-        if (high - 1) * self.step + self.steps * self.fold > self.height:
+        if (high - 1) * self.step + self.k_blocks * self.fold > self.height:
             return Refusal("the window reaches beyond the last line")
         if (wide - 1) * self.pixel + self.window > self.width:
             return Refusal("the window reaches beyond the end of a line")

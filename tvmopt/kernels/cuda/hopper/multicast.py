@@ -1,6 +1,6 @@
 """TMA multicast within a cluster: each thread block loads a part and multicasts it.
 
-Ranks in a cluster of ``cluster`` x ``beside`` = 2 x 2 (M x N)::
+Ranks in a cluster of ``cluster_m`` x ``cluster_n`` = 2 x 2 (M x N)::
 
              left=0  left=1
     above=0    0       2      blocks in a row share tile rows: multicast the left operand
@@ -12,15 +12,14 @@ half of the tile into its own and the other's shared memory.
 
 from __future__ import annotations
 
-from typing import Any
-
+from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
 
 from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import const, quotient, remainder
 
 
-class Sharing:
+class Multicast:
     """Position of a thread block in its cluster, multicast masks, and loaders.
 
     Args:
@@ -33,11 +32,11 @@ class Sharing:
         loaders: Number of blocks that load for this one, including itself.
     """
 
-    def __init__(self, config: HopperConfig, rank: Any) -> None:
+    def __init__(self, config: HopperConfig, rank: Expr | int) -> None:
         self._config = config
         self.loaders = config.cluster_m + config.cluster_n - 1
-        self.above: Any
-        self.left: Any
+        self.above: Expr | int
+        self.left: Expr | int
         if config.cluster_n == 1:
             self.above, self.left = (rank if config.cluster_m > 1 else 0), 0
         elif config.cluster_m == 1:
@@ -49,7 +48,7 @@ class Sharing:
             )
 
     @property
-    def of_rows(self) -> Any:
+    def left_mask(self) -> Expr | int:
         """Multicast mask of the left operand (tile rows); 0 without multicast."""
         c = self._config
         if c.cluster_n == 1:
@@ -57,14 +56,14 @@ class Sharing:
         return _shifted(sum(1 << c.cluster_m * i for i in range(c.cluster_n)), self.above)
 
     @property
-    def of_columns(self) -> Any:
+    def right_mask(self) -> Expr | int:
         """Multicast mask of the right operand (tile columns); 0 without multicast."""
         c = self._config
         if c.cluster_m == 1:
             return 0
         return _shifted((1 << c.cluster_m) - 1, self.left * c.cluster_m)
 
-    def loader(self, number: Any) -> Any:
+    def loader(self, number: Expr | int) -> Expr:
         """Return the rank of loader ``number`` of this block; same-column blocks come first."""
         c = self._config
         number = T.min(number, const(self.loaders - 1))
@@ -76,5 +75,5 @@ class Sharing:
         return T.Select(number < c.cluster_m, column, self.above + other * c.cluster_m)
 
 
-def _shifted(mask: int, by: Any) -> Any:
+def _shifted(mask: int, by: Expr | int) -> Expr | int:
     return mask << by if isinstance(by, int) else const(mask) << by

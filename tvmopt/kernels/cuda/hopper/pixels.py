@@ -1,21 +1,20 @@
-"""Implicit-GEMM kernels whose tile rows are pixels: how pixels form boxes and where they go."""
+"""Pixel boxes: the tile rows of implicit-GEMM convolutions, and how they cover the output."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
-from tvm.tirx.script.builder import ir as build
+from tvm.ir import Expr
 
-from tvmopt.kernels.cuda.hopper.config import HopperConfig, HopperConvConfig
-from tvmopt.kernels.cuda.hopper.emit import quotient, remainder, tensor_map
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
+from tvmopt.kernels.cuda.hopper.emit import quotient, remainder
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
-from tvmopt.kernels.cuda.hopper.mainloop import Kernel
-from tvmopt.kernels.cuda.hopper.parameters import Parameters, mark
+from tvmopt.kernels.cuda.hopper.output import Tiling
 from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
+from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
+from tvmopt.kernels.cuda.hopper.tma import tensor_map
 from tvmopt.kernels.workload import Refusal
 
 
@@ -39,7 +38,7 @@ class PixelProblem(Protocol):
         """Stride of the input box, in elements of the TMA box."""
 
     @property
-    def steps(self) -> int:
+    def k_blocks(self) -> int:
         """K blocks."""
 
     @property
@@ -110,8 +109,8 @@ def why_not(problem: PixelProblem, config: HopperConfig) -> Refusal | None:
         return reason
     if config.m_atoms not in (1, 2):
         return Refusal("a pixel box has 64 or 128 pixels")
-    if config.split_k > 8 or problem.steps < config.split_k:
-        return Refusal(f"{problem.steps} K blocks cannot be split by {config.split_k}")
+    if config.split_k > 8 or problem.k_blocks < config.split_k:
+        return Refusal(f"{problem.k_blocks} K blocks cannot be split by {config.split_k}")
     if not problem.weight_k_major and config.tile_n % 64:
         return Refusal("tile_n of an MN-major weight is a multiple of 64")
     if not config.smem_store:
@@ -127,59 +126,24 @@ def why_not(problem: PixelProblem, config: HopperConfig) -> Refusal | None:
     return None
 
 
-def pixel_function(
-    impossible: Refusal | None, problem: PixelProblem, config: HopperConvConfig, name: str | None,
-    emit: Callable[[tuple[int, int, int]], None],
-) -> tirx.PrimFunc | Refusal:  # fmt: skip
-    """Build the PrimFunc of a convolution kernel.
-
-    Args:
-        impossible: Why no kernel computes the convolution, or None.
-        problem: The problem that is tiled into pixel boxes.
-        config: The configuration; the rows of a warpgroup are one pixel box.
-        name: Global symbol of the PrimFunc; None for a private one.
-        emit: Emits the parameters and the kernel for a box.
-
-    Returns:
-        The kernel; a refusal where there is none, or ``config`` does not fit.
-    """
-    if reason := impossible or why_not(problem, config):
-        return reason
-    box = config.pixel_box or boxes(problem, config.warpgroup_m)[0]
-    if reason := why_no_box(problem, config, box):
-        return reason
-    with IRBuilder() as builder, build.prim_func(is_private=name is None):
-        build.func_name(name or "main")
-        mark(name, "hopper_conv")
-        emit(box)
-    return builder.get()
-
-
-class PixelKernel(Kernel):
-    """Main loop over pixel boxes; one box for each consumer warpgroup of a tile."""
+class PixelTiling(Tiling):
+    """Tiles of one pixel box for each consumer warpgroup."""
 
     def __init__(
-        self, problem: PixelProblem, config: HopperConfig, box: tuple[int, int, int],
-        parameters: Parameters,
-    ) -> None:  # fmt: skip
-        p = problem
-        super().__init__(config, p.dtype, p.out, p.steps, p.epilogue_or_cast(), parameters)
-        self.pixels = p
-        self.box = box
-        high, wide = p.out_size
-        self.counts = tuple(
-            ceil_div(e, b) for e, b in zip((p.images, high, wide), box, strict=True)
+        self, problem: PixelProblem, config: HopperConfig, box: tuple[int, int, int]
+    ) -> None:
+        self._problem, self._config, self.box = problem, config, box
+        high, wide = problem.out_size
+        self._counts = (
+            ceil_div(problem.images, box[0]),
+            ceil_div(high, box[1]),
+            ceil_div(wide, box[2]),
         )
-        self.right_major = p.weight_k_major
-        self.out_shape = (p.images, high, wide, p.filters)
-        self.maps = []
-        if not config.smem_store:
-            self.out_map = self._map_of(self.out, p.out)
-            self.maps += [self.out_map, *self._load_residual_ahead(self._map_of)]
+        self.shape = (problem.images, high, wide, problem.filters)
 
-    def _map_of(self, buffer: Any, dtype: str) -> Any:
-        """Return the TMA descriptor of a tensor that has the shape of the output."""
-        p, size = self.pixels, BYTES[dtype]
+    def tensor_map(self, buffer: tirx.Buffer, dtype: str) -> Expr:
+        """Emit the TMA descriptor of a tensor of the output's shape, for pixel boxes."""
+        p, size = self._problem, BYTES[dtype]
         high, wide = p.out_size
         line = p.filters * size
         return tensor_map(
@@ -191,38 +155,40 @@ class PixelKernel(Kernel):
             promotion=0,
         )
 
-    def extents(self) -> tuple[Any, Any]:
+    def extents(self) -> tuple[Expr | int, Expr | int]:
         """Return rows (of whole boxes) and columns of the implicit GEMM."""
-        a, b, c = self.counts
-        return a * b * c * 64 * self.config.m_atoms, self.pixels.filters
+        return math.prod(self._counts) * self._config.warpgroup_m, self._problem.filters
 
-    def corner(self, index: Any) -> tuple[Any, Any, Any]:
+    def box_corner(self, index: Expr) -> tuple[Expr, Expr, Expr]:
         """Return first image, row and column of box ``index``."""
-        _, down, across = self.counts
+        _, down, across = self._counts
         n, h, w = self.box
         column = remainder(index, across) * w
         line = remainder(quotient(index, across), down) * h
         image = quotient(index, across * down) * n
         return image, line, column
 
-    def place(self, tile: Any, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
+    def place(
+        self, tile: Tile, row: Expr, column: Expr
+    ) -> tuple[list[Expr], list[tuple[Expr, Expr | int | None]]]:
         """Return image, row, column and channel of a tile element, with bounds to check."""
-        p = self.pixels
+        p = self._problem
         _, h, w = self.box
-        rows = 64 * self.config.m_atoms
-        image, line, pixel = self.corner(quotient(row, rows))
+        rows = self._config.warpgroup_m
+        image, line, pixel = self.box_corner(quotient(row, rows))
         inside = remainder(row, rows)
         high, wide = p.out_size
-        bounds: list[tuple[Any, Any]] = [
+        bounds = [
             # The last tile may hold boxes past the last one: their images are out of bounds.
             (image + quotient(inside, h * w), p.images),
             (line + remainder(quotient(inside, w), h), high if high % h else None),
             (pixel + remainder(inside, w), wide if wide % w else None),
+            (column, p.filters if p.filters % self._config.tile_n else None),
         ]
-        bounds.append((column, p.filters if p.filters % self.config.tile_n else None))
         return [i for i, _ in bounds], bounds
 
-    def corner_of(self, tile: Any, group: Any, first: int) -> list[Any]:
+    def corner(self, tile: Tile, warpgroup: Expr, first: int) -> list[Expr]:
         """Return the TMA coordinates of one warpgroup's epilogue tile: 128 bytes a pixel."""
-        image, line, column = self.corner(tile.index * self.config.consumer_warpgroups + group)
+        index = tile.index * self._config.consumer_warpgroups + warpgroup
+        image, line, column = self.box_corner(index)
         return [tile.column + first, column, line, image]

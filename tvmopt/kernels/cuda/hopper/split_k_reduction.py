@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
+from tvm import tirx
+from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
@@ -41,9 +42,9 @@ __forceinline__ __device__ void {name}(void* to, const void* from, long long par
 """
 
 
-def add_up(
-    config: HopperConfig, partial: Any, shape: Sequence[int], accumulator: str, out_dtype: str,
-    epilogue: Epilogue, parameters: Parameters,
+def split_k_reduction(
+    config: HopperConfig, partial: tirx.Buffer, shape: Sequence[int], accumulator: str,
+    out_dtype: str, epilogue: Epilogue, parameters: Parameters,
 ) -> None:  # fmt: skip
     """Emit the kernel that reduces the partial results and applies the epilogue.
 
@@ -79,7 +80,7 @@ def add_up(
                     source_code=source,
                 )
             )  # fmt: skip
-            place: list[Any] = []
+            place: list[Expr] = []
             rest = first
             for extent in reversed(shape[1:]):
                 place.insert(0, remainder(rest, extent))
