@@ -156,22 +156,22 @@ def test_window_of_one_pixel():
         (
             [("x", (64, 64), "float16")],
             lambda emit, x: emit(OP.sum(x, axis=1)),
-            "not one of products",
+            "does not add up products",
         ),
         (
             [("x", (64, 64), "int8"), ("w", (64, 64), "int8")],
             lambda emit, x, w: emit(OP.matmul(x, w)),
-            "integers in fewer than 32 bits",
+            "fewer than 32 bits",
         ),
         (
             [("x", (64, 64), "float16"), ("w", (64, 64), "float16")],
             lambda emit, x, w: emit(OP.matmul(x, w, out_dtype="float64")),
-            "not read as it is",
+            "with a lossy cast",
         ),
         (
             [("x", (64, 64), "float16"), ("y", (64, 64), "float16")],
             lambda emit, x, y: emit(OP.add(x, y)),
-            "0 sums in place of one",
+            "0 reductions, not one",
         ),
         (
             [
@@ -180,7 +180,7 @@ def test_window_of_one_pixel():
                 ("y", (2, 8, 8, 64), "float16"),
             ],
             lambda emit, x, w, y: emit(OP.multiply(y, emit(_conv(x, w)))),
-            "serves many elements",
+            "broadcast before the store",
         ),
     ],
 )

@@ -10,9 +10,9 @@ begin at multiples of 16 bytes. ``packed`` lays out the weight alike; a constant
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvm import relax, te, tirx
+from tvm.ir import Expr
 
 from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem, line_problem
 
@@ -32,7 +32,7 @@ def padded(x: te.Tensor, p: LineProblem, padding: tuple[int, int], stride: int) 
     _, height, width, channels = (int(d) for d in x.shape)
     filled = p.pixel // stride
 
-    def value(n: Any, y: Any, q: Any) -> Any:
+    def value(n: Expr, y: Expr, q: Expr) -> Expr:
         row, column, channel = y - padding[0], q // filled - padding[1], q % filled
         inside = tirx.all(row >= 0, row < height, column >= 0, column < width, channel < channels)
         return tirx.if_then_else(inside, x[n, row, column, channel], tirx.const(0, str(x.dtype)))
@@ -45,7 +45,7 @@ def packed(weight: te.Tensor, p: LineProblem, stride: int) -> te.Tensor:
     _, kw, channels, _ = (int(d) for d in weight.shape)
     filled = p.pixel // stride
 
-    def value(o: Any, g: Any, e: Any) -> Any:
+    def value(o: Expr, g: Expr, e: Expr) -> Expr:
         column, channel = e // filled, e % filled
         inside = tirx.all(column < kw, channel < channels)
         return tirx.if_then_else(
@@ -60,7 +60,7 @@ def lines(x: te.Tensor, weight: te.Tensor, p: LineProblem) -> te.Tensor:
     g = te.reduce_axis((0, p.lines), "g")
     e = te.reduce_axis((0, p.window), "e")
 
-    def value(n: Any, y: Any, w: Any, o: Any) -> Any:
+    def value(n: Expr, y: Expr, w: Expr, o: Expr) -> Expr:
         pixel = x[n, y * p.step + g, w * p.pixel + e].astype("float32")
         return te.sum(pixel * weight[o, g, e].astype("float32"), axis=[g, e])
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from typing import Any
+
+from tvm import tirx
+from tvm.ir import Expr
 
 from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
@@ -47,12 +49,12 @@ class KernelSignature:
         rows: The dynamic number of rows, an expression; None where it is static.
     """
 
-    buffers: tuple[Any, ...]
+    buffers: tuple[tirx.Buffer, ...]
     a: int
     b: int
     out: int
     inputs: tuple[int, ...] = ()
-    rows: Any = None
+    rows: Expr | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -40,7 +39,7 @@ def residual_of(epilogue: Epilogue, shape: Sequence[int], out: str) -> Residual 
         shape: Extents of its axes.
         out: Output dtype.
     """
-    found: list[Any] = []
+    found: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(epilogue.expr, (ir.TensorLoad, found.append), order="post")
     for number, buffer in enumerate(epilogue.inputs):
         loads = [load for load in found if load.source.same_as(buffer)]
@@ -50,7 +49,9 @@ def residual_of(epilogue: Epilogue, shape: Sequence[int], out: str) -> Residual 
             continue
         value = tirx.Var("residual", str(buffer.dtype))
 
-        def on_load(load: Any, buffer: Any = buffer, value: tirx.Var = value) -> Any:
+        def on_load(
+            load: ir.TensorLoad, buffer: tirx.Buffer = buffer, value: tirx.Var = value
+        ) -> ir.Expr:
             return value if load.source.same_as(buffer) else load
 
         expr = tvm_ffi.structural_map(epilogue.expr, (ir.TensorLoad, on_load), order="post")
@@ -58,7 +59,7 @@ def residual_of(epilogue: Epilogue, shape: Sequence[int], out: str) -> Residual 
     return None
 
 
-def _is_in_place(load: Any, axes: Sequence[tirx.Var], shape: Sequence[int]) -> bool:
+def _is_in_place(load: ir.TensorLoad, axes: Sequence[tirx.Var], shape: Sequence[int]) -> bool:
     """Whether load and store have the same linear index; checked at corners and random points."""
     extents = [int(e) if isinstance(e, tirx.IntImm) else 0 for e in load.source.shape]
     if math.prod(extents) != math.prod(shape):
@@ -84,7 +85,7 @@ class _NotANumberError(Exception):
     """An index depends on more than the output axes."""
 
 
-def _number(expr: Any, values: dict[Any, int]) -> int:
+def _number(expr: ir.Expr, values: dict[tirx.Var, int]) -> int:
     """Evaluate an index expression at ``values``."""
     if isinstance(expr, tirx.IntImm):
         return int(expr)
