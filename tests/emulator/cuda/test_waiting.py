@@ -20,17 +20,17 @@ H200 = GPUS["nvidia-h200"]
 RNG = np.random.default_rng(0)
 # Each block computes more than one tile, and its ring of stages goes round more than once.
 PRODUCTS = {
-    "one after the other": (
+    "persistent": (
         GemmProblem(1000, 520, 1000),
         gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1),
     ),
-    "sharing loads, over the ring": (
+    "multicast, epilogue tile aliases the ring": (
         GemmProblem(520, 264, 1000),
         gemm_config(
             m_atoms=2, tile_n=136, cluster_m=2, cluster_n=2, persistent=False, epilogue_buffers=1
         ),
     ),
-    "dividing the depth": (
+    "cluster split-K": (
         GemmProblem(300, 264, 1000),
         gemm_config(tile_n=128, split_k=2, persistent=False, epilogue_buffers=1),
     ),
@@ -41,7 +41,7 @@ _WAITING = (
     "mbarrier_arrive", "fence_proxy", "commit_group",
 )  # fmt: skip
 # The last step of a block that computes one tile lets nobody go on who still waits.
-_NEEDLESS = {("dividing the depth", "tirx.ptx.mbarrier_arrive", 1)}
+_NEEDLESS = {("cluster split-K", "tirx.ptx.mbarrier_arrive", 1)}
 
 
 @functools.cache
@@ -122,6 +122,6 @@ def test_what_is_needless_is_so() -> None:
 
 
 def test_a_standstill_says_what_is_waited_for() -> None:
-    less = _without(_kernel("one after the other"), "tirx.ptx.mbarrier_arrive_expect_tx", 0)
-    said = _wrong(less, "one after the other", "late")
+    less = _without(_kernel("persistent"), "tirx.ptx.mbarrier_arrive_expect_tx", 0)
+    said = _wrong(less, "persistent", "late")
     assert "no thread can go on: 129 wait for a barrier in shared memory" in said

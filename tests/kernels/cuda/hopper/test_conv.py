@@ -1,4 +1,4 @@
-"""Convolutions: boxes of pixels, what is refused, and the instructions that come out."""
+"""Implicit-GEMM convolutions: pixel boxes, refusals, instructions in the emitted CUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of matrices: what is refused, and the instructions that come out."""
+"""GEMM kernels: refusals, and the instructions in the emitted CUDA."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 from tvmopt.kernels.workload import Refusal
 
 SMALL = gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1)
-STAGED = dataclasses.replace(SMALL, smem_store=True, persistent=False)
-DIVIDED = gemm_config(tile_n=128, split_k=2, persistent=False, epilogue_buffers=1)
+SMEM_STORE = dataclasses.replace(SMALL, smem_store=True, persistent=False)
+CLUSTER_SPLIT_K = gemm_config(tile_n=128, split_k=2, persistent=False, epilogue_buffers=1)
 
 
-def test_instructions_of_a_product():
+def test_instructions_of_a_gemm():
     source = cuda_source(gemm(GemmProblem(512, 512, 256), gemm_config(tile_n=128)))
     assert "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16" in source
     assert "cp.async.bulk.tensor.2d.shared::cluster.global" in source
@@ -37,13 +37,13 @@ def test_instructions_of_a_product():
         ({"dtype": "float8_e4m3fn", "out": "bfloat16"}, SMALL, ["f32.e4m3.e4m3"]),
         ({"out": "float32"}, SMALL, ["store_pair_float32"]),
         ({"batch": 3}, SMALL, ["cp.async.bulk.tensor.3d.shared", "tensor.3d.global"]),
-        ({"n": 1001}, STAGED, ["copy_4", "bar.sync"]),
+        ({"n": 1001}, SMEM_STORE, ["copy_4", "bar.sync"]),
         (
             {"m": 16},
-            dataclasses.replace(STAGED, swap_ab=True, tile_n=16, split_k=2),
+            dataclasses.replace(SMEM_STORE, swap_ab=True, tile_n=16, split_k=2),
             ["send_four_f32", "mapa.shared::cluster", "m64n16k16"],
         ),
-        ({}, DIVIDED, ["send_four_f32", "stmatrix", "tensor.2d.global"]),
+        ({}, CLUSTER_SPLIT_K, ["send_four_f32", "stmatrix", "tensor.2d.global"]),
         ({}, gemm_config(tile_n=128, cluster_m=2), ["multicast::cluster"]),
         (
             {"k": 520},
@@ -78,9 +78,9 @@ def _bias_gelu(accumulator, out):
     "config",
     [
         SMALL,
-        dataclasses.replace(STAGED, tile_n=40),
-        DIVIDED,
-        dataclasses.replace(STAGED, consumer_warpgroups=2, tile_n=104, split_k=2),
+        dataclasses.replace(SMEM_STORE, tile_n=40),
+        CLUSTER_SPLIT_K,
+        dataclasses.replace(SMEM_STORE, consumer_warpgroups=2, tile_n=104, split_k=2),
         gemm_config(
             tile_n=72, stages=5, cluster_m=2, cluster_n=2, swap_ab=True, epilogue_buffers=1
         ),
@@ -100,8 +100,8 @@ def test_epilogue_compiles(config, tmp_path):
 
 @pytest.mark.parametrize("columns", [8, 40, 128])
 @pytest.mark.parametrize("split", [1, 2, 3, 8])
-def test_every_column_is_finished_by_one_thread_block(columns, split):
-    config = dataclasses.replace(STAGED, tile_n=columns, split_k=split)
+def test_every_column_is_stored_by_one_thread_block(columns, split):
+    config = dataclasses.replace(SMEM_STORE, tile_n=columns, split_k=split)
     parts = [config.columns_of(rank) for rank in range(split)]
     assert [c for part in parts for c in part] == list(range(columns))
     assert max(map(len, parts)) == config.block_columns
@@ -119,10 +119,10 @@ def test_every_column_is_finished_by_one_thread_block(columns, split):
         ({"dynamic": True, "batch": 2}, "static number of rows"),
     ],
 )
-def test_refused_products(fields, reason):
+def test_refused_problems(fields, reason):
     problem = GemmProblem(**{"m": 64, "n": 64, "k": 64, **fields})
     assert reason in problem.refusal.reason
-    assert gemm(problem, STAGED) == problem.refusal
+    assert gemm(problem, SMEM_STORE) == problem.refusal
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,18 @@ def test_refused_products(fields, reason):
         (gemm_config(m_atoms=2, tile_n=256), "registers"),
         (gemm_config(tile_n=20), "a multiple of 8"),
         (gemm_config(consumer_warpgroups=4), "one to three consumer warpgroups"),
-        (dataclasses.replace(STAGED, split_k=9), "cannot be split by 9"),
+        (dataclasses.replace(SMEM_STORE, split_k=9), "cannot be split by 9"),
         (dataclasses.replace(SMALL, split_k=2), "cluster split-K needs one tile a thread block"),
-        (dataclasses.replace(DIVIDED, split_k=3), "whole groups"),
+        (dataclasses.replace(CLUSTER_SPLIT_K, split_k=3), "whole groups"),
         (
             dataclasses.replace(SMALL, swap_ab=True, epilogue_buffers=2),
             "not whole groups of 8 and 2",
         ),
-        (dataclasses.replace(DIVIDED, swap_ab=True, tile_n=136), "not whole groups of 8 and 1"),
-        (dataclasses.replace(DIVIDED, cluster_m=2), "either for multicast or for split-K"),
+        (
+            dataclasses.replace(CLUSTER_SPLIT_K, swap_ab=True, tile_n=136),
+            "not whole groups of 8 and 1",
+        ),
+        (dataclasses.replace(CLUSTER_SPLIT_K, cluster_m=2), "either for multicast or for split-K"),
         (gemm_config(tile_n=128, cluster_n=3), "1 x 3 cannot multicast"),
         (gemm_config(tile_n=128, cluster_m=4, cluster_n=4), "4 x 4 cannot multicast"),
         (gemm_config(tile_n=8, cluster_m=2), "2 x 1 cannot multicast"),
@@ -180,7 +183,7 @@ def test_last_tiles_load_only_what_there_is(fields, config, maps):
     [
         gemm_config(tile_n=104, smem_store=True, cluster_m=4, cluster_n=2),
         gemm_config(tile_n=128, cluster_m=2, cluster_n=4),
-        DIVIDED,
+        CLUSTER_SPLIT_K,
     ],
 )
 def test_special_registers_are_read_once(config):
@@ -194,7 +197,7 @@ def test_special_registers_are_read_once(config):
 def test_threads_that_issue_tma_are_elected():
     source = cuda_source(gemm(GemmProblem(1000, 1000, 1000), gemm_config(tile_n=128)))
     kernel = source[source.rindex("main_kernel(") :]
-    # One that prepares the maps, one the barriers, one that loads, and those that store.
+    # Descriptor prefetch, mbarrier init, TMA loads, TMA stores.
     assert kernel.count("elect_one()") == 3 + 2 * 2 + 1
     assert "elect.sync" in source and "& 127) < 1) {" not in kernel
 
@@ -203,46 +206,46 @@ def _calls(source, name):
     return re.findall(rf"^ +\w*{name}\w*\(.*\);", source, re.MULTILINE)
 
 
-def test_clusters_wait_for_a_fence_of_the_gpu_only_after_sending():
+def test_cluster_barriers_release_only_after_dsmem_stores():
     problem = GemmProblem(256, 1024, 512)
     shared = cuda_source(gemm(problem, gemm_config(tile_n=128, cluster_m=2)))
-    divided = cuda_source(gemm(problem, DIVIDED))
-    # Once for those that load, once for those that multiply.
+    divided = cuda_source(gemm(problem, CLUSTER_SPLIT_K))
+    # Once in the producer warpgroup, once in the consumer warpgroups.
     assert [len(_calls(s, "cuda_cluster_sync")) for s in (shared, divided)] == [0, 2]
     assert [len(_calls(s, "sync_cluster_relaxed")) for s in (shared, divided)] == [1, 3]
     assert "barrier.cluster.arrive.relaxed" in shared
 
 
-def test_results_of_one_tile_leave_from_where_the_ring_is():
+def test_the_epilogue_tile_aliases_the_ring_with_one_tile_a_block():
     once = gemm_config(tile_n=256, epilogue_buffers=4, persistent=False)
     ring = once.stages * once.stage_bytes
     assert once.tma_store_bytes > 0 and ring <= once.smem_bytes < ring + 2048
     assert dataclasses.replace(once, persistent=True).smem_bytes >= ring + once.tma_store_bytes
     problem = GemmProblem(256, 1024, 512)
-    # Nothing waits for a chunk to leave but the end of the kernel.
+    # Only the end of the kernel waits for a TMA store to read its buffer.
     assert len(_calls(cuda_source(gemm(problem, once)), "wait_group_read")) == 1
     few = dataclasses.replace(once, epilogue_buffers=2)
     assert len(_calls(cuda_source(gemm(problem, few)), "wait_group_read")) == 3
 
 
-@pytest.mark.parametrize(("together", "at_once"), [(1, 132), (2, 66), (4, 30), (8, 15)])
-def test_persistent_clusters_are_as_many_as_run_at_once(together, at_once):
-    config = gemm_config(tile_n=128, cluster_m=together)
-    assert config.resident_clusters == at_once
+@pytest.mark.parametrize(("cluster_size", "resident"), [(1, 132), (2, 66), (4, 30), (8, 15)])
+def test_persistent_clusters_are_as_many_as_are_resident(cluster_size, resident):
+    config = gemm_config(tile_n=128, cluster_m=cluster_size)
+    assert config.resident_clusters == resident
     source = cuda_source(gemm(GemmProblem(64 * 1024, 1024, 64), config))
-    assert f"+ {at_once})" in source
+    assert f"+ {resident})" in source
 
 
 @pytest.mark.parametrize(
     ("fields", "config"),
     [
         ({}, SMALL),
-        ({"n": 77, "batch": 2}, STAGED),
-        ({"m": 5, "n": 77}, dataclasses.replace(STAGED, swap_ab=True, tile_n=8)),
+        ({"n": 77, "batch": 2}, SMEM_STORE),
+        ({"m": 5, "n": 77}, dataclasses.replace(SMEM_STORE, swap_ab=True, tile_n=8)),
         ({"k": 2047, "dtype": "int8", "out": "int32"}, SMALL),
     ],
 )
-def test_parts_that_are_added_up_later(fields, config):
+def test_workspace_split_k(fields, config):
     problem = GemmProblem(**{"m": 64, "n": 64, "k": 2048, **fields})
     config = dataclasses.replace(config, split_k=5, split_k_workspace=True)
     source = cuda_source(gemm(problem, fitted(config, problem.dtype)))
@@ -251,7 +254,7 @@ def test_parts_that_are_added_up_later(fields, config):
     assert source.count("__global__") == (6 if "k" in fields else 4)
 
 
-def test_parts_that_are_added_up_later_are_several():
+def test_workspace_split_k_has_several_slices():
     one = dataclasses.replace(SMALL, split_k_workspace=True)
     assert "needs several slices" in one.why_not(GemmProblem(64, 64, 64)).reason
     deep = dataclasses.replace(one, split_k=9)
@@ -259,15 +262,15 @@ def test_parts_that_are_added_up_later_are_several():
     assert deep.why_not(GemmProblem(64, 64, 1024)) is None
 
 
-def test_odd_output_needs_staged_stores():
+def test_unaligned_rows_need_the_smem_store():
     assert "multiple of 16 bytes" in SMALL.why_not(GemmProblem(64, 33, 64)).reason
-    exchanged = dataclasses.replace(SMALL, swap_ab=True)
-    refusal = exchanged.why_not(GemmProblem(64, 32, 64, out="float32"))
+    swapped = dataclasses.replace(SMALL, swap_ab=True)
+    refusal = swapped.why_not(GemmProblem(64, 32, 64, out="float32"))
     assert "no elements of 4 bytes" in refusal.reason
-    assert exchanged.why_not(GemmProblem(64, 32, 64)) is None
-    assert STAGED.why_not(GemmProblem(64, 33, 64)) is None
+    assert swapped.why_not(GemmProblem(64, 32, 64)) is None
+    assert SMEM_STORE.why_not(GemmProblem(64, 33, 64)) is None
 
 
-def test_integer_instruction_has_few_widths():
+def test_the_integer_wgmma_has_few_widths():
     problem = GemmProblem(64, 128, 64, dtype="int8", out="int32")
     assert "no 256 columns" in fitted(gemm_config(), "int8").why_not(problem).reason

@@ -20,39 +20,39 @@ from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 
 RNG = np.random.default_rng(0)
 SMALL = gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1)
-STAGED = dataclasses.replace(SMALL, tile_n=40, smem_store=True, persistent=False)
-PERSISTENT = dataclasses.replace(STAGED, tile_n=64, persistent=True)
-ONCE = gemm_config(m_atoms=2, tile_n=104, persistent=False, epilogue_buffers=2)
-DIVIDED = gemm_config(tile_n=128, split_k=2, persistent=False, epilogue_buffers=1)
-SHARED = gemm_config(tile_n=192, stages=3, cluster_m=2, epilogue_buffers=1)
-# What is computed, where it is not as ``product_of`` has it, and how.
-PRODUCTS = [
+SMEM_STORE = dataclasses.replace(SMALL, tile_n=40, smem_store=True, persistent=False)
+PERSISTENT = dataclasses.replace(SMEM_STORE, tile_n=64, persistent=True)
+ONE_TILE = gemm_config(m_atoms=2, tile_n=104, persistent=False, epilogue_buffers=2)
+CLUSTER_SPLIT_K = gemm_config(tile_n=128, split_k=2, persistent=False, epilogue_buffers=1)
+MULTICAST = gemm_config(tile_n=192, stages=3, cluster_m=2, epilogue_buffers=1)
+# Fields that differ from those of ``gemm_problem``, and the configuration.
+GEMMS = [
     ({}, SMALL),
     ({"trans_b": False}, SMALL),
     ({"trans_a": True, "trans_b": False, "m": 136, "k": 77}, SMALL),
-    ({"n": 263}, STAGED),
-    ({"m": 5}, dataclasses.replace(STAGED, swap_ab=True, tile_n=8, split_k=2)),
+    ({"n": 263}, SMEM_STORE),
+    ({"m": 5}, dataclasses.replace(SMEM_STORE, swap_ab=True, tile_n=8, split_k=2)),
     ({"m": 1000, "n": 1000}, gemm_config(tile_n=128, stages=5)),
     ({"m": 1000, "n": 1000}, gemm_config(tile_n=128, stages=5, cluster_m=2)),
-    ({"m": 300, "n": 96}, dataclasses.replace(STAGED, split_k=3)),
-    ({"m": 300}, DIVIDED),
+    ({"m": 300, "n": 96}, dataclasses.replace(SMEM_STORE, split_k=3)),
+    ({"m": 300}, CLUSTER_SPLIT_K),
     (
         {"m": 300, "k": 700},
-        dataclasses.replace(DIVIDED, consumer_warpgroups=1, tile_n=256, split_k=4),
+        dataclasses.replace(CLUSTER_SPLIT_K, consumer_warpgroups=1, tile_n=256, split_k=4),
     ),
     (
         {"dtype": "int8", "out": "int32", "k": 700},
-        dataclasses.replace(STAGED, tile_n=48, split_k=2),
+        dataclasses.replace(SMEM_STORE, tile_n=48, split_k=2),
     ),
     ({"batch": 5}, SMALL),
-    ({"batch": 5, "batch_b": False}, STAGED),
+    ({"batch": 5, "batch_b": False}, SMEM_STORE),
     ({"dynamic": True}, SMALL),
     ({"out": "float32"}, SMALL),
     ({"dtype": "int8", "out": "int32"}, dataclasses.replace(SMALL, consumer_warpgroups=2)),
     ({"k": 271}, SMALL),
-    ({"n": 263, "k": 270, "batch": 2}, STAGED),
+    ({"n": 263, "k": 270, "batch": 2}, SMEM_STORE),
     ({"n": 263, "trans_b": False, "dynamic": True}, PERSISTENT),
-    ({"m": 300, "n": 520, "trans_b": False}, SHARED),
+    ({"m": 300, "n": 520, "trans_b": False}, MULTICAST),
     (
         {"m": 1000, "n": 1000, "k": 1000},
         gemm_config(
@@ -100,32 +100,31 @@ PRODUCTS = [
         {"m": 777, "dynamic": True},
         gemm_config(consumer_warpgroups=1, tile_n=128, stages=6, cluster_m=4, cluster_n=2),
     ),
-    ({"m": 1000, "n": 520}, ONCE),
-    ({"m": 300, "out": "float32"}, dataclasses.replace(ONCE, m_atoms=1, epilogue_buffers=4)),
+    ({"m": 1000, "n": 520}, ONE_TILE),
+    ({"m": 300, "out": "float32"}, dataclasses.replace(ONE_TILE, m_atoms=1, epilogue_buffers=4)),
     (
         {"m": 1000},
-        dataclasses.replace(ONCE, tile_n=136, cluster_m=2, cluster_n=2, epilogue_buffers=1),
+        dataclasses.replace(ONE_TILE, tile_n=136, cluster_m=2, cluster_n=2, epilogue_buffers=1),
     ),
-    ({"n": 1000}, dataclasses.replace(ONCE, tile_n=72, swap_ab=True, cluster_m=4)),
+    ({"n": 1000}, dataclasses.replace(ONE_TILE, tile_n=72, swap_ab=True, cluster_m=4)),
     ({"dtype": "int8", "out": "int32", "k": 273, "trans_b": False}, SMALL),
     ({"m": 300, "n": 10}, PERSISTENT),
     ({"m": 300, "n": 67, "out": "float32"}, dataclasses.replace(PERSISTENT, tile_n=128)),
 ]
-# How convolutions are.
 CONVOLUTIONS = [
     SMALL,
-    STAGED,
-    dataclasses.replace(STAGED, split_k=4),
-    dataclasses.replace(ONCE, tile_n=128),
+    SMEM_STORE,
+    dataclasses.replace(SMEM_STORE, split_k=4),
+    dataclasses.replace(ONE_TILE, tile_n=128),
 ]
 
 
-def product_of(fields):
-    """A product of which ``fields`` are given."""
+def gemm_problem(fields):
+    """A small GEMM with these ``fields``."""
     return GemmProblem(**{"m": 77, "n": 264, "k": 272, **fields})
 
 
-def convolution_of(stride, channels=24, layout="OHWI"):
+def conv_problem(stride, channels=24, layout="OHWI"):
     """A small convolution of 40 filters, 3 x 3."""
     return ConvProblem(
         3, 13, 9, channels, 40, stride=(stride, stride), padding=(1, 1, 1, 1), weight=layout
@@ -154,7 +153,7 @@ def _run(func, inputs, shape, dtype, device):
 
 
 def _emulated(func, inputs, empty):
-    """The result, which is the same whenever copies and products are done."""
+    """Return the result; it must not depend on when TMA and wgmma complete."""
     first, *others = [run(func, inputs, [empty], H200, order=order)[0] for order in ORDERS]
     for other in others:
         np.testing.assert_array_equal(other, first)
@@ -167,9 +166,9 @@ def _matrix(*shape, dtype="float16"):
     return RNG.standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize(("fields", "config"), PRODUCTS)
-def test_products(fields, config, device):
-    p = product_of(fields)
+@pytest.mark.parametrize(("fields", "config"), GEMMS)
+def test_gemms(fields, config, device):
+    p = gemm_problem(fields)
     front = (p.batch,) if p.batch > 1 else ()
     a = _matrix(*(front if p.batch_a else ()), p.m, p.k, dtype=p.dtype)
     b = _matrix(*(front if p.batch_b else ()), p.k, p.n, dtype=p.dtype)
@@ -186,7 +185,7 @@ def test_products(fields, config, device):
         np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
 
 
-@pytest.mark.parametrize("config", [SMALL, STAGED, ONCE])
+@pytest.mark.parametrize("config", [SMALL, SMEM_STORE, ONE_TILE])
 def test_epilogue(config, device):
     m, n, k = 77, 264, 136
 
@@ -195,11 +194,11 @@ def test_epilogue(config, device):
             residual, "float32"
         )
 
-    ending = elementwise(
+    epilogue = elementwise(
         "float32", "float16", compute, [("float16", (n,), (1,)), ("float16", (m, n), (0, 1))], 2
     )
     a, b, bias, residual = _matrix(m, k), _matrix(n, k), _matrix(n), _matrix(m, n)
-    problem = GemmProblem(m, n, k, epilogue=ending)
+    problem = GemmProblem(m, n, k, epilogue=epilogue)
     got = _run(gemm(problem, config), [a, b, bias, residual], (m, n), "float16", device)
     want = np.maximum(a.astype("f8") @ b.astype("f8").T + bias, 0) + residual
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
@@ -218,7 +217,7 @@ def test_channels(channels, layout, device):
 
 
 def _check_conv(config, stride, channels, layout, device):
-    p = convolution_of(stride, channels, layout)
+    p = conv_problem(stride, channels, layout)
     x, w = _matrix(3, 13, 9, channels), _matrix(40, 3, 3, channels)
     high, wide = p.out_size
     padded = np.pad(x.astype("f8"), ((0, 0), (1, 1), (1, 1), (0, 0)))

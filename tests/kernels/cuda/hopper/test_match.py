@@ -1,4 +1,4 @@
-"""Fused functions, seen as products of matrices and convolutions."""
+"""Matching of fused functions to GEMMs and convolutions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _conv(x, w, **fields):
     return OP.nn.conv2d(x, w, **fields)
 
 
-def test_linear_layer_is_one_product():
+def test_linear_layer_is_one_gemm():
     found = _found(
         [("x", (4, 128, 768), "float16"), ("w", (768, 512), "float16"), ("b", (512,), "float16")],
         lambda emit, x, w, b: emit(OP.nn.relu(emit(OP.add(emit(OP.matmul(x, w)), b)))),
@@ -59,7 +59,7 @@ def test_residual_may_be_the_operand():
     assert found.signature.inputs == (found.signature.a,)
 
 
-def test_batched_product():
+def test_batched_gemm():
     found = _found(
         [("q", (2, 12, 128, 64), "float16"), ("k", (2, 12, 64, 96), "float16")],
         lambda emit, q, k: emit(OP.matmul(q, k)),
@@ -93,7 +93,7 @@ def _transposed(x, w):
     )
 
 
-def test_sums_of_integers():
+def test_int8_gemm():
     p = _found(
         [("x", (64, 512), "int8"), ("w", (256, 512), "int8")],
         lambda emit, x, w: emit(relax.BlockBuilder.current().call_te(_transposed, x, w)),

@@ -1,4 +1,4 @@
-"""What a function is matched as computes the same numbers as the function: both on the CPU."""
+"""A matched problem, evaluated in NumPy, equals the function, compiled for the CPU."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_same_numbers(name):
+def test_match_is_equivalent(name):
     matched = 0
     for func in functions(lowered(*CASES[name])).values():
         if isinstance(match(func), Match):

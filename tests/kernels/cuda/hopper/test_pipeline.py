@@ -1,4 +1,4 @@
-"""Generated kernels beside other functions, in one Relax module."""
+"""Generated and scheduled kernels in one Relax module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranking of Hopper kernels."""
+"""Ranking of the Hopper configurations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ H200 = GPUS["nvidia-h200"]
         GemmProblem(64, 1000, 17, dtype="int8", out="int32", trans_b=False),
     ],
 )
-def test_every_product_has_configurations_that_fit(problem):
+def test_every_gemm_has_configurations_that_fit(problem):
     ranked = gemm_configs(problem, H200)
     assert ranked
     assert [r.cycles for r in ranked] == sorted(r.cycles for r in ranked)
@@ -42,51 +42,51 @@ def test_every_product_has_configurations_that_fit(problem):
     assert len({r.hint.config_id for r in ranked}) == len(ranked)
 
 
-def test_large_product_takes_large_tiles():
+def test_a_large_gemm_takes_large_tiles():
     hint = gemm_configs(GemmProblem(8192, 8192, 8192), H200)[0].hint
     assert hint.tile_m * hint.tile_n >= 128 * 192
     assert not hint.swap_ab and hint.split_k == 1 and not hint.smem_store
 
 
-def test_few_rows_change_places():
+def test_few_rows_swap_a_and_b():
     hint = gemm_configs(GemmProblem(16, 4096, 14336), H200)[0].hint
     assert hint.swap_ab and hint.tile_n == 16
 
 
 @pytest.mark.parametrize(
-    ("rows", "exchanged"), [(128, True), (300, True), (320, False), (1000, False)]
+    ("rows", "swapped"), [(128, True), (300, True), (320, False), (1000, False)]
 )
-def test_rows_that_would_leave_tiles_empty_may_change_places(rows, exchanged):
+def test_m_with_much_padding_may_swap_a_and_b(rows, swapped):
     ranked = gemm_configs(GemmProblem(rows, 5000, 2000), H200)
-    assert any(r.hint.swap_ab for r in ranked) == exchanged
+    assert any(r.hint.swap_ab for r in ranked) == swapped
 
 
-def test_columns_that_are_not_along_the_depth_may_change_places():
+def test_an_mn_major_b_may_swap_a_and_b():
     ranked = gemm_configs(GemmProblem(1000, 1000, 1000, trans_b=False), H200)
     assert any(r.hint.swap_ab for r in ranked)
     assert not any(r.hint.swap_ab for r in gemm_configs(GemmProblem(1000, 1000, 1000), H200))
 
 
-@pytest.mark.parametrize(("depth", "shared"), [(1000, True), (1024, False)])
-def test_loads_are_shared_where_rows_do_not_begin_at_lines_of_l2(depth, shared):
+@pytest.mark.parametrize(("depth", "multicast"), [(1000, True), (1024, False)])
+def test_unaligned_rows_are_multicast(depth, multicast):
     config = gemm_configs(GemmProblem(1000, 1000, depth), H200)[0].hint
-    assert (config.multicast_size > 1) == shared
+    assert (config.multicast_size > 1) == multicast
 
 
-def test_more_thread_blocks_share_loads_only_where_that_is_modelled_to_cost_little():
+def test_larger_clusters_are_listed_only_at_a_small_predicted_cost():
     cycles = {}
     for ranked in gemm_configs(GemmProblem(1000, 1000, 1000), H200):
         config = ranked.hint
         if config.raster_group == 8:
             alike = dataclasses.replace(config, cluster_m=1, cluster_n=1, wgmma_wait_depth=1)
             cycles.setdefault(alike, {})[config.multicast_size] = ranked.cycles
-    several = [by_sharing for by_sharing in cycles.values() if len(by_sharing) > 1]
+    several = [by_size for by_size in cycles.values() if len(by_size) > 1]
     assert several
-    for by_sharing in several:
-        assert by_sharing[max(by_sharing)] < 1.03 * min(by_sharing.values())
+    for by_size in several:
+        assert by_size[max(by_size)] < 1.03 * min(by_size.values())
 
 
-def test_sharing_that_is_modelled_as_nearly_as_good_is_tried():
+def test_clusters_predicted_nearly_as_fast_are_tried():
     # On an H200 4 x 2 took 11.3 us and 2 x 2 12.4, which the model has as equal.
     first = gemm_configs(GemmProblem(3000, 200, 4000), H200)[:20]
     assert {(2, 2), (4, 2)} <= {(r.hint.cluster_m, r.hint.cluster_n) for r in first}
@@ -96,7 +96,7 @@ def test_sharing_that_is_modelled_as_nearly_as_good_is_tried():
     ("tile", "size", "raster"),
     [((64, 256), 2048, 8), ((64, 128), 1024, 4), ((256, 64), 1024, 2), ((64, 256), 16384, 8)],
 )
-def test_neighbours_compute_tiles_that_have_few_rows_and_columns(tile, size, raster):
+def test_raster_groups(tile, size, raster):
     found = [
         r.hint
         for r in gemm_configs(GemmProblem(size, size, size), H200)
@@ -106,20 +106,20 @@ def test_neighbours_compute_tiles_that_have_few_rows_and_columns(tile, size, ras
     assert Counter(hint.raster_group for hint in found).most_common(1)[0][0] == raster
 
 
-def test_few_columns_have_tiles_of_every_width():
+def test_a_narrow_c_has_tiles_of_every_width():
     def widths(columns):
         return {r.hint.tile_n for r in gemm_configs(GemmProblem(3000, columns, 4000), H200)}
 
     assert 104 in widths(200) and 104 not in widths(2000)
 
 
-def test_thread_blocks_that_share_a_depth_store_by_tma_too():
+def test_cluster_split_k_has_both_stores():
     ranked = gemm_configs(GemmProblem(777, 1024, 4096), H200)
-    divided = [r.hint for r in ranked if r.hint.cluster_split_k > 1]
-    assert {hint.smem_store for hint in divided} == {False, True}
+    clustered = [r.hint for r in ranked if r.hint.cluster_split_k > 1]
+    assert {hint.smem_store for hint in clustered} == {False, True}
 
 
-def test_tiles_by_thread_blocks_of_their_own_cost_more_than_by_one_that_stays():
+def test_one_tile_a_block_costs_more_than_persistent():
     ranked = gemm_configs(GemmProblem(5000, 5000, 1024), H200)
     of = {
         r.hint.persistent: r.cycles

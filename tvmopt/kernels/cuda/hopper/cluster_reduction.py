@@ -1,8 +1,8 @@
 """Cluster split-K: reduce partial accumulators over distributed shared memory (DSMEM).
 
-Each thread block finishes some columns of the tile. It stores its partial sums of all other columns
-from registers into the shared memory of the block that finishes them. There the thread of the same
-index reads them in its own fragment order. Two blocks, left and right half of the columns::
+Each thread block reduces and stores some columns of the tile. It writes its partial sums of all
+other columns from registers into the shared memory of the block that reduces them. There the thread
+of the same index reads them in its own fragment order. Two blocks, two halves of the columns::
 
     block 0: p0 q0   ->   p0 + p1
     block 1: p1 q1   ->   q0 + q1

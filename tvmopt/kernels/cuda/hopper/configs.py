@@ -25,7 +25,7 @@ from tvmopt.kernels.cuda.hopper.cost import (
     gemm_cost,
     moved_bytes,
 )
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.pixels import boxes
 from tvmopt.kernels.cuda.hopper.pixels import why_not as why_not_conv
 from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, ceil_div
@@ -118,7 +118,7 @@ def _in_order(
 
 
 def conv_configs(
-    problem: ConvProblem | LineProblem, arch: CudaArch
+    problem: ConvProblem | FewChannelsProblem, arch: CudaArch
 ) -> list[Ranked[HopperConvConfig]]:
     """Return all ``hopper_conv`` configurations for ``problem``, fastest predicted first."""
     if not arch.has_wgmma or problem.refusal:
@@ -142,7 +142,7 @@ def _padding(rows: int) -> float:
     return (whole - rows) / whole
 
 
-def _has_residual(problem: GemmProblem | ConvProblem | LineProblem) -> bool:
+def _has_residual(problem: GemmProblem | ConvProblem | FewChannelsProblem) -> bool:
     """Whether the epilogue reads an input of the output's shape."""
     epilogue = problem.epilogue
     return epilogue is not None and any(all(along) for _, along in epilogue.reads)

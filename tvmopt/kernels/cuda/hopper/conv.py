@@ -20,7 +20,7 @@ from tvmopt.kernels.cuda.hopper.config import HopperConvConfig
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.emit import quotient, remainder
 from tvmopt.kernels.cuda.hopper.few_channels_loader import FewChannelsLoader
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.im2col_loader import Im2colLoader
 from tvmopt.kernels.cuda.hopper.kernel import HopperKernel
 from tvmopt.kernels.cuda.hopper.loader import Loader
@@ -33,13 +33,13 @@ from tvmopt.kernels.workload import Refusal
 
 
 def conv(
-    problem: ConvProblem | LineProblem, config: HopperConvConfig, name: str | None = "main",
+    problem: ConvProblem | FewChannelsProblem, config: HopperConvConfig, name: str | None = "main",
     signature: KernelSignature | None = None,
 ) -> tirx.PrimFunc | Refusal:  # fmt: skip
     """Emit the kernel: a PrimFunc of the image, the weight, the epilogue's inputs, the output.
 
     Args:
-        problem: The convolution; a :class:`LineProblem` has packed operands.
+        problem: The convolution; a :class:`FewChannelsProblem` has packed operands.
         config: The configuration; the rows of a warpgroup are one pixel box.
         name: Global symbol of the PrimFunc; None for a private one.
         signature: Parameters of the PrimFunc; :func:`conv_signature` by default.
@@ -64,7 +64,7 @@ def conv(
         epilogue = tiled.epilogue_or_cast()
         output = Output(config, tiling, tiled.out, accumulator, epilogue, parameters)
         loader: Loader
-        if isinstance(tiled, LineProblem):
+        if isinstance(tiled, FewChannelsProblem):
             loader = FewChannelsLoader(tiled, config, tiling, parameters)
         else:
             loader = Im2colLoader(tiled, config, tiling, parameters)
@@ -72,12 +72,12 @@ def conv(
     return builder.get()
 
 
-def conv_signature(problem: ConvProblem | LineProblem) -> KernelSignature:
+def conv_signature(problem: ConvProblem | FewChannelsProblem) -> KernelSignature:
     """Return the default parameters: image, weight, the epilogue's inputs, output."""
     p = problem
     image: tuple[int, ...] = (p.images, p.height, p.width)
-    if isinstance(p, LineProblem):
-        weight: tuple[int, ...] = (p.filters, p.lines, p.window)
+    if isinstance(p, FewChannelsProblem):
+        weight: tuple[int, ...] = (p.filters, p.kernel_rows, p.window)
     else:
         image = (*image, p.channels)
         sizes = {"O": p.filters, "H": p.kernel[0], "W": p.kernel[1], "I": p.channels}
@@ -89,19 +89,19 @@ def conv_signature(problem: ConvProblem | LineProblem) -> KernelSignature:
 def _pack(p: ConvProblem, parameters: Parameters) -> Parameters:
     """Emit the packing kernel; return the parameters with packed operands in place."""
     packing = PackingKernel(p.dtype)
-    (kh, kw), lines = p.kernel, p.lines
+    (kh, kw), packed = p.kernel, p.few_channels
     image = weight = None
-    if lines is not None:
-        filled = lines.pixel // p.stride[1]
+    if packed is not None:
+        filled = packed.column_stride // p.stride[1]
         image = packing.image(
             parameters.a, (p.images, p.height, p.width, p.channels),
-            (p.images, lines.height, lines.width), filled, p.padding[:2],
+            (p.images, packed.height, packed.width), filled, p.padding[:2],
         )  # fmt: skip
         weight = packing.elements(
             parameters.b,
             kh * kw * p.channels * p.filters,
-            p.filters * lines.lines * lines.window,
-            functools.partial(_window_element, p, lines, filled),
+            p.filters * packed.kernel_rows * packed.window,
+            functools.partial(_window_element, p, packed, filled),
         )
     else:
         if p.packed[0]:
@@ -126,11 +126,11 @@ def _pack(p: ConvProblem, parameters: Parameters) -> Parameters:
 
 
 def _window_element(
-    p: ConvProblem, lines: LineProblem, filled: int, item: Expr
+    p: ConvProblem, packed: FewChannelsProblem, filled: int, item: Expr
 ) -> tuple[Expr, Expr]:
     """Map an element of the packed weight to its source index, and whether it is not padding."""
     kh, kw = p.kernel
-    e, rest = remainder(item, lines.window), quotient(item, lines.window)
+    e, rest = remainder(item, packed.window), quotient(item, packed.window)
     r, o = remainder(rest, kh), quotient(rest, kh)
     s, c = quotient(e, filled), remainder(e, filled)
     there = tirx.all(s < kw, c < p.channels)

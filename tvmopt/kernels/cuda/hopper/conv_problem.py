@@ -8,7 +8,7 @@ import functools
 from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem, line_problem
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem, few_channels_problem
 from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
 from tvmopt.kernels.cuda.hopper.smem_layout import SWIZZLE
@@ -98,30 +98,30 @@ class ConvProblem:
         return self.weight == "OHWI" or BYTES[self.dtype] == 1
 
     @functools.cached_property
-    def lines(self) -> LineProblem | None:
+    def few_channels(self) -> FewChannelsProblem | None:
         """The packed form for few channels; None where it does not apply."""
         if self.dilation != (1, 1) or self.weight not in ("OHWI", "HWIO"):
             return None
-        found = line_problem(
+        found = few_channels_problem(
             self.images, self.height, self.width, self.channels, self.filters, self.kernel,
             self.stride, self.padding, self.dtype, self.out,
         )  # fmt: skip
         return found and dataclasses.replace(found, epilogue=self.epilogue)
 
     @property
-    def tiled(self) -> ConvProblem | LineProblem:
+    def tiled(self) -> ConvProblem | FewChannelsProblem:
         """The problem that is tiled: the packed form, or the convolution itself."""
-        return self.lines or self
+        return self.few_channels or self
 
     @property
     def packed(self) -> tuple[bool, bool]:
         """Whether image and weight are packed first."""
-        if self.lines is not None:
+        if self.few_channels is not None:
             return True, True
         size = BYTES[self.dtype]
         row = self.channels if self.weight_k_major else self.filters
-        turned = self.weight_k_major and self.weight != "OHWI"
-        return self.channels * size % 16 != 0, turned or row * size % 16 != 0
+        transposed = self.weight_k_major and self.weight != "OHWI"
+        return self.channels * size % 16 != 0, transposed or row * size % 16 != 0
 
     @property
     def packing_bytes(self) -> int:
@@ -130,8 +130,8 @@ class ConvProblem:
         pixels = self.images * self.height * self.width * image
         taps = self.kernel[0] * self.kernel[1] * self.channels * self.filters * weight
         written = pixels * self.channels
-        if self.lines is not None:
-            written = self.images * self.lines.height * self.lines.width
+        if self.few_channels is not None:
+            written = self.images * self.few_channels.height * self.few_channels.width
         return (pixels * self.channels + written + 2 * taps) * BYTES[self.dtype]
 
     @property

@@ -13,11 +13,11 @@ from typing import TypeAlias
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES, HopperConfig
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, ceil_div
 
-_Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
+_Problem: TypeAlias = GemmProblem | ConvProblem | FewChannelsProblem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class HopperCosts:
 
     Attributes:
         launch_cycles: From the launch to the first wgmma plus from the last one to the next launch.
-        cluster_launch_cycles: Extra cycles of a cluster, whose blocks begin and end together.
+        cluster_launch_cycles: Extra cycles of a cluster, whose blocks start and stop as one.
         wgmma_slowdown: Tensor-core time over nominal: the clock falls under their power draw.
         smem_power_share: Slowdown of a K block by the power draw of shared-memory reads, as a share
             of their time.
@@ -207,7 +207,7 @@ def exceeds_l2(moved: float, arch: CudaArch, costs: HopperCosts = COSTS) -> bool
 
 
 def conv_cost(
-    problem: ConvProblem | LineProblem,
+    problem: ConvProblem | FewChannelsProblem,
     config: HopperConfig,
     box: tuple[int, int, int],
     packing_bytes: int = 0,

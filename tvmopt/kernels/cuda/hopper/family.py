@@ -12,7 +12,7 @@ from tvmopt.kernels.cuda.hopper.config import CONV, GEMM, HopperConfig, HopperCo
 from tvmopt.kernels.cuda.hopper.configs import conv_configs, gemm_configs
 from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.match import Match, match
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
@@ -70,16 +70,16 @@ class HopperGemm(_Hopper[GemmProblem, HopperConfig]):
         return gemm(found.problem, hint, found.name, found.signature)
 
 
-class HopperConv(_Hopper[ConvProblem | LineProblem, HopperConvConfig]):
+class HopperConv(_Hopper[ConvProblem | FewChannelsProblem, HopperConvConfig]):
     """Implicit-GEMM convolution in NHWC: the same main loop, TMA loads of pixel boxes."""
 
     name = CONV
     config_type = HopperConvConfig
     kind = "convolution"
-    _problems = (ConvProblem, LineProblem)
+    _problems = (ConvProblem, FewChannelsProblem)
 
     def rank(
-        self, form: ConvProblem | LineProblem, arch: CudaArch
+        self, form: ConvProblem | FewChannelsProblem, arch: CudaArch
     ) -> Sequence[Ranked[HopperConvConfig]]:
         """Return the configurations, fastest predicted first."""
         return conv_configs(form, arch)

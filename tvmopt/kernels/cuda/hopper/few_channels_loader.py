@@ -10,7 +10,7 @@ from tvm.ir import Expr
 
 from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import const
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.loader import Loader
 from tvmopt.kernels.cuda.hopper.parameters import Parameters
 from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
@@ -28,7 +28,7 @@ class FewChannelsLoader(Loader):
     """
 
     def __init__(
-        self, problem: LineProblem, config: HopperConfig, tiling: PixelTiling,
+        self, problem: FewChannelsProblem, config: HopperConfig, tiling: PixelTiling,
         parameters: Parameters,
     ) -> None:  # fmt: skip
         p = self._problem = problem
@@ -41,12 +41,12 @@ class FewChannelsLoader(Loader):
             parameters.a,
             p.dtype,
             (p.window, p.out_size[1], p.height - p.fold + 1, p.images, p.fold),
-            (p.pixel * 2, line, p.height * line, line),
-            (p.window, box[2], box[1] * p.step, box[0], p.fold),
-            steps=(1, 1, p.step, 1, 1),
+            (p.column_stride * 2, line, p.height * line, line),
+            (p.window, box[2], box[1] * p.row_stride, box[0], p.fold),
+            steps=(1, 1, p.row_stride, 1, 1),
             swizzle=SWIZZLE[p.window * 2],
         )
-        depth = p.lines * p.window
+        depth = p.kernel_rows * p.window
         self._weight_map = tensor_map(
             parameters.b, p.dtype, (depth, p.filters), (depth * 2,), (64, config.tile_n)
         )
@@ -67,7 +67,7 @@ class FewChannelsLoader(Loader):
             tma_load(
                 pipeline.left.ptr_to([slot, group * c.warpgroup_m * c.tile_k]),
                 self._image_map,
-                [const(0), column, line * p.step + k_block * p.fold, image, const(0)],
+                [const(0), column, line * p.row_stride + k_block * p.fold, image, const(0)],
                 barrier,
             )
         place = [k_block * c.tile_k, tile.column]

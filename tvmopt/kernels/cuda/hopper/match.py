@@ -25,8 +25,8 @@ from tvmopt.kernels.cuda.hopper.expressions import (
     loads,
     number,
 )
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
-from tvmopt.kernels.cuda.hopper.match_conv import convolution, line_problem_of
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
+from tvmopt.kernels.cuda.hopper.match_conv import convolution, few_channels_convolution
 from tvmopt.kernels.cuda.hopper.match_gemm import Roles, regroup
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem, KernelSignature
 from tvmopt.kernels.workload import Refusal
@@ -38,7 +38,7 @@ EXPECTED_ROWS = 1024
 
 
 _ProblemOf: TypeAlias = Callable[
-    [ComputeBlock, PaddedLoad, PaddedLoad, str, str], ConvProblem | LineProblem
+    [ComputeBlock, PaddedLoad, PaddedLoad, str, str], ConvProblem | FewChannelsProblem
 ]
 
 
@@ -52,7 +52,7 @@ class Match:
         name: Global symbol; None for a private PrimFunc.
     """
 
-    problem: GemmProblem | ConvProblem | LineProblem
+    problem: GemmProblem | ConvProblem | FewChannelsProblem
     signature: KernelSignature
     name: str | None
 
@@ -100,7 +100,9 @@ class _Matcher:
         reasons = []
         # In this order: GEMM; convolution; the packed convolution of :mod:`.few_channels`.
         attempts: list[Callable[[PaddedLoad, PaddedLoad], Match]] = [self._gemm]
-        attempts += [functools.partial(self._conv, of) for of in (convolution, line_problem_of)]
+        attempts += [
+            functools.partial(self._conv, of) for of in (convolution, few_channels_convolution)
+        ]
         for attempt in attempts:
             for a, b in ((left, right), (right, left)):
                 try:

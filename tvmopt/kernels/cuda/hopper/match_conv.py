@@ -16,7 +16,7 @@ from tvmopt.kernels.cuda.hopper.expressions import (
     affine,
     number,
 )
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 
 
 def convolution(
@@ -129,9 +129,9 @@ def _layout(
     raise NotThisForm("the weight is neither OHWI nor HWIO")
 
 
-def line_problem_of(
+def few_channels_convolution(
     anchor: ComputeBlock, left: PaddedLoad, right: PaddedLoad, dtype: str, out: str
-) -> LineProblem:
+) -> FewChannelsProblem:
     """Match the packed form for few channels; arguments and errors as in :func:`convolution`."""
     image, weight = left.load, right.load
     reduced = [v for v, r in zip(anchor.axes, anchor.reduce, strict=True) if r]
@@ -157,7 +157,7 @@ def line_problem_of(
     wanted_weight = [of({v: 1}) for v in (o, g, e)]
     if at_image != wanted_image or at_weight != wanted_weight or out_images != images:
         raise NotThisForm("not the packed form of few channels")
-    return LineProblem(
+    return FewChannelsProblem(
         images, height, width, filters, (out_height, out_width), lines, window, step, pixel,
         dtype, out,
     )  # fmt: skip

@@ -39,7 +39,7 @@ __forceinline__ __device__ void {0}(void* to, const void* from, int first, int l
   *(uint4*)to = *(const uint4*)words;
 }}
 """
-_TURNED = """
+_TRANSPOSED = """
 __forceinline__ __device__ void {0}(void* to, const void* from, long long pitch, int count) {{
   const {1}* source = (const {1}*)from;
   alignas(16) {1} words[{2}];
@@ -112,19 +112,19 @@ class PackingKernel:
             The index of the packed operand.
         """
         pitch = pitch_of(rows, self._dtype)
-        at_once = _VECTOR // self._size
-        pieces = pitch // at_once
+        vector = _VECTOR // self._size
+        pieces = pitch // vector
 
         def body(workspace: tirx.Buffer, offset: int, item: Expr) -> None:
             # Neighbouring threads read neighbours (coalesced loads).
             column, rest = remainder(item, width), quotient(item, width)
-            first, matrix = remainder(rest, pieces) * at_once, quotient(rest, pieces)
+            first, matrix = remainder(rest, pieces) * vector, quotient(rest, pieces)
             source = _flat(buffer, batch * rows * width, self._dtype).ptr_to(
                 [(matrix * rows + first) * width + column]
             )
             target = workspace.ptr_to([offset + (matrix * width + column) * pitch + first])
             name = f"copy_turned_{self._size}"
-            text = _TURNED.format(name, _WORDS[self._size], at_once)
+            text = _TRANSPOSED.format(name, _WORDS[self._size], vector)
             build.evaluate(
                 T.cuda.func_call(
                     name, target, source, const(width, "int64"), rows - first, source_code=text
@@ -152,8 +152,8 @@ class PackingKernel:
         _, height, width, channels = shape
         _, lines, elements = out
         top, left = padding
-        at_once = _VECTOR // self._size
-        pieces, pixels = elements // at_once, at_once // filled
+        vector = _VECTOR // self._size
+        pieces, pixels = elements // vector, vector // filled
 
         def body(workspace: tirx.Buffer, offset: int, item: Expr) -> None:
             row, piece = quotient(item, pieces), remainder(item, pieces)
@@ -162,14 +162,14 @@ class PackingKernel:
             source = _flat(buffer, math.prod(shape), self._dtype).ptr_to(
                 [((n * height + y) * width + pixel) * channels]
             )
-            target = workspace.ptr_to([offset + item * at_once])
+            target = workspace.ptr_to([offset + item * vector])
             inside = tirx.all(y >= 0, y < height)
             _pixels(
                 self._size, filled, channels, target, source, -pixel,
                 tirx.Select(inside, width - pixel, -pixel),
             )  # fmt: skip
 
-        return self._part(math.prod(out), math.prod(out) // at_once, body)
+        return self._part(math.prod(out), math.prod(out) // vector, body)
 
     def elements(
         self,

@@ -3,61 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import TypeAlias
 
 from tvm import tirx
 from tvm.ir import Expr
 
 from tvmopt.kernels.cuda.hopper.config import HopperConfig
+from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.emit import quotient, remainder
-from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.output import Tiling
 from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
 from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
 from tvmopt.kernels.cuda.hopper.tma import tensor_map
 from tvmopt.kernels.workload import Refusal
 
-
-class PixelProblem(Protocol):
-    """Common interface of the problems with NHWC output."""
-
-    @property
-    def images(self) -> int:
-        """Batch size."""
-
-    @property
-    def filters(self) -> int:
-        """Output channels."""
-
-    @property
-    def out_size(self) -> tuple[int, int]:
-        """Height and width of the output."""
-
-    @property
-    def stride(self) -> tuple[int, int]:
-        """Stride of the input box, in elements of the TMA box."""
-
-    @property
-    def k_blocks(self) -> int:
-        """K blocks."""
-
-    @property
-    def dtype(self) -> str:
-        """Dtype of image and weight."""
-
-    @property
-    def out(self) -> str:
-        """Output dtype."""
-
-    @property
-    def weight_k_major(self) -> bool:
-        """Whether the weight is K-major."""
-
-    def epilogue_or_cast(self) -> Epilogue:
-        """Return the epilogue."""
+_Problem: TypeAlias = ConvProblem | FewChannelsProblem
+# Cycles that a box takes to load and multiply a pixel, and to start an image row.
+_PIXEL_CYCLES, _ROW_CYCLES = 8, 1
 
 
-def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
+def boxes(problem: _Problem, rows: int) -> list[tuple[int, int, int]]:
     """Return boxes of ``rows`` pixels that tile the output, fastest predicted first.
 
     Returns:
@@ -77,9 +43,8 @@ def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
                     * ceil_div(high, box[1])
                     * ceil_div(wide, box[2])
                 )
-                # About 8 cycles to load and multiply a pixel, and 1 to start an image row. Ties
-                # go to the squarest box: neighbouring boxes then share the least input.
-                cycles = used * (8 + 1 / box[2])
+                # Ties go to the squarest box: neighbouring boxes then share the least input.
+                cycles = used * (_PIXEL_CYCLES + _ROW_CYCLES / box[2])
                 found.append((cycles, abs(box[1] - box[2]) + 4 * box[0], box))
             inner *= 2
         size *= 2
@@ -87,7 +52,7 @@ def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
 
 
 def why_no_box(
-    problem: PixelProblem, config: HopperConfig, box: tuple[int, int, int]
+    problem: _Problem, config: HopperConfig, box: tuple[int, int, int]
 ) -> Refusal | None:
     """Return why a warpgroup cannot compute boxes of this shape; None where it can."""
     rows = config.warpgroup_m
@@ -99,7 +64,7 @@ def why_no_box(
     return None
 
 
-def why_not(problem: PixelProblem, config: HopperConfig) -> Refusal | None:
+def why_not(problem: _Problem, config: HopperConfig) -> Refusal | None:
     """Return why ``config`` cannot compute ``problem``; None where it can."""
     if config.swap_ab or config.multicast_size > 1 or config.split_k_workspace:
         return Refusal("a convolution has no swapped A and B, multicast, or workspace split-K")
@@ -129,9 +94,7 @@ def why_not(problem: PixelProblem, config: HopperConfig) -> Refusal | None:
 class PixelTiling(Tiling):
     """Tiles of one pixel box for each consumer warpgroup."""
 
-    def __init__(
-        self, problem: PixelProblem, config: HopperConfig, box: tuple[int, int, int]
-    ) -> None:
+    def __init__(self, problem: _Problem, config: HopperConfig, box: tuple[int, int, int]) -> None:
         self._problem, self._config, self.box = problem, config, box
         high, wide = problem.out_size
         self._counts = (

@@ -20,7 +20,7 @@ from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 
 SMALL = gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1)
-STAGED = dataclasses.replace(SMALL, smem_store=True, persistent=False)
+SMEM_STORE = dataclasses.replace(SMALL, smem_store=True, persistent=False)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_pitch(width, dtype, pitch):
 
 
 @pytest.mark.parametrize(
-    ("fields", "copied", "moved"),
+    ("fields", "packed", "packing_bytes"),
     [
         ({}, (False, False), 0),
         ({"k": 63}, (True, True), 2 * 2 * 63 * (64 + 72)),
@@ -42,9 +42,9 @@ def test_pitch(width, dtype, pitch):
         ({"dtype": "int8", "out": "int32", "k": 72}, (True, True), 2 * 72 * (64 + 72)),
     ],
 )
-def test_what_is_copied(fields, copied, moved):
+def test_which_operands_are_packed(fields, packed, packing_bytes):
     problem = GemmProblem(**{"m": 64, "n": 72, "k": 64, **fields})
-    assert (problem.packed, problem.packing_bytes) == (copied, moved)
+    assert (problem.packed, problem.packing_bytes) == (packed, packing_bytes)
     assert problem.refusal is None
 
 
@@ -61,8 +61,8 @@ def test_what_is_copied(fields, copied, moved):
         ({"dtype": "float8_e4m3fn", "trans_a": True}, ["copy_turned_1", "e4m3.e4m3"]),
     ],
 )
-def test_product(fields, words):
-    config = dataclasses.replace(STAGED, persistent=bool(fields.get("dynamic")))
+def test_packed_gemm(fields, words):
+    config = dataclasses.replace(SMEM_STORE, persistent=bool(fields.get("dynamic")))
     problem = GemmProblem(**{"m": 64, "n": 64, "k": 64, **fields})
     source = cuda_source(gemm(problem, fitted(config, problem.dtype)))
     assert source.count("__global__") == 4  # two kernels, declared and defined
@@ -71,7 +71,7 @@ def test_product(fields, words):
         assert word in source
 
 
-def test_nothing_is_copied_without_need():
+def test_aligned_operands_are_not_packed():
     assert cuda_source(gemm(GemmProblem(64, 64, 64), SMALL)).count("__global__") == 2
 
 
@@ -79,7 +79,7 @@ def test_images_of_few_channels(tmp_path):
     problem = ConvProblem(
         2, 32, 40, 3, 64, kernel=(7, 7), stride=(2, 2), padding=(3, 3, 3, 3), weight="HWIO"
     )
-    assert problem.lines is not None and problem.packed == (True, True)
+    assert problem.few_channels is not None and problem.packed == (True, True)
     source = cuda_source(conv(problem, conv_config(SMALL)))
     assert "copy_pixels_2_4_3" in source and "copy_one_2" in source
     assert "cp.async.bulk.tensor.5d.shared" in source
@@ -88,7 +88,7 @@ def test_images_of_few_channels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "copied"),
+    ("fields", "packed"),
     [
         ({"channels": 12}, (True, True)),
         ({"channels": 12, "weight": "HWIO"}, (True, False)),
@@ -98,11 +98,13 @@ def test_images_of_few_channels(tmp_path):
         ({"weight": "HWIO", "dtype": "int8", "out": "int32"}, (False, True)),
     ],
 )
-def test_odd_channels(fields, copied):
+def test_unaligned_channels(fields, packed):
     plain = {"images": 1, "height": 14, "width": 14, "channels": 64, "filters": 64}
     problem = ConvProblem(**{**plain, **fields})
-    assert problem.refusal is None and problem.packed == copied
+    assert problem.refusal is None and problem.packed == packed
     assert (
-        cuda_source(conv(problem, conv_config(fitted(STAGED, problem.dtype)))).count("__global__")
+        cuda_source(conv(problem, conv_config(fitted(SMEM_STORE, problem.dtype)))).count(
+            "__global__"
+        )
         == 4
     )

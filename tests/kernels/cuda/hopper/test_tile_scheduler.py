@@ -1,4 +1,4 @@
-"""The order of tiles."""
+"""Rasterisation order of the tile scheduler."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_tile_is_computed_once(down, across, group):
 
 @pytest.mark.parametrize(("down", "across"), [(3, 7), (16, 8), (47, 2), (13, 9)])
 @pytest.mark.parametrize("group", RASTER_GROUPS)
-def test_the_kernel_counts_alike(down, across, group):
+def test_expressions_and_ints_give_the_same_order(down, across, group):
     number = tirx.Var("number", "int32")
     row, column = tile_of(number, down, across, group)
     analyzer = sym.Analyzer()
@@ -37,16 +37,16 @@ def test_the_kernel_counts_alike(down, across, group):
         assert tuple(got) == tile_of(n, down, across, group)
 
 
-def test_few_columns_follow_each_other():
+def test_few_columns_are_row_major():
     assert [tile_of(n, 47, 2, 8) for n in range(4)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def test_neighbours_that_share_read_less():
+def test_square_raster_groups_read_less():
     square, column = (lines_read((64, 128), 32, 16, raster) for raster in (4, 1))
     assert square < column
 
 
-def test_orders_that_are_alike_are_named_once():
+def test_equal_orders_are_listed_once():
     # Two rows of tiles: more than two cannot be side by side.
     assert len(ranked_raster_groups(gemm_config(consumer_warpgroups=1, tile_n=128), 128, 4096)) == 2
     assert ranked_raster_groups(
