@@ -40,9 +40,9 @@ _TILE_N = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 208, 224, 256
 # Finer tile widths, where the last tile may be nearly empty: with swapped A and B (the columns are
 # the M of the problem), or for a narrow C.
 _FINE_TILE_N = tuple(sorted({*_TILE_N, 40, 56, 72, 88, 104, 120, 136, 152, 176, 200}))
-# Swap A and B up to this M; beyond, only if at least this fraction of the 64-row tiles is padding.
-# Also swap where only A is K-major: tiles of an MN-major right operand are multiples of 64 wide.
-_SWAP_MAX_M, _SWAP_MIN_PADDING = 128, 0.06
+# Swap A and B up to this M; beyond, only where 64-row tiles have much padding. Also swap where only
+# A is K-major: tiles of an MN-major right operand are multiples of 64 wide.
+_SWAP_MAX_M = 128
 # N up to which every tile width is tried.
 _FINE_MAX_N = 512
 # Number of top configurations that are tried with other rasterisation orders too.
@@ -53,10 +53,6 @@ _MOST_STAGES = 12
 _SPLIT_K = (1, 2, 3, 4, 6, 8)
 # Cluster shapes (M, N) for TMA multicast.
 _CLUSTERS = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
-# Ratio of L2 to tensor-core cycles below which multicast is not tried.
-_MULTICAST_MIN_L2 = 0.5
-# Relative time up to which a configuration with more multicast is still tried.
-_MULTICAST_MAX_TIME = 1.03
 # Fewest K blocks of a slice of split-K through workspace.
 _MIN_SLICE = 4
 
@@ -74,23 +70,24 @@ def gemm_configs(problem: GemmProblem, arch: CudaArch) -> list[Ranked[HopperConf
     found: list[tuple[HopperCost, HopperConfig]] = []
     swap = (
         problem.m <= _SWAP_MAX_M
-        or _padding(problem.m) >= _SWAP_MIN_PADDING
+        or _padding(problem.m) >= COSTS.swap_min_padding
         or problem.k_major == (True, False)
     )
     plain = _configs(
         base, problem.out, swap=swap, fine=problem.n <= _FINE_MAX_N, whole=_has_residual(problem)
     )
     best: dict[HopperConfig, HopperCost] = {}
+    least_l2 = COSTS.multicast_min_l2_over_compute
     for config in (*plain, *_workspace_split_k(base, problem, swap)):
         # Keep multicast only where the model predicts a gain or nearly no loss.
         key = dataclasses.replace(config, cluster_m=1, cluster_n=1, wgmma_wait_depth=1)
         before = best.get(key) if config.multicast_size > 1 else None
-        if before is not None and before.l2 < _MULTICAST_MIN_L2 * before.compute:
+        if before is not None and before.l2 < least_l2 * before.compute:
             continue
         if config.why_not(problem) is None:
             cost = gemm_cost(problem, config)
             least = math.inf if before is None else before.cycles
-            if cost.cycles < _MULTICAST_MAX_TIME * least:
+            if cost.cycles < COSTS.multicast_max_cycles_ratio * least:
                 found.append((cost, config))
             if cost.cycles < least:
                 best[key] = cost

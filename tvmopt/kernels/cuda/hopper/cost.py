@@ -68,6 +68,13 @@ class HopperCosts:
         block_start_cycles: From the end of a tile to the first wgmma of the next, in another block.
         extra_kernel_cycles: A packing or reduction kernel, besides its DRAM traffic.
         raster_slowdown: Relative slowdown of each rasterisation order after the first.
+        multicast_min_l2_over_compute: Ratio of L2 to tensor-core cycles from which on multicast is
+            tried.
+        multicast_max_cycles_ratio: Predicted cycles over those with a smaller cluster up to which a
+            larger one is tried.
+        swap_min_padding: Share of padding in 64-row tiles from which on A and B may be swapped.
+        box_cycles_per_pixel: A pixel of a box, loaded and multiplied.
+        box_cycles_per_row: Extra cycles at the start of an image row of a box.
     """
 
     launch_cycles: float = 2010.0
@@ -106,6 +113,11 @@ class HopperCosts:
     block_start_cycles: float = 3368.0
     extra_kernel_cycles: float = 1863.0
     raster_slowdown: float = 0.01
+    multicast_min_l2_over_compute: float = 0.5
+    multicast_max_cycles_ratio: float = 1.03
+    swap_min_padding: float = 0.06
+    box_cycles_per_pixel: float = 8.0
+    box_cycles_per_row: float = 1.0
 
     def pitch_slowdown(self, pitch: int, multicast: bool) -> float:
         """Return the L2 slowdown of rows ``pitch`` bytes apart."""

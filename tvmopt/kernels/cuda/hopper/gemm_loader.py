@@ -53,9 +53,9 @@ class TmaOperand:
 
     Layout of a tile in shared memory, 128-byte swizzled::
 
-        K-major (``k_major``):   row 0: 128 bytes of K     MN-major:  block 0: k = 0: 64 rows, 128 B
-                               row 1: 128 bytes of K                         k = 1: 64 rows, 128 B
-                               ...                                  block 1: rows 64 .. 127, ...
+        K-major:  row 0: 128 bytes of K        MN-major:  block 0: k = 0: 64 rows, 128 bytes
+                  row 1: 128 bytes of K                            k = 1: 64 rows, 128 bytes
+                  ...                                     block 1: rows 64 .. 127, ...
 
     With TMA multicast, each thread block loads one part of the shared tile: some of its rows
     (K-major), or some of the k lines of each block (MN-major).

@@ -10,6 +10,7 @@ from tvm.ir import Expr
 
 from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
+from tvmopt.kernels.cuda.hopper.cost import COSTS
 from tvmopt.kernels.cuda.hopper.emit import quotient, remainder
 from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.output import Tiling
@@ -19,8 +20,6 @@ from tvmopt.kernels.cuda.hopper.tma import tensor_map
 from tvmopt.kernels.workload import Refusal
 
 _Problem: TypeAlias = ConvProblem | FewChannelsProblem
-# Cycles that a box takes to load and multiply a pixel, and to start an image row.
-_PIXEL_CYCLES, _ROW_CYCLES = 8, 1
 
 
 def boxes(problem: _Problem, rows: int) -> list[tuple[int, int, int]]:
@@ -44,7 +43,7 @@ def boxes(problem: _Problem, rows: int) -> list[tuple[int, int, int]]:
                     * ceil_div(wide, box[2])
                 )
                 # Ties go to the squarest box: neighbouring boxes then share the least input.
-                cycles = used * (_PIXEL_CYCLES + _ROW_CYCLES / box[2])
+                cycles = used * (COSTS.box_cycles_per_pixel + COSTS.box_cycles_per_row / box[2])
                 found.append((cycles, abs(box[1] - box[2]) + 4 * box[0], box))
             inner *= 2
         size *= 2

@@ -33,7 +33,7 @@ from tvmopt.kernels.cuda.hopper.problem import ceil_div
 RASTER_GROUPS: tuple[int, ...] = (8, 4, 2, 1)
 # Columns of tiles up to which the order is row by row.
 _ROW_MAJOR_MAX_COLUMNS = 4
-# SMs of a GPC, and GPCs.
+# SMs of a GPC, and GPCs, of an H100 or H200.
 _GPC_SMS, _GPCS = 16, 8
 
 
