@@ -35,14 +35,14 @@ def test_a_stage_is_released_to_the_blocks_that_load_it(cluster_m, cluster_n):
 
 def test_ranks_are_m_fastest():
     config = gemm_config(tile_n=128, cluster_m=4, cluster_n=2)
-    assert (Multicast(config, 5).above, Multicast(config, 5).left) == (1, 1)
+    assert (Multicast(config, 5).cta_m, Multicast(config, 5).cta_n) == (1, 1)
     assert _number(Multicast(config, 5).right_mask) == 0b11110000
     assert _number(Multicast(config, 5).left_mask) == 0b00100010
 
 
 def test_without_a_cluster():
     multicast = Multicast(gemm_config(tile_n=128), tirx.const(0, "int32"))
-    assert (multicast.above, multicast.left, multicast.left_mask, multicast.right_mask) == (
+    assert (multicast.cta_m, multicast.cta_n, multicast.left_mask, multicast.right_mask) == (
         0,
         0,
         0,

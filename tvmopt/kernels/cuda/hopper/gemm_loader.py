@@ -194,5 +194,5 @@ class GemmLoader(Loader):
         """Issue the TMA loads of one K block into stage ``slot``."""
         barrier, cast = pipeline.full.pointer(slot), pipeline.multicast
         own = (slot, barrier, k_block, tile.operand_batch)
-        self._left.load(TmaLoad(pipeline.left, *own, tile.row, cast.left, cast.left_mask))
-        self._right.load(TmaLoad(pipeline.right, *own, tile.column, cast.above, cast.right_mask))
+        self._left.load(TmaLoad(pipeline.left, *own, tile.row, cast.cta_n, cast.left_mask))
+        self._right.load(TmaLoad(pipeline.right, *own, tile.column, cast.cta_m, cast.right_mask))

@@ -59,8 +59,9 @@ class Tile:
 class TileScheduler:
     """Grid of the kernel, and the tiles of each thread block.
 
-    A persistent kernel has as many clusters as are resident; each visits tiles a grid
-    apart. With split-K through workspace, each K slice is a batch entry.
+    A persistent kernel has as many clusters as are resident; each visits every
+    tile whose index is congruent to its own. With split-K through workspace, each K slice is a
+    batch entry.
 
     Args:
         config: Tile, cluster, split-K, rasterisation.
@@ -130,7 +131,7 @@ class TileScheduler:
         if batched:
             batch = quotient(number, self._per_batch)
         i, j = tile_of(inner, self._down, self._across, c.raster_group)
-        i, j = i * c.cluster_m + self._multicast.above, j * c.cluster_n + self._multicast.left
+        i, j = i * c.cluster_m + self._multicast.cta_m, j * c.cluster_n + self._multicast.cta_n
         i, j, batch = held(i), held(j), held(batch)
         row, column = held(i * c.tile_m), held(j * c.tile_n)
         own = remainder(batch, self._batch) if self._slices > 1 else batch

@@ -203,8 +203,11 @@ class TmaStore(Store):
     ) -> None:
         """Write 16-bit results, 64 rows x 64 columns: four stmatrix of 16 x 16 in each warp.
 
-        Lane ``l`` addresses line ``l % 16`` of its warp's 16; piece 2 q of the four 16 x 16 blocks
-        ``q`` for lanes 0 to 15 (columns 0-7), piece 2 q + 1 for lanes 16 to 31 (columns 8-15).
+        Addresses of the lanes, for block ``q`` of 16 columns::
+
+                              piece 2 q       piece 2 q + 1
+            line .. + 7       lanes 0-7       lanes 16-23
+            line + 8 .. + 15  lanes 8-15      lanes 24-31
         """
         warp, lane = self._threads.warp, self._threads.lane
         for q in range(4):
