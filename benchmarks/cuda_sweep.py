@@ -1,9 +1,9 @@
-"""Many configurations of products on a CUDA GPU, to fit the model that ranks them.
+"""Measure many configurations of GEMMs on a CUDA GPU, to fit the cost model that ranks them.
 
 ``python -m benchmarks.cuda_sweep ROWS --out FILE.jsonl [--count N]`` measures ``count``
-configurations of each row of :mod:`.cuda_rows`: those that are modelled best, and others drawn from
-what is modelled near them, since a model that is asked for its favourites alone is never proved
-wrong. Each row is a line of JSON, written once it is done; :mod:`.cuda_fit` reads them.
+configurations of each row of :mod:`.cuda_rows`: the predicted best, and others drawn from those
+that are predicted near them, which show where the model is wrong. Each row is a line of JSON,
+written once it is done; :mod:`.cuda_fit` reads them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tvmopt.kernels.ranked import Ranked, spread
 from tvmopt.measure.devices import device_of
 from tvmopt.measure.measurer import Candidates, Measured, Measurer
 
-# Of what is measured: the part that is modelled best, and that in which blocks share a depth.
-_BEST, _DIVIDED = 0.6, 0.2
-# Times the best's modelled cycles up to which the others are drawn.
+# Share of the measured configurations that the model ranks best, and share with cluster split-K.
+_BEST, _CLUSTER_SPLIT_K = 0.6, 0.2
+# Predicted cycles over the top-1's up to which the others are drawn.
 _NEAR = 1.8
 
 
@@ -42,8 +42,8 @@ def drawn(ranked: Sequence[Ranked[Any]], count: int, seed: int) -> list[Ranked[A
     chosen: list[Any] = spread(ranked, round(count * _BEST))
     rng = random.Random(seed)
     near = [r for r in ranked if r.cycles < _NEAR * ranked[0].cycles and r not in chosen]
-    divided = [r for r in near if r.hint.split_k > 1 and not r.hint.option("apart")]
-    chosen += rng.sample(divided, min(len(divided), round(count * _DIVIDED)))
+    clustered = [r for r in near if getattr(r.hint, "cluster_split_k", 1) > 1]
+    chosen += rng.sample(clustered, min(len(clustered), round(count * _CLUSTER_SPLIT_K)))
     others = [r for r in near if r not in chosen]
     return chosen + rng.sample(others, min(len(others), count - len(chosen)))
 

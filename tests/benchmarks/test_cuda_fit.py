@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from benchmarks import cuda_fit, cuda_sweep
 from benchmarks.cuda_rows import row
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.hopper import cost as model
-from tvmopt.kernels.cuda.hopper.hints import config_of
+from tvmopt.kernels.cuda.hopper.cost import COSTS, gemm_cost
 from tvmopt.kernels.cuda.hopper.match import match
 from tvmopt.kernels.policies import policy_of
 from tvmopt.measure.measurer import Measured
 
 H200 = GPUS["nvidia-h200"]
 ROWS = ("matmul_nt-777-1024-4096-float16", "matmul_nt-512-512-2048-float16")
-CHANGED = {"_STORE_STAGED": 3.0, "_MEET": 4.0}
-
-
-@pytest.fixture
-def constants(monkeypatch):
-    """The model's constants, which are as before afterwards."""
-    for name in cuda_fit.CONSTANTS:
-        monkeypatch.setattr(model, name, getattr(model, name))
+CHANGED = {"smem_store_cycles": 3.0, "cluster_split_k_cycles": 4.0}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +30,7 @@ def test_the_best_is_first_and_none_is_drawn_twice(drawn) -> None:
         hints = [r.hint for r in chosen]
         assert hints[0] == ranked[0].hint
         assert len(hints) == len(set(hints)) == 60
-        assert sum(h.split_k > 1 and not h.option("apart") for h in hints) >= 12
+        assert sum(h.cluster_split_k > 1 for h in hints) >= 12
         assert chosen[-1].cycles > ranked[60].cycles
 
 
@@ -45,18 +39,14 @@ def test_few_are_all_drawn() -> None:
     assert {r.hint for r in cuda_sweep.drawn(ranked, 60, 0)} == {r.hint for r in ranked}
 
 
-def test_a_fit_finds_what_was_changed(drawn, constants, monkeypatch) -> None:
-    before = {name: getattr(model, name) for name in CHANGED}
+def test_a_fit_finds_what_was_changed(drawn) -> None:
+    want = {name: factor * getattr(COSTS, name) for name, factor in CHANGED.items()}
+    changed = dataclasses.replace(COSTS, **want)
+    clock_mhz = 1e3 * H200.clock_ghz
     lines = []
     for name, chosen in drawn.items():
-        with monkeypatch.context() as other:
-            for constant, factor in CHANGED.items():
-                other.setattr(model, constant, factor * before[constant])
-            problem = match(row(name).func).problem
-            us = [
-                model.gemm_cost(problem, config_of(r.hint), H200).cycles / (1e3 * H200.clock_ghz)
-                for r in chosen
-            ]
+        problem = match(row(name).func).problem
+        us = [gemm_cost(problem, r.hint, changed).cycles / clock_mhz for r in chosen]
         measured = [Measured(r.hint, t, None) for r, t in zip(chosen, us, strict=True)]
         measured[-1] = Measured(chosen[-1].hint, None, "run: failed")
         lines.append(cuda_sweep.line_of(name, chosen, measured))
@@ -64,20 +54,21 @@ def test_a_fit_finds_what_was_changed(drawn, constants, monkeypatch) -> None:
     assert [p.name for p in points] == list(ROWS)
     assert all(len(p.configs) <= 59 for p in points)
     found = cuda_fit.fit(points, list(CHANGED))
-    for name, factor in CHANGED.items():
-        assert found[name] == pytest.approx(factor * before[name], rel=0.3)
-    assert all(p.regret < 1.02 for p in points)
-    assert "geometric mean 1.0" in cuda_fit.told(points)
+    for name, value in want.items():
+        assert getattr(found, name) == pytest.approx(value, rel=0.3)
+    assert found.k_block_cycles == COSTS.k_block_cycles
+    assert all(p.regret(found) < 1.02 for p in points)
+    assert "geometric mean 1.0" in cuda_fit.report(points, found)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (
-            ["--constants", "_NOTHING", "x"],
-            "must be numbers of tvmopt.kernels.cuda.hopper.cost, but got '_NO",
+            ["--constants", "nothing", "x"],
+            "constants must be fields of HopperCosts, but got 'nothing'",
         ),
-        (["{empty}"], "must hold products of hopper_gemm, but they hold none"),
+        (["{empty}"], "must hold configurations of hopper_gemm, but they hold none"),
     ],
 )
 def test_bad_arguments_are_told_in_one_line(arguments, message, tmp_path, capsys) -> None:

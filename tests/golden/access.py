@@ -31,8 +31,7 @@ from tvmopt.device.target import resolve_target
 from tvmopt.frontend import import_onnx, parse_input_shapes, prepare
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cuda.build import build_kernels
-from tvmopt.kernels.cuda.hopper.config import Config
-from tvmopt.kernels.cuda.hopper.hints import CONV, GEMM, hint_of
+from tvmopt.kernels.cuda.hopper.config import CONV, GEMM, HopperConfig, HopperConvConfig
 from tvmopt.kernels.cuda.tensor_core_policy import TensorCorePolicy, get_tensorized_func_and_tags
 from tvmopt.kernels.emit import NotApplicable, emit_kernel
 from tvmopt.kernels.families import families_of
@@ -140,6 +139,8 @@ def tried_by_seed(func: tirx.PrimFunc, to: Device, count: int) -> dict[str, list
 
 def describe(config: Any) -> str:
     """The template and every value that is not the default, as JSON with sorted keys."""
+    if isinstance(config, HopperConfig):
+        return json.dumps(_hopper_values(config), sort_keys=True, separators=(",", ":"))
     values = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
@@ -148,6 +149,35 @@ def describe(config: Any) -> str:
     if "options" in values:
         values["options"] = dict(values["options"])
     return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+
+def _hopper_values(c: HopperConfig) -> dict[str, Any]:
+    """A Hopper configuration in the names and values of the record."""
+    options = {
+        "persistent": int(c.persistent),
+        "staged": int(c.smem_store),
+        "buffers": c.epilogue_buffers,
+        "flight": c.wgmma_wait_depth,
+    }
+    if c.split_k_workspace:
+        options["apart"] = 1
+    if c.cluster_n > 1:
+        options["beside"] = c.cluster_n
+    if isinstance(c, HopperConvConfig) and c.pixel_box is not None:
+        names = ("box_images", "box_lines", "box_columns")
+        options |= dict(zip(names, c.pixel_box, strict=True))
+    values = {
+        "template": c.template,
+        "block": (c.tile_m, c.tile_n),
+        "warp": (64 * c.m_atoms, c.tile_n),
+        "rstep": c.tile_k,
+        "async_copy": True,
+        "raster": c.raster_group,
+        "options": options,
+    }
+    for name, value in (("stages", c.stages), ("split_k", c.split_k), ("cluster", c.cluster_m)):
+        values |= {name: value} if value > 1 else {}
+    return values | ({"swap": True} if c.swap_ab else {})
 
 
 def template_of(config: Any) -> str:
@@ -211,27 +241,30 @@ def hopper_kernel(func: tirx.PrimFunc, to: Device, values: Mapping[str, Any]) ->
             a consumer's tile; the function is a convolution).
     """
     of = dict(values)
-    config = Config(
-        atoms=of.pop("wgmma_m", 1),
-        consumers=of.pop("consumers", 2),
-        columns=of.pop("tile_n"),
-        stages=of.pop("stages", 4),
-        cluster=of.pop("cluster_m", 1),
-        beside=of.pop("cluster_n", 1),
-        split=of.pop("split_k", 1),
-        apart=of.pop("workspace", False),
-        swap=of.pop("swap_ab", False),
-        raster=of.pop("raster", 8),
-        persistent=of.pop("persistent", True),
-        staged=not of.pop("tma_store", True),
-        buffers=of.pop("epilogue_stages", 1),
-        flight=of.pop("in_flight", 1),
-    )
-    is_conv = "box" in of
-    box = of.pop("box", None)
+    dtype = func.params[0].dtype
+    fields = {
+        "tile_k": 128 // dtype.itemsize,
+        "m_atoms": of.pop("wgmma_m", 1),
+        "consumer_warpgroups": of.pop("consumers", 2),
+        "tile_n": of.pop("tile_n"),
+        "stages": of.pop("stages", 4),
+        "cluster_m": of.pop("cluster_m", 1),
+        "cluster_n": of.pop("cluster_n", 1),
+        "split_k": of.pop("split_k", 1),
+        "split_k_workspace": of.pop("workspace", False),
+        "swap_ab": of.pop("swap_ab", False),
+        "raster_group": of.pop("raster", 8),
+        "persistent": of.pop("persistent", True),
+        "smem_store": not of.pop("tma_store", True),
+        "epilogue_buffers": of.pop("epilogue_stages", 1),
+        "wgmma_wait_depth": of.pop("in_flight", 1),
+    }
+    if "box" in of:
+        config = HopperConvConfig(CONV, to.arch, pixel_box=of.pop("box"), **fields)
+    else:
+        config = HopperConfig(GEMM, to.arch, **fields)
     assert not of, of
-    dtype = str(func.params[0].dtype)
-    return emit_kernel(func, hint_of(CONV if is_conv else GEMM, config, dtype, to.arch, box))
+    return emit_kernel(func, config)
 
 
 # -- tuning ----------------------------------------------------------------------------------------

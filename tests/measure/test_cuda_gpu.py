@@ -15,6 +15,7 @@ from tests.kernels.cuda.winograd import Problem
 from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.reference import reference, tiled_gemm
 from tvmopt.kernels.policies import family_of, policy_of
 from tvmopt.measure.cuda_gpu import CudaGpu
@@ -33,7 +34,7 @@ has_gpu = bool(tvm.runtime.cuda(0).exist)
 @needs_nvcc
 def test_each_candidate_is_built_or_says_why_not(tmp_path) -> None:
     good = policy_of(FUNC, H200).emit_config(2)
-    bad = [CudaHint("hopper_gemm", H200, (64, 64), warp=(64, 64)), CudaHint("no_such", H200)]
+    bad = [HopperConfig("hopper_gemm", H200, tile_n=64), CudaHint("no_such", H200)]
     path = tmp_path / "candidates.so"
     hints = [h.to_dict() for h in [*good, *bad]]
     built = build(CudaGpu(H200).to_dict(), tvm.ir.save_json(FUNC), hints, str(path))
@@ -75,7 +76,7 @@ def test_hints_are_dealt_to_all_builders(count: int, parts: int) -> None:
 
 
 def test_what_takes_long_is_built_alone() -> None:
-    hints = [CudaHint("gpu_gemv", H200)] * 4 + [CudaHint("hopper_gemm", H200)] * 2
+    hints = [CudaHint("gpu_gemv", H200)] * 4 + [HopperConfig("hopper_gemm", H200)] * 2
     assert sorted(map(sorted, divide(efforts(hints), 4))) == [[0, 2], [1, 3], [4], [5]]
 
 

@@ -10,9 +10,9 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tests.emulator.cuda import ORDERS, run
+from tests.kernels.cuda.hopper.sources import gemm_config
 from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ArtifactError
-from tvmopt.kernels.cuda.hopper.config import Config
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 
@@ -20,17 +20,19 @@ H200 = GPUS["nvidia-h200"]
 RNG = np.random.default_rng(0)
 # Each block computes more than one tile, and its ring of stages goes round more than once.
 PRODUCTS = {
-    "one after the other": (
+    "persistent": (
         GemmProblem(1000, 520, 1000),
-        Config(consumers=1, columns=64, stages=4, buffers=1),
+        gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1),
     ),
-    "sharing loads, over the ring": (
+    "multicast, epilogue tile aliases the ring": (
         GemmProblem(520, 264, 1000),
-        Config(2, 2, 136, 4, cluster=2, beside=2, persistent=False, buffers=1),
+        gemm_config(
+            m_atoms=2, tile_n=136, cluster_m=2, cluster_n=2, persistent=False, epilogue_buffers=1
+        ),
     ),
-    "dividing the depth": (
+    "cluster split-K": (
         GemmProblem(300, 264, 1000),
-        Config(columns=128, stages=4, split=2, persistent=False, buffers=1),
+        gemm_config(tile_n=128, split_k=2, persistent=False, epilogue_buffers=1),
     ),
 }
 # What makes one thread wait for another, or lets it go on; and what makes a copy wait.
@@ -39,7 +41,7 @@ _WAITING = (
     "mbarrier_arrive", "fence_proxy", "commit_group",
 )  # fmt: skip
 # The last step of a block that computes one tile lets nobody go on who still waits.
-_NEEDLESS = {("dividing the depth", "tirx.ptx.mbarrier_arrive", 1)}
+_NEEDLESS = {("cluster split-K", "tirx.ptx.mbarrier_arrive", 1)}
 
 
 @functools.cache
@@ -120,6 +122,6 @@ def test_what_is_needless_is_so() -> None:
 
 
 def test_a_standstill_says_what_is_waited_for() -> None:
-    less = _without(_kernel("one after the other"), "tirx.ptx.mbarrier_arrive_expect_tx", 0)
-    said = _wrong(less, "one after the other", "late")
+    less = _without(_kernel("persistent"), "tirx.ptx.mbarrier_arrive_expect_tx", 0)
+    said = _wrong(less, "persistent", "late")
     assert "no thread can go on: 129 wait for a barrier in shared memory" in said

@@ -1,18 +1,39 @@
-"""What the tests of Hopper kernels share: functions, their CUDA source, and whether it compiles."""
+"""Helpers of the Hopper tests: configurations, functions, CUDA source, nvcc."""
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
+from typing import Any
 
 import tvm
 from tvm import relax, tirx
 
 from tvmopt.device.gpus import GPUS
+from tvmopt.kernels.cuda.hopper.config import CONV, GEMM, HopperConfig, HopperConvConfig
 from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.lower import lower_passes
 
 H200 = GPUS["nvidia-h200"]
+
+
+def gemm_config(**fields: Any) -> HopperConfig:
+    """A configuration for 16-bit operands on an H200."""
+    return HopperConfig(GEMM, H200, **fields)
+
+
+def fitted(config: HopperConfig, dtype: str) -> HopperConfig:
+    """``config`` with the K block of another operand dtype."""
+    return dataclasses.replace(config, tile_k={"int8": 128, "float8_e4m3fn": 128}.get(dtype, 64))
+
+
+def conv_config(
+    config: HopperConfig, pixel_box: tuple[int, int, int] | None = None
+) -> HopperConvConfig:
+    """``config`` for a convolution."""
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    return HopperConvConfig(**(values | {"template": CONV}), pixel_box=pixel_box)
 
 
 def cuda_source(func: tirx.PrimFunc) -> str:

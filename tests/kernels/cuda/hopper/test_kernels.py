@@ -12,77 +12,119 @@ from tvm.script import tirx as T  # noqa: N812
 
 from tests.emulator.cuda import ORDERS, run
 from tests.kernels.cuda.hopper.epilogues import elementwise
-from tests.kernels.cuda.hopper.sources import H200
-from tvmopt.kernels.cuda.hopper.config import Config
+from tests.kernels.cuda.hopper.sources import H200, conv_config, fitted, gemm_config
 from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 
 RNG = np.random.default_rng(0)
-SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
-STAGED = dataclasses.replace(SMALL, columns=40, staged=True, persistent=False)
-PERSISTENT = dataclasses.replace(STAGED, columns=64, persistent=True)
-ONCE = Config(2, 2, 104, 4, persistent=False, buffers=2)
-DIVIDED = Config(columns=128, stages=4, split=2, persistent=False, buffers=1)
-SHARED = Config(columns=192, stages=3, cluster=2, buffers=1)
-# What is computed, where it is not as ``product_of`` has it, and how.
-PRODUCTS = [
+SMALL = gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1)
+SMEM_STORE = dataclasses.replace(SMALL, tile_n=40, smem_store=True, persistent=False)
+PERSISTENT = dataclasses.replace(SMEM_STORE, tile_n=64, persistent=True)
+ONE_TILE = gemm_config(m_atoms=2, tile_n=104, persistent=False, epilogue_buffers=2)
+CLUSTER_SPLIT_K = gemm_config(tile_n=128, split_k=2, persistent=False, epilogue_buffers=1)
+MULTICAST = gemm_config(tile_n=192, stages=3, cluster_m=2, epilogue_buffers=1)
+# Fields that differ from those of ``gemm_problem``, and the configuration.
+GEMMS = [
     ({}, SMALL),
     ({"trans_b": False}, SMALL),
     ({"trans_a": True, "trans_b": False, "m": 136, "k": 77}, SMALL),
-    ({"n": 263}, STAGED),
-    ({"m": 5}, dataclasses.replace(STAGED, swap=True, columns=8, split=2)),
-    ({"m": 1000, "n": 1000}, Config(columns=128, stages=5)),
-    ({"m": 1000, "n": 1000}, Config(columns=128, stages=5, cluster=2)),
-    ({"m": 300, "n": 96}, dataclasses.replace(STAGED, split=3)),
-    ({"m": 300}, DIVIDED),
-    ({"m": 300, "k": 700}, dataclasses.replace(DIVIDED, consumers=1, columns=256, split=4)),
+    ({"n": 263}, SMEM_STORE),
+    ({"m": 5}, dataclasses.replace(SMEM_STORE, swap_ab=True, tile_n=8, split_k=2)),
+    ({"m": 1000, "n": 1000}, gemm_config(tile_n=128, stages=5)),
+    ({"m": 1000, "n": 1000}, gemm_config(tile_n=128, stages=5, cluster_m=2)),
+    ({"m": 300, "n": 96}, dataclasses.replace(SMEM_STORE, split_k=3)),
+    ({"m": 300}, CLUSTER_SPLIT_K),
+    (
+        {"m": 300, "k": 700},
+        dataclasses.replace(CLUSTER_SPLIT_K, consumer_warpgroups=1, tile_n=256, split_k=4),
+    ),
     (
         {"dtype": "int8", "out": "int32", "k": 700},
-        dataclasses.replace(STAGED, columns=48, split=2),
+        dataclasses.replace(SMEM_STORE, tile_n=48, split_k=2),
     ),
     ({"batch": 5}, SMALL),
-    ({"batch": 5, "batch_b": False}, STAGED),
+    ({"batch": 5, "batch_b": False}, SMEM_STORE),
     ({"dynamic": True}, SMALL),
     ({"out": "float32"}, SMALL),
-    ({"dtype": "int8", "out": "int32"}, dataclasses.replace(SMALL, consumers=2)),
+    ({"dtype": "int8", "out": "int32"}, dataclasses.replace(SMALL, consumer_warpgroups=2)),
     ({"k": 271}, SMALL),
-    ({"n": 263, "k": 270, "batch": 2}, STAGED),
+    ({"n": 263, "k": 270, "batch": 2}, SMEM_STORE),
     ({"n": 263, "trans_b": False, "dynamic": True}, PERSISTENT),
-    ({"m": 300, "n": 520, "trans_b": False}, SHARED),
-    ({"m": 1000, "n": 1000, "k": 1000}, Config(1, 2, 72, 8, 4, 2, swap=True, buffers=1)),
-    ({"m": 1000, "n": 1000, "trans_b": False}, Config(columns=128, stages=5, beside=4)),
-    ({"m": 300, "n": 1000, "batch": 3}, Config(1, 1, 104, 8, 2, 2, staged=True)),
-    ({"m": 300, "trans_a": True}, Config(2, 1, 64, 6, 2, 2, buffers=1)),
-    ({"m": 61, "n": 264}, Config(2, 1, 24, 6, 1, 2, swap=True)),
-    ({"m": 300, "n": 1000}, Config(1, 2, 104, 6, 4, 2, flight=2)),
-    ({"m": 300, "n": 272, "dtype": "int8", "out": "int8", "k": 700}, Config(1, 1, 144, 6)),
-    ({"m": 16}, Config(columns=16, split=2, swap=True, persistent=False, buffers=1)),
-    ({"m": 777, "dynamic": True}, Config(1, 1, 128, 6, 4, 2)),
-    ({"m": 1000, "n": 520}, ONCE),
-    ({"m": 300, "out": "float32"}, dataclasses.replace(ONCE, atoms=1, buffers=4)),
-    ({"m": 1000}, dataclasses.replace(ONCE, columns=136, cluster=2, beside=2, buffers=1)),
-    ({"n": 1000}, dataclasses.replace(ONCE, columns=72, swap=True, cluster=4)),
+    ({"m": 300, "n": 520, "trans_b": False}, MULTICAST),
+    (
+        {"m": 1000, "n": 1000, "k": 1000},
+        gemm_config(
+            tile_n=72, stages=8, cluster_m=4, cluster_n=2, swap_ab=True, epilogue_buffers=1
+        ),
+    ),
+    ({"m": 1000, "n": 1000, "trans_b": False}, gemm_config(tile_n=128, stages=5, cluster_n=4)),
+    (
+        {"m": 300, "n": 1000, "batch": 3},
+        gemm_config(
+            consumer_warpgroups=1, tile_n=104, stages=8, cluster_m=2, cluster_n=2, smem_store=True
+        ),
+    ),
+    (
+        {"m": 300, "trans_a": True},
+        gemm_config(
+            m_atoms=2,
+            consumer_warpgroups=1,
+            tile_n=64,
+            stages=6,
+            cluster_m=2,
+            cluster_n=2,
+            epilogue_buffers=1,
+        ),
+    ),
+    (
+        {"m": 61, "n": 264},
+        gemm_config(
+            m_atoms=2, consumer_warpgroups=1, tile_n=24, stages=6, cluster_n=2, swap_ab=True
+        ),
+    ),
+    (
+        {"m": 300, "n": 1000},
+        gemm_config(tile_n=104, stages=6, cluster_m=4, cluster_n=2, wgmma_wait_depth=2),
+    ),
+    (
+        {"m": 300, "n": 272, "dtype": "int8", "out": "int8", "k": 700},
+        gemm_config(consumer_warpgroups=1, tile_n=144, stages=6),
+    ),
+    (
+        {"m": 16},
+        gemm_config(tile_n=16, split_k=2, swap_ab=True, persistent=False, epilogue_buffers=1),
+    ),
+    (
+        {"m": 777, "dynamic": True},
+        gemm_config(consumer_warpgroups=1, tile_n=128, stages=6, cluster_m=4, cluster_n=2),
+    ),
+    ({"m": 1000, "n": 520}, ONE_TILE),
+    ({"m": 300, "out": "float32"}, dataclasses.replace(ONE_TILE, m_atoms=1, epilogue_buffers=4)),
+    (
+        {"m": 1000},
+        dataclasses.replace(ONE_TILE, tile_n=136, cluster_m=2, cluster_n=2, epilogue_buffers=1),
+    ),
+    ({"n": 1000}, dataclasses.replace(ONE_TILE, tile_n=72, swap_ab=True, cluster_m=4)),
     ({"dtype": "int8", "out": "int32", "k": 273, "trans_b": False}, SMALL),
     ({"m": 300, "n": 10}, PERSISTENT),
-    ({"m": 300, "n": 67, "out": "float32"}, dataclasses.replace(PERSISTENT, columns=128)),
+    ({"m": 300, "n": 67, "out": "float32"}, dataclasses.replace(PERSISTENT, tile_n=128)),
 ]
-# How convolutions are.
 CONVOLUTIONS = [
     SMALL,
-    STAGED,
-    dataclasses.replace(STAGED, split=4),
-    dataclasses.replace(ONCE, columns=128),
+    SMEM_STORE,
+    dataclasses.replace(SMEM_STORE, split_k=4),
+    dataclasses.replace(ONE_TILE, tile_n=128),
 ]
 
 
-def product_of(fields):
-    """A product of which ``fields`` are given."""
+def gemm_problem(fields):
+    """A small GEMM with these ``fields``."""
     return GemmProblem(**{"m": 77, "n": 264, "k": 272, **fields})
 
 
-def convolution_of(stride, channels=24, layout="OHWI"):
+def conv_problem(stride, channels=24, layout="OHWI"):
     """A small convolution of 40 filters, 3 x 3."""
     return ConvProblem(
         3, 13, 9, channels, 40, stride=(stride, stride), padding=(1, 1, 1, 1), weight=layout
@@ -111,7 +153,7 @@ def _run(func, inputs, shape, dtype, device):
 
 
 def _emulated(func, inputs, empty):
-    """The result, which is the same whenever copies and products are done."""
+    """Return the result; it must not depend on when TMA and wgmma complete."""
     first, *others = [run(func, inputs, [empty], H200, order=order)[0] for order in ORDERS]
     for other in others:
         np.testing.assert_array_equal(other, first)
@@ -124,9 +166,9 @@ def _matrix(*shape, dtype="float16"):
     return RNG.standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize(("fields", "config"), PRODUCTS)
-def test_products(fields, config, device):
-    p = product_of(fields)
+@pytest.mark.parametrize(("fields", "config"), GEMMS)
+def test_gemms(fields, config, device):
+    p = gemm_problem(fields)
     front = (p.batch,) if p.batch > 1 else ()
     a = _matrix(*(front if p.batch_a else ()), p.m, p.k, dtype=p.dtype)
     b = _matrix(*(front if p.batch_b else ()), p.k, p.n, dtype=p.dtype)
@@ -136,14 +178,14 @@ def test_products(fields, config, device):
         np.ascontiguousarray(np.swapaxes(x, -1, -2)) if turned else x
         for x, turned in ((a, p.trans_a), (b, p.trans_b))
     ]
-    got = _run(gemm(p, config), inputs, want.shape, p.out, device)
+    got = _run(gemm(p, fitted(config, p.dtype)), inputs, want.shape, p.out, device)
     if p.dtype == "int8":
         np.testing.assert_array_equal(got, want.astype(p.out))  # int8 keeps the low bits
     else:
         np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
 
 
-@pytest.mark.parametrize("config", [SMALL, STAGED, ONCE])
+@pytest.mark.parametrize("config", [SMALL, SMEM_STORE, ONE_TILE])
 def test_epilogue(config, device):
     m, n, k = 77, 264, 136
 
@@ -152,11 +194,11 @@ def test_epilogue(config, device):
             residual, "float32"
         )
 
-    ending = elementwise(
+    epilogue = elementwise(
         "float32", "float16", compute, [("float16", (n,), (1,)), ("float16", (m, n), (0, 1))], 2
     )
     a, b, bias, residual = _matrix(m, k), _matrix(n, k), _matrix(n), _matrix(m, n)
-    problem = GemmProblem(m, n, k, epilogue=ending)
+    problem = GemmProblem(m, n, k, epilogue=epilogue)
     got = _run(gemm(problem, config), [a, b, bias, residual], (m, n), "float16", device)
     want = np.maximum(a.astype("f8") @ b.astype("f8").T + bias, 0) + residual
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
@@ -175,7 +217,7 @@ def test_channels(channels, layout, device):
 
 
 def _check_conv(config, stride, channels, layout, device):
-    p = convolution_of(stride, channels, layout)
+    p = conv_problem(stride, channels, layout)
     x, w = _matrix(3, 13, 9, channels), _matrix(40, 3, 3, channels)
     high, wide = p.out_size
     padded = np.pad(x.astype("f8"), ((0, 0), (1, 1), (1, 1), (0, 0)))
@@ -186,5 +228,5 @@ def _check_conv(config, stride, channels, layout, device):
             want += part[:, :high, :wide] @ w[:, r, s].astype("f8").T
     if layout == "HWIO":
         w = np.ascontiguousarray(w.transpose(1, 2, 3, 0))
-    got = _run(conv(p, config), [x, w], want.shape, "float16", device)
+    got = _run(conv(p, conv_config(config)), [x, w], want.shape, "float16", device)
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)

@@ -1,4 +1,4 @@
-"""Convolutions and products, brought to the forms that Hopper kernels multiply."""
+"""Legalisation of int8 GEMMs and convolutions of few channels for the Hopper kernels."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from tests.kernels.cuda.hopper.sources import H200
-from tvmopt.kernels.cuda.hopper.configs import conv_hints
+from tests.kernels.cuda.hopper.sources import H200, conv_config, gemm_config
+from tvmopt.kernels.cuda.hopper.configs import conv_configs
+from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
-from tvmopt.kernels.cuda.hopper.few_channels_kernel import line_conv
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem, line_problem
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem, few_channels_problem
 from tvmopt.kernels.cuda.hopper.match import Match, match
-from tvmopt.kernels.cuda.hopper.pixels import boxes
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.lower import lower_passes
@@ -52,7 +51,7 @@ def _conv(x, w, **fields):
     return OP.nn.conv2d(x, w, **fields)
 
 
-def test_product_of_bytes():
+def test_int8_gemm():
     mod, _ = _module(
         ((4, 32, 64), "int8"), ((64, 48), "int8"), lambda x, w: OP.matmul(x, w, out_dtype="int32")
     )
@@ -61,7 +60,7 @@ def test_product_of_bytes():
     assert (problem.m, problem.n, problem.k, problem.trans_b) == (128, 48, 64, True)
 
 
-def test_convolution_of_bytes():
+def test_int8_convolution():
     mod, _ = _module(
         ((2, 14, 14, 32), "int8"),
         ((3, 3, 32, 48), "int8"),
@@ -74,7 +73,7 @@ def test_convolution_of_bytes():
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding"), [(7, 2, 3), (3, 1, 1), (3, 2, 1), (5, 1, 0)]
 )
-def test_lines_compute_the_convolution(kernel, stride, padding):
+def test_the_packed_form_computes_the_convolution(kernel, stride, padding):
     """The functions around the kernel, and the one whose place it takes, run on the CPU."""
     mod, _ = _module(
         ((2, 13, 17, 3), "float16"),
@@ -83,9 +82,10 @@ def test_lines_compute_the_convolution(kernel, stride, padding):
     )
     lowered = _lowered(mod)
     [problem] = _problems(lowered)
-    assert isinstance(problem, LineProblem)
-    assert conv_hints(problem, H200)
-    line_conv(problem, _config(), boxes(problem, 64)[0])
+    assert isinstance(problem, FewChannelsProblem)
+    assert conv_configs(problem, H200)
+    config = gemm_config(consumer_warpgroups=1, tile_n=64, stages=2, epilogue_buffers=1)
+    assert isinstance(conv(problem, conv_config(config)), tirx.PrimFunc)
     x = np.random.default_rng(1).integers(-3, 4, (2, 13, 17, 3)).astype("float16")
     results = []
     for one in (lowered, mod):
@@ -95,18 +95,12 @@ def test_lines_compute_the_convolution(kernel, stride, padding):
     np.testing.assert_array_equal(results[0], results[1])
 
 
-def _config():
-    from tvmopt.kernels.cuda.hopper.config import Config
-
-    return Config(consumers=1, columns=64, stages=2, buffers=1)
-
-
-def test_lines_are_for_few_channels():
+def test_the_packed_form_is_for_few_channels():
     common = ((7, 7), (2, 2), (3, 3, 3, 3), "float16", "float16")
-    found = line_problem(1, 224, 224, 3, 64, *common)
-    assert (found.window, found.lines, found.pixel) == (32, 7, 8)
+    found = few_channels_problem(1, 224, 224, 3, 64, *common)
+    assert (found.window, found.kernel_rows, found.column_stride) == (32, 7, 8)
     assert found.width % 8 == 0 and found.out_size == (112, 112)
-    assert line_problem(1, 224, 224, 8, 64, *common) is None
-    assert line_problem(1, 224, 224, 3, 64, (11, 11), *common[1:]) is not None
-    assert line_problem(1, 224, 224, 3, 64, (17, 17), *common[1:]) is None
-    assert line_problem(1, 2, 2, 3, 64, (7, 7), (2, 2), (0, 0, 0, 0), *common[3:]) is None
+    assert few_channels_problem(1, 224, 224, 8, 64, *common) is None
+    assert few_channels_problem(1, 224, 224, 3, 64, (11, 11), *common[1:]) is not None
+    assert few_channels_problem(1, 224, 224, 3, 64, (17, 17), *common[1:]) is None
+    assert few_channels_problem(1, 2, 2, 3, 64, (7, 7), (2, 2), (0, 0, 0, 0), *common[3:]) is None

@@ -1,4 +1,4 @@
-"""Fused functions, seen as products of matrices and convolutions."""
+"""Matching of fused functions to GEMMs and convolutions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tests.kernels.cuda.hopper.sources import functions, lowered, only_function
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.match import Match, match
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
+from tvmopt.kernels.workload import Refusal
 
 OP = relax.op
 
@@ -24,7 +25,7 @@ def _conv(x, w, **fields):
     return OP.nn.conv2d(x, w, **fields)
 
 
-def test_linear_layer_is_one_product():
+def test_linear_layer_is_one_gemm():
     found = _found(
         [("x", (4, 128, 768), "float16"), ("w", (768, 512), "float16"), ("b", (512,), "float16")],
         lambda emit, x, w, b: emit(OP.nn.relu(emit(OP.add(emit(OP.matmul(x, w)), b)))),
@@ -58,7 +59,7 @@ def test_residual_may_be_the_operand():
     assert found.signature.inputs == (found.signature.a,)
 
 
-def test_batched_product():
+def test_batched_gemm():
     found = _found(
         [("q", (2, 12, 128, 64), "float16"), ("k", (2, 12, 64, 96), "float16")],
         lambda emit, q, k: emit(OP.matmul(q, k)),
@@ -92,7 +93,7 @@ def _transposed(x, w):
     )
 
 
-def test_sums_of_integers():
+def test_int8_gemm():
     p = _found(
         [("x", (64, 512), "int8"), ("w", (256, 512), "int8")],
         lambda emit, x, w: emit(relax.BlockBuilder.current().call_te(_transposed, x, w)),
@@ -155,22 +156,22 @@ def test_window_of_one_pixel():
         (
             [("x", (64, 64), "float16")],
             lambda emit, x: emit(OP.sum(x, axis=1)),
-            "not one of products",
+            "does not add up products",
         ),
         (
             [("x", (64, 64), "int8"), ("w", (64, 64), "int8")],
             lambda emit, x, w: emit(OP.matmul(x, w)),
-            "integers in fewer than 32 bits",
+            "fewer than 32 bits",
         ),
         (
             [("x", (64, 64), "float16"), ("w", (64, 64), "float16")],
             lambda emit, x, w: emit(OP.matmul(x, w, out_dtype="float64")),
-            "not read as it is",
+            "with a lossy cast",
         ),
         (
             [("x", (64, 64), "float16"), ("y", (64, 64), "float16")],
             lambda emit, x, y: emit(OP.add(x, y)),
-            "0 sums in place of one",
+            "0 reductions, not one",
         ),
         (
             [
@@ -179,10 +180,10 @@ def test_window_of_one_pixel():
                 ("y", (2, 8, 8, 64), "float16"),
             ],
             lambda emit, x, w, y: emit(OP.multiply(y, emit(_conv(x, w)))),
-            "serves many elements",
+            "broadcast before the store",
         ),
     ],
 )
 def test_reasons(params, body, reason):
     reasons = [match(f) for f in functions(lowered(params, body)).values()]
-    assert any(isinstance(r, str) and reason in r for r in reasons), reasons
+    assert any(isinstance(r, Refusal) and reason in r.reason for r in reasons), reasons

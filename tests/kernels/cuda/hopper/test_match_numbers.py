@@ -1,4 +1,4 @@
-"""What a function is matched as computes the same numbers as the function: both on the CPU."""
+"""A matched problem, evaluated in NumPy, equals the function, compiled for the CPU."""
 
 from __future__ import annotations
 
@@ -81,16 +81,16 @@ def _check(func):
     tvm.compile(mod, target="llvm")["main"](*tensors)
     a, b = arrays[signature.a], arrays[signature.b]
     sums = _gemm_sums(p, a, b) if isinstance(p, GemmProblem) else _conv_sums(p, a, b)
-    ending = p.ending()
+    epilogue = p.epilogue_or_cast()
     inputs = [
-        (buffer, arrays[i]) for buffer, i in zip(ending.inputs, signature.inputs, strict=True)
+        (buffer, arrays[i]) for buffer, i in zip(epilogue.inputs, signature.inputs, strict=True)
     ]
     got = np.empty(sums.shape)
     for place in np.ndindex(*sums.shape):
         total = tirx.FloatImm("float32", float(sums[place]))
         if p.accumulator == "int32":
             total = tirx.IntImm("int32", int(sums[place]))
-        got[place] = _value(ending.at(total, [tirx.IntImm("int32", i) for i in place]), inputs)
+        got[place] = _value(epilogue.at(total, [tirx.IntImm("int32", i) for i in place]), inputs)
     want = tensors[signature.out].numpy().astype("f8")
     np.testing.assert_allclose(got.ravel(), want.ravel(), rtol=2e-3, atol=2e-3)
 
@@ -201,7 +201,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_same_numbers(name):
+def test_match_is_equivalent(name):
     matched = 0
     for func in functions(lowered(*CASES[name])).values():
         if isinstance(match(func), Match):

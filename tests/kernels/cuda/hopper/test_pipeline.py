@@ -1,4 +1,4 @@
-"""Generated kernels beside other functions, in one Relax module."""
+"""Generated and scheduled kernels in one Relax module."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import dlight
 
-from tests.kernels.cuda.hopper.sources import H200, functions, lowered
-from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.hopper.config import Config
+from tests.kernels.cuda.hopper.sources import H200, conv_config, functions, gemm_config, lowered
 from tvmopt.kernels.cuda.hopper.family import HopperConv, HopperGemm
-from tvmopt.kernels.cuda.hopper.hints import CONV, GEMM, hint_of
-from tvmopt.kernels.cuda.hopper.kernel import kernel
 from tvmopt.kernels.cuda.pipeline import PIPELINE, is_generated
+from tvmopt.kernels.workload import Refusal
 
-SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
+SMALL = gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1)
 
 
 @pytest.mark.parametrize("rows", [128, "m"])
@@ -24,11 +21,10 @@ def test_mixed_module(rows):
         [("x", (rows, 256), "float16"), ("w", (256, 128), "float16")],
         lambda emit, x, w: emit(relax.op.nn.softmax(emit(relax.op.matmul(x, w)))),
     )
-    hint = hint_of(GEMM, SMALL, "float16", H200)
     for name, func in functions(mod).items():
-        made = HopperGemm().emit(func, hint)
-        assert HopperConv().emit(func, hint) is None
-        if made is not None:
+        made = HopperGemm().emit(func, SMALL)
+        assert isinstance(HopperConv().emit(func, conv_config(SMALL)), Refusal)
+        if not isinstance(made, Refusal):
             assert isinstance(made, tirx.PrimFunc)
             assert ("global_symbol" in made.attrs) == ("global_symbol" in func.attrs)
             mod[name] = made
@@ -48,23 +44,20 @@ def _sources(mod):
         yield from _sources(child)
 
 
-def test_kernel_says_why_not():
+def test_the_refusal_has_a_reason():
     mod = lowered(
         [("x", (64, 64), "float32"), ("w", (64, 64), "float32")],
         lambda emit, x, w: emit(relax.op.matmul(x, w)),
     )
     [func] = functions(mod).values()
-    hint = hint_of(GEMM, SMALL, "float16", H200)
-    with pytest.raises(ConfigError, match="no Hopper kernel for this function: inputs must be"):
-        kernel(func, hint)
-    assert HopperGemm().emit(func, hint) is None
+    assert HopperGemm().emit(func, SMALL).reason.startswith("inputs must be")
 
 
-def test_kernel_of_the_wrong_template():
+def test_a_gemm_is_no_convolution():
     mod = lowered(
         [("x", (64, 64), "float16"), ("w", (64, 64), "float16")],
         lambda emit, x, w: emit(relax.op.matmul(x, w)),
     )
     [func] = functions(mod).values()
-    with pytest.raises(ConfigError, match="no template of this function"):
-        kernel(func, hint_of(CONV, SMALL, "float16", H200, (1, 8, 8)))
+    refusal = HopperConv().emit(func, conv_config(SMALL, (1, 8, 8)))
+    assert refusal == Refusal("not a convolution")

@@ -3,236 +3,301 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import ClassVar
 
+from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, GemmProblem, ceil_div
+from tvmopt.kernels.hint import Hint
+from tvmopt.kernels.workload import Refusal
 
-#: Most shared memory of a thread block, in bytes.
-SHARED_BYTES = 232448
-#: 32-bit registers of an SM; registers of a thread besides its accumulators.
-REGISTERS = 65536
-_OTHERS = 32
-#: Most thread blocks of a cluster.
-MOST_TOGETHER = 8
-# Clusters that are resident at once, by cluster size, on 132 SMs (one thread block an SM).
-_AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
+#: Names of the families.
+GEMM, CONV = "hopper_gemm", "hopper_conv"
 #: Bytes of K in one pipeline stage (a K block): one atom of the 128-byte swizzle.
-DEPTH_BYTES = 128
+K_BLOCK_BYTES = 128
 #: N of the integer wgmma; the others take every multiple of 8 up to 256.
-INT8_COLUMNS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224)
+INT8_TILE_N = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224)
+# Registers of a thread besides its accumulators.
+_OTHER_REGISTERS = 32
+# Most thread blocks of a portable cluster.
+_MOST_CLUSTER_SIZE = 8
+# Resident clusters by cluster size on an H200 of 132 SMs, one thread block an SM: clusters do not
+# span GPCs, whose number of SMs is no multiple of every size (cudaOccupancyMaxActiveClusters).
+_RESIDENT_CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """Configuration of the main loop and the epilogue.
+class HopperConfig(Hint):
+    """Configuration of a warp-specialised GEMM.
 
-    A tile has *rows* (the M = 64 dimension of wgmma) and *columns* (the N dimension). They are rows
-    and columns of C, or with ``swap`` of its transpose.
+    A tile has ``tile_m`` rows (the M = 64 dimension of wgmma) and ``tile_n`` columns (the N
+    dimension). They are rows and columns of C, or with ``swap_ab`` of its transpose.
 
     Attributes:
-        atoms: 64-row wgmma tiles of each consumer warpgroup.
-        consumers: Consumer warpgroups, 1 to 3; one producer warpgroup more feeds them.
-        columns: Columns of a tile.
+        tile_k: Elements of K in one pipeline stage: 128 bytes.
+        m_atoms: 64-row wgmma tiles of each consumer warpgroup.
+        consumer_warpgroups: 1 to 3; one producer warpgroup more feeds them.
+        tile_n: Columns of a tile.
         stages: Stages of the shared-memory ring.
-        cluster: Cluster size along the rows; these blocks multicast the right operand.
-        beside: Cluster size along the columns; these blocks multicast the left operand.
-        split: Split-K factor.
-        apart: Whether split-K goes through a workspace and a second kernel, not a cluster (DSMEM).
-        swap: Swap A and B: the columns of C are the rows of the tile.
-        raster: Height of a raster group, in tiles (or in the tiles of a cluster).
+        cluster_m: Cluster size along M; these blocks multicast the right operand.
+        cluster_n: Cluster size along N; these blocks multicast the left operand.
+        split_k: Split-K factor.
+        split_k_workspace: Whether split-K goes through a workspace and a second kernel, not a
+            cluster (DSMEM).
+        swap_ab: Swap A and B: the columns of C are the rows of the tile.
+        raster_group: Height of a raster group, in tiles (or in the tiles of a cluster).
         persistent: Whether the grid is one thread block an SM that loops over tiles.
-        staged: Whether the epilogue stores through shared memory with vector stores, which allow
-            any row width, instead of TMA stores.
-        buffers: Epilogue buffers of a warpgroup, each 128 bytes of a row of C wide.
-        flight: Wait depth: wgmma groups left in flight.
-        sms: SMs of the GPU.
+        smem_store: Whether the epilogue stores through shared memory with vector stores, which
+            allow any row width, instead of TMA stores.
+        epilogue_buffers: Epilogue buffers of a warpgroup, each 128 bytes of a row of C wide.
+        wgmma_wait_depth: wgmma groups left in flight.
     """
 
-    atoms: int = 1
-    consumers: int = 2
-    columns: int = 256
+    arch_type: ClassVar[type] = CudaArch
+
+    arch: CudaArch
+    tile_k: int = 64
+    m_atoms: int = 1
+    consumer_warpgroups: int = 2
+    tile_n: int = 256
     stages: int = 4
-    cluster: int = 1
-    beside: int = 1
-    split: int = 1
-    apart: bool = False
-    swap: bool = False
-    raster: int = 8
+    cluster_m: int = 1
+    cluster_n: int = 1
+    split_k: int = 1
+    split_k_workspace: bool = False
+    swap_ab: bool = False
+    raster_group: int = 8
     persistent: bool = True
-    staged: bool = False
-    buffers: int = 2
-    flight: int = 1
-    sms: int = 132
+    smem_store: bool = False
+    epilogue_buffers: int = 2
+    wgmma_wait_depth: int = 1
 
     @property
-    def rows(self) -> int:
+    def group(self) -> tuple[object, ...]:
+        """Multicast, split-K and epilogue store: configurations for which the model errs alike."""
+        return (
+            self.template, self.persistent, self.smem_store, self.epilogue_buffers,
+            self.wgmma_wait_depth, self.split_k > 1, self.split_k_workspace, self.cluster_n,
+        )  # fmt: skip
+
+    @property
+    def features(self) -> list[float]:
+        """The configuration as numbers; features have the same places in all CUDA families."""
+        return [
+            float(len(self.template)),
+            math.log2(self.tile_m * self.tile_n),
+            0.0,
+            math.log2(64 * self.m_atoms * self.tile_n),
+            0.0,
+            0.0,
+            math.log2(self.split_k),
+            float(self.tile_k),
+            float(self.stages),
+            float(self.persistent),
+            float(self.smem_store),
+            float(self.epilogue_buffers),
+            float(self.wgmma_wait_depth),
+        ]
+
+    @property
+    def tile_m(self) -> int:
         """Rows of a tile."""
-        return 64 * self.atoms * self.consumers
+        return self.warpgroup_m * self.consumer_warpgroups
 
     @property
-    def ranks(self) -> int:
-        """Thread blocks of a cluster split-K; 1 without one."""
-        return 1 if self.apart else self.split
+    def warpgroup_m(self) -> int:
+        """Rows of a consumer warpgroup."""
+        return 64 * self.m_atoms
 
     @property
-    def sharers(self) -> int:
+    def cluster_split_k(self) -> int:
+        """Thread blocks of a cluster that share a reduction; 1 without cluster split-K."""
+        return 1 if self.split_k_workspace else self.split_k
+
+    @property
+    def multicast_size(self) -> int:
         """Thread blocks of a cluster that multicast loads to each other."""
-        return self.cluster * self.beside
+        return self.cluster_m * self.cluster_n
 
     @property
-    def together(self) -> int:
+    def cluster_size(self) -> int:
         """Thread blocks of a cluster."""
-        return max(self.sharers, self.ranks)
+        return max(self.multicast_size, self.cluster_split_k)
 
     @property
-    def at_once(self) -> int:
-        """Resident clusters, one thread block an SM."""
-        if self.together == 1:
-            return self.sms
-        return max(1, _AT_ONCE[self.together] * self.sms // _AT_ONCE[1])
+    def resident_clusters(self) -> int:
+        """Clusters that are resident at once, one thread block an SM."""
+        sms = self.arch.sms
+        return max(1, _RESIDENT_CLUSTERS[self.cluster_size] * sms // _RESIDENT_CLUSTERS[1])
 
     @property
     def stage_bytes(self) -> int:
         """Shared memory of one stage, in bytes."""
-        return (self.rows + self.columns) * DEPTH_BYTES
+        return (self.tile_m + self.tile_n) * K_BLOCK_BYTES
 
     def columns_of(self, rank: int) -> range:
-        """Return the tile columns that rank ``rank`` of a cluster split-K finishes and stores."""
-        blocks = self.columns // 8
-        return range(8 * (rank * blocks // self.ranks), 8 * ((rank + 1) * blocks // self.ranks))
+        """Return the tile columns that rank ``rank`` of a cluster split-K reduces and stores."""
+        blocks, ranks = self.tile_n // 8, self.cluster_split_k
+        return range(8 * (rank * blocks // ranks), 8 * ((rank + 1) * blocks // ranks))
 
     @property
-    def part_columns(self) -> int:
-        """Most tile columns that one thread block finishes."""
-        return 8 * ceil_div(self.columns // 8, self.ranks)
+    def block_columns(self) -> int:
+        """Most tile columns that one thread block stores."""
+        return 8 * ceil_div(self.tile_n // 8, self.cluster_split_k)
 
     @property
-    def exchange_bytes(self) -> int:
-        """Shared memory for the partial sums of the other ranks, in bytes."""
-        return (self.ranks - 1) * self.rows * self.part_columns * 4
+    def dsmem_bytes(self) -> int:
+        """Shared memory for the partial accumulators of the other ranks, in bytes."""
+        return (self.cluster_split_k - 1) * self.tile_m * self.block_columns * 4
 
     @property
-    def pitch(self) -> int:
+    def spill_pitch(self) -> int:
         """Row pitch of the spilled tile in elements, padded against bank conflicts."""
-        return self.rows + 4 if self.swap else self.part_columns + 8
+        return self.tile_m + 4 if self.swap_ab else self.block_columns + 8
 
     @property
-    def staged_bytes(self) -> int:
+    def spill_bytes(self) -> int:
         """Shared memory of the spilled tile (this rank's columns of it), in bytes."""
-        return (self.part_columns if self.swap else self.rows) * self.pitch * 4
+        return (self.block_columns if self.swap_ab else self.tile_m) * self.spill_pitch * 4
 
     @property
-    def over_ring(self) -> bool:
+    def epilogue_aliases_ring(self) -> bool:
         """Whether the epilogue tile aliases the ring: with one tile a block, the ring is drained.
 
         A cluster split-K with TMA stores has a separate epilogue tile.
         """
-        return not self.persistent and (self.staged or self.ranks == 1)
+        return not self.persistent and (self.smem_store or self.cluster_split_k == 1)
 
     @property
-    def sent_bytes(self) -> int:
+    def tma_store_bytes(self) -> int:
         """Shared memory of the buffers for TMA stores, in bytes."""
-        return self.consumers * self.buffers * self.chunk_rows * 128
+        return self.consumer_warpgroups * self.epilogue_buffers * self.buffer_rows * 128
 
     @property
-    def chunk_rows(self) -> int:
+    def buffer_rows(self) -> int:
         """Rows of C in one epilogue buffer."""
-        return self.part_columns if self.swap else 64 * self.atoms
+        return self.block_columns if self.swap_ab else self.warpgroup_m
 
-    def holds_all(self, out: str) -> bool:
+    def buffers_hold_tile(self, out: str) -> bool:
         """Whether the epilogue buffers hold a whole tile of dtype ``out``.
 
         Then TMA can prefetch a residual of the output's shape into them.
         """
-        plain = self.persistent and self.ranks == 1 and not (self.staged or self.swap)
-        return plain and self.columns * BYTES[out] == 128 * self.buffers
+        plain = self.persistent and self.cluster_split_k == 1
+        plain = plain and not (self.smem_store or self.swap_ab)
+        return plain and self.tile_n * BYTES[out] == 128 * self.epilogue_buffers
 
     @property
-    def shared_bytes(self) -> int:
+    def smem_bytes(self) -> int:
         """Shared memory of the kernel, in bytes."""
-        ring = max(self.stages * self.stage_bytes, self.exchange_bytes)
-        leaving = self.staged_bytes if self.staged else self.sent_bytes
-        if self.over_ring:
-            ring = max(ring, self.exchange_bytes + leaving)
+        ring = max(self.stages * self.stage_bytes, self.dsmem_bytes)
+        epilogue = self.spill_bytes if self.smem_store else self.tma_store_bytes
+        if self.epilogue_aliases_ring:
+            ring = max(ring, self.dsmem_bytes + epilogue)
         else:
-            ring += leaving
+            ring += epilogue
         return ring + 16 * self.stages + 1024
 
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a producer and of a consumer thread; (0, 0) without ``setmaxnreg``."""
-        if self.staged:
+        if self.smem_store:
             return 0, 0
-        return {2: (40, 232), 3: (32, 160)}.get(self.consumers, (0, 0))
+        return {2: (40, 232), 3: (32, 160)}.get(self.consumer_warpgroups, (0, 0))
 
-    def why_too_large(self) -> str | None:
-        """Return why no SM can hold a thread block; None where one can."""
-        if not (1 <= self.consumers <= 3 and self.atoms >= 1):
-            return "one to three warpgroups multiply, each at least 64 rows"
-        # A thread starts with this many registers; ptxas fails if the accumulators exceed them.
-        most = min(255, REGISTERS // (128 * (self.consumers + 1)))
-        if self.atoms * self.columns // 2 + _OTHERS > most:
-            return "the sums of a warpgroup take more registers than there are"
-        if self.shared_bytes > SHARED_BYTES:
-            return f"{self.shared_bytes} bytes of shared memory are more than {SHARED_BYTES}"
-        return None
-
-    def why_not_any(self, dtype: str) -> str | None:
-        """Return why this computes no problem of ``dtype``; None where it can."""
-        if self.columns % 8 or not 8 <= self.columns <= 256:
-            return "an instruction has 8 to 256 columns, a multiple of 8"
-        if dtype == "int8" and self.columns not in INT8_COLUMNS:
-            return f"the integer instruction has no {self.columns} columns"
-        if reason := self.why_too_large():
-            return reason
-        if self.stages < 2 + max(0, self.flight - 1):
-            return "a ring has at least two stages, and one for each group more that is in flight"
-        return None
-
-    def why_not(self, problem: GemmProblem) -> str | None:
-        """Return why this cannot compute ``problem``; None where it can."""
-        if reason := problem.why_not:
-            return reason
-        if reason := self.why_not_any(problem.dtype):
-            return reason
-        _, right = self.major(problem)
-        if not right and self.columns % 64:
-            return "columns that are not contiguous along the depth come 64 at a time"
-        if self.sharers > 1 and self.ranks > 1:
-            return "a cluster shares either loads or depth"
-        if self.sharers not in (1, 2, 4, 8) or self.cluster > self.columns // 8:
-            return f"{self.cluster} x {self.beside} thread blocks cannot share loads"
-        if self.split > 1:
-            depth = ceil_div(problem.k * BYTES[problem.dtype], DEPTH_BYTES)
-            if not self.apart and self.persistent:
-                return "a depth that a cluster divides needs one tile a thread block"
-            if self.ranks > MOST_TOGETHER or depth < self.split:
-                return f"a depth of {depth} steps cannot be divided by {self.split}"
-        if self.apart and not 1 < self.split <= MOST_ELEMENTS // problem.elements:
-            return "parts that are added up later must be several, of 2**31 - 1 elements in all"
-        if problem.dynamic and not (self.persistent and self.split == 1):
-            return "a dynamic number of rows needs a persistent grid"
-        return None if self.staged else self._why_not_sent(problem)
-
-    def _why_not_sent(self, problem: GemmProblem) -> str | None:
-        """Return why TMA cannot store the output; None where it can."""
-        size = BYTES[problem.accumulator if self.apart else problem.out]
-        if problem.n * size % 16:
-            row = problem.n * size
-            return f"the copy engine stores rows of a multiple of 16 bytes, not {row}"
-        chunk, part = 128 // size, self.columns // self.ranks
-        if self.swap:
-            if size != 2:
-                return f"exchanged operands need staged stores of {size} bytes"
-            if self.columns % (8 * self.ranks) or self.atoms % self.buffers:
-                counts = f"{part} columns and {self.atoms} chunks"
-                return f"{counts} are not whole groups of 8 and {self.buffers}"
-        elif self.ranks > 1 and self.columns % (chunk * self.ranks):
-            return f"{part} columns of each thread block are not whole groups of {chunk}"
-        elif part < chunk or ceil_div(part, chunk) % self.buffers:
-            return f"{part} columns are not whole groups of {self.buffers} x {chunk}"
-        return None
-
-    def major(self, problem: GemmProblem) -> tuple[bool, bool]:
+    def k_major(self, problem: GemmProblem) -> tuple[bool, bool]:
         """Whether the left operand (tile rows) and the right one (tile columns) are K-major."""
-        a, b = problem.major
-        return (b, a) if self.swap else (a, b)
+        a, b = problem.k_major
+        return (b, a) if self.swap_ab else (a, b)
+
+    def _why_too_large(self) -> Refusal | None:
+        """Return why no SM can hold a thread block; None where one can."""
+        if not (1 <= self.consumer_warpgroups <= 3 and self.m_atoms >= 1):
+            return Refusal("a tile has one to three consumer warpgroups, each of at least 64 rows")
+        # A thread starts with this many registers; ptxas fails if the accumulators exceed them.
+        most = min(255, self.arch.registers_sm // (128 * (self.consumer_warpgroups + 1)))
+        if self.m_atoms * self.tile_n // 2 + _OTHER_REGISTERS > most:
+            return Refusal("the accumulators of a thread exceed its registers")
+        if self.smem_bytes > self.arch.smem_bytes:
+            return Refusal(
+                f"{self.smem_bytes} bytes of shared memory are more than {self.arch.smem_bytes}"
+            )
+        return None
+
+    def why_not_dtype(self, dtype: str) -> Refusal | None:
+        """Return why this fits no problem of operand dtype ``dtype``; None where it can."""
+        if not self.arch.has_wgmma:
+            return Refusal("the GPU has no wgmma")
+        if self.tile_k * BYTES[dtype] != K_BLOCK_BYTES:
+            return Refusal(f"a K block has {K_BLOCK_BYTES} bytes, not {self.tile_k} of {dtype}")
+        if self.tile_n % 8 or not 8 <= self.tile_n <= 256:
+            return Refusal("wgmma has 8 to 256 columns, a multiple of 8")
+        if dtype == "int8" and self.tile_n not in INT8_TILE_N:
+            return Refusal(f"the integer wgmma has no {self.tile_n} columns")
+        if reason := self._why_too_large():
+            return reason
+        if self.stages < 2 + max(0, self.wgmma_wait_depth - 1):
+            return Refusal("a ring has at least two stages, and one more for each wgmma in flight")
+        return None
+
+    def why_not(self, problem: GemmProblem) -> Refusal | None:
+        """Return why this cannot compute ``problem``; None where it can."""
+        if reason := problem.refusal or self.why_not_dtype(problem.dtype):
+            return reason
+        _, right = self.k_major(problem)
+        if not right and self.tile_n % 64:
+            return Refusal("tile_n of an MN-major right operand is a multiple of 64")
+        if self.multicast_size > 1 and self.cluster_split_k > 1:
+            return Refusal("a cluster is either for multicast or for split-K")
+        if self.multicast_size not in (1, 2, 4, 8) or self.cluster_m > self.tile_n // 8:
+            return Refusal(f"a cluster of {self.cluster_m} x {self.cluster_n} cannot multicast")
+        if self.split_k > 1:
+            steps = ceil_div(problem.k * BYTES[problem.dtype], K_BLOCK_BYTES)
+            if not self.split_k_workspace and self.persistent:
+                return Refusal("cluster split-K needs one tile a thread block")
+            if self.cluster_split_k > _MOST_CLUSTER_SIZE or steps < self.split_k:
+                return Refusal(f"{steps} K blocks cannot be split by {self.split_k}")
+        if self.split_k_workspace and not 1 < self.split_k <= MOST_ELEMENTS // problem.elements:
+            return Refusal("split-K through workspace needs several slices, 2**31 - 1 elements")
+        if problem.dynamic and not (self.persistent and self.split_k == 1):
+            return Refusal("a dynamic number of rows needs a persistent grid")
+        return None if self.smem_store else self._why_no_tma_store(problem)
+
+    def _why_no_tma_store(self, problem: GemmProblem) -> Refusal | None:
+        """Return why TMA cannot store the output; None where it can."""
+        size = BYTES[problem.accumulator if self.split_k_workspace else problem.out]
+        if problem.n * size % 16:
+            return Refusal(f"TMA stores rows of a multiple of 16 bytes, not {problem.n * size}")
+        width, part = 128 // size, self.tile_n // self.cluster_split_k
+        if self.swap_ab:
+            if size != 2:
+                return Refusal(f"with swapped A and B, TMA stores no elements of {size} bytes")
+            if self.tile_n % (8 * self.cluster_split_k) or self.m_atoms % self.epilogue_buffers:
+                return Refusal(
+                    f"{part} columns and {self.m_atoms} m_atoms are not whole groups of 8 and "
+                    f"{self.epilogue_buffers}"
+                )
+        elif self.cluster_split_k > 1 and self.tile_n % (width * self.cluster_split_k):
+            return Refusal(f"{part} columns a thread block are not whole groups of {width}")
+        elif part < width or ceil_div(part, width) % self.epilogue_buffers:
+            return Refusal(
+                f"{part} columns are not whole groups of {self.epilogue_buffers} x {width}"
+            )
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class HopperConvConfig(HopperConfig):
+    """Configuration of an implicit-GEMM convolution.
+
+    Attributes:
+        pixel_box: Images, rows and columns of the output pixels that are the rows of a consumer
+            warpgroup; None for the fastest by :func:`.boxes`.
+    """
+
+    pixel_box: tuple[int, int, int] | None = None
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """As of a GEMM, and the pixel box."""
+        return *super().group, self.pixel_box

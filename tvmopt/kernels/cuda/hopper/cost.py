@@ -1,8 +1,7 @@
 """Cost model of the Hopper kernels, in cycles.
 
-Time = waves x (K blocks x step + epilogue) + fill. A step takes as long as the slowest of tensor
-cores, shared memory, L2, TMA and load latency (a p-norm of them). All constants are fitted to
-measured kernels of one H200.
+Time = waves x (K blocks x K-block cycles + epilogue) + launch. A K block takes as long as the
+slowest of tensor cores, shared memory, L2, TMA and load latency (a p-norm of them).
 """
 
 from __future__ import annotations
@@ -12,64 +11,127 @@ import math
 from typing import TypeAlias
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES, Config
+from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES, HopperConfig
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
-from tvmopt.kernels.cuda.hopper.operand_copies import pitch_of
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
+from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, ceil_div
 
-# Cycles from the launch to the first wgmma plus from the last one to the next launch; extra cycles
-# of a cluster, whose blocks begin and end together.
-_FILL, _CLUSTER = 2010.0, 598.0
-# Tensor-core time relative to nominal: the clock falls under their power draw.
-_POWER = 1.09
-# Slowdown of a step by the power draw of shared-memory reads, as a share of their time.
-_DRAW = 0.2122
-# Time of shared-memory reads relative to nominal.
-_SHARED = 1.008
-# L2 bandwidth of one SM in bytes a cycle, while all SMs read.
-_L2 = 109.3
-# L2 bandwidth where the operands exceed L2 (bytes a cycle), and the multiple of the L2 size from
-# which on it holds. From GEMMs of 8192^3 and 16384^3, where multicast of the second operand did not
-# help.
-_FAR, _FAR_FROM = 74.9, 1.5
-# Cycles of a TMA load of 128 bytes of a pixel box; extra cycles at the start of an image row.
-_PIXEL, _LINE = 2.253, 1.205
-# L2 slowdown where rows are aligned to 64, 32 or 16 bytes only, not to lines of 128.
-_PITCH_64, _PITCH_32, _PITCH_16 = 2.148, 1.788, 3.221
-# The same slowdown of multicast loads.
-_CAST_64, _CAST_32, _CAST_16 = 2.011, 3.6, 3.541
-# Cycles until a 128-byte line arrives in shared memory; exponent of the L2 slowdown in it.
-_ARRIVE, _ARRIVE_NORM = 0.4254, 1.114
-# Share of DRAM bandwidth that is reached; exponent of the p-norm of compute and DRAM time (1 adds
-# them). Fitted together: neither means much alone.
-_STREAM, _NORM = 0.873, 3.287
-# Exponent with which DRAM bandwidth falls with the share of busy SMs.
-_ALONE = 0.15
-# Cycles in which a warpgroup stores 64 x 256 16-bit elements, with TMA and with vector stores;
-# extra cycles between the last wgmma of a tile and the first of the next.
-_STORE, _STORE_STAGED, _TURN = 781.0, 2181.0, 627.9
-# Slowdown of TMA stores whose rows are not aligned to 128 bytes; slowdown with a single epilogue
-# buffer, where each store waits for the one before.
-_STORE_ODD, _ONE_BUFFER = 1.561, 1.514
-# Issue cycles of an instruction for one element, with all four schedulers busy.
-_ISSUE = 1.0 / 128.0
-# Instructions of an epilogue load, less those of a load from shared memory.
-_LOADED = 9.0
-# Latency of a load in cycles.
-_LATENCY = 1280.0
-# Cycles of the barriers of a cluster split-K; cycles for each partial sum that a block sends.
-_MEET, _SENT = 735.6, 0.3292
-# Exponent of the p-norm over the parts of a step.
-_SHARP = 7.825
-# Fixed cycles of a step.
-_STEP = 8.040
-# Cycles from the end of a tile to the first wgmma of the next, in another thread block.
-_REFILL = 3368.0
-# Fixed cycles of an extra kernel (packing or split-K reduction), besides its memory traffic.
-_COPY = 1863.0
+_Problem: TypeAlias = GemmProblem | ConvProblem | FewChannelsProblem
 
-_Problem: TypeAlias = GemmProblem | ConvProblem | LineProblem
+
+@dataclasses.dataclass(frozen=True)
+class HopperCosts:
+    """Fitted constants of the cost model.
+
+    Source: ``benchmarks.cuda_fit`` on sweeps of ``benchmarks.cuda_sweep`` on an H200, 1,800
+    configurations of GEMMs, 2026-11-23 (``benchmarks/results/2026-11-23-cuda.md``). The
+    L2 misses are from GEMMs of 8192^3 and 16384^3, where multicast of the second operand did not
+    help. The GPU's descriptor has DRAM bandwidth, number of SMs and size of L2.
+
+    Attributes:
+        launch_cycles: From the launch to the first wgmma plus from the last one to the next launch.
+        cluster_launch_cycles: Extra cycles of a cluster, whose blocks start and stop as one.
+        wgmma_slowdown: Tensor-core time over nominal: the clock falls under their power draw.
+        smem_power_share: Slowdown of a K block by the power draw of shared-memory reads, as a share
+            of their time.
+        smem_read_slowdown: Time of shared-memory reads over nominal.
+        l2_bytes_per_cycle_per_sm: L2 bandwidth of one SM while all SMs read.
+        l2_miss_bytes_per_cycle_per_sm: The same where the operands exceed L2.
+        l2_miss_from_l2_sizes: Multiple of the L2 size from which on the operands exceed L2.
+        pixel_load_cycles_per_128_bytes: TMA load of 128 bytes of a pixel box.
+        image_row_load_cycles: Extra cycles at the start of an image row.
+        pitch_64_slowdown: L2 slowdown of rows aligned to 64 bytes, not to lines of 128.
+        pitch_32_slowdown: The same of 32 bytes.
+        pitch_16_slowdown: The same of 16 bytes.
+        multicast_pitch_64_slowdown: L2 slowdown of multicast loads of rows aligned to 64 bytes.
+        multicast_pitch_32_slowdown: The same of 32 bytes.
+        multicast_pitch_16_slowdown: The same of 16 bytes.
+        arrival_cycles_per_line: Until a 128-byte line arrives in shared memory.
+        arrival_slowdown_exponent: Exponent of the L2 slowdown in it.
+        dram_share: Share of DRAM bandwidth that is reached.
+        dram_norm_exponent: Exponent of the p-norm of compute and DRAM time; 1 adds them. Fitted
+            together with ``dram_share``: neither means much alone.
+        dram_busy_exponent: Exponent with which DRAM bandwidth falls with the share of busy SMs.
+        tma_store_cycles: A warpgroup stores 64 x 256 16-bit elements with TMA.
+        smem_store_cycles: The same through shared memory with vector stores.
+        tile_switch_cycles: Between the last wgmma of a tile and the first of the next.
+        tma_store_unaligned_slowdown: TMA stores of rows that are not aligned to 128 bytes.
+        tma_store_one_buffer_slowdown: With a single epilogue buffer each store waits for the last.
+        epilogue_cycles_per_instruction: One instruction for one element, all four schedulers busy.
+        prefetched_load_instructions: Instructions that a prefetched residual saves in the epilogue.
+        load_latency_cycles: Latency of a load.
+        cluster_split_k_cycles: Barriers of a cluster split-K.
+        dsmem_cycles_per_partial_sum: One partial sum that a block sends.
+        k_block_norm_exponent: Exponent of the p-norm over the parts of a K block.
+        k_block_cycles: Fixed cycles of a K block.
+        block_start_cycles: From the end of a tile to the first wgmma of the next, in another block.
+        extra_kernel_cycles: A packing or reduction kernel, besides its DRAM traffic.
+        raster_slowdown: Relative slowdown of each rasterisation order after the first.
+        multicast_min_l2_over_compute: Ratio of L2 to tensor-core cycles from which on multicast is
+            tried.
+        multicast_max_cycles_ratio: Predicted cycles over those with a smaller cluster up to which a
+            larger one is tried.
+        swap_min_padding: Share of padding in 64-row tiles from which on A and B may be swapped.
+        box_cycles_per_pixel: A pixel of a box, loaded and multiplied.
+        box_cycles_per_row: Extra cycles at the start of an image row of a box.
+    """
+
+    launch_cycles: float = 2010.0
+    cluster_launch_cycles: float = 598.0
+    wgmma_slowdown: float = 1.09
+    smem_power_share: float = 0.2122
+    smem_read_slowdown: float = 1.008
+    l2_bytes_per_cycle_per_sm: float = 109.3
+    l2_miss_bytes_per_cycle_per_sm: float = 74.9
+    l2_miss_from_l2_sizes: float = 1.5
+    pixel_load_cycles_per_128_bytes: float = 2.253
+    image_row_load_cycles: float = 1.205
+    pitch_64_slowdown: float = 2.148
+    pitch_32_slowdown: float = 1.788
+    pitch_16_slowdown: float = 3.221
+    multicast_pitch_64_slowdown: float = 2.011
+    multicast_pitch_32_slowdown: float = 3.6
+    multicast_pitch_16_slowdown: float = 3.541
+    arrival_cycles_per_line: float = 0.4254
+    arrival_slowdown_exponent: float = 1.114
+    dram_share: float = 0.873
+    dram_norm_exponent: float = 3.287
+    dram_busy_exponent: float = 0.15
+    tma_store_cycles: float = 781.0
+    smem_store_cycles: float = 2181.0
+    tile_switch_cycles: float = 627.9
+    tma_store_unaligned_slowdown: float = 1.561
+    tma_store_one_buffer_slowdown: float = 1.514
+    epilogue_cycles_per_instruction: float = 1.0 / 128.0
+    prefetched_load_instructions: float = 9.0
+    load_latency_cycles: float = 1280.0
+    cluster_split_k_cycles: float = 735.6
+    dsmem_cycles_per_partial_sum: float = 0.3292
+    k_block_norm_exponent: float = 7.825
+    k_block_cycles: float = 8.040
+    block_start_cycles: float = 3368.0
+    extra_kernel_cycles: float = 1863.0
+    raster_slowdown: float = 0.01
+    multicast_min_l2_over_compute: float = 0.5
+    multicast_max_cycles_ratio: float = 1.03
+    swap_min_padding: float = 0.06
+    box_cycles_per_pixel: float = 8.0
+    box_cycles_per_row: float = 1.0
+
+    def pitch_slowdown(self, pitch: int, multicast: bool) -> float:
+        """Return the L2 slowdown of rows ``pitch`` bytes apart."""
+        if pitch % 128 == 0:
+            return 1.0
+        if pitch % 64 == 0:
+            return self.multicast_pitch_64_slowdown if multicast else self.pitch_64_slowdown
+        if pitch % 32 == 0:
+            return self.multicast_pitch_32_slowdown if multicast else self.pitch_32_slowdown
+        return self.multicast_pitch_16_slowdown if multicast else self.pitch_16_slowdown
+
+
+#: The constants of every Hopper GPU.
+COSTS = HopperCosts()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,42 +143,67 @@ class HopperCost:
         compute: Tensor cores alone.
         l2: L2 reads alone.
         dram: DRAM traffic alone.
-        ending: Epilogue.
+        epilogue: Epilogue.
     """
 
     cycles: float
     compute: float
     l2: float
     dram: float
-    ending: float
+    epilogue: float
 
     @property
     def facts(self) -> tuple[float, ...]:
         """Parts of the cost, as features of a learned re-ranker."""
-        return self.compute, self.l2, self.dram, self.ending
+        return self.compute, self.l2, self.dram, self.epilogue
 
 
-def gemm_cost(problem: GemmProblem, config: Config, arch: CudaArch) -> HopperCost:
+@dataclasses.dataclass(frozen=True)
+class _Tiled:
+    """A tiled problem, as the cost model sees it.
+
+    Attributes:
+        problem: The problem.
+        tiles: Tiles, or clusters' tiles, times the K slices of split-K through workspace.
+        k_blocks: K blocks of the whole reduction.
+        pitches: Row pitch of the left and of the right operand, in bytes.
+        dram_bytes: Compulsory DRAM traffic.
+        out: Dtype that is stored.
+        pixel_cycles: Cycles to load 128 bytes of a pixel; 0 for a GEMM.
+    """
+
+    problem: _Problem
+    tiles: int
+    k_blocks: int
+    pitches: tuple[int, int]
+    dram_bytes: float
+    out: str
+    pixel_cycles: float = 0.0
+
+
+def gemm_cost(problem: GemmProblem, config: HopperConfig, costs: HopperCosts = COSTS) -> HopperCost:
     """Return the cost of a GEMM."""
-    p = problem
+    p, arch = problem, config.arch
     size = BYTES[p.dtype]
-    left, right = (p.n, p.m) if config.swap else (p.m, p.n)
-    steps = ceil_div(p.k * size, DEPTH_BYTES)
-    down = ceil_div(left, config.rows * config.cluster)
-    across = ceil_div(right, config.columns * config.beside)
-    widths = ((p.k if p.major[0] else p.m), (p.k if p.major[1] else p.n))
+    left, right = (p.n, p.m) if config.swap_ab else (p.m, p.n)
+    k_blocks = ceil_div(p.k * size, K_BLOCK_BYTES)
+    down = ceil_div(left, config.tile_m * config.cluster_m)
+    across = ceil_div(right, config.tile_n * config.cluster_n)
+    widths = ((p.k if p.k_major[0] else p.m), (p.k if p.k_major[1] else p.n))
     first, second = (pitch_of(width, p.dtype) * size for width in widths)
-    pitches = (second, first) if config.swap else (first, second)
+    pitches = (second, first) if config.swap_ab else (first, second)
     moved = moved_bytes(p)
     tiles = down * across * p.batch
-    if config.apart:
-        plain, parts = dataclasses.replace(p, epilogue=None), config.split
-        cost = _cost(config, arch, tiles * parts, steps, pitches, moved, p.accumulator, plain)
-        added = _COPY + (parts + 1) * p.elements * 4.0 / (2.0 * arch.dram_bytes_cycle)
-        cost = dataclasses.replace(cost, cycles=cost.cycles + added, ending=cost.ending + added)
+    if config.split_k_workspace:
+        plain, slices = dataclasses.replace(p, epilogue=None), config.split_k
+        tiled = _Tiled(plain, tiles * slices, k_blocks, pitches, moved, p.accumulator)
+        cost = _cost(config, tiled, costs)
+        traffic = (slices + 1) * p.elements * 4.0
+        added = costs.extra_kernel_cycles + traffic / (2.0 * arch.dram_bytes_cycle)
+        cost = dataclasses.replace(cost, cycles=cost.cycles + added, epilogue=cost.epilogue + added)
     else:
-        cost = _cost(config, arch, tiles, steps, pitches, moved, p.out, problem)
-    return _with_copies(cost, p.copied_bytes, arch)
+        cost = _cost(config, _Tiled(p, tiles, k_blocks, pitches, moved, p.out), costs)
+    return _with_packing(cost, p.packing_bytes, arch, costs)
 
 
 def moved_bytes(problem: GemmProblem) -> float:
@@ -126,17 +213,17 @@ def moved_bytes(problem: GemmProblem) -> float:
     return p.k * BYTES[p.dtype] * rows + p.elements * _written(p.out, problem)
 
 
-def exceeds_l2(moved: float, arch: CudaArch) -> bool:
+def exceeds_l2(moved: float, arch: CudaArch, costs: HopperCosts = COSTS) -> bool:
     """Whether ``moved`` bytes are too many for L2 to keep."""
-    return moved > _FAR_FROM * arch.l2_bytes
+    return moved > costs.l2_miss_from_l2_sizes * arch.l2_bytes
 
 
 def conv_cost(
-    problem: ConvProblem | LineProblem,
-    config: Config,
+    problem: ConvProblem | FewChannelsProblem,
+    config: HopperConfig,
     box: tuple[int, int, int],
-    arch: CudaArch,
-    copied: int = 0,
+    packing_bytes: int = 0,
+    costs: HopperCosts = COSTS,
 ) -> HopperCost:
     """Return the cost of an implicit-GEMM convolution whose tiles are pixel boxes.
 
@@ -144,15 +231,14 @@ def conv_cost(
         problem: The convolution.
         config: The configuration.
         box: Images, rows and columns of a pixel box.
-        arch: The GPU.
-        copied: Bytes that a packing kernel reads and writes before.
+        packing_bytes: Bytes that a packing kernel reads and writes before.
+        costs: Constants of the model.
     """
     p = problem
     size = BYTES[p.dtype]
     high, wide = p.out_size
     count = math.prod(ceil_div(e, b) for e, b in zip((p.images, high, wide), box, strict=True))
-    down = ceil_div(count, config.consumers)
-    across = ceil_div(p.filters, config.columns)
+    tiles = ceil_div(count, config.consumer_warpgroups) * ceil_div(p.filters, config.tile_n)
     if isinstance(p, ConvProblem):
         read = p.images * p.height * p.width * p.channels * size
         if p.kernel == (1, 1):
@@ -161,19 +247,20 @@ def conv_cost(
         pitch = pitch_of(p.channels, p.dtype) * size
     else:
         read = p.images * p.height * p.width * size
-        pitch = DEPTH_BYTES
+        pitch = K_BLOCK_BYTES
     moved = read + p.images * high * wide * p.filters * _written(p.out, problem)
-    pixel = _PIXEL + _LINE / box[2]
-    pitches = (pitch, pitch)
-    cost = _cost(config, arch, down * across, p.steps, pitches, moved, p.out, problem, pixel)
-    return _with_copies(cost, copied, arch)
+    pixel = costs.pixel_load_cycles_per_128_bytes + costs.image_row_load_cycles / box[2]
+    tiled = _Tiled(p, tiles, p.k_blocks, (pitch, pitch), moved, p.out, pixel)
+    return _with_packing(_cost(config, tiled, costs), packing_bytes, config.arch, costs)
 
 
-def _with_copies(cost: HopperCost, copied: int, arch: CudaArch) -> HopperCost:
-    """Return ``cost`` plus that of a packing kernel that reads and writes ``copied`` bytes."""
-    if not copied:
+def _with_packing(
+    cost: HopperCost, packing_bytes: int, arch: CudaArch, costs: HopperCosts
+) -> HopperCost:
+    """Return ``cost`` plus that of a packing kernel that moves ``packing_bytes``."""
+    if not packing_bytes:
         return cost
-    more = _COPY + copied / arch.dram_bytes_cycle
+    more = costs.extra_kernel_cycles + packing_bytes / arch.dram_bytes_cycle
     return dataclasses.replace(cost, cycles=cost.cycles + more, dram=cost.dram + more)
 
 
@@ -187,77 +274,88 @@ def _written(out: str, problem: _Problem) -> float:
     return total
 
 
-def _cost(
-    c: Config, arch: CudaArch, tiles: int, steps: int, pitches: tuple[int, int], moved: float,
-    out: str, problem: _Problem, pixel: float = 0.0,
-) -> HopperCost:  # fmt: skip
-    """Return the cost of ``tiles`` output tiles of ``steps`` K blocks.
+def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
+    """Return the cost of all output tiles, without packing and split-K reduction kernels."""
+    waves = ceil_div(tiled.tiles, c.resident_clusters)
+    k_blocks = ceil_div(tiled.k_blocks, c.split_k)
+    busy = min(1.0, tiled.tiles * c.cluster_size / c.arch.sms)
+    k_block, compute, l2 = _k_block_cycles(c, tiled, busy, costs)
+    epilogue = _epilogue_cycles(c, tiled, costs)
+    sms = waves * (k_blocks * k_block + epilogue)
+    sms += costs.cluster_launch_cycles if c.cluster_size > 1 else 0.0
+    if not c.persistent:
+        sms += (waves - 1) * costs.block_start_cycles
+    dram_rate = c.arch.dram_bytes_cycle * costs.dram_share * busy**costs.dram_busy_exponent
+    dram = tiled.dram_bytes / dram_rate
+    norm = costs.dram_norm_exponent
+    total = (sms**norm + dram**norm) ** (1.0 / norm) + costs.launch_cycles
+    return HopperCost(
+        total, waves * k_blocks * compute, waves * k_blocks * l2, dram, waves * epilogue
+    )
+
+
+def _k_block_cycles(
+    c: HopperConfig, tiled: _Tiled, busy: float, costs: HopperCosts
+) -> tuple[float, float, float]:
+    """Return the cycles of one K block of a tile: in all, of the tensor cores, and of L2.
 
     Args:
         c: The configuration.
-        arch: The GPU.
-        tiles: Tiles, or clusters' tiles, times the K slices of split-K through workspace.
-        steps: K blocks of the whole reduction.
-        pitches: Row pitch of the left and of the right operand, in bytes.
-        moved: Compulsory DRAM traffic in bytes.
-        out: Dtype that is stored.
-        problem: The problem.
-        pixel: Cycles to load 128 bytes of a pixel; 0 for a GEMM.
+        tiled: The tiled problem.
+        busy: Share of the SMs that have a tile.
+        costs: Constants of the model.
     """
-    shared = c.together
-    waves = ceil_div(tiles, c.at_once)
-    busy = min(1.0, tiles * shared / arch.sms)
-    depth = ceil_div(steps, c.split)
-    atoms = c.rows // 64
-    instructions = 4 if isinstance(problem, GemmProblem) else problem.instructions
-    compute = _POWER * instructions * atoms * c.columns / 2.0
-    reads = _SHARED * instructions * atoms * (32.0 * c.columns + 2048.0) / arch.smem_bandwidth
-    odd = _slower(pitches[0], c.beside > 1), _slower(pitches[1], c.cluster > 1)
-    rows, columns = odd[0] * c.rows, odd[1] * c.columns
-    l2 = DEPTH_BYTES * (rows / c.beside + columns / c.cluster) / _L2 * busy
-    if exceeds_l2(moved, arch) and not pixel:
-        l2 = max(l2, DEPTH_BYTES * (rows + columns) / _FAR * busy)
-    arrive = _ARRIVE * (odd[0] ** _ARRIVE_NORM * c.rows + odd[1] ** _ARRIVE_NORM * c.columns)
-    parts = (compute, reads, l2, arrive, pixel * c.rows, _LATENCY / (c.stages - 1))
-    slowest = sum(part**_SHARP for part in parts) ** (1.0 / _SHARP)
-    step = _STEP + slowest + _DRAW * reads
-    area = c.rows * c.columns
-    mine = 64.0 * c.atoms * c.columns / 16384.0
-    store = _STORE_STAGED if c.staged else _STORE
-    chunks = c.atoms if c.swap else ceil_div(c.columns * BYTES[out], 128 * c.ranks)
-    if not c.staged and not c.swap:
-        mine *= 128.0 * chunks * c.ranks / (c.columns * BYTES[out])
-    if not c.staged and c.buffers == 1 and chunks > 1:
-        store *= _ONE_BUFFER
-    if not c.staged and isinstance(problem, GemmProblem) and problem.n * BYTES[out] % 128:
-        store *= _STORE_ODD
-    ending = store * mine * BYTES[out] / 2.0
+    problem = tiled.problem
+    k_steps = 4 if isinstance(problem, GemmProblem) else problem.k_steps
+    atoms = c.tile_m // 64
+    compute = costs.wgmma_slowdown * k_steps * atoms * c.tile_n / 2.0
+    # Of each wgmma, shared memory serves 32 bytes of each column and all of its 64 rows.
+    smem_bytes = 32.0 * c.tile_n + 2048.0
+    smem = costs.smem_read_slowdown * k_steps * atoms * smem_bytes / c.arch.smem_bandwidth
+    left = costs.pitch_slowdown(tiled.pitches[0], c.cluster_n > 1)
+    right = costs.pitch_slowdown(tiled.pitches[1], c.cluster_m > 1)
+    rows, columns = left * c.tile_m, right * c.tile_n
+    loaded = K_BLOCK_BYTES * (rows / c.cluster_n + columns / c.cluster_m)
+    l2 = loaded / costs.l2_bytes_per_cycle_per_sm * busy
+    if exceeds_l2(tiled.dram_bytes, c.arch, costs) and not tiled.pixel_cycles:
+        missed = K_BLOCK_BYTES * (rows + columns)
+        l2 = max(l2, missed / costs.l2_miss_bytes_per_cycle_per_sm * busy)
+    exponent = costs.arrival_slowdown_exponent
+    arrival = costs.arrival_cycles_per_line * (
+        left**exponent * c.tile_m + right**exponent * c.tile_n
+    )
+    latency = costs.load_latency_cycles / (c.stages - 1)
+    parts = (compute, smem, l2, arrival, tiled.pixel_cycles * c.tile_m, latency)
+    norm = costs.k_block_norm_exponent
+    slowest = sum(part**norm for part in parts) ** (1.0 / norm)
+    return costs.k_block_cycles + slowest + costs.smem_power_share * smem, compute, l2
+
+
+def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> float:
+    """Return the cycles between the last wgmma of a tile and the first of the next."""
+    problem, size = tiled.problem, BYTES[tiled.out]
+    area, ranks = c.tile_m * c.tile_n, c.cluster_split_k
+    # Of a warpgroup, in units of 64 x 256.
+    stored = 64.0 * c.m_atoms * c.tile_n / 16384.0
+    if c.smem_store:
+        store = costs.smem_store_cycles
+    else:
+        store = costs.tma_store_cycles
+        buffers = c.m_atoms if c.swap_ab else ceil_div(c.tile_n * size, 128 * ranks)
+        if not c.swap_ab:
+            stored *= 128.0 * buffers * ranks / (c.tile_n * size)
+        if c.epilogue_buffers == 1 and buffers > 1:
+            store *= costs.tma_store_one_buffer_slowdown
+        if isinstance(problem, GemmProblem) and problem.n * size % 128:
+            store *= costs.tma_store_unaligned_slowdown
+    cycles = store * stored * size / 2.0
     if problem.epilogue is not None:
         work = problem.epilogue.work
-        if c.holds_all(out):
-            # TMA prefetches a residual.
-            work -= _LOADED * any(all(along) for _, along in problem.epilogue.reads)
-        ending += _ISSUE * area * work
-    if c.ranks > 1:
-        ending = ending / c.ranks + _MEET + _SENT * area * (c.ranks - 1) / c.ranks
-    ending += _TURN
-    dram = moved / (arch.dram_bytes_cycle * _STREAM * busy**_ALONE)
-    work = waves * (depth * step + ending) + (_CLUSTER if shared > 1 else 0.0)
-    if not c.persistent:
-        work += (waves - 1) * _REFILL
-    total = (work**_NORM + dram**_NORM) ** (1.0 / _NORM) + _FILL
-    return HopperCost(total, waves * depth * compute, waves * depth * l2, dram, waves * ending)
-
-
-def _slower(pitch: int, shared: bool) -> float:
-    """Return the L2 slowdown of rows ``pitch`` bytes apart.
-
-    Args:
-        pitch: Row pitch in bytes.
-        shared: Whether the loads are multicast.
-    """
-    if pitch % 128 == 0:
-        return 1.0
-    if shared:
-        return _CAST_64 if pitch % 64 == 0 else _CAST_32 if pitch % 32 == 0 else _CAST_16
-    return _PITCH_64 if pitch % 64 == 0 else _PITCH_32 if pitch % 32 == 0 else _PITCH_16
+        if c.buffers_hold_tile(tiled.out):
+            residual = any(all(along) for _, along in problem.epilogue.reads)
+            work -= costs.prefetched_load_instructions * residual
+        cycles += costs.epilogue_cycles_per_instruction * area * work
+    if ranks > 1:
+        sent = costs.dsmem_cycles_per_partial_sum * area * (ranks - 1) / ranks
+        cycles = cycles / ranks + costs.cluster_split_k_cycles + sent
+    return cycles + costs.tile_switch_cycles

@@ -1,22 +1,21 @@
-"""PTX and TIRx building blocks of the Hopper kernels: mbarrier, TMA, setmaxnreg, vector stores.
+"""PTX and TIRx building blocks of the Hopper kernels: mbarrier, setmaxnreg, vector stores.
 
 Every function emits into the innermost frame of the active ``IRBuilder``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from tvm import tirx
+from tvm.backend.cuda.lang import SMEMPool
+from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.device import dtypes
-
-_TMA_LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-_TMA_STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
 
 _PAIR = "__forceinline__ __device__ void {}(void* p, {} a, {} b) {{ {} }}\n"
 _FOUR = "__forceinline__ __device__ void {0}(void* p, {1} a, {1} b, {1} c, {1} d) {{ {2} }}\n"
@@ -52,42 +51,61 @@ __forceinline__ __device__ bool elect_one() {
 """
 
 
-def const(value: int, dtype: str = "int32") -> Any:
+def const(value: int, dtype: str = "int32") -> Expr:
     """Return a constant of dtype ``dtype``."""
     return tirx.const(value, dtype)
 
 
-def quotient(a: Any, b: Any) -> Any:
+def quotient(a: Expr | int, b: Expr | int) -> Expr:
     """Return ``a / b`` of non-negative numbers; TVM's floor division also handles signs."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     return tirx.truncdiv(a, b)
 
 
-def remainder(a: Any, b: Any) -> Any:
+def remainder(a: Expr | int, b: Expr | int) -> Expr:
     """Return ``a % b`` of non-negative numbers."""
     if isinstance(a, int) and isinstance(b, int):
         return a % b
     return tirx.truncmod(a, b)
 
 
+@dataclasses.dataclass(frozen=True)
+class Threads:
+    """Indices of a thread.
+
+    Attributes:
+        warpgroup: Warpgroup in the thread block.
+        warp: Warp in the warpgroup.
+        lane: Lane in the warp.
+        thread: Thread in the warpgroup.
+        rank: Rank of the thread block in its cluster, M fastest.
+    """
+
+    warpgroup: Expr
+    warp: Expr
+    lane: Expr
+    thread: Expr
+    rank: Expr
+
+
 class Scalar:
     """A mutable per-thread variable in a register."""
 
-    def __init__(self, dtype: str, value: Any) -> None:
+    def __init__(self, dtype: str, value: Expr | int) -> None:
         self._dtype = dtype
         self._buffer = build.alloc_local([1], dtype)
         self.value = self._buffer[0]
         self.set(value)
 
-    def set(self, value: Any) -> None:
+    def set(self, value: Expr | int) -> None:
         """Assign ``value``."""
         if isinstance(value, int):
             value = const(value, self._dtype)
         build.buffer_store(self._buffer, value, [0])
 
 
-def held(value: Any) -> Any:
+def held(value: Expr | int) -> Expr:
     """Materialise ``value`` in a register.
 
     TVM's code generator repeats a bound expression at every use, even reads of special registers
@@ -99,14 +117,14 @@ def held(value: Any) -> Any:
 
 
 @contextmanager
-def when(condition: Any) -> Iterator[None]:
+def when(condition: Expr) -> Iterator[None]:
     """Emit the body under ``if (condition)``."""
     with build.If(condition), build.Then():
         yield
 
 
 @contextmanager
-def one_thread_of(warp: Any) -> Iterator[None]:
+def one_thread_of(warp: Expr) -> Iterator[None]:
     """Emit the body for one elected thread (``elect.sync`` in warp 0 of a warpgroup).
 
     ptxas knows that ``elect.sync`` leaves a single active thread. With any other predicate it
@@ -123,7 +141,7 @@ def one_thread_of(warp: Any) -> Iterator[None]:
 class Barriers:
     """Array of mbarriers in shared memory, one for each pipeline stage."""
 
-    def __init__(self, pool: Any, count: int) -> None:
+    def __init__(self, pool: SMEMPool, count: int) -> None:
         self._count = count
         self._buffer = pool.alloc((count,), "uint64", align=8)
 
@@ -134,26 +152,26 @@ class Barriers:
                 T.ptx.mbarrier.init.shared.b64(self._buffer.ptr_to([slot]), T.uint32(arrivals))
             )
 
-    def pointer(self, slot: Any) -> Any:
+    def pointer(self, slot: Expr) -> Expr:
         """Return the address of one mbarrier."""
         return self._buffer.ptr_to([slot])
 
-    def wait(self, slot: Any, phase: Any) -> None:
+    def wait(self, slot: Expr, phase: Expr) -> None:
         """Wait until the phase with parity ``phase`` completes."""
         build.evaluate(T.cuda.mbarrier_wait(self.pointer(slot), phase))
 
-    def expect(self, slot: Any, count: Any) -> None:
+    def expect(self, slot: Expr, count: Expr | int) -> None:
         """Arrive and expect ``count`` transaction bytes (``arrive.expect_tx``)."""
         count = T.uint32(count) if isinstance(count, int) else T.cast(count, "uint32")
         build.evaluate(T.ptx.mbarrier.arrive.expect_tx.shared.b64(self.pointer(slot), count))
 
-    def arrive(self, slot: Any, where: Any) -> None:
+    def arrive(self, slot: Expr, where: Expr) -> None:
         """Arrive, in the threads for which ``where`` holds."""
         build.evaluate(
             T.ptx.mbarrier.arrive.shared.b64(self.pointer(slot), T.uint32(1), pred=where)
         )
 
-    def arrive_remote(self, slot: Any, rank: Any, where: Any) -> None:
+    def arrive_remote(self, slot: Expr, rank: Expr, where: Expr) -> None:
         """Arrive at the mbarrier of thread block ``rank`` of the cluster."""
         mapped = build.alloc_local([1], "uint32")
         build.evaluate(
@@ -164,71 +182,13 @@ class Barriers:
         build.evaluate(T.ptx.mbarrier.arrive.shared__cluster.b64(mapped[0], pred=where))
 
 
-def tensor_map(
-    buffer: Any,
-    dtype: str,
-    shape: Sequence[Any],
-    strides: Sequence[int],
-    box: Sequence[int],
-    *,
-    steps: Sequence[int] = (),
-    swizzle: int = 3,
-    promotion: int = 2,
-) -> Any:
-    """Emit (in host code) a TMA descriptor: ``cuTensorMapEncodeTiled``.
-
-    Args:
-        buffer: The tensor, or a pointer to it.
-        dtype: Its dtype.
-        shape: Its extents, innermost first.
-        strides: Strides in bytes of all dimensions but the innermost.
-        box: Extents of the box that one TMA instruction copies.
-        steps: Element strides of the box; 1 by default.
-        swizzle: Shared-memory swizzle: 1, 2, 3 for 32, 64 and 128 bytes.
-        promotion: L2 promotion: 0 none, 1, 2, 3 for 64, 128 and 256 bytes.
-
-    Returns:
-        The handle of the descriptor.
-    """
-    result = build.handle("tensormap")
-    build.Bind(T.tvm_stack_alloca("tensormap", 1), var=result)
-    rank = len(shape)
-    build.evaluate(
-        T.call_packed(
-            "runtime.cuTensorMapEncodeTiled",
-            result,
-            dtype,
-            rank,
-            getattr(buffer, "data", buffer),
-            *shape,
-            *strides,
-            *box,
-            *(steps or (1,) * rank),
-            0,
-            swizzle,
-            promotion,
-            0,
-        )
-    )
-    return result
-
-
-def tma_load(target: Any, descriptor: Any, start: Sequence[Any], bar: Any, mask: Any = 0) -> None:
-    """Emit a TMA load of a box; a nonzero ``mask`` multicasts it to these blocks of the cluster."""
-    shared = not isinstance(mask, int) or mask != 0
-    name = _TMA_LOAD.format(len(start)) + (".multicast::cluster" if shared else "")
-    extra = [T.cast(mask, "uint16")] if shared else []
-    build.evaluate(T.ptx[name](target, T.address_of(descriptor), *start, bar, *extra))
-
-
-def tma_store(descriptor: Any, start: Sequence[Any], source: Any) -> None:
-    """Emit a TMA store of a box."""
-    build.evaluate(T.ptx[_TMA_STORE.format(len(start))](T.address_of(descriptor), *start, source))
-
-
 def set_registers(kind: str, count: int) -> None:
-    """Emit ``setmaxnreg``: raise (``"inc"``) or lower (``"dec"``) a warpgroup's register count."""
-    build.evaluate(T.ptx[f"setmaxnreg.{kind}.sync.aligned.u32"](count))
+    """Emit ``setmaxnreg``: raise (``"inc"``) or lower (``"dec"``) a warpgroup's registers.
+
+    With a ``count`` of 0 they stay as launched.
+    """
+    if count:
+        build.evaluate(T.ptx[f"setmaxnreg.{kind}.sync.aligned.u32"](count))
 
 
 def sync_threads_of(barrier: int, threads: int) -> None:
@@ -247,7 +207,7 @@ def sync_cluster_relaxed() -> None:
     build.evaluate(T.cuda.func_call("sync_cluster_relaxed", source_code=_SYNC_CLUSTER))
 
 
-def store_pair(pointer: Any, dtype: str, first: Any, second: Any) -> None:
+def store_pair(pointer: Expr, dtype: str, first: Expr, second: Expr) -> None:
     """Emit a vector store of two ``dtype`` elements, given as float32 or int32."""
     row = dtypes.dtype(dtype)
     kind, vector = dtypes.dtype(row.accumulator).cuda, f"{row.cuda}2"
@@ -257,7 +217,7 @@ def store_pair(pointer: Any, dtype: str, first: Any, second: Any) -> None:
     build.evaluate(T.cuda.func_call(name, pointer, first, second, source_code=source))
 
 
-def store_four(pointer: Any, dtype: str, values: Sequence[Any]) -> None:
+def store_four(pointer: Expr, dtype: str, values: Sequence[Expr]) -> None:
     """Emit a vector store of four ``dtype`` elements, given as float32 or int32."""
     row = dtypes.dtype(dtype)
     kind, rounded = dtypes.dtype(row.accumulator).cuda, row.cuda_from_floats
@@ -273,7 +233,7 @@ def store_four(pointer: Any, dtype: str, values: Sequence[Any]) -> None:
     build.evaluate(T.cuda.func_call(name, pointer, *values, source_code=source))
 
 
-def copy(target: Any, pointer: Any, size: int) -> None:
+def copy(target: tirx.Buffer, pointer: Expr, size: int) -> None:
     """Emit a load of ``size`` aligned bytes (2, 4, 8 or 16) from ``pointer`` into ``target``."""
     source = _COPY.format(_VECTOR[size], size)
     build.evaluate(
@@ -281,7 +241,7 @@ def copy(target: Any, pointer: Any, size: int) -> None:
     )
 
 
-def as_register(value: Any, out: str) -> Any:
+def as_register(value: Expr, out: str) -> Expr:
     """Return ``value`` of dtype ``out`` as float32 or int32, unrounded, for :func:`store_pair`."""
     wide = "float32" if "float" in out else "int32"
     if isinstance(value, tirx.Cast) and str(value.value.ty.dtype) == wide and "float" in out:

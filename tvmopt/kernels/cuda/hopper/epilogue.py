@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -23,16 +23,16 @@ class Epilogue:
 
     acc: tirx.Var
     axes: tuple[tirx.Var, ...]
-    expr: Any
-    inputs: tuple[Any, ...] = ()
+    expr: ir.Expr
+    inputs: tuple[tirx.Buffer, ...] = ()
 
     def at(
         self,
-        value: Any,
-        indices: Sequence[Any],
-        buffers: Sequence[tuple[Any, Any]] = (),
-        runs: Sequence[tuple[tirx.Var, Any]] = (),
-    ) -> Any:
+        value: ir.Expr,
+        indices: Sequence[ir.Expr],
+        buffers: Sequence[tuple[tirx.Buffer, tirx.Buffer]] = (),
+        runs: Sequence[tuple[tirx.Var, ir.Expr]] = (),
+    ) -> ir.Expr:
         """Return the expression for one element.
 
         Args:
@@ -41,7 +41,7 @@ class Epilogue:
             buffers: Pairs of a buffer in ``inputs`` and the buffer to load from instead.
             runs: Pairs of a variable of :func:`split_runs` and the loaded value.
         """
-        values: dict[Any, Any] = {self.acc: value, **dict(runs)}
+        values: dict[tirx.Var, ir.Expr] = {self.acc: value, **dict(runs)}
         for axis, index in zip(self.axes, indices, strict=bool(indices)):
             dtype = str(axis.ty.dtype)
             values[axis] = index if str(index.ty.dtype) == dtype else tirx.Cast(dtype, index)
@@ -50,7 +50,7 @@ class Epilogue:
     @property
     def has_place(self) -> bool:
         """Whether the expression depends on the output indices or reads inputs."""
-        used: set[Any] = set()
+        used: set[tirx.Var] = set()
         tvm_ffi.structural_walk(self.expr, (tirx.Var, used.add), order="post")
         return bool(self.inputs) or any(axis in used for axis in self.axes)
 
@@ -59,7 +59,7 @@ class Epilogue:
         """Approximate number of instructions for one element."""
         total = 0.0
 
-        def count(node: Any) -> None:
+        def count(node: ir.Expr) -> None:
             nonlocal total
             if isinstance(node, ir.TensorLoad):
                 total += 10.0
@@ -74,36 +74,40 @@ class Epilogue:
         return total
 
     @property
-    def reads(self) -> tuple[tuple[Any, tuple[bool, ...]], ...]:
+    def reads(self) -> tuple[tuple[tirx.Buffer, tuple[bool, ...]], ...]:
         """All loads: pairs of the buffer and, for each output axis, whether the index uses it."""
-        found: list[Any] = []
+        found: list[ir.TensorLoad] = []
         tvm_ffi.structural_walk(self.expr, (ir.TensorLoad, found.append), order="post")
         result = []
         for load in found:
-            used: set[Any] = set()
+            used: set[tirx.Var] = set()
             for index in load.indices:
                 tvm_ffi.structural_walk(index, (tirx.Var, used.add), order="post")
             result.append((load.source, tuple(axis in used for axis in self.axes)))
         return tuple(result)
 
 
-def split_runs(ending: Epilogue, count: int) -> tuple[Epilogue, tuple[tuple[tirx.Var, Any], ...]]:
+#: Variables of :func:`split_runs`, each with the load that it stands for.
+Runs: TypeAlias = tuple[tuple[tirx.Var, ir.TensorLoad], ...]
+
+
+def split_runs(epilogue: Epilogue, count: int) -> tuple[Epilogue, Runs]:
     """Replace contiguous loads of neighbouring columns by variables, for vector loads.
 
     Example, for ``count`` columns: ``acc + r[i, j]`` -> ``acc + run`` and the pair
     (``run``, ``r[i, j]``). One instruction loads ``run`` for all ``count`` columns.
 
     Args:
-        ending: The epilogue.
+        epilogue: The epilogue.
         count: Number of columns; the first column is a multiple of it.
 
     Returns:
         The epilogue with variables in place of these loads; the variables with their loads.
     """
-    column = ending.axes[-1]
-    found: list[tuple[tirx.Var, Any]] = []
+    column = epilogue.axes[-1]
+    found: list[tuple[tirx.Var, ir.TensorLoad]] = []
 
-    def on_load(load: Any) -> Any:
+    def on_load(load: ir.TensorLoad) -> ir.Expr:
         if not _is_run(load, column, count):
             return load
         for var, other in found:
@@ -113,11 +117,11 @@ def split_runs(ending: Epilogue, count: int) -> tuple[Epilogue, tuple[tuple[tirx
         found.append((var, load))
         return var
 
-    expr = tvm_ffi.structural_map(ending.expr, (ir.TensorLoad, on_load), order="post")
-    return dataclasses.replace(ending, expr=expr), tuple(found)
+    expr = tvm_ffi.structural_map(epilogue.expr, (ir.TensorLoad, on_load), order="post")
+    return dataclasses.replace(epilogue, expr=expr), tuple(found)
 
 
-def _is_run(load: Any, column: tirx.Var, count: int) -> bool:
+def _is_run(load: ir.TensorLoad, column: tirx.Var, count: int) -> bool:
     """Whether ``count`` columns from an aligned one on load one whole, aligned vector."""
     if not len(load.indices) or str(load.source.dtype) == "bool":  # there are no bool vectors
         return False
@@ -127,7 +131,7 @@ def _is_run(load: Any, column: tirx.Var, count: int) -> bool:
     extent = load.source.shape[-1]
     if not isinstance(extent, tirx.IntImm) or int(extent) % count or not last.same_as(column):
         return False
-    used: set[Any] = set()
+    used: set[tirx.Var] = set()
     for index in others:
         tvm_ffi.structural_walk(index, (tirx.Var, used.add), order="post")
     return column not in used
@@ -140,10 +144,14 @@ def identity(accumulator: str, out: str, rank: int = 3) -> Epilogue:
     return Epilogue(acc, axes, acc if accumulator == out else tirx.Cast(out, acc))
 
 
-def substitute(expr: Any, values: Mapping[Any, Any], buffers: Sequence[tuple[Any, Any]]) -> Any:
+def substitute(
+    expr: ir.Expr,
+    values: Mapping[tirx.Var, ir.Expr],
+    buffers: Sequence[tuple[tirx.Buffer, tirx.Buffer]],
+) -> ir.Expr:
     """Return ``expr`` with variables replaced by expressions, and loads redirected to buffers."""
 
-    def on_load(load: Any) -> Any:
+    def on_load(load: ir.TensorLoad) -> ir.Expr:
         for old, new in buffers:
             if load.source.same_as(old):
                 return new[tuple(load.indices)]

@@ -1,120 +1,33 @@
-"""Apply the epilogue to the wgmma accumulator fragments.
-
-Accumulator fragment of ``m64nN`` in one thread: warp ``w`` of the warpgroup holds rows 16 w to
-16 w + 15. Its rows ``r`` and ``r + 8`` of each 8-column block ``j`` are spread over the lanes::
-
-                     8 j + 0, 1   8 j + 2, 3   8 j + 4, 5   8 j + 6, 7
-    row 16 w + 0       lane 0       lane 1       lane 2       lane 3
-    row 16 w + 1       lane 4       lane 5       lane 6       lane 7
-    ...                ...
-    row 16 w + 7       lane 28      lane 29      lane 30      lane 31
-    row 16 w + 8 ..    the same lanes, registers + 2
-
-    row = 16 w + lane / 4 + 8 h, column = 8 j + 2 (lane % 4) + e, register 4 j + 2 h + e
-"""
+"""Apply the epilogue to accumulators: read its inputs in vectors, clamp indices at the edges."""
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cuda.hopper.config import Config
-from tvmopt.kernels.cuda.hopper.emit import Barriers, Scalar, const, copy
-from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, split_runs
-from tvmopt.kernels.cuda.hopper.parameters import Parameters
-from tvmopt.kernels.cuda.hopper.residual import Residual
+from tvmopt.kernels.cuda.hopper.emit import const, copy
+from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, Runs, split_runs
+from tvmopt.kernels.cuda.hopper.output import Output
+from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
 
 
-@dataclasses.dataclass(frozen=True)
-class EpilogueTile:
-    """Origin of an output tile.
+class EpilogueValues:
+    """Computes the values to store."""
 
-    Attributes:
-        row: First row.
-        column: First column.
-        batch: Batch index.
-        index: Index of the tile along the rows.
-    """
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._buffers = list(zip(output.epilogue.inputs, output.inputs, strict=True))
+        self._splits: dict[int, tuple[Epilogue, Runs]] = {1: (output.epilogue, ())}
 
-    row: Any
-    column: Any
-    batch: Any
-    index: Any
-
-
-class Finishing(abc.ABC):
-    """Part of a kernel that applies the epilogue to the accumulators ``_sums``.
-
-    Attributes:
-        out_shape: Extents of the output, as :meth:`place` indexes it.
-    """
-
-    out_shape: tuple[Any, ...]
-    # Indices of the warpgroup, warp, lane and thread (in the warpgroup); cluster rank of the block.
-    group: Any
-    warp: Any
-    lane: Any
-    thread: Any
-    rank: Any
-    # Accumulator registers; epilogue tile; cluster split-K buffer (both shared).
-    _sums: Any
-    leaving: Any
-    exchanged: Any
-    # Descriptor of the TMA stores; one mbarrier for each warpgroup for the prefetched residual.
-    out_map: Any
-    arriving: Barriers
-    _residual_phase: Scalar
-    _chunk: int
-
-    def __init__(
-        self, config: Config, accumulator: str, out_dtype: str, ending: Epilogue,
-        parameters: Parameters,
-    ) -> None:  # fmt: skip
-        self.config = config
-        self.accumulator = accumulator
-        self.out_dtype = out_dtype
-        self.ending = ending
-        self.out = parameters.out
-        self.inputs = parameters.inputs
-        self.residual: Residual | None = None
-        self._residual_map: Any = None
-        self._splits: dict[int, tuple[Epilogue, tuple[tuple[Any, Any], ...]]] = {}
-
-    @abc.abstractmethod
-    def place(
-        self, tile: EpilogueTile, row: Any, column: Any
-    ) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """Return where element (row, column) of C lies in the output, with bounds to check.
-
-        Returns:
-            The output indices; and the pairs (index, bound), where bound is None if the index
-            cannot exceed its extent.
-        """
-
-    @abc.abstractmethod
-    def corner_of(self, tile: EpilogueTile, group: Any, first: int) -> list[Any]:
-        """Return the TMA coordinates of one warpgroup's 128-byte-wide epilogue tile.
-
-        Args:
-            tile: The tile.
-            group: The warpgroup.
-            first: Offset along the rows of C from the first element of the warpgroup's tile.
-        """
-
-    def _sum(self, index: int) -> Any:
-        value = self._sums[index]
-        return T.cast(value, "int32") if self.accumulator == "int32" else value
-
-    def _finish(
-        self, values: list[Any], tile: EpilogueTile, row: Any, column: Any, clamp: bool,
-        residuals: Sequence[Any] = (),
-    ) -> list[Any]:  # fmt: skip
+    def __call__(
+        self, values: list[Expr], tile: Tile, row: Expr, column: Expr, clamp: bool,
+        residuals: Sequence[Expr] = (),
+    ) -> list[Expr]:  # fmt: skip
         """Apply the epilogue to neighbouring elements of one row of C.
 
         Args:
@@ -123,56 +36,48 @@ class Finishing(abc.ABC):
             row: Their row of C (also with swapped A and B).
             column: Column of the first one, a multiple of their number.
             clamp: Whether elements may be out of bounds; input indices are then clamped.
-            residuals: Their residual elements.
+            residuals: Their prefetched residual elements.
 
         Returns:
             The values to store.
         """
-        if not self.ending.has_place:
-            return [self.ending.at(value, ()) for value in values]
+        epilogue, residual = self._output.epilogue, self._output.residual
+        if not epilogue.has_place:
+            return [epilogue.at(value, ()) for value in values]
         count = len(values)
-        ending, runs = self._split(count)
-        indices, bounds = self.place(tile, row, column)
+        indices, bounds = self._output.tiling.place(tile, row, column)
         last = bounds[-1][1]
-        together = not clamp or last is None or (isinstance(last, int) and last % count == 0)
+        # A vector is wholly in bounds or wholly out of bounds.
+        whole = not clamp or last is None or (isinstance(last, int) and last % count == 0)
+        runs: Runs = ()
+        if whole:
+            if count not in self._splits:
+                self._splits[count] = split_runs(epilogue, count)
+            epilogue, runs = self._splits[count]
         if clamp:
             indices = [i if b is None else T.min(i, _less(b, 1)) for i, b in bounds]
-            if last is not None and together:
+            if last is not None and whole:
                 indices[-1] = T.min(column, _less(last, count))
-        buffers = list(zip(self.ending.inputs, self.inputs, strict=True))
-        if not together:
-            ending, runs = self.ending, ()
-        read = [
-            (var, self._read(dataclasses.replace(ending, expr=load), indices, buffers, count))
-            for var, load in runs
-        ]
+        loaded = [(var, self._load(epilogue, load, indices, count)) for var, load in runs]
         done = []
         for e, value in enumerate(values):
             here = [*indices[:-1], indices[-1] + e if e else indices[-1]]
-            if not together and e:
+            if not whole and e:
                 here[-1] = T.min(column + e, _less(last, 1))
-            known = [(var, buf[e]) for var, buf in read]
-            if self.residual is not None:
-                known.append((self.residual.value, residuals[e]))
-            done.append(ending.at(value, here, buffers, known))
+            known = [(var, vector[e]) for var, vector in loaded]
+            if residual is not None:
+                known.append((residual.value, residuals[e]))
+            done.append(epilogue.at(value, here, self._buffers, known))
         return done
 
-    def _read(self, load: Epilogue, indices: list[Any], buffers: Any, count: int) -> Any:
+    def _load(self, epilogue: Epilogue, load: Expr, indices: list[Expr], count: int) -> tirx.Buffer:
         """Emit a vector load of ``count`` neighbouring elements of an input."""
-        first = load.at(tirx.const(0, self.accumulator), indices, buffers)
-        dtype = str(first.source.dtype)
-        found = build.alloc_local([count], dtype)
-        size = count * int(first.source.dtype.itemsize)
-        copy(found, T.address_of(first), size)
-        return found
-
-    def _split(self, count: int) -> tuple[Epilogue, tuple[tuple[Any, Any], ...]]:
-        if count == 1:
-            return self.ending, ()
-        if count not in self._splits:
-            self._splits[count] = split_runs(self.ending, count)
-        return self._splits[count]
+        zero = tirx.const(0, self._output.accumulator)
+        first = dataclasses.replace(epilogue, expr=load).at(zero, indices, self._buffers)
+        vector = build.alloc_local([count], str(first.source.dtype))
+        copy(vector, T.address_of(first), count * int(first.source.dtype.itemsize))
+        return vector
 
 
-def _less(bound: Any, count: int) -> Any:
+def _less(bound: Expr | int, count: int) -> Expr:
     return const(bound - count) if isinstance(bound, int) else bound - count

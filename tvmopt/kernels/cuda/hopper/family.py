@@ -8,13 +8,12 @@ from typing import TypeVar
 from tvm import tirx
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.hopper.configs import conv_hints, gemm_hints
+from tvmopt.kernels.cuda.hopper.config import CONV, GEMM, HopperConfig, HopperConvConfig
+from tvmopt.kernels.cuda.hopper.configs import conv_configs, gemm_configs
+from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
-from tvmopt.kernels.cuda.hopper.hints import CONV, GEMM
-from tvmopt.kernels.cuda.hopper.kernel import kernel
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
+from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.match import Match, match
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 from tvmopt.kernels.family import Family
@@ -22,14 +21,10 @@ from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
 _Problem = TypeVar("_Problem")
+_Config = TypeVar("_Config", bound=HopperConfig)
 
 
-def _match(func: tirx.PrimFunc) -> Match | Refusal:
-    found = match(func)
-    return Refusal(found) if isinstance(found, str) else found
-
-
-class _Hopper(Family[_Problem, CudaHint]):
+class _Hopper(Family[_Problem, _Config]):
     """What the GEMM and the convolution family share."""
 
     share = 4
@@ -39,7 +34,7 @@ class _Hopper(Family[_Problem, CudaHint]):
         """Return the problem: extents, dtypes, layouts and epilogue."""
         if not arch.has_wgmma:
             return Refusal("the GPU has no wgmma")
-        found: Match | Refusal | None = workload.analysed(_match)
+        found: Match | Refusal | None = workload.analysed(match)
         if found is None:
             return Refusal("TVM refused a step of the analysis")
         if isinstance(found, Refusal):
@@ -48,40 +43,52 @@ class _Hopper(Family[_Problem, CudaHint]):
             return Refusal(f"not a {self.kind}")
         return found.problem  # type: ignore[return-value]
 
-    def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
-        """Emit the TIRx kernel in place of ``func``; None where it or the hint does not fit."""
-        if hint.template != self.name or not hint.arch.has_wgmma:
-            return None
-        try:
-            return kernel(func, hint)
-        except ConfigError:
-            return None
-
-    def build_effort(self, hint: CudaHint) -> float:
+    def build_effort(self, hint: _Config) -> float:
         """Return the build time relative to other kernels."""
         return 2.0
 
 
-class HopperGemm(_Hopper[GemmProblem]):
+class HopperGemm(_Hopper[GemmProblem, HopperConfig]):
     """Warp-specialised GEMM: a TMA producer warpgroup, consumer warpgroups with wgmma."""
 
     name = GEMM
-    config_type = CudaHint
+    config_type = HopperConfig
     kind = "gemm"
     _problems = (GemmProblem,)
 
-    def rank(self, form: GemmProblem, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
+    def rank(self, form: GemmProblem, arch: CudaArch) -> Sequence[Ranked[HopperConfig]]:
         """Return the configurations, fastest predicted first."""
-        return gemm_hints(form, arch)
+        return gemm_configs(form, arch)
+
+    def emit(self, func: tirx.PrimFunc, hint: HopperConfig) -> tirx.PrimFunc | Refusal:
+        """Emit the TIRx kernel in place of ``func``."""
+        found = match(func)
+        if isinstance(found, Refusal):
+            return found
+        if not isinstance(found.problem, GemmProblem):
+            return Refusal("not a gemm")
+        return gemm(found.problem, hint, found.name, found.signature)
 
 
-class HopperConv(_Hopper[ConvProblem | LineProblem]):
+class HopperConv(_Hopper[ConvProblem | FewChannelsProblem, HopperConvConfig]):
     """Implicit-GEMM convolution in NHWC: the same main loop, TMA loads of pixel boxes."""
 
     name = CONV
+    config_type = HopperConvConfig
     kind = "convolution"
-    _problems = (ConvProblem, LineProblem)
+    _problems = (ConvProblem, FewChannelsProblem)
 
-    def rank(self, form: ConvProblem | LineProblem, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
+    def rank(
+        self, form: ConvProblem | FewChannelsProblem, arch: CudaArch
+    ) -> Sequence[Ranked[HopperConvConfig]]:
         """Return the configurations, fastest predicted first."""
-        return conv_hints(form, arch)
+        return conv_configs(form, arch)
+
+    def emit(self, func: tirx.PrimFunc, hint: HopperConvConfig) -> tirx.PrimFunc | Refusal:
+        """Emit the TIRx kernel in place of ``func``."""
+        found = match(func)
+        if isinstance(found, Refusal):
+            return found
+        if isinstance(found.problem, GemmProblem):
+            return Refusal("not a convolution")
+        return conv(found.problem, hint, found.name, found.signature)

@@ -4,23 +4,23 @@ Before -> after: ``conv2d(x, w)`` with NHWC data of 3 channels and an HWIO weigh
 ``lines(padded(x), packed(w))``. ``padded`` zero-pads the border and the channels, so that windows
 begin at multiples of 16 bytes. ``packed`` lays out the weight alike; a constant weight is folded.
 :mod:`.match` matches ``lines`` as a
-:class:`~tvmopt.kernels.cuda.hopper.few_channels_problem.LineProblem`.
+:class:`~tvmopt.kernels.cuda.hopper.few_channels_problem.FewChannelsProblem`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvm import relax, te, tirx
+from tvm.ir import Expr
 
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem, line_problem
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem, few_channels_problem
 
 # Output pixels up to which a convolution is a memory-bound GEMV-like product.
 _FEW_PIXELS = 8
 
 
-def padded(x: te.Tensor, p: LineProblem, padding: tuple[int, int], stride: int) -> te.Tensor:
+def padded(x: te.Tensor, p: FewChannelsProblem, padding: tuple[int, int], stride: int) -> te.Tensor:
     """Return the zero-padded image with its pixels flattened: (images, height, width).
 
     Args:
@@ -30,9 +30,9 @@ def padded(x: te.Tensor, p: LineProblem, padding: tuple[int, int], stride: int) 
         stride: Stride across.
     """
     _, height, width, channels = (int(d) for d in x.shape)
-    filled = p.pixel // stride
+    filled = p.column_stride // stride
 
-    def value(n: Any, y: Any, q: Any) -> Any:
+    def value(n: Expr, y: Expr, q: Expr) -> Expr:
         row, column, channel = y - padding[0], q // filled - padding[1], q % filled
         inside = tirx.all(row >= 0, row < height, column >= 0, column < width, channel < channels)
         return tirx.if_then_else(inside, x[n, row, column, channel], tirx.const(0, str(x.dtype)))
@@ -40,28 +40,28 @@ def padded(x: te.Tensor, p: LineProblem, padding: tuple[int, int], stride: int) 
     return te.compute((p.images, p.height, p.width), value, name="padded")
 
 
-def packed(weight: te.Tensor, p: LineProblem, stride: int) -> te.Tensor:
+def packed(weight: te.Tensor, p: FewChannelsProblem, stride: int) -> te.Tensor:
     """Return the weight (HWIO) in the layout of ``p``: (filters, kernel rows, window)."""
     _, kw, channels, _ = (int(d) for d in weight.shape)
-    filled = p.pixel // stride
+    filled = p.column_stride // stride
 
-    def value(o: Any, g: Any, e: Any) -> Any:
+    def value(o: Expr, g: Expr, e: Expr) -> Expr:
         column, channel = e // filled, e % filled
         inside = tirx.all(column < kw, channel < channels)
         return tirx.if_then_else(
             inside, weight[g, column, channel, o], tirx.const(0, str(weight.dtype))
         )
 
-    return te.compute((p.filters, p.lines, p.window), value, name="packed")
+    return te.compute((p.filters, p.kernel_rows, p.window), value, name="packed")
 
 
-def lines(x: te.Tensor, weight: te.Tensor, p: LineProblem) -> te.Tensor:
+def lines(x: te.Tensor, weight: te.Tensor, p: FewChannelsProblem) -> te.Tensor:
     """Return the convolution of packed image and weight, in NHWC."""
-    g = te.reduce_axis((0, p.lines), "g")
+    g = te.reduce_axis((0, p.kernel_rows), "g")
     e = te.reduce_axis((0, p.window), "e")
 
-    def value(n: Any, y: Any, w: Any, o: Any) -> Any:
-        pixel = x[n, y * p.step + g, w * p.pixel + e].astype("float32")
+    def value(n: Expr, y: Expr, w: Expr, o: Expr) -> Expr:
+        pixel = x[n, y * p.row_stride + g, w * p.column_stride + e].astype("float32")
         return te.sum(pixel * weight[o, g, e].astype("float32"), axis=[g, e])
 
     total = te.compute((p.images, *p.out_size, p.filters), value, name="lines")
@@ -87,7 +87,7 @@ def legalize_few_channels(builder: relax.BlockBuilder, call: relax.Call) -> rela
     images, height, width, channels, kh, kw, _, filters = (int(d) for d in sizes)
     top, left, bottom, right = (int(d) for d in attrs.padding)
     stride = (int(attrs.strides[0]), int(attrs.strides[1]))
-    problem = line_problem(
+    problem = few_channels_problem(
         images, height, width, channels, filters, (kh, kw), stride, (top, left, bottom, right),
         str(data.ty.dtype), str(call.ty.dtype),
     )  # fmt: skip

@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import dataclasses
 
-from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES
+from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
-from tvmopt.kernels.cuda.hopper.shared_layout import SWIZZLE
+from tvmopt.kernels.cuda.hopper.smem_layout import SWIZZLE
+from tvmopt.kernels.workload import Refusal
 
 # Most channels of an image that is packed: from 8 on, a 16-bit pixel already has 16 bytes.
 _MOST_CHANNELS = 7
 # Elements of a K block: they have 16 bits.
-_STEP = DEPTH_BYTES // 2
+_STEP = K_BLOCK_BYTES // 2
 
 
 @dataclasses.dataclass(frozen=True)
-class LineProblem:
-    """``y[n, h, w, o] = epilogue(sum_ge x[n, h * step + g, w * pixel + e] * k[o, g, e])``.
+class FewChannelsProblem:
+    """``y[n, h, w, o] = epilogue(sum_ge x[n, h * sh + g, w * sw + e] * k[o, g, e])``.
 
     Attributes:
         images: Batch size.
@@ -35,10 +36,10 @@ class LineProblem:
         width: Elements of a row of the padded input.
         filters: Output channels.
         out_size: Height and width of the output.
-        lines: Kernel height (extent of ``g``).
+        kernel_rows: Kernel height (extent of ``g``).
         window: Elements under a kernel row (extent of ``e``): 16, 32 or 64.
-        step: Stride down, in input rows.
-        pixel: Stride across, in elements.
+        row_stride: Stride down (``sh``), in input rows.
+        column_stride: Stride across (``sw``), in elements.
         dtype: Dtype of input and weight, 16 bits wide.
         out: Output dtype.
         epilogue: Elementwise epilogue over NHWC axes; None to store the accumulator.
@@ -49,20 +50,20 @@ class LineProblem:
     width: int
     filters: int
     out_size: tuple[int, int]
-    lines: int
+    kernel_rows: int
     window: int
-    step: int
-    pixel: int
+    row_stride: int
+    column_stride: int
     dtype: str = "float16"
     out: str = "float16"
     epilogue: Epilogue | None = None
 
     #: The weight is K-major.
-    right_major = True
+    weight_k_major = True
     #: wgmma K steps of a K block, 32 bytes each.
-    instructions = DEPTH_BYTES // 32
+    k_steps = K_BLOCK_BYTES // 32
 
-    def ending(self) -> Epilogue:
+    def epilogue_or_cast(self) -> Epilogue:
         """Return the epilogue; by default a cast of the accumulator."""
         return self.epilogue or identity("float32", self.out, rank=4)
 
@@ -72,42 +73,44 @@ class LineProblem:
         return _STEP // self.window
 
     @property
-    def steps(self) -> int:
+    def k_blocks(self) -> int:
         """K blocks."""
-        return ceil_div(self.lines, self.fold)
+        return ceil_div(self.kernel_rows, self.fold)
 
     @property
     def stride(self) -> tuple[int, int]:
         """Stride of the TMA box: input rows down, windows across."""
-        return self.step, 1
+        return self.row_stride, 1
 
     @property
-    def why_not(self) -> str | None:
+    def refusal(self) -> Refusal | None:
         """Why no kernel of this family computes the problem; None where one does."""
         if BYTES.get(self.dtype) != 2 or self.out not in OUTPUTS[self.dtype]:
-            return f"{self.dtype} to {self.out} is no pair of types of 16-bit factors"
+            return Refusal(f"{self.dtype} to {self.out} is no pair of types of 16-bit factors")
         if self.window * 2 not in SWIZZLE:
-            return f"a line of the window must be 16, 32 or 64 elements, not {self.window}"
-        if self.width * 2 % 16 or self.pixel * 2 % 16:
-            return "the copy engine needs lines, and steps of the window, of multiples of 16 bytes"
+            return Refusal(f"a line of the window must be 16, 32 or 64 elements, not {self.window}")
+        if self.width * 2 % 16 or self.column_stride * 2 % 16:
+            return Refusal("TMA needs rows, and strides of the window, of multiples of 16 bytes")
         high, wide = self.out_size
-        if (high - 1) * self.step + self.steps * self.fold > self.height:
-            return "the window reaches beyond the last line"
-        if (wide - 1) * self.pixel + self.window > self.width:
-            return "the window reaches beyond the end of a line"
+        if (high - 1) * self.row_stride + self.k_blocks * self.fold > self.height:
+            return Refusal("the window reaches beyond the last line")
+        if (wide - 1) * self.column_stride + self.window > self.width:
+            return Refusal("the window reaches beyond the end of a line")
         if self.images * high * wide * self.filters > MOST_ELEMENTS:
-            return "the output has more than 2**31 - 1 elements"
+            return Refusal("the output has more than 2**31 - 1 elements")
         if self.images * self.height * self.width > MOST_ELEMENTS:
-            return "the padded input has more than 2**31 - 1 elements"
-        if not 1 <= self.step <= 8:
-            return f"the copy engine's step is at most 8, but the stride is {self.step}"
+            return Refusal("the padded input has more than 2**31 - 1 elements")
+        if not 1 <= self.row_stride <= 8:
+            return Refusal(
+                f"TMA's element stride is at most 8, but the stride is {self.row_stride}"
+            )
         return None
 
 
-def line_problem(
+def few_channels_problem(
     images: int, height: int, width: int, channels: int, filters: int, kernel: tuple[int, int],
     stride: tuple[int, int], padding: tuple[int, int, int, int], dtype: str, out: str,
-) -> LineProblem | None:  # fmt: skip
+) -> FewChannelsProblem | None:  # fmt: skip
     """Return the packed form of a convolution; None where it is impossible or does not pay.
 
     Args:
@@ -133,17 +136,17 @@ def line_problem(
     if window is None or min(high, wide) < 1:
         return None
     fold = _STEP // window
-    problem = LineProblem(
+    problem = FewChannelsProblem(
         images=images,
         height=(high - 1) * sh + ceil_div(kh, fold) * fold,
         width=ceil_div((wide - 1) * sw * filled + window, 8) * 8,
         filters=filters,
         out_size=(high, wide),
-        lines=kh,
+        kernel_rows=kh,
         window=window,
-        step=sh,
-        pixel=sw * filled,
+        row_stride=sh,
+        column_stride=sw * filled,
         dtype=dtype,
         out=out,
     )
-    return problem if problem.why_not is None else None
+    return problem if problem.refusal is None else None

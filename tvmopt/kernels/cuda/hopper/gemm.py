@@ -1,39 +1,39 @@
-"""Warp-specialised GEMM for Hopper: TMA loads, a ring of pipeline stages, wgmma.
+"""GEMM for Hopper: the PrimFunc, how its tiles cover C, and its packing and reduction kernels.
 
-A thread block has one producer warpgroup and one to three consumer warpgroups. A single thread of
-the producer issues TMA loads into the ring; the consumers issue wgmma and run the epilogue.
-A pipeline stage spans 128 bytes of K: one atom of the 128-byte swizzle. TMA clips at the edges: it
-reads zeros out of bounds and does not store there, so ragged M, N and K need no code.
+TMA clips at the edges: it reads zeros out of bounds and does not store there, so ragged M, N and K
+need no code.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES, Config
-from tvmopt.kernels.cuda.hopper.emit import quotient, remainder, tensor_map
-from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
-from tvmopt.kernels.cuda.hopper.mainloop import Kernel
-from tvmopt.kernels.cuda.hopper.operand import TmaOperand
-from tvmopt.kernels.cuda.hopper.operand_copies import Copies
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
+from tvmopt.kernels.cuda.hopper.epilogue import identity
+from tvmopt.kernels.cuda.hopper.gemm_loader import GemmLoader, TmaOperand
+from tvmopt.kernels.cuda.hopper.kernel import HopperKernel
+from tvmopt.kernels.cuda.hopper.output import Output, Tiling
+from tvmopt.kernels.cuda.hopper.packing import PackingKernel
 from tvmopt.kernels.cuda.hopper.parameters import Parameters, declare, mark, plain_signature
-from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, KernelSignature, ceil_div
-from tvmopt.kernels.cuda.hopper.split_k_reduction import add_up
+from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, KernelSignature
+from tvmopt.kernels.cuda.hopper.split_k_reduction import split_k_reduction
+from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
+from tvmopt.kernels.cuda.hopper.tma import tensor_map
+from tvmopt.kernels.workload import Refusal
 
 
 def gemm(
     problem: GemmProblem,
-    config: Config,
+    config: HopperConfig,
     name: str | None = "main",
     signature: KernelSignature | None = None,
-) -> tirx.PrimFunc:
+) -> tirx.PrimFunc | Refusal:
     """Emit the GEMM kernel: a PrimFunc of A, B, the epilogue's inputs, and C.
 
     Args:
@@ -45,13 +45,10 @@ def gemm(
     Returns:
         A TIRx PrimFunc (``tir_pipeline="tirx"``). A has the shape ``([batch,] m, k)``, B
         ``([batch,] k, n)`` and C ``([batch,] m, n)``. A transposed operand has its last two axes
-        swapped.
-
-    Raises:
-        ConfigError: When ``config`` does not fit ``problem``.
+        swapped. A refusal where ``config`` does not fit ``problem``.
     """
     if reason := config.why_not(problem):
-        raise ConfigError(f"the configuration does not fit the product: {reason}")
+        return reason
     with IRBuilder() as builder, build.prim_func(is_private=name is None):
         build.func_name(name or "main")
         _body(problem, config, name, signature or gemm_signature(problem))
@@ -69,142 +66,109 @@ def gemm_signature(problem: GemmProblem) -> KernelSignature:
         ((batched if p.batch_a else ()) + a_shape, p.dtype),
         ((batched if p.batch_b else ()) + b_shape, p.dtype),
         ((*batched, rows, p.n), p.out),
-        p.ending(),
+        p.epilogue_or_cast(),
         rows if p.dynamic else None,
     )
 
 
-def _body(p: GemmProblem, c: Config, name: str | None, signature: KernelSignature) -> None:
+def _body(p: GemmProblem, c: HopperConfig, name: str | None, signature: KernelSignature) -> None:
     """Emit the parameters, the packing kernel, the GEMM, and the split-K reduction kernel."""
     mark(name, "hopper_gemm")
     parameters = declare(signature)
     rows = signature.rows if p.dynamic else p.m
     batch_a, batch_b = (p.batch if p.batch_a else 1), (p.batch if p.batch_b else 1)
-    a, b = _copy(p, parameters, (batch_a, batch_b))
-    first = (a, p.dtype, rows, p.k, p.major[0], batch_a)
-    second = (b, p.dtype, p.n, p.k, p.major[1], batch_b)
-    left = TmaOperand(*(second if c.swap else first), c.rows, c.beside)
-    right = TmaOperand(*(first if c.swap else second), c.columns, c.cluster)
-    if not c.apart:
-        GemmKernel(p, c, left, right, parameters, p.ending(), rows).emit()
+    a, b = _pack(p, parameters, (batch_a, batch_b))
+    first = (a, p.dtype, rows, p.k, p.k_major[0], batch_a)
+    second = (b, p.dtype, p.n, p.k, p.k_major[1], batch_b)
+    left = TmaOperand(*(second if c.swap_ab else first), c.tile_m, c.cluster_n)
+    right = TmaOperand(*(first if c.swap_ab else second), c.tile_n, c.cluster_m)
+    loader, tiling = GemmLoader(p, c, left, right), GemmTiling(p, c, rows)
+    epilogue = p.epilogue_or_cast()
+    if not c.split_k_workspace:
+        output = Output(c, tiling, p.out, p.accumulator, epilogue, parameters)
+        HopperKernel(c, loader, output, loader.maps + output.maps).emit()
         return
     shape = (*((p.batch,) if p.batch > 1 else ()), p.m, p.n)
-    partial = build.alloc_buffer((c.split, *shape), p.accumulator, scope="global")
+    partial = build.alloc_buffer((c.split_k, *shape), p.accumulator, scope="global")
     target = dataclasses.replace(parameters, out=partial, inputs=[])
-    sums = identity(p.accumulator, p.accumulator)
-    GemmKernel(p, c, left, right, target, sums, rows).emit()
-    add_up(partial, c.split, shape, p.accumulator, p.out, p.ending(), parameters)
+    plain = identity(p.accumulator, p.accumulator)
+    output = Output(c, tiling, p.accumulator, p.accumulator, plain, target)
+    HopperKernel(c, loader, output, loader.maps + output.maps).emit()
+    split_k_reduction(c, partial, shape, p.accumulator, p.out, epilogue, parameters)
 
 
-def _copy(p: GemmProblem, parameters: Parameters, batches: tuple[int, int]) -> list[Any]:
+def _pack(
+    p: GemmProblem, parameters: Parameters, batches: tuple[int, int]
+) -> list[tirx.Buffer | Expr]:
     """Emit the packing kernel; return the buffers or pointers that TMA loads A and B from."""
-    copies = Copies(p.dtype)
+    packing = PackingKernel(p.dtype)
     buffers = (parameters.a, parameters.b)
     parts: list[int | None] = []
-    for buffer, (rows, width), batch, copied, turned in zip(
-        buffers, p.stored, batches, p.copied, p.turned, strict=True
+    for buffer, (rows, width), batch, packed, transposed in zip(
+        buffers, p.stored, batches, p.packed, p.transposed, strict=True
     ):
-        if turned:
-            parts.append(copies.turned(buffer, batch, rows, width))
+        if transposed:
+            parts.append(packing.transpose(buffer, batch, rows, width))
         else:
-            parts.append(copies.rows(buffer, rows * batch, width) if copied else None)
-    copies.emit()
+            parts.append(packing.rows(buffer, rows * batch, width) if packed else None)
+    packing.emit()
     return [
-        buffer if part is None else copies.pointer(part)
+        buffer if part is None else packing.pointer(part)
         for buffer, part in zip(buffers, parts, strict=True)
     ]
 
 
-class GemmKernel(Kernel):
-    """GEMM main loop over the output tiles of a batched matmul.
+class GemmTiling(Tiling):
+    """Tiles of C, or with swapped A and B of its transpose.
 
     With split-K through workspace, each K slice is a batch entry: the kernel writes its partial
-    sums as ``split`` consecutive matrices.
+    sums as ``split_k`` consecutive matrices.
     """
 
-    def __init__(
-        self, problem: GemmProblem, config: Config, left: TmaOperand, right: TmaOperand,
-        parameters: Parameters, ending: Epilogue, rows: Any,
-    ) -> None:  # fmt: skip
-        p = problem
-        steps = ceil_div(p.k * BYTES[p.dtype], DEPTH_BYTES)
-        out = p.accumulator if config.apart else p.out
-        super().__init__(config, p.dtype, out, steps, ending, parameters)
-        self.problem = p
-        if steps == 1:
-            self.instructions = ceil_div(p.k * BYTES[p.dtype], 32)
-        self.left, self.right = left, right
-        self.rows = rows
-        self.maps = [*left.maps, *right.maps]
-        self.left_major, self.right_major = left.major, right.major
-        self.parts = config.split if config.apart else 1
-        self.batch = p.batch * self.parts
-        self.out_shape = (*((self.batch,) if self.batch > 1 else ()), rows, p.n)
-        if not config.staged:
-            self.out_map = self._map_of(parameters.out, out)
-            self.maps += [self.out_map, *self._load_residual_ahead(self._map_of)]
+    def __init__(self, problem: GemmProblem, config: HopperConfig, rows: Expr | int) -> None:
+        self._problem, self._config, self._rows = problem, config, rows
+        self.batch = problem.batch
+        matrices = problem.batch * (config.split_k if config.split_k_workspace else 1)
+        self._batched = matrices > 1
+        self.shape = (*((matrices,) if self._batched else ()), rows, problem.n)
 
-    def _map_of(self, buffer: Any, dtype: str) -> Any:
-        """Return the TMA descriptor of a tensor that has the shape of the output."""
-        size = BYTES[dtype]
-        shape, strides = [self.problem.n, self.rows], [self.problem.n * size]
-        box = [128 // size, self.config.chunk_rows]
-        if self.batch > 1:
-            shape.append(self.batch)
-            strides.append(self.problem.m * self.problem.n * size)
+    def extents(self) -> tuple[Expr | int, Expr | int]:
+        """Return rows and columns of the tiled problem (swapped with ``swap_ab``), int32."""
+        m = T.cast(self._rows, "int32") if self._problem.dynamic else self._problem.m
+        return (self._problem.n, m) if self._config.swap_ab else (m, self._problem.n)
+
+    def tensor_map(self, buffer: tirx.Buffer, dtype: str) -> Expr:
+        """Emit the TMA descriptor of a tensor of the output's shape, for epilogue tiles."""
+        p, size = self._problem, BYTES[dtype]
+        shape, strides = [p.n, self._rows], [p.n * size]
+        box = [128 // size, self._config.buffer_rows]
+        if self._batched:
+            shape.append(self.shape[0])
+            strides.append(p.m * p.n * size)
             box.append(1)
         return tensor_map(buffer, dtype, shape, strides, box, promotion=0)
 
-    def extents(self) -> tuple[Any, Any]:
-        """Return rows and columns of the tiled problem (swapped with ``swap``), int32."""
-        m = T.cast(self.rows, "int32") if self.problem.dynamic else self.problem.m
-        return (self.problem.n, m) if self.config.swap else (m, self.problem.n)
-
-    def part(self, tile: Any) -> Any:
-        """Return the index of the K slice that this thread block computes."""
-        return quotient(tile.batch, self.problem.batch) if self.parts > 1 else self.rank
-
-    def stage_bytes(self, tile: Any) -> Any:
-        """Return the transaction bytes of one stage (what its full barrier expects)."""
-        missing = self.left.missing(tile.row) + self.right.missing(tile.column)
-        return self.config.stage_bytes - missing
-
-    def load(self, slot: Any, step: Any, tile: Any) -> None:
-        """Issue the TMA loads of one pipeline stage."""
-        bar = self.full.pointer(slot)
-        batch = remainder(tile.batch, self.problem.batch) if self.parts > 1 else tile.batch
-        of = self.sharing
-        self.left.load(self.left_ring, slot, bar, tile.row, step, batch, of.left, of.of_rows)
-        self.right.load(
-            self.right_ring, slot, bar, tile.column, step, batch, of.above, of.of_columns
-        )
-
-    def place(self, tile: Any, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """Return where element (row, column) of C lies, with bounds to check.
-
-        Returns:
-            The output indices; and the pairs (index, bound), where bound is None if the index
-            cannot exceed its extent.
-        """
-        c = self.config
+    def place(
+        self, tile: Tile, row: Expr, column: Expr
+    ) -> tuple[list[Expr], list[tuple[Expr, Expr | int | None]]]:
+        """Return where element (row, column) of C lies, with bounds to check."""
+        c = self._config
         left, right = self.extents()
-        ragged_left = _ragged(left, c.rows * c.cluster)
-        ragged_right = _ragged(right, c.columns * c.beside)
-        bounds = (ragged_right, ragged_left) if c.swap else (ragged_left, ragged_right)
+        bounds = [_ragged(left, c.tile_m * c.cluster_m), _ragged(right, c.tile_n * c.cluster_n)]
+        if c.swap_ab:
+            bounds.reverse()
         indices = list(zip((row, column), bounds, strict=True))
-        if self.batch > 1:
+        if self._batched:
             indices.insert(0, (tile.batch, None))
         return [i for i, _ in indices], indices
 
-    def corner_of(self, tile: Any, group: Any, first: int) -> list[Any]:
+    def corner(self, tile: Tile, warpgroup: Expr, first: int) -> list[Expr]:
         """Return the TMA coordinates of one warpgroup's 128-byte-wide epilogue tile."""
-        own = tile.row + group * (64 * self.config.atoms)
-        start = [own + first, tile.column] if self.config.swap else [tile.column + first, own]
-        if self.batch > 1:
-            start.append(tile.batch)
-        return start
+        own = tile.row + warpgroup * self._config.warpgroup_m
+        start = [own + first, tile.column] if self._config.swap_ab else [tile.column + first, own]
+        return [*start, tile.batch] if self._batched else start
 
 
-def _ragged(extent: Any, tiles: int) -> Any:
+def _ragged(extent: Expr | int, tiles: int) -> Expr | int | None:
     """Return ``extent`` if the last tile may exceed it, else None."""
     return extent if not isinstance(extent, int) or extent % tiles else None

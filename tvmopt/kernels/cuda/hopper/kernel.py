@@ -1,43 +1,145 @@
-"""Emit a Hopper kernel: a TIRx PrimFunc that replaces a fused PrimFunc, configured by a hint."""
+"""The warp-specialised GEMM kernel on one page.
+
+Roles of the warpgroups of a thread block, for each output tile::
+
+    producer (the last one)      for each K block: wait empty[stage] -> expect bytes -> TMA loads
+    consumers (all the others)   for each K block: wait full[stage] -> wgmma -> release the stage;
+                                 then reduction over the cluster, epilogue, store
+
+Both visit the same tiles. (stage, phase) runs on across tiles, so that in a persistent kernel the
+loads of the next tile overlap the epilogue.
+
+Each part is a module of that name. Loaders: :mod:`.gemm_loader`, :mod:`.im2col_loader`,
+:mod:`.few_channels_loader`. Stores: :mod:`.tma_store`, :mod:`.smem_store`.
+"""
 
 from __future__ import annotations
 
-from tvm import tirx
+import dataclasses
 
-from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.hopper.conv import conv
-from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
-from tvmopt.kernels.cuda.hopper.few_channels_kernel import line_conv
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
-from tvmopt.kernels.cuda.hopper.gemm import gemm
-from tvmopt.kernels.cuda.hopper.hints import CONV, GEMM, box_of, config_of
-from tvmopt.kernels.cuda.hopper.match import match
-from tvmopt.kernels.cuda.hopper.problem import GemmProblem
+from tvm.backend.cuda.lang import SMEMPool
+from tvm.ir import Expr
+from tvm.script import tirx as T  # noqa: N812
+from tvm.tirx.script.builder import ir as build
+
+from tvmopt.kernels.cuda.hopper.cluster_reduction import ClusterReduction, cluster_barrier
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
+from tvmopt.kernels.cuda.hopper.emit import Threads, held, one_thread_of, set_registers, when
+from tvmopt.kernels.cuda.hopper.loader import Loader
+from tvmopt.kernels.cuda.hopper.output import Output, Store
+from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
+from tvmopt.kernels.cuda.hopper.smem_store import SmemStore
+from tvmopt.kernels.cuda.hopper.tile_scheduler import TileScheduler
+from tvmopt.kernels.cuda.hopper.tma_store import TmaStore
+from tvmopt.kernels.cuda.hopper.wgmma import Mma
+from tvmopt.kernels.cuda.toolchain.dependent_launch import wait_for_kernel_before
 
 
-def kernel(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc:
-    """Emit the kernel that computes ``func`` with the configuration in ``hint``.
+@dataclasses.dataclass(frozen=True)
+class HopperKernel:
+    """A warp-specialised GEMM, or implicit-GEMM convolution.
 
-    Args:
-        func: A PrimFunc as FuseTIR leaves it.
-        hint: A configuration of the template ``hopper_gemm`` or ``hopper_conv``.
-
-    Returns:
-        A TIRx PrimFunc with the name and the parameter order of ``func``.
-        :data:`tvmopt.kernels.cuda.pipeline.PIPELINE` compiles it.
-
-    Raises:
-        ConfigError: When ``func`` is no GEMM or convolution, or ``hint`` does not fit it.
+    Attributes:
+        config: Tile, pipeline, cluster, split-K.
+        loader: TMA loads of both operands.
+        output: Output tensor and epilogue.
+        maps: TMA descriptors of both, to prefetch.
     """
-    found = match(func)
-    if isinstance(found, str):
-        raise ConfigError(f"no Hopper kernel for this function: {found}")
-    config = config_of(hint)
-    if isinstance(found.problem, GemmProblem) and hint.template == GEMM:
-        return gemm(found.problem, config, found.name, found.signature)
-    if isinstance(found.problem, LineProblem) and hint.template == CONV:
-        return line_conv(found.problem, config, box_of(hint), found.name, found.signature)
-    if isinstance(found.problem, ConvProblem) and hint.template == CONV:
-        return conv(found.problem, config, box_of(hint), found.name, found.signature)
-    raise ConfigError(f"{hint.template} is no template of this function's problem")
+
+    config: HopperConfig
+    loader: Loader
+    output: Output
+    maps: list[Expr]
+
+    def emit(self) -> None:
+        """Emit the device function."""
+        with (
+            build.attr({"tirx.device_entry": True}),
+            build.attr({"tirx.launch_bounds_min_blocks_per_sm": 1}),
+        ):
+            self._emit()
+
+    def _emit(self) -> None:
+        c, tiling = self.config, self.output.tiling
+        scheduler = TileScheduler(c, tiling.extents(), self.loader.k_blocks, tiling.batch)
+        threads = scheduler.launch()
+        smem = SMEMPool()
+        pipeline = Pipeline(c, self.loader.dtype, threads, smem)
+        reduction, store = self._epilogue_parts(threads, smem)
+        pipeline.allocate_barriers(smem)
+        store.allocate_barriers(smem)
+        smem.commit()
+        # Different warps do these two at the same time.
+        with when(threads.warpgroup < 1), one_thread_of(threads.warp):
+            for descriptor in self.maps:
+                build.evaluate(T.ptx.prefetch.tensormap(T.address_of(descriptor)))
+        with when(threads.warpgroup == c.consumer_warpgroups), one_thread_of(threads.warp):
+            pipeline.init_barriers()
+            store.init_barriers()
+        build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
+        scheduler.sync_blocks()
+        # Everything above touches only this thread block's shared memory, so it may overlap the
+        # previous kernel (PDL).
+        build.evaluate(wait_for_kernel_before())
+        pipeline.start()
+        with build.If(threads.warpgroup < c.consumer_warpgroups):
+            with build.Then():
+                self._consumers(scheduler, threads, pipeline, reduction, store)
+            with build.Else():
+                self._producer(scheduler, threads, pipeline)
+
+    def _epilogue_parts(self, threads: Threads, smem: SMEMPool) -> tuple[ClusterReduction, Store]:
+        """Allocate the cluster reduction buffer and the epilogue tile.
+
+        The reduction buffer aliases the ring, which is drained then. So does the epilogue tile with
+        ``epilogue_aliases_ring``. In a persistent kernel it has memory of its own, because its
+        stores overlap the loads of the next tile.
+        """
+        c, ring_end = self.config, smem.offset
+        if c.cluster_split_k > 1 or c.epilogue_aliases_ring:
+            smem.move_base_to(0)
+        reduction = ClusterReduction(c, self.output.accumulator, threads, smem)
+        if not c.epilogue_aliases_ring:
+            smem.move_base_to(max(ring_end, smem.offset))
+        store = (SmemStore if c.smem_store else TmaStore)(c, self.output, threads, smem)
+        smem.move_base_to(max(ring_end, smem.offset))
+        return reduction, store
+
+    def _producer(self, scheduler: TileScheduler, threads: Threads, pipeline: Pipeline) -> None:
+        """Producer warpgroup: one thread fills a stage for each K block of each tile."""
+        set_registers("dec", self.config.registers[0])
+        with one_thread_of(threads.warp):
+            with scheduler.tiles() as tile:
+                first, k_blocks = scheduler.k_range(tile)
+                stage_bytes = held(self.loader.stage_bytes(tile))
+                with build.serial(0, k_blocks) as k:
+                    slot = pipeline.acquire(stage_bytes)
+                    self.loader.load(pipeline, slot, first + k, tile)
+                    pipeline.advance()
+            pipeline.wait_until_released()
+        if self.config.cluster_split_k > 1:  # the consumers' two barriers are of the whole cluster
+            cluster_barrier()
+            cluster_barrier(release=True)
+
+    def _consumers(
+        self, scheduler: TileScheduler, threads: Threads, pipeline: Pipeline,
+        reduction: ClusterReduction, store: Store,
+    ) -> None:  # fmt: skip
+        """Consumer warpgroups: wgmma over all K blocks of each tile, then reduction and store."""
+        set_registers("inc", self.config.registers[1])
+        mma = Mma(self.config, self.loader, pipeline, threads)
+        pipeline.start_consumer()
+        store.start()
+        with scheduler.tiles() as tile:
+            _, k_blocks = scheduler.k_range(tile)
+            store.prefetch(tile)
+            with build.serial(0, k_blocks) as k:
+                slot = pipeline.wait_full()
+                mma.issue(slot, accumulate=k > 0)
+                mma.wait(self.config.wgmma_wait_depth)
+                pipeline.release_finished(slot, k)
+                pipeline.advance()
+            mma.wait(0)
+            pipeline.release_last(k_blocks)
+            reduction.reduce_and_store(tile, mma.accumulators, store)
+        store.drain()

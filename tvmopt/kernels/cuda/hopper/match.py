@@ -6,32 +6,40 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import tvm_ffi
 from tvm import ir, sym, tirx
+from tvm.ir import Expr
 
 from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
 from tvmopt.kernels.cuda.hopper.expressions import (
+    ComputeBlock,
     Inliner,
     NotThisForm,
-    Stage,
+    PaddedLoad,
+    compute_blocks,
     is_zero,
     loads,
     number,
-    stages,
 )
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
-from tvmopt.kernels.cuda.hopper.match_conv import convolution, line_problem_of
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
+from tvmopt.kernels.cuda.hopper.match_conv import convolution, few_channels_convolution
 from tvmopt.kernels.cuda.hopper.match_gemm import Roles, regroup
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem, KernelSignature
+from tvmopt.kernels.workload import Refusal
 
 # Accumulation dtypes of floating-point reductions.
-_SUMS = (*dtypes.HALF_FLOATS, "float32")
+_ACCUMULATORS = (*dtypes.HALF_FLOATS, "float32")
 #: Rows that are assumed for a dynamic dimension when configurations are ranked.
 EXPECTED_ROWS = 1024
+
+
+_ProblemOf: TypeAlias = Callable[
+    [ComputeBlock, PaddedLoad, PaddedLoad, str, str], ConvProblem | FewChannelsProblem
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +52,12 @@ class Match:
         name: Global symbol; None for a private PrimFunc.
     """
 
-    problem: GemmProblem | ConvProblem | LineProblem
+    problem: GemmProblem | ConvProblem | FewChannelsProblem
     signature: KernelSignature
     name: str | None
 
 
-def match(func: tirx.PrimFunc) -> Match | str:
+def match(func: tirx.PrimFunc) -> Match | Refusal:
     """Return the problem that ``func`` computes, or the reason why there is none.
 
     Args:
@@ -60,7 +68,7 @@ def match(func: tirx.PrimFunc) -> Match | str:
     try:
         return _Matcher(func).run()
     except (NotThisForm, _RefusedError) as error:
-        return str(error)
+        return Refusal(str(error))
 
 
 class _RefusedError(Exception):
@@ -74,55 +82,57 @@ class _Matcher:
         self.func = func
         self.params = list(func.params)
         if not all(tirx.is_buffer_var(p) for p in self.params):
-            raise NotThisForm("a parameter that is no tensor")
+            raise NotThisForm("a parameter is no tensor")
         if any(len(p.strides) for p in self.params):
-            raise NotThisForm("a parameter with strides of its own")
-        self.stages = stages(func)
+            raise NotThisForm("a parameter has strides")
+        self.blocks = compute_blocks(func)
 
     def run(self) -> Match:
         """Return the match."""
-        sums = [s for s in self.stages if any(s.reduce)]
-        if len(sums) != 1:
-            raise NotThisForm(f"{len(sums)} sums in place of one")
-        [anchor] = sums
-        self.inline = Inliner(self.stages, anchor.buffer)
-        left, right = self._operands(anchor)
-        ending, out = self._ending(anchor)
-        dtype = self._dtype(left, right)
+        reductions = [b for b in self.blocks if any(b.reduce)]
+        if len(reductions) != 1:
+            raise NotThisForm(f"{len(reductions)} reductions, not one")
+        [self.anchor] = reductions
+        self.inline = Inliner(self.blocks, self.anchor.buffer)
+        left, right = self._operands(self.anchor)
+        self.epilogue, self.out = self._epilogue(self.anchor)
+        self.dtype = self._dtype(left, right)
         reasons = []
         # In this order: GEMM; convolution; the packed convolution of :mod:`.few_channels`.
-        attempts: list[Callable[..., Match]] = [self._gemm]
-        attempts += [functools.partial(self._pixels, of) for of in (convolution, line_problem_of)]
+        attempts: list[Callable[[PaddedLoad, PaddedLoad], Match]] = [self._gemm]
+        attempts += [
+            functools.partial(self._conv, of) for of in (convolution, few_channels_convolution)
+        ]
         for attempt in attempts:
             for a, b in ((left, right), (right, left)):
                 try:
-                    return attempt(anchor, a, b, ending, dtype, out)
+                    return attempt(a, b)
                 except NotThisForm as error:
                     reasons.append(str(error))
-        raise NotThisForm(reasons[2] if len(left[0].indices) == 4 else reasons[0])
+        raise NotThisForm(reasons[2] if len(left.load.indices) == 4 else reasons[0])
 
     # -- operands ----------------------------------------------------------------------------
 
-    def _operands(self, anchor: Stage) -> list[tuple[Any, Any]]:
-        """Return for both factors the load and the condition of its padding (or None)."""
+    def _operands(self, anchor: ComputeBlock) -> list[PaddedLoad]:
+        """Return the loads of both factors."""
         value = anchor.value
         while isinstance(value, tirx.Cast):
             value = value.value
         if not isinstance(value, tirx.Mul):
-            raise NotThisForm("the sum is not one of products")
+            raise NotThisForm("the reduction does not add up products")
         found = [self._operand(factor) for factor in (value.a, value.b)]
-        integer = "int" in str(found[0][0].source.dtype)
+        integer = "int" in str(found[0].load.source.dtype)
         if integer and {str(anchor.buffer.dtype), str(value.ty.dtype)} != {"int32"}:
-            raise NotThisForm("products or sums of integers in fewer than 32 bits")
-        if not integer and str(anchor.buffer.dtype) not in _SUMS:
-            raise NotThisForm(f"sums in {anchor.buffer.dtype}")
+            raise NotThisForm("integer products or partial sums of fewer than 32 bits")
+        if not integer and str(anchor.buffer.dtype) not in _ACCUMULATORS:
+            raise NotThisForm(f"partial sums of {anchor.buffer.dtype}")
         return found
 
-    def _operand(self, factor: Any) -> tuple[Any, Any]:
-        """Return the load of a factor, and the condition of its zero padding (or None)."""
+    def _operand(self, factor: Expr) -> PaddedLoad:
+        """Return the load of a factor."""
         casts: list[str] = []
 
-        def bare(expr: Any) -> Any:
+        def bare(expr: Expr) -> Expr:
             while isinstance(expr, tirx.Cast):
                 casts.append(str(expr.ty.dtype))
                 expr = expr.value
@@ -135,35 +145,35 @@ class _Matcher:
         ):
             condition, factor, other = factor.args
             if not is_zero(other):
-                raise NotThisForm("padding that is not zero")
+                raise NotThisForm("nonzero padding")
             factor = bare(factor)
         if not isinstance(factor, ir.TensorLoad) or self._index(factor.source) is None:
-            raise NotThisForm("a factor that is computed on the way")
+            raise NotThisForm("a factor that is computed, not loaded")
         dtype = str(factor.source.dtype)
         if any(cast not in (dtype, *dtypes.dtype(dtype).exact_in) for cast in casts):
-            raise NotThisForm(f"a factor of {dtype} that is not read as it is")
-        return factor, condition
+            raise NotThisForm(f"a factor of {dtype} with a lossy cast")
+        return PaddedLoad(factor, condition)
 
-    def _index(self, buffer: Any) -> int | None:
+    def _index(self, buffer: tirx.Buffer) -> int | None:
         for i, param in enumerate(self.params):
             if param.same_as(buffer):
                 return i
         return None
 
-    def _dtype(self, left: Any, right: Any) -> str:
-        names = {str(left[0].source.dtype), str(right[0].source.dtype)}
+    def _dtype(self, left: PaddedLoad, right: PaddedLoad) -> str:
+        names = {str(left.load.source.dtype), str(right.load.source.dtype)}
         if len(names) > 1:
-            raise NotThisForm(f"factors of different types: {', '.join(sorted(names))}")
+            raise NotThisForm(f"factors of different dtypes: {', '.join(sorted(names))}")
         [name] = names
         return name
 
     # -- epilogue ----------------------------------------------------------------------------
 
-    def _ending(self, anchor: Stage) -> tuple[Epilogue, Any]:
+    def _epilogue(self, anchor: ComputeBlock) -> tuple[Epilogue, tirx.Buffer]:
         """Return the epilogue (stored value of accumulator and output axes) and the output."""
-        written = [s for s in self.stages if self._index(s.buffer) is not None]
+        written = [b for b in self.blocks if self._index(b.buffer) is not None]
         if len(written) != 1:
-            raise NotThisForm(f"{len(written)} outputs in place of one")
+            raise NotThisForm(f"{len(written)} outputs, not one")
         [last] = written
         axes = []
         for index, extent in zip(last.indices, last.buffer.shape, strict=True):
@@ -181,41 +191,33 @@ class _Matcher:
             return Epilogue(acc, tuple(axes), value), last.buffer
         expr = self.inline(last.value)
         analyzer = sym.Analyzer()
-        inputs: list[Any] = []
+        inputs: list[tirx.Buffer] = []
         for load in loads(expr):
             if load.source.same_as(anchor.buffer):
                 if len(load.indices) != len(axes):
-                    raise NotThisForm("the result is rearranged before it is stored")
+                    raise NotThisForm("the result is permuted before the store")
                 for index, axis, extent, stored in zip(
                     load.indices, axes, anchor.buffer.shape, last.buffer.shape, strict=True
                 ):
                     if number(extent) == 1 and number(stored) != 1:
-                        raise NotThisForm("a sum serves many elements of what is stored")
+                        raise NotThisForm("the result is broadcast before the store")
                     if number(extent) != 1 and not analyzer.can_prove_equal(index, axis):
-                        raise NotThisForm("the result is rearranged before it is stored")
+                        raise NotThisForm("the result is permuted before the store")
             elif self._index(load.source) is None or load.source.same_as(last.buffer):
-                raise NotThisForm("what follows reads something else than parameters")
+                raise NotThisForm("the epilogue reads an intermediate buffer")
             elif not any(load.source.same_as(i) for i in inputs):
                 inputs.append(load.source)
         expr = _replace_loads(expr, anchor.buffer, value)
         return Epilogue(acc, tuple(axes), expr, tuple(inputs)), last.buffer
 
-    def _signature(self, a: Any, b: Any, out: Any, ending: Epilogue, rows: Any) -> KernelSignature:
+    def _signature(
+        self, left: PaddedLoad, right: PaddedLoad, rows: Expr | None = None
+    ) -> KernelSignature:
         """Return the signature, with the parameters' indices by role."""
-
-        def place(buffer: Any) -> int:
-            index = self._index(buffer)
-            assert index is not None
-            return index
-
-        return KernelSignature(
-            tuple(self.params),
-            place(a),
-            place(b),
-            place(out),
-            tuple(place(i) for i in ending.inputs),
-            rows,
-        )
+        buffers = (left.load.source, right.load.source, self.out, *self.epilogue.inputs)
+        indices = [self._index(buffer) for buffer in buffers]
+        a, b, out, *inputs = [i for i in indices if i is not None]
+        return KernelSignature(tuple(self.params), a, b, out, tuple(inputs), rows)
 
     def _name(self) -> str | None:
         attrs = self.func.attrs or {}
@@ -223,14 +225,12 @@ class _Matcher:
 
     # -- GEMM --------------------------------------------------------------------------------
 
-    def _gemm(
-        self, anchor: Stage, left: Any, right: Any, ending: Epilogue, dtype: str, out: Any
-    ) -> Match:
+    def _gemm(self, left: PaddedLoad, right: PaddedLoad) -> Match:
         """Match a GEMM with ``left`` as A."""
-        if left[1] is not None or right[1] is not None:
-            raise NotThisForm("an operand that is padded")
-        roles = Roles(anchor, left[0], right[0])
-        rows: Any = 1
+        if left.condition is not None or right.condition is not None:
+            raise NotThisForm("a padded operand")
+        roles = Roles(self.anchor, left.load, right.load)
+        rows: Expr | int = 1
         for extent in roles.rows:
             rows = rows * extent
         dynamic = not isinstance(rows, int)
@@ -238,8 +238,8 @@ class _Matcher:
             m=EXPECTED_ROWS if dynamic else rows,
             n=roles.columns,
             k=roles.depth,
-            dtype=dtype,
-            out=str(out.dtype),
+            dtype=self.dtype,
+            out=str(self.out.dtype),
             batch=math.prod(roles.batch),
             trans_a=roles.trans_a,
             trans_b=roles.trans_b,
@@ -247,32 +247,28 @@ class _Matcher:
             batch_b=roles.batch_b,
             dynamic=dynamic,
         )
-        if reason := problem.why_not:
-            raise _RefusedError(reason)
+        if reason := problem.refusal:
+            raise _RefusedError(reason.reason)
         groups = (roles.batch, roles.rows, [roles.columns])
-        adapted = regroup(ending, groups if problem.batch > 1 else groups[1:], out.shape)
-        problem = dataclasses.replace(problem, epilogue=adapted)
-        signature = self._signature(
-            left[0].source, right[0].source, out, ending, rows if dynamic else None
+        adapted = regroup(
+            self.epilogue, groups if problem.batch > 1 else groups[1:], self.out.shape
         )
+        problem = dataclasses.replace(problem, epilogue=adapted)
+        signature = self._signature(left, right, rows if dynamic else None)
         return Match(problem, signature, self._name())
 
     # -- convolutions ------------------------------------------------------------------------
 
-    def _pixels(
-        self,
-        problem_of: Callable[[Stage, Any, Any, str, str], ConvProblem | LineProblem],
-        anchor: Stage, left: Any, right: Any, ending: Epilogue, dtype: str, out: Any,
-    ) -> Match:  # fmt: skip
+    def _conv(self, problem_of: _ProblemOf, left: PaddedLoad, right: PaddedLoad) -> Match:
         """Match a convolution of ``left`` with the weight ``right``, by ``problem_of``."""
-        problem = problem_of(anchor, left, right, dtype, str(out.dtype))
-        if reason := problem.why_not:
-            raise _RefusedError(reason)
-        signature = self._signature(left[0].source, right[0].source, out, ending, None)
-        return Match(dataclasses.replace(problem, epilogue=ending), signature, self._name())
+        problem = problem_of(self.anchor, left, right, self.dtype, str(self.out.dtype))
+        if reason := problem.refusal:
+            raise _RefusedError(reason.reason)
+        problem = dataclasses.replace(problem, epilogue=self.epilogue)
+        return Match(problem, self._signature(left, right), self._name())
 
 
-def _replace_loads(expr: Any, buffer: Any, value: Any) -> Any:
+def _replace_loads(expr: Expr, buffer: tirx.Buffer, value: Expr) -> Expr:
     return tvm_ffi.structural_map(
         expr,
         (ir.TensorLoad, lambda load: value if load.source.same_as(buffer) else load),

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
 
-from tvm import sym, tirx
+from tvm import ir, sym, tirx
+from tvm.ir import Expr
 
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
-from tvmopt.kernels.cuda.hopper.expressions import NotThisForm, Stage, linear, number
-from tvmopt.kernels.cuda.hopper.few_channels_problem import LineProblem
+from tvmopt.kernels.cuda.hopper.expressions import (
+    AffineIndex,
+    ComputeBlock,
+    NotThisForm,
+    PaddedLoad,
+    affine,
+    number,
+)
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 
 
-def convolution(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> ConvProblem:
+def convolution(
+    anchor: ComputeBlock, left: PaddedLoad, right: PaddedLoad, dtype: str, out: str
+) -> ConvProblem:
     """Match a reduction to a convolution.
 
     Args:
         anchor: The reduction block.
-        left: The load of the image, and the condition of its padding (or None).
-        right: The load of the weight, and the condition of its padding (or None).
+        left: The load of the image.
+        right: The load of the weight.
         dtype: Dtype of image and weight.
         out: Output dtype.
 
@@ -27,114 +37,157 @@ def convolution(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> C
     Raises:
         NotThisForm: When the reduction is no such convolution.
     """
-    (x, condition), (weight, masked) = left, right
-    if masked is not None:
+    image, weight = left.load, right.load
+    if right.condition is not None:
         raise NotThisForm("a padded weight")
-    if len(x.source.shape) != 4 or len(weight.source.shape) != 4 or len(anchor.indices) != 4:
-        raise NotThisForm("neither a matrix product nor a convolution of images")
-    sizes = [number(e) for e in (*x.source.shape, *weight.source.shape, *anchor.buffer.shape)]
-    if not all(isinstance(e, int) for e in sizes):
-        raise NotThisForm("a convolution of dynamic size")
-    images, height, width, channels = sizes[:4]
+    if len(image.source.shape) != 4 or len(weight.source.shape) != 4 or len(anchor.indices) != 4:
+        raise NotThisForm("neither a GEMM nor a 2-D convolution")
+    images, height, width, channels = _static_shape(image.source)
+    weight_shape = _static_shape(weight.source)
+    out_images, out_height, out_width, filters = _static_shape(anchor.buffer)
+    n, y, x, f = _output_axes(anchor)
+    at_n, at_y, at_x, at_c = [affine(i, anchor) for i in image.indices]
+    if not at_n.is_axis(n, out_images) or images != out_images:
+        raise NotThisForm("the images of a convolution are not in order")
+    down, across = _window(anchor, at_y, y), _window(anchor, at_x, x)
+    channel = next(iter(at_c.factors), None)
+    if channels > 1 and not (channel in _reduced(anchor) and at_c.is_axis(channel, channels)):
+        raise NotThisForm("a grouped convolution")
+    wide = {v for v in _reduced(anchor) if anchor.extent(v) != 1}
+    if wide - {down.axis, across.axis, channel}:
+        raise NotThisForm("a reduction over more than a window and channels")
+    at_weight = [affine(i, anchor) for i in weight.indices]
+    axes = {
+        "O": (f, filters),
+        "H": (down.axis, down.extent),
+        "W": (across.axis, across.extent),
+        "I": (channel, channels),
+    }
+    layout = _layout(weight_shape, at_weight, axes)
+    if min(down.stride, across.stride, down.dilation, across.dilation) < 1:
+        raise NotThisForm("a window with a negative stride or dilation")
+    if left.condition is not None:
+        _check_padding(left.condition, image)
+    top, bottom = down.padding(height, out_height)
+    start, end = across.padding(width, out_width)
+    return ConvProblem(
+        images, height, width, channels, filters, (down.extent, across.extent),
+        (down.stride, across.stride), (top, start, bottom, end), (down.dilation, across.dilation),
+        dtype, out, layout,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _Window:
+    """One dimension of a window: input index = stride * output + dilation * axis + offset.
+
+    Attributes:
+        axis: The reduction axis; None for a window of one pixel.
+        extent: Its extent.
+        stride: Stride.
+        dilation: Dilation.
+        offset: Offset: the padding before, negative.
+    """
+
+    axis: tirx.Var | None
+    extent: int
+    stride: int
+    dilation: int
+    offset: int
+
+    def padding(self, size: int, out_size: int) -> tuple[int, int]:
+        """Return the padding before and after an input of ``size`` pixels."""
+        reach = (out_size - 1) * self.stride + (self.extent - 1) * self.dilation + 1
+        return -self.offset, reach - size + self.offset
+
+
+def _window(anchor: ComputeBlock, index: AffineIndex, output: tirx.Var) -> _Window:
+    """Match an input index to a window over the output axis ``output``."""
+    reduced = _reduced(anchor)
+    inner = [v for v in index.factors if v in reduced]
+    if len(inner) > 1 or any(v not in reduced and not v.same_as(output) for v in index.factors):
+        raise NotThisForm("an input index is not stride * output + dilation * window")
+    stride = index.factors.get(output, 1)
+    if not inner:
+        return _Window(None, 1, stride, 1, index.offset)
+    [axis] = inner
+    return _Window(axis, anchor.extent(axis), stride, index.factors[axis], index.offset)
+
+
+def _layout(
+    shape: tuple[int, ...],
+    indices: list[AffineIndex],
+    axes: dict[str, tuple[tirx.Var | None, int]],
+) -> str:
+    """Return the layout of the weight, from the axis and the extent of each letter."""
+    for name in ("OHWI", "HWIO"):
+        if all(
+            size == axes[letter][1] and index.is_axis(*axes[letter])
+            for letter, size, index in zip(name, shape, indices, strict=True)
+        ):
+            return name
+    raise NotThisForm("the weight is neither OHWI nor HWIO")
+
+
+def few_channels_convolution(
+    anchor: ComputeBlock, left: PaddedLoad, right: PaddedLoad, dtype: str, out: str
+) -> FewChannelsProblem:
+    """Match the packed form for few channels; arguments and errors as in :func:`convolution`."""
+    image, weight = left.load, right.load
+    reduced = [v for v, r in zip(anchor.axes, anchor.reduce, strict=True) if r]
+    parallel = anchor.parallel
+    if left.condition is not None or right.condition is not None:
+        raise NotThisForm("a padded operand")
+    ranks = len(image.indices), len(weight.indices), len(anchor.indices)
+    if ranks != (3, 3, 4) or (len(parallel), len(reduced)) != (4, 2):
+        raise NotThisForm("not the packed form of few channels")
+    images, height, width = _static_shape(image.source)
+    filters, lines, window = _static_shape(weight.source)
+    out_images, out_height, out_width, _ = _static_shape(anchor.buffer)
+    n, y, x, o = parallel
+    g, e = reduced
+
+    def of(axes: dict[tirx.Var, int]) -> AffineIndex:
+        return AffineIndex({v: s for v, s in axes.items() if anchor.extent(v) != 1}, 0)
+
+    at_image = [affine(i, anchor) for i in image.indices]
+    at_weight = [affine(i, anchor) for i in weight.indices]
+    step, pixel = at_image[1].factors.get(y, 1), at_image[2].factors.get(x, 1)
+    wanted_image = [of({n: 1}), of({y: step, g: 1}), of({x: pixel, e: 1})]
+    wanted_weight = [of({v: 1}) for v in (o, g, e)]
+    if at_image != wanted_image or at_weight != wanted_weight or out_images != images:
+        raise NotThisForm("not the packed form of few channels")
+    return FewChannelsProblem(
+        images, height, width, filters, (out_height, out_width), lines, window, step, pixel,
+        dtype, out,
+    )  # fmt: skip
+
+
+def _reduced(anchor: ComputeBlock) -> set[tirx.Var]:
+    """Return the reduction axes."""
+    return {v for v, r in zip(anchor.axes, anchor.reduce, strict=True) if r}
+
+
+def _output_axes(anchor: ComputeBlock) -> list[tirx.Var]:
+    """Return the four axes that index the output, in order."""
     parallel = anchor.parallel
     if len(parallel) != 4 or not all(
         isinstance(i, tirx.Var) and i.same_as(v)
         for i, v in zip(anchor.indices, parallel, strict=True)
     ):
-        raise NotThisForm("the sum is not written in order")
-    n, y, w, f = parallel
-    out_n, out_h, out_w, filters = sizes[8:]
-    places = [linear(i, anchor.axes, anchor.extents) for i in x.indices]
-    reduced = {v for v, r in zip(anchor.axes, anchor.reduce, strict=True) if r}
-
-    def plain(place: Any, axis: Any, extent: int) -> bool:
-        factors, rest = place
-        if rest:
-            return False
-        return factors == {} if extent == 1 else list(factors.items()) == [(axis, 1)]
-
-    if not plain(places[0], n, out_n) or images != out_n:
-        raise NotThisForm("the images of a convolution are not in order")
-    window = []
-    for (factors, rest), axis in zip(places[1:3], (y, w), strict=True):
-        inner = [v for v in factors if v in reduced]
-        if len(inner) > 1 or any(v not in reduced and not v.same_as(axis) for v in factors):
-            raise NotThisForm("the window of a convolution is of no form that is known")
-        window.append((factors.get(axis, 1), inner[0] if inner else None, rest, factors))
-    (sh, ry, top, fh), (sw, rx, left_side, fw) = window
-    kh = anchor.extent(ry) if ry is not None else 1
-    kw = anchor.extent(rx) if rx is not None else 1
-    dh = fh[ry] if ry is not None else 1
-    dw = fw[rx] if rx is not None else 1
-    deep = list(places[3][0])
-    alone = len(deep) == 1 and deep[0] in reduced and places[3] == ({deep[0]: 1}, 0)
-    if channels > 1 and not alone:
-        raise NotThisForm("the channels of a convolution are in groups")
-    rc = deep[0] if deep else None
-    others = {v for v, e in zip(anchor.axes, anchor.extents, strict=True) if v in reduced and e > 1}
-    if others - {v for v in (ry, rx, rc) if v is not None}:
-        raise NotThisForm("a sum over more than a window and channels")
-    at_weight = [linear(i, anchor.axes, anchor.extents) for i in weight.indices]
-    shape = sizes[4:8]
-    layout = None
-    for name in ("OHWI", "HWIO"):
-        axes = {"O": (f, filters), "H": (ry, kh), "W": (rx, kw), "I": (rc, channels)}
-        if all(
-            size == axes[letter][1] and plain(place, *axes[letter])
-            for letter, size, place in zip(name, shape, at_weight, strict=True)
-        ):
-            layout = name
-            break
-    if layout is None:
-        raise NotThisForm("the weight is neither OHWI nor HWIO")
-    if min(sh, sw, dh, dw) < 1:
-        raise NotThisForm("a window that moves backwards")
-    if condition is not None:
-        _check_padding(condition, x)
-    top, left_side = -top, -left_side
-    bottom = (out_h - 1) * sh + (kh - 1) * dh + 1 - height - top
-    right_side = (out_w - 1) * sw + (kw - 1) * dw + 1 - width - left_side
-    return ConvProblem(
-        images, height, width, channels, filters, (kh, kw), (sh, sw),
-        (top, left_side, bottom, right_side), (dh, dw), dtype, out, layout,
-    )  # fmt: skip
+        raise NotThisForm("the reduction does not write its output in order")
+    return parallel
 
 
-def line_problem_of(anchor: Stage, left: Any, right: Any, dtype: str, out: str) -> LineProblem:
-    """Match the packed form for few channels; arguments and errors as in :func:`convolution`."""
-    (x, condition), (weight, masked) = left, right
-    reduced = [v for v, r in zip(anchor.axes, anchor.reduce, strict=True) if r]
-    parallel = anchor.parallel
-    if condition is not None or masked is not None:
-        raise NotThisForm("an operand that is padded")
-    if len(x.indices) != 3 or len(weight.indices) != 3 or len(parallel) != 4 or len(reduced) != 2:
-        raise NotThisForm("not the lines of an image")
-    sizes = [number(e) for e in (*x.source.shape, *weight.source.shape, *anchor.buffer.shape)]
-    if not all(isinstance(e, int) for e in sizes):
-        raise NotThisForm("a convolution of dynamic size")
-    images, height, width, filters, lines, window = sizes[:6]
-    n, y, w, o = parallel
-    g, e = reduced
-
-    def place(load: Any) -> list[tuple[dict[Any, int], int]]:
-        return [linear(i, anchor.axes, anchor.extents) for i in load.indices]
-
-    def only(axes: dict[Any, int]) -> tuple[dict[Any, int], int]:
-        return {v: s for v, s in axes.items() if anchor.extent(v) != 1}, 0
-
-    at_x = place(x)
-    step, pixel = at_x[1][0].get(y, 1), at_x[2][0].get(w, 1)
-    wanted_x = [only({n: 1}), only({y: step, g: 1}), only({w: pixel, e: 1})]
-    wanted_w = [only({o: 1}), only({g: 1}), only({e: 1})]
-    if at_x != wanted_x or place(weight) != wanted_w or sizes[6] != images:
-        raise NotThisForm("not the lines of an image")
-    return LineProblem(
-        images, height, width, filters, (sizes[7], sizes[8]), lines, window, step, pixel,
-        dtype, out,
-    )  # fmt: skip
+def _static_shape(buffer: tirx.Buffer) -> tuple[int, ...]:
+    """Return the extents of a buffer."""
+    shape = [number(e) for e in buffer.shape]
+    if not all(isinstance(e, int) for e in shape):
+        raise NotThisForm("a convolution of dynamic shape")
+    return tuple(shape)
 
 
-def _check_padding(condition: Any, load: Any) -> None:
+def _check_padding(condition: Expr, load: ir.TensorLoad) -> None:
     """Raise unless ``condition`` only tests the bounds of the tensor."""
     analyzer = sym.Analyzer()
     bounds = []
@@ -155,6 +208,6 @@ def _check_padding(condition: Any, load: Any) -> None:
         elif isinstance(one, tirx.GT):
             least = one.a - one.b - 1
         else:
-            raise NotThisForm("padding by a condition that is not known")
+            raise NotThisForm("padding by an unknown condition")
         if not any(analyzer.can_prove_equal(least, bound) for bound in bounds):
-            raise NotThisForm("padding by a condition that is not known")
+            raise NotThisForm("padding by an unknown condition")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
 from tvmopt.kernels.cuda.hopper.problem import KernelSignature
+
+_Shape: TypeAlias = Sequence[Expr | int]
 
 #: Attribute of a generated kernel: the name of its template.
 KERNEL_ATTR = "tvmopt.kernel"
@@ -21,16 +24,16 @@ class Parameters:
     """Buffers of a kernel under construction.
 
     Attributes:
-        a: A, or the image.
-        b: B, or the weight.
+        a: A, or the image; a pointer to the packed operand where it is packed.
+        b: B, or the weight; likewise.
         out: The output.
         inputs: Inputs of the epilogue.
     """
 
-    a: Any
-    b: Any
-    out: Any
-    inputs: list[Any]
+    a: tirx.Buffer
+    b: tirx.Buffer
+    out: tirx.Buffer
+    inputs: list[tirx.Buffer]
 
 
 def mark(name: str | None, kernel: str) -> None:
@@ -53,15 +56,15 @@ def mark(name: str | None, kernel: str) -> None:
 
 
 def plain_signature(
-    a: tuple[Sequence[Any], str], b: tuple[Sequence[Any], str], out: tuple[Sequence[Any], str],
-    ending: Epilogue, rows: Any = None,
+    a: tuple[_Shape, str], b: tuple[_Shape, str], out: tuple[_Shape, str],
+    epilogue: Epilogue, rows: Expr | None = None,
 ) -> KernelSignature:  # fmt: skip
     """Return the signature A, B, the epilogue's inputs, output, from shapes and dtypes."""
     buffers = [
         tirx.decl_buffer(tuple(shape), dtype, name=name)
         for name, (shape, dtype) in (("a", a), ("b", b))
     ]
-    buffers += ending.inputs
+    buffers += epilogue.inputs
     buffers.append(tirx.decl_buffer(tuple(out[0]), out[1], name="out"))
     last = len(buffers) - 1
     return KernelSignature(tuple(buffers), 0, 1, last, tuple(range(2, last)), rows)

@@ -1,64 +1,28 @@
-"""Implicit-GEMM kernels whose tile rows are pixels: how pixels form boxes and where they go."""
+"""Pixel boxes: the tile rows of implicit-GEMM convolutions, and how they cover the output."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TypeAlias
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
-from tvm.tirx.script.builder import ir as build
+from tvm.ir import Expr
 
-from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.hopper.config import Config
-from tvmopt.kernels.cuda.hopper.emit import quotient, remainder, tensor_map
-from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
-from tvmopt.kernels.cuda.hopper.mainloop import Kernel
-from tvmopt.kernels.cuda.hopper.parameters import Parameters, mark
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
+from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
+from tvmopt.kernels.cuda.hopper.cost import COSTS
+from tvmopt.kernels.cuda.hopper.emit import quotient, remainder
+from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
+from tvmopt.kernels.cuda.hopper.output import Tiling
 from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
+from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
+from tvmopt.kernels.cuda.hopper.tma import tensor_map
+from tvmopt.kernels.workload import Refusal
+
+_Problem: TypeAlias = ConvProblem | FewChannelsProblem
 
 
-class PixelProblem(Protocol):
-    """Common interface of the problems with NHWC output."""
-
-    @property
-    def images(self) -> int:
-        """Batch size."""
-
-    @property
-    def filters(self) -> int:
-        """Output channels."""
-
-    @property
-    def out_size(self) -> tuple[int, int]:
-        """Height and width of the output."""
-
-    @property
-    def stride(self) -> tuple[int, int]:
-        """Stride of the input box, in elements of the TMA box."""
-
-    @property
-    def steps(self) -> int:
-        """K blocks."""
-
-    @property
-    def dtype(self) -> str:
-        """Dtype of image and weight."""
-
-    @property
-    def out(self) -> str:
-        """Output dtype."""
-
-    @property
-    def right_major(self) -> bool:
-        """Whether the weight is K-major."""
-
-    def ending(self) -> Epilogue:
-        """Return the epilogue."""
-
-
-def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
+def boxes(problem: _Problem, rows: int) -> list[tuple[int, int, int]]:
     """Return boxes of ``rows`` pixels that tile the output, fastest predicted first.
 
     Returns:
@@ -78,105 +42,70 @@ def boxes(problem: PixelProblem, rows: int) -> list[tuple[int, int, int]]:
                     * ceil_div(high, box[1])
                     * ceil_div(wide, box[2])
                 )
-                # About 8 cycles to load and multiply a pixel, and 1 to start an image row. Ties
-                # go to the squarest box: neighbouring boxes then share the least input.
-                cycles = used * (8 + 1 / box[2])
+                # Ties go to the squarest box: neighbouring boxes then share the least input.
+                cycles = used * (COSTS.box_cycles_per_pixel + COSTS.box_cycles_per_row / box[2])
                 found.append((cycles, abs(box[1] - box[2]) + 4 * box[0], box))
             inner *= 2
         size *= 2
     return [box for _, _, box in sorted(found)]
 
 
-def why_no_box(problem: PixelProblem, config: Config, box: tuple[int, int, int]) -> str | None:
+def why_no_box(
+    problem: _Problem, config: HopperConfig, box: tuple[int, int, int]
+) -> Refusal | None:
     """Return why a warpgroup cannot compute boxes of this shape; None where it can."""
-    rows = 64 * config.atoms
+    rows = config.warpgroup_m
     if math.prod(box) != rows:
-        return f"a box of pixels has {rows}, but {box} has {math.prod(box)}"
+        return Refusal(f"a pixel box has {rows} pixels, but {box} has {math.prod(box)}")
     sides = (box[0], box[1] * problem.stride[0], box[2] * problem.stride[1])
     if max(sides) > 256:
-        return f"the copy engine loads 256 pixels each way at most, but the box spans {sides}"
+        return Refusal(f"a TMA box has at most 256 pixels a side, but the box spans {sides}")
     return None
 
 
-def why_not(problem: PixelProblem, config: Config) -> str | None:
+def why_not(problem: _Problem, config: HopperConfig) -> Refusal | None:
     """Return why ``config`` cannot compute ``problem``; None where it can."""
-    if config.swap or config.sharers > 1 or config.apart:
-        return "a convolution neither exchanges operands nor shares loads, nor divides depth apart"
-    if config.split > 1 and (not config.staged or config.persistent):
-        return "a divided depth needs staged stores and one tile a block"
-    if reason := config.why_not_any(problem.dtype):
+    if config.swap_ab or config.multicast_size > 1 or config.split_k_workspace:
+        return Refusal("a convolution has no swapped A and B, multicast, or workspace split-K")
+    if config.split_k > 1 and (not config.smem_store or config.persistent):
+        return Refusal("split-K of a convolution needs smem_store and one tile a thread block")
+    if reason := config.why_not_dtype(problem.dtype):
         return reason
-    if config.atoms not in (1, 2):
-        return "a box of pixels has 64 or 128"
-    if config.split > 8 or problem.steps < config.split:
-        return f"a depth of {problem.steps} steps cannot be divided by {config.split}"
-    if not problem.right_major and config.columns % 64:
-        return "columns that are not contiguous along the depth come 64 at a time"
-    if not config.staged:
+    if config.m_atoms not in (1, 2):
+        return Refusal("a pixel box has 64 or 128 pixels")
+    if config.split_k > 8 or problem.k_blocks < config.split_k:
+        return Refusal(f"{problem.k_blocks} K blocks cannot be split by {config.split_k}")
+    if not problem.weight_k_major and config.tile_n % 64:
+        return Refusal("tile_n of an MN-major weight is a multiple of 64")
+    if not config.smem_store:
         size = BYTES[problem.out]
         chunk = 128 // size
         if problem.filters * size % 16:
-            return "the copy engine stores pixels of a multiple of 16 bytes"
-        if config.columns % chunk or config.columns // chunk % config.buffers:
-            return f"{config.columns} columns are not whole groups of {config.buffers} x {chunk}"
+            return Refusal("TMA stores pixels of a multiple of 16 bytes")
+        if config.tile_n % chunk or config.tile_n // chunk % config.epilogue_buffers:
+            return Refusal(
+                f"{config.tile_n} columns are not whole groups of {config.epilogue_buffers} x "
+                f"{chunk}"
+            )
     return None
 
 
-def pixel_function(
-    impossible: str | None, problem: PixelProblem, config: Config,
-    box: tuple[int, int, int] | None, name: str | None,
-    emit: Callable[[tuple[int, int, int]], None],
-) -> tirx.PrimFunc:  # fmt: skip
-    """Build the PrimFunc of a convolution kernel.
+class PixelTiling(Tiling):
+    """Tiles of one pixel box for each consumer warpgroup."""
 
-    Args:
-        impossible: Why no kernel computes the convolution, or None.
-        problem: The problem that is tiled into pixel boxes.
-        config: The configuration; ``atoms * 64`` rows are one pixel box.
-        box: Images, rows and columns of a box; by default the fastest by :func:`boxes`.
-        name: Global symbol of the PrimFunc; None for a private one.
-        emit: Emits the parameters and the kernel for a box.
-
-    Raises:
-        ConfigError: When no kernel computes the convolution, or ``config`` does not fit.
-    """
-    if impossible:
-        raise ConfigError(f"no Hopper kernel for this convolution: {impossible}")
-    box = box or boxes(problem, 64 * config.atoms)[0]
-    if reason := why_not(problem, config) or why_no_box(problem, config, box):
-        raise ConfigError(f"the configuration does not fit the convolution: {reason}")
-    with IRBuilder() as builder, build.prim_func(is_private=name is None):
-        build.func_name(name or "main")
-        mark(name, "hopper_conv")
-        emit(box)
-    return builder.get()
-
-
-class PixelKernel(Kernel):
-    """Main loop over pixel boxes; one box for each consumer warpgroup of a tile."""
-
-    def __init__(
-        self, problem: PixelProblem, config: Config, box: tuple[int, int, int],
-        parameters: Parameters,
-    ) -> None:  # fmt: skip
-        p = problem
-        super().__init__(config, p.dtype, p.out, p.steps, p.ending(), parameters)
-        self.pixels = p
-        self.box = box
-        high, wide = p.out_size
-        self.counts = tuple(
-            ceil_div(e, b) for e, b in zip((p.images, high, wide), box, strict=True)
+    def __init__(self, problem: _Problem, config: HopperConfig, box: tuple[int, int, int]) -> None:
+        self._problem, self._config, self.box = problem, config, box
+        high, wide = problem.out_size
+        self._counts = (
+            ceil_div(problem.images, box[0]),
+            ceil_div(high, box[1]),
+            ceil_div(wide, box[2]),
         )
-        self.right_major = p.right_major
-        self.out_shape = (p.images, high, wide, p.filters)
-        self.maps = []
-        if not config.staged:
-            self.out_map = self._map_of(self.out, p.out)
-            self.maps += [self.out_map, *self._load_residual_ahead(self._map_of)]
+        self.shape = (problem.images, high, wide, problem.filters)
 
-    def _map_of(self, buffer: Any, dtype: str) -> Any:
-        """Return the TMA descriptor of a tensor that has the shape of the output."""
-        p, size = self.pixels, BYTES[dtype]
+    def tensor_map(self, buffer: tirx.Buffer, dtype: str) -> Expr:
+        """Emit the TMA descriptor of a tensor of the output's shape, for pixel boxes."""
+        p, size = self._problem, BYTES[dtype]
         high, wide = p.out_size
         line = p.filters * size
         return tensor_map(
@@ -188,38 +117,40 @@ class PixelKernel(Kernel):
             promotion=0,
         )
 
-    def extents(self) -> tuple[Any, Any]:
+    def extents(self) -> tuple[Expr | int, Expr | int]:
         """Return rows (of whole boxes) and columns of the implicit GEMM."""
-        a, b, c = self.counts
-        return a * b * c * 64 * self.config.atoms, self.pixels.filters
+        return math.prod(self._counts) * self._config.warpgroup_m, self._problem.filters
 
-    def corner(self, index: Any) -> tuple[Any, Any, Any]:
+    def box_corner(self, index: Expr) -> tuple[Expr, Expr, Expr]:
         """Return first image, row and column of box ``index``."""
-        _, down, across = self.counts
+        _, down, across = self._counts
         n, h, w = self.box
         column = remainder(index, across) * w
         line = remainder(quotient(index, across), down) * h
         image = quotient(index, across * down) * n
         return image, line, column
 
-    def place(self, tile: Any, row: Any, column: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
+    def place(
+        self, tile: Tile, row: Expr, column: Expr
+    ) -> tuple[list[Expr], list[tuple[Expr, Expr | int | None]]]:
         """Return image, row, column and channel of a tile element, with bounds to check."""
-        p = self.pixels
+        p = self._problem
         _, h, w = self.box
-        rows = 64 * self.config.atoms
-        image, line, pixel = self.corner(quotient(row, rows))
+        rows = self._config.warpgroup_m
+        image, line, pixel = self.box_corner(quotient(row, rows))
         inside = remainder(row, rows)
         high, wide = p.out_size
-        bounds: list[tuple[Any, Any]] = [
+        bounds = [
             # The last tile may hold boxes past the last one: their images are out of bounds.
             (image + quotient(inside, h * w), p.images),
             (line + remainder(quotient(inside, w), h), high if high % h else None),
             (pixel + remainder(inside, w), wide if wide % w else None),
+            (column, p.filters if p.filters % self._config.tile_n else None),
         ]
-        bounds.append((column, p.filters if p.filters % self.config.columns else None))
         return [i for i, _ in bounds], bounds
 
-    def corner_of(self, tile: Any, group: Any, first: int) -> list[Any]:
+    def corner(self, tile: Tile, warpgroup: Expr, first: int) -> list[Expr]:
         """Return the TMA coordinates of one warpgroup's epilogue tile: 128 bytes a pixel."""
-        image, line, column = self.corner(tile.index * self.config.consumers + group)
+        index = tile.index * self._config.consumer_warpgroups + warpgroup
+        image, line, column = self.box_corner(index)
         return [tile.column + first, column, line, image]

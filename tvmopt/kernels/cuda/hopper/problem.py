@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from typing import Any
+
+from tvm import tirx
+from tvm.ir import Expr
 
 from tvmopt.device import dtypes
-from tvmopt.errors import ConfigError
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
+from tvmopt.kernels.workload import Refusal
 
 #: Output dtypes, by operand dtype.
 OUTPUTS = {
@@ -47,12 +49,12 @@ class KernelSignature:
         rows: The dynamic number of rows, an expression; None where it is static.
     """
 
-    buffers: tuple[Any, ...]
+    buffers: tuple[tirx.Buffer, ...]
     a: int
     b: int
     out: int
     inputs: tuple[int, ...] = ()
-    rows: Any = None
+    rows: Expr | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +94,7 @@ class GemmProblem:
         """Accumulator dtype."""
         return dtypes.dtype(self.dtype).accumulator
 
-    def ending(self) -> Epilogue:
+    def epilogue_or_cast(self) -> Epilogue:
         """Return the epilogue; by default a cast of the accumulator."""
         return self.epilogue or identity(
             self.accumulator, self.out, rank=3 if self.batch > 1 else 2
@@ -112,68 +114,59 @@ class GemmProblem:
         )
 
     @property
-    def turned(self) -> tuple[bool, bool]:
+    def transposed(self) -> tuple[bool, bool]:
         """Whether A, and B, are transposed first: wgmma needs K-major 8-bit operands."""
         narrow = BYTES[self.dtype] == 1
         return narrow and self.trans_a, narrow and not self.trans_b
 
     @property
-    def major(self) -> tuple[bool, bool]:
+    def k_major(self) -> tuple[bool, bool]:
         """Whether A, and B, are K-major when wgmma reads them."""
-        return not self.trans_a or self.turned[0], self.trans_b or self.turned[1]
+        return not self.trans_a or self.transposed[0], self.trans_b or self.transposed[1]
 
     @property
-    def copied(self) -> tuple[bool, bool]:
+    def packed(self) -> tuple[bool, bool]:
         """Whether A, and B, are packed first: transposed, or of a row pitch that TMA refuses."""
         size = BYTES[self.dtype]
         (_, a), (_, b) = self.stored
-        return self.turned[0] or a * size % 16 != 0, self.turned[1] or b * size % 16 != 0
+        return self.transposed[0] or a * size % 16 != 0, self.transposed[1] or b * size % 16 != 0
 
     @property
-    def copied_bytes(self) -> int:
+    def packing_bytes(self) -> int:
         """Bytes that the packing kernel reads and writes."""
         return sum(
             2 * count * width * (self.batch if batched else 1) * BYTES[self.dtype]
             for (count, width), batched, there in zip(
-                self.stored, (self.batch_a, self.batch_b), self.copied, strict=True
+                self.stored, (self.batch_a, self.batch_b), self.packed, strict=True
             )
             if there
         )
 
     @functools.cached_property
-    def why_not(self) -> str | None:
+    def refusal(self) -> Refusal | None:
         """Why no kernel of this family computes the problem; None where one does."""
         if self.dtype not in OUTPUTS:
-            return f"inputs must be of {', '.join(OUTPUTS)}, but are {self.dtype}"
+            return Refusal(f"inputs must be of {', '.join(OUTPUTS)}, but are {self.dtype}")
         if self.out not in OUTPUTS[self.dtype]:
             allowed = ", ".join(OUTPUTS[self.dtype])
-            return f"the output of {self.dtype} must be of {allowed}, but is {self.out}"
+            return Refusal(f"the output of {self.dtype} must be of {allowed}, but is {self.out}")
         if min(self.m, self.n, self.k, self.batch) < 1:
-            return "every extent must be at least 1"
+            return Refusal("every extent must be at least 1")
         if self.elements > MOST_ELEMENTS:
-            return f"an output of {self.elements} elements has more than 2**31 - 1"
+            return Refusal(f"an output of {self.elements} elements has more than 2**31 - 1")
         size = BYTES[self.dtype]
         if self.trans_a and self.dynamic:
-            return "a transposed A must have a static number of rows"
-        if self.dynamic and self.copied[0]:
-            return (
-                "the copy engine needs rows of a multiple of 16 bytes, but those of A have "
-                f"{self.k * size}, and their number is not known"
+            return Refusal("a transposed A must have a static number of rows")
+        if self.dynamic and self.packed[0]:
+            return Refusal(
+                "TMA needs rows of a multiple of 16 bytes, but A has rows of "
+                f"{self.k * size}, and their number is dynamic"
             )
         if any(
             there and self.batch * count * (width + 16) > MOST_ELEMENTS
-            for there, (count, width) in zip(self.copied, self.stored, strict=True)
+            for there, (count, width) in zip(self.packed, self.stored, strict=True)
         ):
-            return "a copy of an operand has more than 2**31 - 1 elements"
+            return Refusal("a copy of an operand has more than 2**31 - 1 elements")
         if self.dynamic and self.batch > 1:
-            return "a batch needs a static number of rows"
+            return Refusal("a batch needs a static number of rows")
         return None
-
-    def check(self) -> None:
-        """Raise if no kernel computes the problem.
-
-        Raises:
-            ConfigError: With the violated rule.
-        """
-        if reason := self.why_not:
-            raise ConfigError(f"no Hopper kernel for this product: {reason}")

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -23,42 +22,44 @@ class Residual:
 
     Attributes:
         number: Index of the input in the epilogue's inputs.
-        value: Variable for its element in ``ending``.
-        ending: The epilogue with this variable in place of the loads.
+        value: Variable for its element in ``epilogue``.
+        epilogue: The epilogue with this variable in place of the loads.
     """
 
     number: int
     value: tirx.Var
-    ending: Epilogue
+    epilogue: Epilogue
 
 
-def residual_of(ending: Epilogue, shape: Sequence[int], out: str) -> Residual | None:
+def residual_of(epilogue: Epilogue, shape: Sequence[int], out: str) -> Residual | None:
     """Return the first residual input that is as wide as the output; None where there is none.
 
     Args:
-        ending: The epilogue.
+        epilogue: The epilogue.
         shape: Extents of its axes.
         out: Output dtype.
     """
-    found: list[Any] = []
-    tvm_ffi.structural_walk(ending.expr, (ir.TensorLoad, found.append), order="post")
-    for number, buffer in enumerate(ending.inputs):
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(epilogue.expr, (ir.TensorLoad, found.append), order="post")
+    for number, buffer in enumerate(epilogue.inputs):
         loads = [load for load in found if load.source.same_as(buffer)]
         if BYTES.get(str(buffer.dtype)) != BYTES[out] or not loads:
             continue
-        if not all(_is_in_place(load, ending.axes, shape) for load in loads):
+        if not all(_is_in_place(load, epilogue.axes, shape) for load in loads):
             continue
         value = tirx.Var("residual", str(buffer.dtype))
 
-        def on_load(load: Any, buffer: Any = buffer, value: tirx.Var = value) -> Any:
+        def on_load(
+            load: ir.TensorLoad, buffer: tirx.Buffer = buffer, value: tirx.Var = value
+        ) -> ir.Expr:
             return value if load.source.same_as(buffer) else load
 
-        expr = tvm_ffi.structural_map(ending.expr, (ir.TensorLoad, on_load), order="post")
-        return Residual(number, value, dataclasses.replace(ending, expr=expr))
+        expr = tvm_ffi.structural_map(epilogue.expr, (ir.TensorLoad, on_load), order="post")
+        return Residual(number, value, dataclasses.replace(epilogue, expr=expr))
     return None
 
 
-def _is_in_place(load: Any, axes: Sequence[tirx.Var], shape: Sequence[int]) -> bool:
+def _is_in_place(load: ir.TensorLoad, axes: Sequence[tirx.Var], shape: Sequence[int]) -> bool:
     """Whether load and store have the same linear index; checked at corners and random points."""
     extents = [int(e) if isinstance(e, tirx.IntImm) else 0 for e in load.source.shape]
     if math.prod(extents) != math.prod(shape):
@@ -84,7 +85,7 @@ class _NotANumberError(Exception):
     """An index depends on more than the output axes."""
 
 
-def _number(expr: Any, values: dict[Any, int]) -> int:
+def _number(expr: ir.Expr, values: dict[tirx.Var, int]) -> int:
     """Evaluate an index expression at ``values``."""
     if isinstance(expr, tirx.IntImm):
         return int(expr)

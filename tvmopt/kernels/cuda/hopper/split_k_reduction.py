@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
+from tvm import tirx
+from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.device import dtypes
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import (
     as_register,
     const,
@@ -40,24 +42,24 @@ __forceinline__ __device__ void {name}(void* to, const void* from, long long par
 """
 
 
-def add_up(
-    partial: Any, parts: int, shape: Sequence[int], accumulator: str, out_dtype: str,
-    ending: Epilogue, parameters: Parameters,
+def split_k_reduction(
+    config: HopperConfig, partial: tirx.Buffer, shape: Sequence[int], accumulator: str,
+    out_dtype: str, epilogue: Epilogue, parameters: Parameters,
 ) -> None:  # fmt: skip
-    """Emit the kernel that reduces ``parts`` partial results and applies the epilogue.
+    """Emit the kernel that reduces the partial results and applies the epilogue.
 
     Args:
-        partial: Workspace of shape ``(parts, *shape)``.
-        parts: Number of K slices.
+        config: The configuration; ``split_k`` partial results are reduced.
+        partial: Workspace of shape ``(split_k, *shape)``.
         shape: Output shape as the epilogue indexes it.
         accumulator: Dtype of the workspace, float32 or int32.
         out_dtype: Output dtype.
-        ending: The epilogue.
+        epilogue: The epilogue.
         parameters: The output and the epilogue's inputs.
     """
-    total = math.prod(shape)
+    total, parts = math.prod(shape), config.split_k
     # Small outputs: one element a thread, so that more threads keep more loads in flight.
-    few = total < 132 * _THREADS * 8
+    few = total < config.arch.sms * _THREADS * 8
     count = 1 if few else next(v for v in (4, 2, 1) if shape[-1] % v == 0)
     row = dtypes.dtype(accumulator)
     function = f"sum_{parts}_of_{count}_{row.ptx}"
@@ -78,15 +80,15 @@ def add_up(
                     source_code=source,
                 )
             )  # fmt: skip
-            place: list[Any] = []
+            place: list[Expr] = []
             rest = first
             for extent in reversed(shape[1:]):
                 place.insert(0, remainder(rest, extent))
                 rest = quotient(rest, extent)
             place.insert(0, rest)
-            buffers = list(zip(ending.inputs, parameters.inputs, strict=True))
+            buffers = list(zip(epilogue.inputs, parameters.inputs, strict=True))
             done = [
-                ending.at(sums[e], [*place[:-1], place[-1] + e if e else place[-1]], buffers)
+                epilogue.at(sums[e], [*place[:-1], place[-1] + e if e else place[-1]], buffers)
                 for e in range(count)
             ]
             out = build.decl_buffer(tuple(shape), out_dtype, data=parameters.out.data)

@@ -1,4 +1,4 @@
-"""Tile scheduler: the rasterisation order of output tiles.
+"""Tile scheduler: which output tile is next, and which part of K; the rasterisation order.
 
 A GPU has groups of SMs (GPCs). A GPC reads a line from L2 once if several of its SMs want it at
 about the same time. Consecutive thread blocks run in one GPC (read from ``%smid`` on an H200;
@@ -7,24 +7,155 @@ thread block clusters go to the GPCs in turn).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
+from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cuda.hopper.config import Config
-from tvmopt.kernels.cuda.hopper.emit import quotient, remainder
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
+from tvmopt.kernels.cuda.hopper.emit import (
+    Scalar,
+    Threads,
+    const,
+    held,
+    quotient,
+    remainder,
+    sync_cluster_relaxed,
+)
+from tvmopt.kernels.cuda.hopper.multicast import Multicast
 from tvmopt.kernels.cuda.hopper.problem import ceil_div
 
 #: Raster group heights, in rows of tiles.
-RASTERS: tuple[int, ...] = (8, 4, 2, 1)
+RASTER_GROUPS: tuple[int, ...] = (8, 4, 2, 1)
 # Columns of tiles up to which the order is row by row.
-_FEW_COLUMNS = 4
-# SMs of a GPC, and GPCs.
-_NEIGHBOURS, _GROUPS = 16, 8
+_ROW_MAJOR_MAX_COLUMNS = 4
+# SMs of a GPC, and GPCs, of an H100 or H200.
+_GPC_SMS, _GPCS = 16, 8
 
 
-def tile_of(number: Any, down: Any, across: Any, group: int) -> tuple[Any, Any]:
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """An output tile.
+
+    Attributes:
+        row: First row.
+        column: First column.
+        batch: Batch index in the output; with split-K through workspace that of the partial result.
+        operand_batch: Batch index in the operands.
+        index: Index of the tile along the rows.
+    """
+
+    row: Expr
+    column: Expr
+    batch: Expr
+    operand_batch: Expr
+    index: Expr
+
+
+class TileScheduler:
+    """Grid of the kernel, and the tiles of each thread block.
+
+    A persistent kernel has as many clusters as are resident; each visits every
+    tile whose index is congruent to its own. With split-K through workspace, each K slice is a
+    batch entry.
+
+    Args:
+        config: Tile, cluster, split-K, rasterisation.
+        extents: Rows and columns of the tiled problem, int32.
+        k_blocks: K blocks of the whole reduction.
+        batch: Batch extent of the problem.
+    """
+
+    def __init__(
+        self,
+        config: HopperConfig,
+        extents: tuple[Expr | int, Expr | int],
+        k_blocks: int,
+        batch: int,
+    ) -> None:
+        c = self._config = config
+        rows, columns = extents
+        self._k_blocks = k_blocks
+        self._batch = batch
+        self._slices = c.split_k if c.split_k_workspace else 1
+        self._down = _tiles(rows, c.tile_m * c.cluster_m)
+        self._across = _tiles(columns, c.tile_n * c.cluster_n)
+        self._per_batch = self._down * self._across
+        self._total = self._per_batch * (batch * self._slices)
+        self._clusters = c.resident_clusters
+        if isinstance(self._total, int):
+            self._clusters = min(self._total, self._clusters) if c.persistent else self._total
+
+    def launch(self) -> Threads:
+        """Emit the grid and the thread indices."""
+        c = self._config
+        if c.cluster_size == 1:
+            self._first, self._rank = T.cta_id([self._clusters]), const(0)
+        else:
+            self._first = held(T.cluster_id([self._clusters]))
+            self._rank = held(T.cta_id_in_cluster([c.cluster_size]))
+        self._multicast = Multicast(c, self._rank)
+        return Threads(
+            warpgroup=T.warpgroup_id([c.consumer_warpgroups + 1]),
+            warp=T.warp_id_in_wg([4]),
+            lane=T.lane_id([32]),
+            thread=T.thread_id_in_wg([128]),
+            rank=self._rank,
+        )
+
+    def sync_blocks(self) -> None:
+        """Emit a barrier of the cluster, or of the thread block without one."""
+        if self._config.cluster_size > 1:
+            sync_cluster_relaxed()
+        else:
+            build.evaluate(T.cuda.cta_sync())
+
+    @contextmanager
+    def tiles(self) -> Iterator[Tile]:
+        """Emit the body once for each tile of the thread block."""
+        if not self._config.persistent:
+            yield self._tile(self._first)
+            return
+        number = Scalar("int32", self._first)
+        with build.While(number.value < self._total):
+            yield self._tile(number.value)
+            number.set(number.value + self._clusters)
+
+    def _tile(self, number: Expr) -> Tile:
+        c, batch, batched = self._config, const(0), self._batch * self._slices > 1
+        inner = remainder(number, self._per_batch) if batched else number
+        if batched:
+            batch = quotient(number, self._per_batch)
+        i, j = tile_of(inner, self._down, self._across, c.raster_group)
+        i, j = i * c.cluster_m + self._multicast.cta_m, j * c.cluster_n + self._multicast.cta_n
+        i, j, batch = held(i), held(j), held(batch)
+        row, column = held(i * c.tile_m), held(j * c.tile_n)
+        own = remainder(batch, self._batch) if self._slices > 1 else batch
+        return Tile(row, column, batch, own, i)
+
+    def k_range(self, tile: Tile) -> tuple[Expr, Expr]:
+        """Return the first K block of this thread block, and its number of K blocks."""
+        split, steps = self._config.split_k, self._k_blocks
+        if split == 1:
+            return const(0), const(steps)
+        part = quotient(tile.batch, self._batch) if self._slices > 1 else self._rank
+        first = held(quotient(part * steps, split))
+        return first, held(quotient((part + 1) * steps, split) - first)
+
+
+def _tiles(extent: Expr | int, tile: int) -> Expr | int:
+    if isinstance(extent, int):
+        return ceil_div(extent, tile)
+    return quotient(extent + (tile - 1), tile)
+
+
+def tile_of(
+    number: Expr | int, down: Expr | int, across: Expr | int, group: int
+) -> tuple[Expr | int, Expr | int]:
     """Return row and column of a tile: raster groups of ``group`` rows, column-major inside.
 
     Order for ``group`` = 2::
@@ -44,13 +175,13 @@ def tile_of(number: Any, down: Any, across: Any, group: int) -> tuple[Any, Any]:
     """
     if isinstance(down, int):
         group = min(group, down)
-        if across <= _FEW_COLUMNS and across < down:
+        if across <= _ROW_MAJOR_MAX_COLUMNS and across < down:
             group = 1
     if group <= 1:
         return quotient(number, across), remainder(number, across)
     span = across * group
     first, inner = quotient(number, span) * group, remainder(number, span)
-    rows: Any = group
+    rows: Expr | int = group
     if not isinstance(down, int) or down % group:
         left = down - first
         rows = min(group, left) if isinstance(left, int) else T.min(T.int32(group), left)
@@ -67,9 +198,9 @@ def lines_read(tile: tuple[int, int], down: int, across: int, raster: int) -> in
         across: Number of columns of tiles.
         raster: Height of a raster group.
     """
-    count = min(down * across, _NEIGHBOURS * _GROUPS)
+    count = min(down * across, _GPC_SMS * _GPCS)
     total = 0
-    for size in (_NEIGHBOURS // 2, _NEIGHBOURS):  # half GPCs have their own path: count both
+    for size in (_GPC_SMS // 2, _GPC_SMS):  # half GPCs have their own path: count both
         for first in range(0, count, size):
             numbers = range(first, min(count, first + size))
             places = [tile_of(number, down, across, raster) for number in numbers]
@@ -78,7 +209,7 @@ def lines_read(tile: tuple[int, int], down: int, across: int, raster: int) -> in
     return total
 
 
-def ranked_rasters(config: Config, rows: int, columns: int) -> tuple[int, ...]:
+def ranked_raster_groups(config: HopperConfig, rows: int, columns: int) -> tuple[int, ...]:
     """Return the raster group heights, fewest L2 reads first.
 
     Of heights with equally many reads only the largest is returned; with a thread block cluster,
@@ -89,10 +220,10 @@ def ranked_rasters(config: Config, rows: int, columns: int) -> tuple[int, ...]:
         rows: Rows of the tiled problem.
         columns: Columns of the tiled problem.
     """
-    if config.together > 1:
-        return RASTERS[:1]
-    down, across = ceil_div(rows, config.rows), ceil_div(columns, config.columns)
+    if config.cluster_size > 1:
+        return RASTER_GROUPS[:1]
+    down, across = ceil_div(rows, config.tile_m), ceil_div(columns, config.tile_n)
     read: dict[int, int] = {}
-    for raster in RASTERS:
-        read.setdefault(lines_read((config.rows, config.columns), down, across, raster), raster)
+    for raster in RASTER_GROUPS:
+        read.setdefault(lines_read((config.tile_m, config.tile_n), down, across, raster), raster)
     return tuple(raster for _, raster in sorted(read.items()))

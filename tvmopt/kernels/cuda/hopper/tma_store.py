@@ -1,229 +1,292 @@
-"""TMA store epilogue: convert into a swizzled shared-memory tile 128 bytes wide, then TMA store.
+"""TMA store: convert into epilogue buffers in shared memory, 128 bytes wide, then store with TMA.
 
-The 128-byte swizzle places 16-byte chunk ``c`` of line ``r`` at chunk ``c ^ (r % 8)``.
+An epilogue buffer is a line of 128 bytes for each row of C. The 128-byte swizzle of TMA places
+16-byte piece ``p`` of line ``r`` at piece ``p ^ (r % 8)``::
+
+    line 0   p0 p1 p2 p3 p4 p5 p6 p7
+    line 1   p1 p0 p3 p2 p5 p4 p7 p6
+    line 2   p2 p3 p0 p1 p6 p7 p4 p5
+    ...
+
+so that the eight 16-byte rows of an 8 x 8 matrix (``stmatrix``) fall into different banks.
+
+``stmatrix.x4`` stores a block of 16 x 16 results of 16 bits as four matrices. Each matrix is one
+register of each lane, laid out as an accumulator fragment (:mod:`.wgmma`)::
+
+                  columns 0-7   columns 8-15
+    rows 0-7      packed[0]     packed[2]       lane l gives the address of line l % 8 of matrix
+    rows 8-15     packed[1]     packed[3]       l / 8: matrix 0 lanes 0-7, matrix 1 lanes 8-15, ...
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
+from tvm import tirx
+from tvm.backend.cuda.lang import SMEMPool
+from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.device import dtypes
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import (
+    Barriers,
+    Scalar,
+    Threads,
     as_register,
     copy,
     one_thread_of,
     quotient,
     remainder,
     store_pair,
-    tma_load,
-    tma_store,
+    sync_threads_of,
 )
-from tvmopt.kernels.cuda.hopper.epilogue_values import EpilogueTile, Finishing
+from tvmopt.kernels.cuda.hopper.epilogue_values import EpilogueValues
+from tvmopt.kernels.cuda.hopper.output import CONSUMER_BARRIER, Output, Store
 from tvmopt.kernels.cuda.hopper.problem import BYTES
-from tvmopt.kernels.cuda.hopper.residual import residual_of
+from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
+from tvmopt.kernels.cuda.hopper.tma import tma_load, tma_store
+from tvmopt.kernels.cuda.hopper.wgmma import Accumulators
 
 _PACK = {name: f"cvt.rn.{dtypes.dtype(name).ptx}x2.f32" for name in dtypes.HALF_FLOATS}
+_STMATRIX = "stmatrix.sync.aligned.m8n8.x{}.shared.b16"
+
+# Results of two neighbouring columns: (first accumulator register, row of the warpgroup, column).
+_Pair: TypeAlias = Callable[[int, Expr, Expr], list[Expr]]
 
 
-class Sending(Finishing):
-    """Part of a kernel that stores an output tile with TMA."""
+class TmaStore(Store):
+    """Stores a tile with TMA, one epilogue buffer of a warpgroup at a time."""
 
-    def _load_residual_ahead(self, tensor_of: Callable[[Any, str], Any]) -> list[Any]:
-        """Prefetch a residual input with TMA, if the epilogue has one.
+    def __init__(
+        self, config: HopperConfig, output: Output, threads: Threads, smem: SMEMPool
+    ) -> None:
+        super().__init__(config, output, threads, smem)
+        c, size = config, BYTES[output.dtype]
+        self._values = EpilogueValues(output)
+        # Elements of a line.
+        self._width = 128 // size
+        shape = (c.consumer_warpgroups * c.epilogue_buffers, c.buffer_rows * self._width)
+        self._buffers = smem.alloc(shape, output.dtype, align=1024)
 
-        The residual lands in the epilogue tile, which must therefore hold the whole output tile.
+    # -- residual --------------------------------------------------------------------------------
 
-        Args:
-            tensor_of: Returns the TMA descriptor of a tensor of the output's shape and of a dtype.
+    def allocate_barriers(self, smem: SMEMPool) -> None:
+        """Allocate an mbarrier of each warpgroup, for the loads of the residual."""
+        if self._output.residual is not None:
+            self._arrived = Barriers(smem, self._config.consumer_warpgroups)
 
-        Returns:
-            The descriptors that this needs.
-        """
-        static = all(isinstance(e, int) for e in self.out_shape)
-        if not static or not self.config.holds_all(self.out_dtype):
-            return []
-        self.residual = residual_of(self.ending, self.out_shape, self.out_dtype)
-        if self.residual is None:
-            return []
-        self.ending = self.residual.ending
-        source = self.inputs[self.residual.number]
-        self._residual_map = tensor_of(source, str(source.dtype))
-        return [self._residual_map]
+    def init_barriers(self) -> None:
+        """Initialise the mbarriers; for one thread."""
+        if self._output.residual is not None:
+            self._arrived.init(1)
 
-    def _load_residual(self, tile: EpilogueTile) -> None:
+    def start(self) -> None:
+        """Emit the phase of the residual's mbarrier."""
+        if self._output.residual is not None:
+            self._phase = Scalar("int32", 0)
+
+    def prefetch(self, tile: Tile) -> None:
         """Issue a warpgroup's TMA loads of the residual, once its stores have read the buffers."""
-        if self.residual is None:
+        if self._output.residual is None:
             return
-        c = self.config
-        with one_thread_of(self.warp):
+        c, warpgroup = self._config, self._threads.warpgroup
+        with one_thread_of(self._threads.warp):
             build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
-            self.arriving.expect(self.group, c.buffers * 64 * c.atoms * 128)
-            for chunk in range(c.buffers):
+            self._arrived.expect(warpgroup, c.epilogue_buffers * c.warpgroup_m * 128)
+            for number in range(c.epilogue_buffers):
                 tma_load(
-                    self.leaving.ptr_to([self.group * c.buffers + chunk, 0]),
-                    self._residual_map,
-                    self.corner_of(tile, self.group, chunk * (128 // BYTES[self.out_dtype])),
-                    self.arriving.pointer(self.group),
+                    self._buffers.ptr_to([warpgroup * c.epilogue_buffers + number, 0]),
+                    self._output.residual_map,
+                    self._output.tiling.corner(tile, warpgroup, number * self._width),
+                    self._arrived.pointer(warpgroup),
                 )
 
-    def _residuals(self, buffer: Any, line: Any, column: Any) -> list[Any]:
-        """Load two neighbouring residual elements from one line of a 128-byte-wide buffer."""
-        if self.residual is None:
+    def _residuals(self, buffer: Expr, line: Expr, column: Expr) -> list[Expr]:
+        """Load two neighbouring residual elements from one line of a buffer."""
+        if self._output.residual is None:
             return []
-        dtype = str(self.residual.value.ty.dtype)
-        size = BYTES[dtype]
+        dtype = str(self._output.residual.value.ty.dtype)
+        pair = build.alloc_local([2], dtype)
+        # The residual's dtype is as wide as the output's.
+        copy(pair, self._buffers.ptr_to([buffer, self._swizzled(line, column)]), 2 * BYTES[dtype])
+        return [pair[0], pair[1]]
+
+    def _swizzled(self, line: Expr, column: Expr) -> Expr:
+        """Return the element of a buffer where (line, column) lies."""
+        size = BYTES[self._output.dtype]
         piece = quotient(column * size, 16) ^ remainder(line, 8)
-        place = line * (128 // size) + piece * (16 // size) + remainder(column, 16 // size)
-        found = build.alloc_local([2], dtype)
-        copy(found, self.leaving.ptr_to([buffer, place]), 2 * size)  # dtypes are equally wide
-        return [found[0], found[1]]
+        return line * self._width + piece * (16 // size) + remainder(column, 16 // size)
 
-    def _send(self, tile: EpilogueTile, columns: range) -> None:
-        """Convert accumulators into shared memory and store them with TMA.
+    # -- store -----------------------------------------------------------------------------------
 
-        Args:
-            tile: The tile.
-            columns: Which of its columns, at least 128 bytes of a row.
-        """
-        c = self.config
-        width = 128 // BYTES[self.out_dtype]
-        per = c.columns // 2
-        first_row = build.Bind(tile.row + self.group * (64 * c.atoms))
+    def store(self, tile: Tile, columns: range, accumulators: Accumulators) -> None:
+        """Store these columns of a tile, at least 128 bytes of a row of C."""
+        c = self._config
+        if c.epilogue_aliases_ring:
+            # Other warpgroups may still read the ring with wgmma.
+            sync_threads_of(CONSUMER_BARRIER, c.consumer_warpgroups * 128)
+        if c.swap_ab:
+            self._store_swapped(tile, columns, accumulators)
+        else:
+            self._store_rows(tile, columns, accumulators)
 
-        def pair(index: int, row: Any, column: Any) -> list[Any]:
-            sums = [self._sum(index), self._sum(index + 1)]
-            chunk = self._chunk
-            residuals = self._residuals(self.group * c.buffers + chunk, row, column - chunk * width)
-            done = self._finish(sums, tile, first_row + row, tile.column + column, True, residuals)
-            return [as_register(d, self.out_dtype) for d in done]
+    def drain(self) -> None:
+        """Wait until the stores have read shared memory."""
+        with one_thread_of(self._threads.warp):
+            build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
 
-        if self.residual is not None:
-            self.arriving.wait(self.group, self._residual_phase.value)
-            self._residual_phase.set(self._residual_phase.value ^ 1)
-        for chunk, begin in enumerate(range(columns.start, columns.stop, width)):
-            self._chunk = chunk
-            # In a ragged width the last chunk overlaps the one before and stores it again.
-            first = min(begin, columns.stop - width)
+    def _store_rows(self, tile: Tile, columns: range, accumulators: Accumulators) -> None:
+        """Store with rows of the tile as rows of C: a buffer for every 128 bytes of columns."""
+        c, output, warpgroup = self._config, self._output, self._threads.warpgroup
+        first_row = build.Bind(tile.row + warpgroup * c.warpgroup_m)
+        if output.residual is not None:
+            self._arrived.wait(warpgroup, self._phase.value)
+            self._phase.set(self._phase.value ^ 1)
+        put = self._put_matrices if output.dtype in _PACK else self._put_pairs
+        for number, begin in enumerate(range(columns.start, columns.stop, self._width)):
+            # In a ragged width the last buffer overlaps the one before and stores it again.
+            first = min(begin, columns.stop - self._width)
 
-            def fill(buffer: Any, first: int = first) -> None:
-                for m in range(c.atoms):
-                    base = m * per + first // 2
-                    if self.out_dtype in _PACK:
-                        self._matrices(buffer, m, base, first, pair)
-                    else:
-                        self._pairs(buffer, m, base, first, pair)
+            def pair(
+                index: int, row: Expr, column: Expr, number: int = number, first: int = first
+            ) -> list[Expr]:
+                sums = [accumulators[index], accumulators[index + 1]]
+                own = warpgroup * c.epilogue_buffers + number
+                residuals = self._residuals(own, row, column - number * self._width)
+                done = self._values(
+                    sums, tile, first_row + row, tile.column + column, True, residuals
+                )
+                return [as_register(d, output.dtype) for d in done]
 
-            self._send_chunk(fill, chunk, self.corner_of(tile, self.group, first))
+            buffer = self._free_buffer(number)
+            for m in range(c.m_atoms):
+                put(buffer, m, first, accumulators, pair)
+            self._send(buffer, output.tiling.corner(tile, warpgroup, first))
 
-    def _send_chunk(self, fill: Callable[[Any], None], chunk: int, corner: list[Any]) -> None:
-        """Wait for a free buffer, ``fill`` it, and issue its TMA store."""
-        c = self.config
-        buffer = self.group * c.buffers + chunk % c.buffers
-        if self.residual is None and (c.persistent or chunk >= c.buffers):
-            with one_thread_of(self.warp):
-                build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(c.buffers - 1))
-            build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
-        fill(buffer)
+    def _store_swapped(self, tile: Tile, columns: range, accumulators: Accumulators) -> None:
+        """Store with columns of the tile as rows of C: 64 tile rows are 128 bytes of a row of C."""
+        corner = dataclasses.replace(tile, column=tile.column + columns.start)
+        for m in range(self._config.m_atoms):
+            buffer = self._free_buffer(m)
+            for column in range(columns.start, columns.stop, 16):
+                blocks = min(16, columns.stop - column) // 8
+                line = column - columns.start
+                self._put_transposed(buffer, tile, m, column, line, blocks, accumulators)
+            self._send(buffer, self._output.tiling.corner(corner, self._threads.warpgroup, 64 * m))
+
+    def _free_buffer(self, number: int) -> Expr:
+        """Wait until the warpgroup's next buffer is free; return its index."""
+        c, warpgroup = self._config, self._threads.warpgroup
+        buffer = warpgroup * c.epilogue_buffers + number % c.epilogue_buffers
+        if self._output.residual is None and (c.persistent or number >= c.epilogue_buffers):
+            with one_thread_of(self._threads.warp):
+                build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(c.epilogue_buffers - 1))
+            build.evaluate(T.cuda.warpgroup_sync(warpgroup + 1))
+        return buffer
+
+    def _send(self, buffer: Expr, corner: list[Expr]) -> None:
+        """Issue the TMA store of a buffer that all threads of the warpgroup have written."""
         build.evaluate(T.ptx.fence.proxy.async_.shared__cta())
-        build.evaluate(T.cuda.warpgroup_sync(self.group + 1))
-        with one_thread_of(self.warp):
-            tma_store(self.out_map, corner, self.leaving.ptr_to([buffer, 0]))
+        build.evaluate(T.cuda.warpgroup_sync(self._threads.warpgroup + 1))
+        with one_thread_of(self._threads.warp):
+            tma_store(self._output.store_map, corner, self._buffers.ptr_to([buffer, 0]))
             build.evaluate(T.ptx.cp.async_.bulk.commit_group())
 
-    def _send_exchanged(self, tile: EpilogueTile, columns: range) -> None:
-        """Like :meth:`_send` with swapped A and B: 64 tile rows are 128 bytes of a row of C."""
-        first = dataclasses.replace(tile, column=tile.column + columns.start)
-        for m in range(self.config.atoms):
+    # -- lanes -----------------------------------------------------------------------------------
 
-            def fill(buffer: Any, m: int = m) -> None:
-                for column in range(columns.start, columns.stop, 16):
-                    blocks = min(16, columns.stop - column) // 8
-                    self._turned(buffer, tile, m, column, column - columns.start, blocks)
-
-            self._send_chunk(fill, m, self.corner_of(first, self.group, 64 * m))
-
-    def _turned(
-        self, buffer: Any, tile: EpilogueTile, m: int, column: int, line: int, blocks: int
+    def _put_matrices(
+        self, buffer: Expr, m: int, first: int, accumulators: Accumulators, pair: _Pair
     ) -> None:
-        """Transpose one or two 16 x 8 blocks of 16-bit results into the buffer (stmatrix.trans).
+        """Write 16-bit results, 64 rows x 64 columns: four stmatrix of 16 x 16 in each warp.
 
-        Each tile column becomes a line of the buffer. Matrices of a warp, with two blocks::
+        Addresses of the lanes, for block ``q`` of 16 columns::
 
-            packed[0]: rows 0-7,  columns 0-7      packed[2]: rows 0-7,  columns 8-15
-            packed[1]: rows 8-15, columns 0-7      packed[3]: rows 8-15, columns 8-15
-
-        Lane ``l`` gives the address of line ``l % 8`` of matrix ``l / 8``.
+                              piece 2 q       piece 2 q + 1
+            line .. + 7       lanes 0-7       lanes 16-23
+            line + 8 .. + 15  lanes 8-15      lanes 24-31
         """
-        lane = self.lane
-        packed = build.alloc_local([2 * blocks], "uint32")
-        for i in range(2 * blocks):
-            row = self.group * (64 * self.config.atoms) + m * 64 + self.warp * 16
-            row = build.Bind(tile.row + row + quotient(lane, 4) + 8 * (i % 2))
-            col = build.Bind(tile.column + column + 8 * (i // 2) + remainder(lane, 4) * 2)
-            index = m * self.config.columns // 2 + column // 2 + 2 * i
-            ends = [
-                self._finish([self._sum(index + e)], tile, col + e, row, True)[0] for e in range(2)
-            ]
-            low, high = (as_register(end, self.out_dtype) for end in ends)
-            build.evaluate(T.ptx[_PACK[self.out_dtype]](packed[i], high, low))
-        there = line + 8 * quotient(lane, 16) + remainder(lane, 8)
-        piece = (self.warp * 2 + remainder(quotient(lane, 8), 2)) ^ remainder(lane, 8)
-        if blocks == 1:  # lanes 16 to 31: stmatrix.x2 ignores their addresses
-            there = line + remainder(lane, 8)
-        build.evaluate(
-            T.ptx[f"stmatrix.sync.aligned.m8n8.x{2 * blocks}.trans.shared.b16"](
-                self.leaving.ptr_to([buffer, there * 64 + piece * 8]),
-                *(packed[i] for i in range(2 * blocks)),
-            )
-        )
-
-    def _matrices(self, buffer: Any, m: int, base: int, column: int, pair: Any) -> None:
-        """Store 16-bit results with stmatrix, four 8 x 8 matrices (16 x 16 elements) at once.
-
-        Matrices of a warp::
-
-            packed[0]: rows 0-7,  columns 0-7      packed[2]: rows 0-7,  columns 8-15
-            packed[1]: rows 8-15, columns 0-7      packed[3]: rows 8-15, columns 8-15
-
-        Lane ``l`` gives the address of line ``l % 8`` of matrix ``l / 8``.
-        """
-        lane = self.lane
+        warp, lane = self._threads.warp, self._threads.lane
         for q in range(4):
             packed = build.alloc_local([4], "uint32")
             for i in range(4):
-                row = m * 64 + self.warp * 16 + quotient(lane, 4) + 8 * (i % 2)
-                col = column + q * 16 + 8 * (i // 2) + remainder(lane, 4) * 2
-                index = base + q * 8 + 2 * i
-                low, high = pair(index, row, col)
-                build.evaluate(T.ptx[_PACK[self.out_dtype]](packed[i], high, low))
-            line = m * 64 + self.warp * 16 + remainder(lane, 16)
+                right, half = divmod(i, 2)
+                row = m * 64 + warp * 16 + quotient(lane, 4) + 8 * half
+                block = first + q * 16 + 8 * right
+                low, high = pair(
+                    accumulators.index(m, block, half), row, block + remainder(lane, 4) * 2
+                )
+                build.evaluate(T.ptx[_PACK[self._output.dtype]](packed[i], high, low))
+            line = m * 64 + warp * 16 + remainder(lane, 16)
             piece = (q * 2 + quotient(lane, 16)) ^ remainder(lane, 8)
-            build.evaluate(
-                T.ptx["stmatrix.sync.aligned.m8n8.x4.shared.b16"](
-                    self.leaving.ptr_to([buffer, line * 64 + piece * 8]),
-                    packed[0], packed[1], packed[2], packed[3],
-                )
-            )  # fmt: skip
+            self._stmatrix(buffer, line * 64 + piece * 8, packed, 4)
 
-    def _pairs(self, buffer: Any, m: int, base: int, column: int, pair: Any) -> None:
-        """Store results that are not 16-bit floats, two neighbours at once."""
-        size = BYTES[self.out_dtype]
-        width = 128 // size
-        lane = self.lane
-        for j in range(width // 8):
-            for h in range(2):
-                row = m * 64 + self.warp * 16 + quotient(lane, 4) + 8 * h
-                col = j * 8 + remainder(lane, 4) * 2
-                index = base + j * 4 + 2 * h
-                piece = quotient(col * size, 16) ^ remainder(row, 8)
-                place = row * width + piece * (16 // size) + remainder(col, 16 // size)
+    def _put_pairs(
+        self, buffer: Expr, m: int, first: int, accumulators: Accumulators, pair: _Pair
+    ) -> None:
+        """Write results that are not 16-bit floats, two neighbouring columns at once."""
+        lane = self._threads.lane
+        for block in range(0, self._width, 8):
+            for half in range(2):
+                row = m * 64 + self._threads.warp * 16 + quotient(lane, 4) + 8 * half
+                column = block + remainder(lane, 4) * 2
+                place = self._swizzled(row, column)
+                index = accumulators.index(m, first + block, half)
                 store_pair(
-                    self.leaving.ptr_to([buffer, place]),
-                    self.out_dtype,
-                    *pair(index, row, column + col),
+                    self._buffers.ptr_to([buffer, place]),
+                    self._output.dtype,
+                    *pair(index, row, first + column),
                 )
+
+    def _put_transposed(
+        self, buffer: Expr, tile: Tile, m: int, column: int, line: int, blocks: int,
+        accumulators: Accumulators,
+    ) -> None:  # fmt: skip
+        """Write one or two 16 x 8 blocks of 16-bit results, transposed (stmatrix.trans).
+
+        A tile column becomes a line of the buffer, a warp's 16 tile rows become two pieces of it::
+
+                              piece 2 w       piece 2 w + 1
+            line .. + 7       packed[0]^T     packed[1]^T      lanes 0-7    lanes 8-15
+            line + 8 .. + 15  packed[2]^T     packed[3]^T      lanes 16-23  lanes 24-31
+
+        Args:
+            buffer: The epilogue buffer.
+            tile: The tile.
+            m: 64-row wgmma tile.
+            column: First tile column.
+            line: First line of the buffer.
+            blocks: Number of blocks; with one, the addresses of lanes 16 to 31 are ignored.
+            accumulators: The accumulators.
+        """
+        t, lane = self._threads, self._threads.lane
+        packed = build.alloc_local([2 * blocks], "uint32")
+        for i in range(2 * blocks):
+            right, half = divmod(i, 2)
+            row = t.warpgroup * self._config.warpgroup_m + m * 64 + t.warp * 16
+            row = build.Bind(tile.row + row + quotient(lane, 4) + 8 * half)
+            col = build.Bind(tile.column + column + 8 * right + remainder(lane, 4) * 2)
+            index = accumulators.index(m, column + 8 * right, half)
+            low, high = (
+                as_register(
+                    self._values([accumulators[index + e]], tile, col + e, row, True)[0],
+                    self._output.dtype,
+                )
+                for e in range(2)
+            )
+            build.evaluate(T.ptx[_PACK[self._output.dtype]](packed[i], high, low))
+        own = line + remainder(lane, 8)
+        if blocks == 2:
+            own = line + 8 * quotient(lane, 16) + remainder(lane, 8)
+        piece = (t.warp * 2 + remainder(quotient(lane, 8), 2)) ^ remainder(lane, 8)
+        self._stmatrix(buffer, own * 64 + piece * 8, packed, f"{2 * blocks}.trans")
+
+    def _stmatrix(self, buffer: Expr, place: Expr, packed: tirx.Buffer, kind: int | str) -> None:
+        """Store 8 x 8 matrices; each lane gives the address of one of their lines."""
+        registers = [packed[i] for i in range(int(packed.shape[0]))]
+        build.evaluate(
+            T.ptx[_STMATRIX.format(kind)](self._buffers.ptr_to([buffer, place]), *registers)
+        )

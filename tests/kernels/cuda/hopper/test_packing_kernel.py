@@ -1,4 +1,4 @@
-"""Operands that the copy engine cannot address: what is copied, and the two kernels."""
+"""Packing of operands that TMA cannot address: which are packed, and the two kernels."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import dataclasses
 
 import pytest
 
-from tests.kernels.cuda.hopper.sources import compile_with_nvcc, cuda_source
-from tvmopt.kernels.cuda.hopper.config import Config
+from tests.kernels.cuda.hopper.sources import (
+    compile_with_nvcc,
+    conv_config,
+    cuda_source,
+    fitted,
+    gemm_config,
+)
 from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.gemm import gemm
-from tvmopt.kernels.cuda.hopper.operand_copies import pitch_of
+from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 
-SMALL = Config(consumers=1, columns=64, stages=4, buffers=1)
-STAGED = dataclasses.replace(SMALL, staged=True, persistent=False)
+SMALL = gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1)
+SMEM_STORE = dataclasses.replace(SMALL, smem_store=True, persistent=False)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +32,7 @@ def test_pitch(width, dtype, pitch):
 
 
 @pytest.mark.parametrize(
-    ("fields", "copied", "moved"),
+    ("fields", "packed", "packing_bytes"),
     [
         ({}, (False, False), 0),
         ({"k": 63}, (True, True), 2 * 2 * 63 * (64 + 72)),
@@ -37,10 +42,10 @@ def test_pitch(width, dtype, pitch):
         ({"dtype": "int8", "out": "int32", "k": 72}, (True, True), 2 * 72 * (64 + 72)),
     ],
 )
-def test_what_is_copied(fields, copied, moved):
+def test_which_operands_are_packed(fields, packed, packing_bytes):
     problem = GemmProblem(**{"m": 64, "n": 72, "k": 64, **fields})
-    assert (problem.copied, problem.copied_bytes) == (copied, moved)
-    assert problem.why_not is None
+    assert (problem.packed, problem.packing_bytes) == (packed, packing_bytes)
+    assert problem.refusal is None
 
 
 @pytest.mark.parametrize(
@@ -56,16 +61,17 @@ def test_what_is_copied(fields, copied, moved):
         ({"dtype": "float8_e4m3fn", "trans_a": True}, ["copy_turned_1", "e4m3.e4m3"]),
     ],
 )
-def test_product(fields, words):
-    config = dataclasses.replace(STAGED, persistent=bool(fields.get("dynamic")))
-    source = cuda_source(gemm(GemmProblem(**{"m": 64, "n": 64, "k": 64, **fields}), config))
+def test_packed_gemm(fields, words):
+    config = dataclasses.replace(SMEM_STORE, persistent=bool(fields.get("dynamic")))
+    problem = GemmProblem(**{"m": 64, "n": 64, "k": 64, **fields})
+    source = cuda_source(gemm(problem, fitted(config, problem.dtype)))
     assert source.count("__global__") == 4  # two kernels, declared and defined
     assert "wgmma.mma_async" in source
     for word in words:
         assert word in source
 
 
-def test_nothing_is_copied_without_need():
+def test_aligned_operands_are_not_packed():
     assert cuda_source(gemm(GemmProblem(64, 64, 64), SMALL)).count("__global__") == 2
 
 
@@ -73,8 +79,8 @@ def test_images_of_few_channels(tmp_path):
     problem = ConvProblem(
         2, 32, 40, 3, 64, kernel=(7, 7), stride=(2, 2), padding=(3, 3, 3, 3), weight="HWIO"
     )
-    assert problem.lines is not None and problem.copied == (True, True)
-    source = cuda_source(conv(problem, SMALL))
+    assert problem.few_channels is not None and problem.packed == (True, True)
+    source = cuda_source(conv(problem, conv_config(SMALL)))
     assert "copy_pixels_2_4_3" in source and "copy_one_2" in source
     assert "cp.async.bulk.tensor.5d.shared" in source
     if compile_with_nvcc(source, tmp_path) is None:
@@ -82,7 +88,7 @@ def test_images_of_few_channels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "copied"),
+    ("fields", "packed"),
     [
         ({"channels": 12}, (True, True)),
         ({"channels": 12, "weight": "HWIO"}, (True, False)),
@@ -92,8 +98,13 @@ def test_images_of_few_channels(tmp_path):
         ({"weight": "HWIO", "dtype": "int8", "out": "int32"}, (False, True)),
     ],
 )
-def test_odd_channels(fields, copied):
+def test_unaligned_channels(fields, packed):
     plain = {"images": 1, "height": 14, "width": 14, "channels": 64, "filters": 64}
     problem = ConvProblem(**{**plain, **fields})
-    assert problem.why_not is None and problem.copied == copied
-    assert cuda_source(conv(problem, STAGED)).count("__global__") == 4
+    assert problem.refusal is None and problem.packed == packed
+    assert (
+        cuda_source(conv(problem, conv_config(fitted(SMEM_STORE, problem.dtype)))).count(
+            "__global__"
+        )
+        == 4
+    )

@@ -1,4 +1,4 @@
-"""The order of tiles."""
+"""Rasterisation order of the tile scheduler."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import sym, tirx
 
-from tvmopt.kernels.cuda.hopper.config import Config
-from tvmopt.kernels.cuda.hopper.tile_scheduler import RASTERS, lines_read, ranked_rasters, tile_of
+from tests.kernels.cuda.hopper.sources import gemm_config
+from tvmopt.kernels.cuda.hopper.tile_scheduler import (
+    RASTER_GROUPS,
+    lines_read,
+    ranked_raster_groups,
+    tile_of,
+)
 
 EXTENTS = st.integers(1, 40)
 
 
-@given(EXTENTS, EXTENTS, st.sampled_from(RASTERS))
+@given(EXTENTS, EXTENTS, st.sampled_from(RASTER_GROUPS))
 def test_every_tile_is_computed_once(down, across, group):
     tiles = {tile_of(number, down, across, group) for number in range(down * across)}
     assert tiles == {(row, column) for row in range(down) for column in range(across)}
 
 
 @pytest.mark.parametrize(("down", "across"), [(3, 7), (16, 8), (47, 2), (13, 9)])
-@pytest.mark.parametrize("group", RASTERS)
-def test_the_kernel_counts_alike(down, across, group):
+@pytest.mark.parametrize("group", RASTER_GROUPS)
+def test_expressions_and_ints_give_the_same_order(down, across, group):
     number = tirx.Var("number", "int32")
     row, column = tile_of(number, down, across, group)
     analyzer = sym.Analyzer()
@@ -32,16 +37,18 @@ def test_the_kernel_counts_alike(down, across, group):
         assert tuple(got) == tile_of(n, down, across, group)
 
 
-def test_few_columns_follow_each_other():
+def test_few_columns_are_row_major():
     assert [tile_of(n, 47, 2, 8) for n in range(4)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def test_neighbours_that_share_read_less():
+def test_square_raster_groups_read_less():
     square, column = (lines_read((64, 128), 32, 16, raster) for raster in (4, 1))
     assert square < column
 
 
-def test_orders_that_are_alike_are_named_once():
+def test_equal_orders_are_listed_once():
     # Two rows of tiles: more than two cannot be side by side.
-    assert len(ranked_rasters(Config(1, 1, 128), 128, 4096)) == 2
-    assert ranked_rasters(Config(1, 1, 128, cluster=2), 4096, 4096) == (8,)
+    assert len(ranked_raster_groups(gemm_config(consumer_warpgroups=1, tile_n=128), 128, 4096)) == 2
+    assert ranked_raster_groups(
+        gemm_config(consumer_warpgroups=1, tile_n=128, cluster_m=2), 4096, 4096
+    ) == (8,)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 
-from tvmopt.kernels.cuda.hopper.config import DEPTH_BYTES
+from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES
 
 #: Swizzle mode of TMA and wgmma, by the bytes of a line.
 SWIZZLE = {32: 1, 64: 2, 128: 3}
 
 
 @dataclasses.dataclass(frozen=True)
-class Lines:
+class OperandLayout:
     """Layout of an operand in one pipeline stage, in units of 16 bytes.
 
     Attributes:
+        k_major: Whether the operand is K-major, not MN-major.
         leading: Leading-dimension offset: between 64-row blocks of an MN-major operand.
         stride: Stride offset: between groups of 8 lines.
         swizzle: Swizzle mode: 1, 2, 3 for lines of 32, 64 and 128 bytes.
@@ -22,6 +23,7 @@ class Lines:
         steps: Offset of each of the four wgmma K steps.
     """
 
+    k_major: bool
     leading: int
     stride: int
     swizzle: int
@@ -29,20 +31,20 @@ class Lines:
     steps: tuple[int, ...]
 
 
-def lines_of(major: bool, depth: int) -> Lines:
-    """Return the layout with 128-byte lines, K-major or (``major`` false) MN-major.
+def layout_of(k_major: bool, tile_k: int) -> OperandLayout:
+    """Return the layout with 128-byte lines, K-major or MN-major.
 
     Args:
-        major: Whether the operand is K-major.
-        depth: Elements of K in one stage.
+        k_major: Whether the operand is K-major.
+        tile_k: Elements of K in one stage.
     """
-    atom = 64 * DEPTH_BYTES // 16
-    if major:
-        return Lines(1, 64, 3, atom, (0, 2, 4, 6))
-    return Lines(depth * 8, 64, 3, atom, (0, 128, 256, 384))
+    atom = 64 * K_BLOCK_BYTES // 16
+    if k_major:
+        return OperandLayout(True, 1, 64, 3, atom, (0, 2, 4, 6))
+    return OperandLayout(False, tile_k * 8, 64, 3, atom, (0, 128, 256, 384))
 
 
-def blocks_of(line: int, rows: int) -> Lines:
+def layout_of_blocks(line: int, rows: int) -> OperandLayout:
     """Return the layout of several K-major blocks with short lines.
 
     Lines of 32 bytes: K step ``k`` is line block ``k``. Lines of 64 bytes: two K steps a block.
@@ -53,5 +55,5 @@ def blocks_of(line: int, rows: int) -> Lines:
     """
     size = line // 16
     each = line // 32
-    steps = tuple(k // each * rows * size + k % each * 2 for k in range(DEPTH_BYTES // 32))
-    return Lines(1, 8 * size, SWIZZLE[line], 64 * size, steps)
+    steps = tuple(k // each * rows * size + k % each * 2 for k in range(K_BLOCK_BYTES // 32))
+    return OperandLayout(True, 1, 8 * size, SWIZZLE[line], 64 * size, steps)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
@@ -38,7 +39,7 @@ __forceinline__ __device__ void {0}(void* to, const void* from, int first, int l
   *(uint4*)to = *(const uint4*)words;
 }}
 """
-_TURNED = """
+_TRANSPOSED = """
 __forceinline__ __device__ void {0}(void* to, const void* from, long long pitch, int count) {{
   const {1}* source = (const {1}*)from;
   alignas(16) {1} words[{2}];
@@ -60,17 +61,21 @@ def pitch_of(width: int, dtype: str) -> int:
     return ceil_div(width, whole) * whole
 
 
-class Copies:
-    """Operands to pack, and the kernel that packs them."""
+# Emits the packing of one item: (workspace, offset of the operand in it, item).
+_Pack: TypeAlias = Callable[[tirx.Buffer, int, Expr], None]
+
+
+class PackingKernel:
+    """Kernel that packs operands into a workspace."""
 
     def __init__(self, dtype: str) -> None:
         self._dtype = dtype
         self._size = BYTES[dtype]
         self._elements = 0
-        self._parts: list[tuple[int, int, Callable[[Any, Any, Any], None]]] = []
-        self._workspace: Any = None
+        self._parts: list[tuple[int, int, _Pack]] = []
+        self._workspace: tirx.Buffer = None
 
-    def _part(self, elements: int, items: int, body: Callable[[Any, Any, Any], None]) -> int:
+    def _part(self, elements: int, items: int, body: _Pack) -> int:
         """Reserve workspace for an operand; ``body(workspace, offset, item)`` packs one item."""
         offset = self._elements
         each = _ALIGN // self._size
@@ -78,7 +83,7 @@ class Copies:
         self._parts.append((offset, items, body))
         return len(self._parts) - 1
 
-    def rows(self, buffer: Any, rows: int, width: int) -> int:
+    def rows(self, buffer: tirx.Buffer, rows: int, width: int) -> int:
         """Pack ``rows`` rows of ``width`` elements with a pitch of :func:`pitch_of`.
 
         Returns:
@@ -90,7 +95,7 @@ class Copies:
         words, per = width * self._size // word, _VECTOR // word
         pieces = pitch * self._size // _VECTOR
 
-        def body(workspace: Any, offset: int, item: Any) -> None:
+        def body(workspace: tirx.Buffer, offset: int, item: Expr) -> None:
             row, first = quotient(item, pieces), remainder(item, pieces)
             source = _flat(buffer, rows * width, self._dtype).ptr_to(
                 [row * width + first * (_VECTOR // self._size)]
@@ -100,26 +105,26 @@ class Copies:
 
         return self._part(rows * pitch, rows * pieces, body)
 
-    def turned(self, buffer: Any, batch: int, rows: int, width: int) -> int:
+    def transpose(self, buffer: tirx.Buffer, batch: int, rows: int, width: int) -> int:
         """Transpose ``batch`` matrices of ``rows`` x ``width``; pad the pitch of the result.
 
         Returns:
             The index of the packed operand.
         """
         pitch = pitch_of(rows, self._dtype)
-        at_once = _VECTOR // self._size
-        pieces = pitch // at_once
+        vector = _VECTOR // self._size
+        pieces = pitch // vector
 
-        def body(workspace: Any, offset: int, item: Any) -> None:
+        def body(workspace: tirx.Buffer, offset: int, item: Expr) -> None:
             # Neighbouring threads read neighbours (coalesced loads).
             column, rest = remainder(item, width), quotient(item, width)
-            first, matrix = remainder(rest, pieces) * at_once, quotient(rest, pieces)
+            first, matrix = remainder(rest, pieces) * vector, quotient(rest, pieces)
             source = _flat(buffer, batch * rows * width, self._dtype).ptr_to(
                 [(matrix * rows + first) * width + column]
             )
             target = workspace.ptr_to([offset + (matrix * width + column) * pitch + first])
             name = f"copy_turned_{self._size}"
-            text = _TURNED.format(name, _WORDS[self._size], at_once)
+            text = _TRANSPOSED.format(name, _WORDS[self._size], vector)
             build.evaluate(
                 T.cuda.func_call(
                     name, target, source, const(width, "int64"), rows - first, source_code=text
@@ -129,7 +134,7 @@ class Copies:
         return self._part(batch * width * pitch, batch * width * pieces, body)
 
     def image(
-        self, buffer: Any, shape: Sequence[int], out: Sequence[int], filled: int,
+        self, buffer: tirx.Buffer, shape: Sequence[int], out: Sequence[int], filled: int,
         padding: tuple[int, int],
     ) -> int:  # fmt: skip
         """Pack an NHWC image: zero-pad its border and its channels.
@@ -147,27 +152,31 @@ class Copies:
         _, height, width, channels = shape
         _, lines, elements = out
         top, left = padding
-        at_once = _VECTOR // self._size
-        pieces, pixels = elements // at_once, at_once // filled
+        vector = _VECTOR // self._size
+        pieces, pixels = elements // vector, vector // filled
 
-        def body(workspace: Any, offset: int, item: Any) -> None:
+        def body(workspace: tirx.Buffer, offset: int, item: Expr) -> None:
             row, piece = quotient(item, pieces), remainder(item, pieces)
             n, y = quotient(row, lines), remainder(row, lines) - top
             pixel = piece * pixels - left
             source = _flat(buffer, math.prod(shape), self._dtype).ptr_to(
                 [((n * height + y) * width + pixel) * channels]
             )
-            target = workspace.ptr_to([offset + item * at_once])
+            target = workspace.ptr_to([offset + item * vector])
             inside = tirx.all(y >= 0, y < height)
             _pixels(
                 self._size, filled, channels, target, source, -pixel,
                 tirx.Select(inside, width - pixel, -pixel),
             )  # fmt: skip
 
-        return self._part(math.prod(out), math.prod(out) // at_once, body)
+        return self._part(math.prod(out), math.prod(out) // vector, body)
 
     def elements(
-        self, buffer: Any, total: int, count: int, place: Callable[[Any], tuple[Any, Any]]
+        self,
+        buffer: tirx.Buffer,
+        total: int,
+        count: int,
+        place: Callable[[Expr], tuple[Expr, Expr]],
     ) -> int:
         """Pack element by element (gather).
 
@@ -182,7 +191,7 @@ class Copies:
             The index of the packed operand.
         """
 
-        def body(workspace: Any, offset: int, item: Any) -> None:
+        def body(workspace: tirx.Buffer, offset: int, item: Expr) -> None:
             where, there = place(item)
             source = _flat(buffer, total, self._dtype).ptr_to([where])
             name = f"copy_one_{self._size}"
@@ -213,17 +222,17 @@ class Copies:
                     body(self._workspace, offset, build.Bind(item))
                 first += count
 
-    def pointer(self, part: int) -> Any:
+    def pointer(self, part: int) -> Expr:
         """Return the address of a packed operand, for host code after :meth:`emit`."""
         return T.address_of(self._workspace[self._parts[part][0]])
 
 
-def _flat(buffer: Any, count: int, dtype: str) -> Any:
+def _flat(buffer: tirx.Buffer, count: int, dtype: str) -> tirx.Buffer:
     return build.decl_buffer((count,), dtype, data=buffer.data)
 
 
 def _pixels(
-    word: int, filled: int, channels: int, target: Any, source: Any, first: Any, last: Any
+    word: int, filled: int, channels: int, target: Expr, source: Expr, first: Expr, last: Expr
 ) -> None:
     name = f"copy_pixels_{word}_{filled}_{channels}"
     text = _PIXELS.format(name, _WORDS[word], _VECTOR // word, filled, channels)

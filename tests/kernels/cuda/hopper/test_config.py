@@ -1,0 +1,27 @@
+"""Configurations in tuning records."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.kernels.cuda.hopper.sources import conv_config, gemm_config
+from tvmopt.kernels.emit import hint_from_dict
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        gemm_config(),
+        gemm_config(m_atoms=2, stages=6, cluster_m=2, raster_group=4, wgmma_wait_depth=0),
+        gemm_config(smem_store=True, persistent=False, split_k=4, swap_ab=True),
+        gemm_config(split_k=4, split_k_workspace=True, cluster_n=2, tile_k=128),
+        conv_config(gemm_config(), (2, 8, 4)),
+        conv_config(gemm_config()),
+    ],
+)
+def test_round_trip(config):
+    again = hint_from_dict(json.loads(json.dumps(config.to_dict())))
+    assert again == config and again.config_id == config.config_id
+    assert again.group == config.group and len(config.features) == 13
