@@ -14,9 +14,10 @@ from tests.kernels.cuda.serial import inputs_of, run, serial
 from tests.kernels.cuda.winograd import Problem
 from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.gemv.config import GemvConfig
 from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.reference import reference, tiled_gemm
+from tvmopt.kernels.cuda.simt.config import SimtConfig
 from tvmopt.kernels.policies import policy_of
 from tvmopt.measure.cuda_batch import build_batch
 from tvmopt.measure.cuda_hints import CudaMeasurer, _chunks
@@ -34,7 +35,7 @@ has_gpu = bool(tvm.runtime.cuda(0).exist)
 @needs_nvcc
 def test_each_candidate_is_built_or_says_why_not(tmp_path) -> None:
     good = policy_of(FUNC, H200).emit_config(2)
-    bad = [HopperConfig("hopper_gemm", H200, tile_n=64), CudaHint("no_such", H200)]
+    bad = [HopperConfig("hopper_gemm", H200, tile_n=64), GemvConfig("no_such", H200, 1)]
     path = tmp_path / "candidates.so"
     built = build_batch(
         tvm.ir.save_json(FUNC), [h.to_dict() for h in [*good, *bad]], H200.to_dict(), str(path)
@@ -66,26 +67,26 @@ def test_winograds_transforms_have_a_reference_of_little_text() -> None:
 
 @pytest.mark.parametrize(("count", "parts"), [(0, 4), (1, 4), (4, 4), (21, 4), (20, 16)])
 def test_hints_are_dealt_to_all_builders(count: int, parts: int) -> None:
-    chunks = _chunks([CudaHint("gpu_gemv", H200)] * count, parts)
+    chunks = _chunks([GemvConfig("gpu_gemv", H200, 1)] * count, parts)
     assert sorted(n for chunk in chunks for n in chunk) == list(range(count))
     sizes = [len(chunk) for chunk in chunks]
     assert len(sizes) == min(count, parts) and (not sizes or max(sizes) - min(sizes) <= 1)
 
 
 def test_what_takes_long_is_built_alone() -> None:
-    hints = [CudaHint("gpu_gemv", H200)] * 4 + [HopperConfig("hopper_gemm", H200)] * 2
+    hints = [GemvConfig("gpu_gemv", H200, 1)] * 4 + [HopperConfig("hopper_gemm", H200)] * 2
     assert sorted(map(sorted, _chunks(hints, 4))) == [[0, 2], [1, 3], [4], [5]]
 
 
 def test_text_that_is_unrolled_takes_long() -> None:
     long, short = (
-        CudaHint("simt_matmul", H200, (64, 128), (8, 16), rstep=rstep) for rstep in (16, 4)
+        SimtConfig("simt_matmul", H200, (64, 128), (8, 16), k_block) for k_block in (16, 4)
     )
     assert sorted(map(sorted, _chunks([short, long, short], 2))) == [[0, 2], [1]]
 
 
 def test_the_last_builder_has_less_when_it_builds_the_reference_first() -> None:
-    chunks = _chunks([CudaHint("gpu_gemv", H200)] * 7, 4, 1.0)
+    chunks = _chunks([GemvConfig("gpu_gemv", H200, 1)] * 7, 4, 1.0)
     assert [len(chunk) for chunk in chunks] == [2, 2, 2, 1]
 
 

@@ -15,6 +15,7 @@ from tests.emulator import cuda as emulate
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.emit import emit, emit_kernel
+from tvmopt.kernels.families import by_name
 
 H200 = GPUS["nvidia-h200"]
 _THREAD_BINDING, _SERIAL = 4, 0
@@ -22,10 +23,10 @@ _CPU = tvm.target.Target({"kind": "llvm", **dict(tvm.target.Target.from_device("
 
 
 def hint(template: str, **values: object) -> CudaHint:
-    """A hint for an H200; what is no field of it is an option."""
-    fields = {k: v for k, v in values.items() if k in CudaHint.__dataclass_fields__}
-    options = tuple(sorted((k, int(v)) for k, v in values.items() if k not in fields))  # type: ignore[call-overload]
-    return CudaHint(template, H200, options=options, **fields)  # type: ignore[arg-type]
+    """A configuration of a kernel family for an H200."""
+    made = by_name()[template].config_type(template, H200, **values)
+    assert isinstance(made, CudaHint)
+    return made
 
 
 def serial(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -88,8 +89,14 @@ def assert_same(func: tirx.PrimFunc, *hints: CudaHint) -> None:
 
     for one in hints:
         check(run(serial(emit(func, one).mod["main"]), inputs), one)
-    most = max(hints, key=lambda one: one.reduce_threads * one.split_k)
+    most = max(hints, key=_shares)
     check(emulated(func, most, inputs), most)
+
+
+def _shares(one: CudaHint) -> int:
+    """How many threads and thread blocks share a reduction."""
+    shares: int = getattr(one, "reduce_threads", 1) * getattr(one, "split_k", 1)
+    return shares
 
 
 def emulated(func: tirx.PrimFunc, one: CudaHint, inputs: list[np.ndarray]) -> np.ndarray:

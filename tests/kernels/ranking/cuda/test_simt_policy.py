@@ -11,8 +11,8 @@ from tvm import relax, tirx
 from tests.kernels.cuda.functions import int4_product, lowered, product, sums
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.common.stream_cost import StreamCost
-from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.emit import emit
+from tvmopt.kernels.cuda.gemv.config import GemvConfig
+from tvmopt.kernels.emit import emit, hint_from_dict
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.kernels.ranked import FEATURES, Ranked
 
@@ -58,7 +58,7 @@ def test_hints_are_distinct_and_survive_json(case: tuple[tirx.PrimFunc, str]) ->
     assert len({hint.config_id for hint in hints}) == len(hints) > 1
     assert policy.emit_config(3) == hints[:3]
     for hint in hints[:20]:
-        assert CudaHint.from_dict(json.loads(json.dumps(hint.to_dict()))) == hint
+        assert hint_from_dict(json.loads(json.dumps(hint.to_dict()))) == hint
 
 
 def test_the_template_that_fits_comes_first(case: tuple[tirx.PrimFunc, str]) -> None:
@@ -114,7 +114,7 @@ def test_more_traffic_and_fewer_blocks_cost_more() -> None:
 
 def test_families_differ_where_the_model_may_err() -> None:
     one, two = (
-        Ranked(CudaHint("gpu_gemv", H200, vector=8, reduce_threads=share), 1.0)
+        Ranked(GemvConfig("gpu_gemv", H200, 1, reduce_threads=share, vector_elements=8), 1.0)
         for share in (32, 128)
     )
     assert one.hint.group != two.hint.group
@@ -131,4 +131,4 @@ def test_families_differ_where_the_model_may_err() -> None:
 def test_vectors_are_not_wider_than_cuda_can_say(build, operands) -> None:
     ranked = DefaultPolicy(lowered(build, *operands), H200).ranked
     size = {"float32": 4}.get(operands[0][1], 8)
-    assert ranked and max(r.hint.vector for r in ranked) * size <= 32
+    assert ranked and max(getattr(r.hint, "vector_elements", 1) for r in ranked) * size <= 32

@@ -9,28 +9,22 @@ from tvm import s_tir
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
+from tvmopt.kernels.cuda.block_reduction.config import BlockReductionConfig
 from tvmopt.kernels.cuda.block_reduction.schedule import NAME, along_reduction, side_by_side
 from tvmopt.kernels.cuda.common.steps import spatial_extent, widest
 from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
-from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.ranked import Ranked
 
 # Reductions an SM from which on templates without exchange between threads suffice; elements of a
 # reduction that one thread may well reduce alone; fewest elements of all reductions together.
 _MANY, _ALONE, _SHORT = 16, 64, 512
-# Instructions of a thread besides its elements; instructions of a load with its index.
-_PROLOGUE, _LOAD = 40.0, 8.0
-# Instructions of one shuffle step; its cycles; cycles of a reduction between warps.
-_SHUFFLE, _SHUFFLE_WAIT, _BARRIERS = 6.0, 45.0, 150.0
-# Smallest memory transaction in bytes.
-_SECTOR = 32.0
-# Safety factor: unlike the competing models, this one is not fitted to measurements.
-_UNSURE = 1.25
 
 
-def block_reduction_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked[CudaHint]]:
+def block_reduction_hints(
+    sch: s_tir.Schedule, arch: CudaArch
+) -> list[Ranked[BlockReductionConfig]]:
     """Return the ``gpu_block_reduction`` configurations; none for many or short reductions.
 
     Args:
@@ -63,18 +57,16 @@ def block_reduction_hints(sch: s_tir.Schedule, arch: CudaArch) -> list[Ranked[Cu
             continue
         if min(f.reduced for f in sums) < share or (parts > 1 and unroll > 1):
             continue
-        hint = CudaHint(
-            NAME, arch, thread=(place,), reduce_threads=share, split_k=parts,
-            options=(("unroll", unroll),),
-        )  # fmt: skip
-        cycles = sum(_kernels(facts, hint, work[facts.name]) for facts in blocks)
-        ranked.append(Ranked(hint, cycles * _UNSURE))
+        config = BlockReductionConfig(NAME, arch, place, share, parts, unroll)
+        cycles = sum(_kernels(facts, config, work[facts.name]) for facts in blocks)
+        ranked.append(Ranked(config, cycles * arch.costs.block_reduction_time_ratio))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def _kernels(facts: BlockFacts, hint: CudaHint, work: float) -> float:
+def _kernels(facts: BlockFacts, config: BlockReductionConfig, work: float) -> float:
     """Return the cycles of the kernels of one block."""
-    arch = hint.arch
+    arch, costs = config.arch, config.arch.costs
+    fixed, load = costs.block_reduction_instructions, costs.load_instructions
     if facts.reduced == 1:
         vector = 4
         stream = StreamCost(
@@ -82,24 +74,24 @@ def _kernels(facts: BlockFacts, hint: CudaHint, work: float) -> float:
             threads=256,
             moved=traffic(facts),
             flight=float(vector * widest(facts)),
-            instructions=_PROLOGUE + vector * (work + _LOAD),
+            instructions=fixed + vector * (work + load),
         )
         return stream.cycles(arch)
-    (place,), share, parts = hint.thread, hint.reduce_threads, hint.split_k
-    results, unroll = spatial_extent(facts), hint.option("unroll", 1)
+    place, share, parts = config.reductions_per_block, config.reduce_threads, config.split_k
+    results, unroll = spatial_extent(facts), config.unroll
     along, size = along_reduction(facts), widest(facts)
     steps = math.ceil(facts.reduced / (share * parts))
     flying = unroll if steps % unroll == 0 else 1
     piece = size * (min(share, side_by_side(facts)) if along else min(place, results))
     exchange = math.log2(share) * facts.stores
-    apart = _BARRIERS * facts.stores if share > arch.warp or not along else 0.0
+    cross_warp = costs.cross_warp_cycles * facts.stores if share > arch.warp or not along else 0.0
     stream = StreamCost(
         blocks=math.ceil(results / place) * parts,
         threads=share * place,
-        moved=traffic(facts) / min(1.0, piece / _SECTOR),
+        moved=traffic(facts) / min(1.0, piece / arch.sector),
         flight=float(size * flying),
-        instructions=_PROLOGUE + steps * (work + _LOAD) + exchange * _SHUFFLE,
-        chain=exchange * _SHUFFLE_WAIT + apart,
+        instructions=fixed + steps * (work + load) + exchange * costs.shuffle_instructions,
+        chain=exchange * costs.shuffle_cycles + cross_warp,
         rounds=math.ceil(steps / flying),
     )
     cycles = stream.cycles(arch)
@@ -109,8 +101,8 @@ def _kernels(facts: BlockFacts, hint: CudaHint, work: float) -> float:
             threads=min(256, 2 ** math.ceil(math.log2(parts))) * place,
             moved=4.0 * facts.stores * results * (parts + 1),
             flight=4.0 * facts.stores,
-            instructions=_PROLOGUE + 2.0 * _LOAD + exchange * _SHUFFLE,
-            chain=exchange * _SHUFFLE_WAIT + _BARRIERS * facts.stores,
+            instructions=fixed + 2.0 * load + exchange * costs.shuffle_instructions,
+            chain=exchange * costs.shuffle_cycles + costs.cross_warp_cycles * facts.stores,
         )
         cycles += last.cycles(arch)
     return cycles

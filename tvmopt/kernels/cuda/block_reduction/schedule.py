@@ -6,7 +6,6 @@ non-adjacent axes, several in sequence over few columns, over a whole tensor.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
+from tvmopt.kernels.cuda.block_reduction.config import BlockReductionConfig
 from tvmopt.kernels.cuda.common.steps import (
     fuse_all,
     index_map,
@@ -24,7 +24,7 @@ from tvmopt.kernels.cuda.common.steps import (
     widest,
 )
 from tvmopt.kernels.cuda.elementwise.schedule import schedule_elementwise
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.workload import Refusal
 
 # Elements from which on the elementwise epilogue is vectorised; bytes of a vector.
 _LARGE, _VECTOR = 2**16, 16
@@ -34,8 +34,8 @@ _THREADS = 256
 NAME = "gpu_block_reduction"
 
 
-def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None where it has no reduction.
+def emit(func: tirx.PrimFunc, config: BlockReductionConfig) -> s_tir.Schedule | Refusal:
+    """Schedule the reductions ``func``, each as a kernel, or two with split-K.
 
     Before -> after, with 256 threads a reduction and split-K of 4::
 
@@ -50,19 +50,22 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
     inline_all(sch)
     blocks = all_facts(sch)
     sums = [f.reduced for f in blocks if f.reduced > 1]
-    if not sums or (hint.split_k > 1 and min(sums) < hint.split_k * hint.reduce_threads):
-        return None
+    if not sums:
+        return Refusal("it has no reduction")
+    if config.split_k > 1 and min(sums) < config.split_k * config.reduce_threads:
+        return Refusal("a reduction has fewer elements than threads")
     drawn: set[str] = set()
     for facts in blocks:
         if facts.name in drawn:
             continue
         block = sch.get_sblock(facts.name)
         if facts.reduced > 1:
-            drawn |= _sum(sch, block, hint)
+            drawn |= _sum(sch, block, config)
         elif facts.reduction:
-            return None  # a reduction over one element: other templates take it
+            return Refusal("a reduction over one element is another family's")
         else:
-            _one_pass(sch, block, facts, hint)
+            vector = _VECTOR // widest(facts) if facts.work >= _LARGE else 1
+            schedule_elementwise(sch, block, _THREADS, vector)
     return sch
 
 
@@ -92,7 +95,7 @@ def _walked(facts: BlockFacts) -> Access:
     return max(reads or facts.reads, key=lambda r: math.prod(int(e) for e in r.buffer.shape))
 
 
-def _sum(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> set[str]:
+def _sum(sch: s_tir.Schedule, block: SBlockRV, config: BlockReductionConfig) -> set[str]:
     """Schedule a reduction as one kernel, or two with split-K; return the names of its epilogue."""
     if all(axis.reduce for axis in block_facts(sch, block).axes):
         # Give a full reduction a unit axis and loop: without, TVM cannot split it.
@@ -108,17 +111,19 @@ def _sum(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> set[str]:
     spatial = [loops[i] for i, a in enumerate(facts.axes) if not a.reduce]
     sch.reorder(*spatial, *(loops[i] for i in reduced))
     steps = fuse_all(sch, [loops[i] for i in reduced])
-    share, place = hint.reduce_threads, hint.thread[0] if hint.thread else 1
-    if hint.split_k == 1:
+    share, place = config.reduce_threads, config.reductions_per_block
+    if config.split_k == 1:
         ends = _ends(sch, block)
         drawn = {sch.get(end).name_hint for end in ends}
-        _deal(sch, block, ends, spatial, steps, (share, place), along_reduction(facts), hint)
+        _deal(
+            sch, block, ends, spatial, steps, (share, place), along_reduction(facts), config.unroll
+        )
         return drawn
     # Two rfactors: each thread reduces alone, then the threads combine. So the bounds check at the
     # end is in a serial reduction. In a cross-thread reduction TVM would guard the exchange itself.
-    _, dealt = sch.split(steps, [None, hint.split_k * share])
+    _, dealt = sch.split(steps, [None, config.split_k * share])
     alone = sch.rfactor(dealt, 0)
-    part, _ = sch.split(sch.get_loops(block)[-1], [hint.split_k, share])
+    part, _ = sch.split(sch.get_loops(block)[-1], [config.split_k, share])
     parts = sch.rfactor(part, 0)
     kinds = [axis.reduce for axis in block_facts(sch, parts).axes]
     ends = _ends(sch, block)
@@ -126,9 +131,10 @@ def _sum(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> set[str]:
     copies = [sch.cache_write(parts, n, "local") for n in range(facts.stores)]
     along = along_reduction(facts)
     *spatial, step, dealt = sch.get_loops(alone)
-    part, thread = sch.split(dealt, [hint.split_k, share])
+    part, thread = sch.split(dealt, [config.split_k, share])
     sch.reorder(part, *spatial, step, thread)
-    _bind(sch, alone, [parts, *copies], [part, *spatial], (step, thread), place, along, hint)
+    inside = (step, thread)
+    _bind(sch, alone, [parts, *copies], [part, *spatial], inside, place, along, config.unroll)
     for n in range(facts.stores):
         sch.set_scope(alone, n, "local")
     units = sch.get_loops(parts)[-len(kinds) :]
@@ -136,10 +142,10 @@ def _sum(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> set[str]:
     sch.reorder(*units, shared)
     sch.bind(shared, "threadIdx.x" if along else "threadIdx.y")
     *spatial, part = sch.get_loops(block)
-    last = min(_THREADS, 2 ** math.ceil(math.log2(hint.split_k)))
+    last = min(_THREADS, 2 ** math.ceil(math.log2(config.split_k)))
     few = along_reduction(block_facts(sch, block))
-    beside = min(place, hint.arch.threads_block // last)
-    _deal(sch, block, ends, spatial, part, (last, beside), few, hint)
+    beside = min(place, config.arch.threads_block // last)
+    _deal(sch, block, ends, spatial, part, (last, beside), few, config.unroll)
     return drawn
 
 
@@ -173,11 +179,11 @@ def _deal(
     steps: LoopRV,
     threads: tuple[int, int],
     along: bool,
-    hint: CudaHint,
+    unroll: int,
 ) -> None:
     """Bind a reduction: ``threads`` = (threads of a reduction, reductions of a thread block)."""
     step, thread = sch.split(steps, [None, threads[0]])
-    _bind(sch, block, ends, spatial, (step, thread), threads[1], along, hint)
+    _bind(sch, block, ends, spatial, (step, thread), threads[1], along, unroll)
 
 
 def _bind(
@@ -188,7 +194,7 @@ def _bind(
     inside: tuple[LoopRV, LoopRV],
     place: int,
     along: bool,
-    hint: CudaHint,
+    unroll: int,
 ) -> None:
     """Bind a split reduction: ``inside`` = (serial loop, loop over the threads that share it)."""
     step, thread = inside
@@ -199,10 +205,4 @@ def _bind(
     sch.bind(thread, "threadIdx.x" if along else "threadIdx.y")
     for end in ends:
         sch.reverse_compute_at(end, beside, preserve_unit_loops=True)
-    unrolled(sch, step, hint.option("unroll", 1))
-
-
-def _one_pass(sch: s_tir.Schedule, block: SBlockRV, facts: BlockFacts, hint: CudaHint) -> None:
-    vector = _VECTOR // widest(facts) if facts.work >= _LARGE else 1
-    alone = dataclasses.replace(hint, thread=(_THREADS,), vector=vector, options=())
-    schedule_elementwise(sch, block, alone)
+    unrolled(sch, step, unroll)

@@ -10,15 +10,6 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.product import Product
 
-#: Cycles from a launch to the first instruction plus from the last one to the end.
-LAUNCH = 2500.0
-# L2 bandwidth of one SM in bytes a cycle: three quarters of its port.
-_PORT = 48.0
-# Fewest cycles from the first load to the last store of a packing kernel.
-_PACKING = 500.0
-# Share of L2 that holds data for SMs everywhere.
-_NEAR_L2 = 0.5
-
 
 @dataclasses.dataclass(frozen=True)
 class MatmulProblem:
@@ -110,7 +101,8 @@ def pack_cycles(problem: MatmulProblem, arch: CudaArch) -> float:
     for n, edge in enumerate((problem.rows, problem.columns)):
         if problem.packed[n]:
             moved = problem.unique[n] + problem.batch * edge * problem.depth * size
-            total += LAUNCH + _PACKING + moved / arch.dram_bytes_cycle
+            fixed = arch.costs.launch_cycles + arch.costs.packing_cycles
+            total += fixed + moved / arch.dram_bytes_cycle
     return total
 
 
@@ -185,7 +177,9 @@ def memory_cycles(
         * problem.depth
         * (rows * across * problem.sizes[0] + columns * down * problem.sizes[1])
     )
-    l2 = (fetched + problem.written + problem.read) / (_PORT * arch.sms)
+    l2 = (fetched + problem.written + problem.read) / (
+        arch.costs.sm_tile_bytes_per_cycle * arch.sms
+    )
     # The tiles of a wave cover a rectangle; its rows and columns come from DRAM once.
     wave = min(float(arch.sms), float(down * across))
     high = float(min(down, max(1, raster))) if raster else min(float(down), math.sqrt(wave))
@@ -203,7 +197,7 @@ def memory_cycles(
         * (problem.rows * problem.sizes[0] + problem.columns * problem.sizes[1]),
     )
     again = problem.batch * waves * per_wave * min(1.0, fold)
-    resident = sum(problem.unique) <= _NEAR_L2 * arch.l2_bytes
+    resident = sum(problem.unique) <= arch.costs.l2_resident_share * arch.l2_bytes
     inputs = float(sum(problem.unique)) if resident else max(float(sum(problem.unique)), again)
     dram = (inputs + problem.written + problem.read) / arch.dram_bytes_cycle
     return dram, l2
@@ -214,5 +208,7 @@ def sum_cycles(problem: MatmulProblem, arch: CudaArch, split_k: int) -> float:
     if split_k == 1:
         return 0.0
     parts = problem.batch * problem.rows * problem.columns * itemsize(problem.sums) * split_k
-    near = parts <= _NEAR_L2 * arch.l2_bytes
-    return LAUNCH + 2.0 * parts / (arch.l2_bytes_cycle if near else arch.dram_bytes_cycle)
+    near = parts <= arch.costs.l2_resident_share * arch.l2_bytes
+    return arch.costs.launch_cycles + 2.0 * parts / (
+        arch.l2_bytes_cycle if near else arch.dram_bytes_cycle
+    )

@@ -27,6 +27,7 @@ from tvmopt.kernels.analysis import (
 )
 from tvmopt.kernels.cuda.common.inlining import inline_producers
 from tvmopt.kernels.cuda.common.runs import aligned_run, contiguous_run
+from tvmopt.kernels.workload import Refusal, Workload
 
 #: Bytes of the longest vector that a thread loads or stores.
 VECTOR_BYTES = 16
@@ -101,8 +102,8 @@ class Product:
         return self.a, self.b
 
 
-def normalise(func: tirx.PrimFunc) -> Product | None:
-    """Bring ``func`` into GEMM normal form; None when it does not hold exactly one GEMM.
+def normalise(func: tirx.PrimFunc) -> Product | Refusal:
+    """Bring ``func`` into GEMM normal form.
 
     Before -> after::
 
@@ -120,16 +121,16 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
     blocks = leaf_blocks(sch)
     reductions = [block for block in blocks if _reduces(sch, block)]
     if len(reductions) != 1 or len(outputs) != 1:
-        return None
+        return Refusal("not one reduction and one output")
     (anchor,) = reductions
     _inline_views(sch, anchor)
     facts = _in_block_order(sch, anchor)
     used = _used(sch, anchor)
     kinds = _kinds(facts, used)
     if kinds is None or not is_product(sch, anchor):
-        return None
-    if not any(kind in ("i", "j", "s") for kind in kinds):  # dot product of two vectors
-        return None
+        return Refusal("its reduction is no GEMM")
+    if not any(kind in ("i", "j", "s") for kind in kinds):
+        return Refusal("a dot product of two vectors is no GEMM")
     innermost = [kind for axis, kind in zip(facts.axes, kinds, strict=True) if _last(facts, axis)]
     swapped = innermost == ["i"]
     if swapped:
@@ -161,7 +162,7 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
     block = sch.get(anchor)
     regions = [*block.reads, *block.writes]
     if not all(isinstance(r.min, tirx.Var) for x in regions for r in x.region[1:]):
-        return None  # TVM has dropped a unit axis, which cannot be padded
+        return Refusal("TVM drops a unit axis of the GEMM, which cannot be padded")
     a, b = reversed(operands) if swapped else operands
     sizes = [_size(access.buffer) for access in facts.reads]
     return Product(
@@ -368,11 +369,16 @@ def _fuse(axes: Sequence[tuple[str, ir.Expr]], order: str) -> tirx.IndexMap:
     return tirx.IndexMap(inputs, [fused.get(kind, zero) for kind in order], None)
 
 
-def product_of(func: tirx.PrimFunc) -> Product | None:
-    """Return the GEMM normal form of ``func``; None also where TVM rejects a primitive."""
-    if why_not_schedulable(func) is not None:
-        return None
+def product_of(func: tirx.PrimFunc) -> Product | Refusal:
+    """Return the GEMM normal form of ``func``; a refusal also where TVM rejects a primitive."""
+    if (reason := why_not_schedulable(func)) is not None:
+        return Refusal(reason)
     try:
         return normalise(func)
     except (ScheduleError, InternalError):
-        return None
+        return Refusal("TVM refuses a schedule primitive of the GEMM normal form")
+
+
+def gemm_of(workload: Workload) -> Product | Refusal:
+    """Return the cached GEMM normal form of ``workload``."""
+    return workload.analysed(product_of) or Refusal("not a GEMM")

@@ -19,6 +19,7 @@ from tvmopt.kernels.analysis import (
     leaf_blocks,
     substitute,
 )
+from tvmopt.kernels.workload import Refusal
 
 #: Bytes of the widest vector that TVM can generate in CUDA, for any dtype.
 WIDEST_VECTOR = 32
@@ -87,25 +88,22 @@ def _simplify(sch: s_tir.Schedule, block: SBlockRV) -> None:
         sch.transform_block_layout(block, index_map(sch, block, lambda *axes: list(axes)))
 
 
-def inlined_passes(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockRV]] | None:
-    """Return a schedule of ``func`` with everything inlined, and the remaining blocks.
-
-    None where ``func`` has a reduction.
-    """
+def inlined_elementwise(func: tirx.PrimFunc) -> s_tir.Schedule | Refusal:
+    """Return a schedule of an elementwise function with everything inlined."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
-        return None
+        return Refusal("it has a reduction")
     inline_all(sch)
-    return sch, leaf_blocks(sch)
+    return sch
 
 
-def one_pass(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | None:
-    """Like :func:`inlined_passes`, with the single remaining block; None where several remain."""
-    found = inlined_passes(func)
-    if found is None or len(found[1]) != 1:
-        return None
-    sch, [block] = found
-    return sch, block
+def one_elementwise_block(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | Refusal:
+    """Return the schedule of :func:`inlined_elementwise` and its block, if there is only one."""
+    sch = inlined_elementwise(func)
+    if isinstance(sch, Refusal):
+        return sch
+    blocks = leaf_blocks(sch)
+    return (sch, blocks[0]) if len(blocks) == 1 else Refusal("several blocks cannot be inlined")
 
 
 def output_block(sch: s_tir.Schedule) -> SBlockRV | None:
@@ -114,23 +112,34 @@ def output_block(sch: s_tir.Schedule) -> SBlockRV | None:
     return blocks[0] if len(blocks) == 1 else None
 
 
-def one_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, BlockFacts, SBlockRV] | None:
-    """Return an inlined schedule, the facts of its only reduction, and the output block.
-
-    None where there are several reductions, several blocks after it, or an epilogue of another
-    shape than the reduction's output.
-    """
+def one_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, BlockFacts] | Refusal:
+    """Return an inlined schedule of ``func`` and the facts of its :func:`only_reduction`."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     inline_all(sch)
-    blocks = all_facts(sch)
+    facts = only_reduction(sch, all_facts(sch))
+    return facts if isinstance(facts, Refusal) else (sch, facts)
+
+
+def only_reduction(sch: s_tir.Schedule, blocks: Sequence[BlockFacts]) -> BlockFacts | Refusal:
+    """Return the only reduction of ``blocks``.
+
+    Refused are several reductions, several blocks after the reduction, and an epilogue of another
+    shape than the reduction's output.
+
+    Args:
+        sch: A schedule in which everything is inlined.
+        blocks: Facts of its blocks.
+    """
     found = [f for f in blocks if f.reduction]
     last = output_block(sch)
-    if len(found) != 1 or last is None or len(blocks) > 2 or found[0].stores != 1:
-        return None
+    if len(found) != 1 or found[0].stores != 1:
+        return Refusal("not one reduction of one value")
+    if last is None or len(blocks) > 2:
+        return Refusal("several blocks follow its reduction")
     final = block_facts(sch, last)
     if not final.reduction and final.work != spatial_extent(found[0]):
-        return None
-    return sch, found[0], last
+        return Refusal("its epilogue has another shape than its reduction")
+    return found[0]
 
 
 def extent(sch: s_tir.Schedule, loop: LoopRV) -> int:

@@ -6,8 +6,7 @@ import itertools
 import math
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.common.stream_cost import LAUNCH
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.int4.config import Int4Config
 from tvmopt.kernels.cuda.int4.form import Int4Form
 from tvmopt.kernels.cuda.int4.schedule import NAME, int4_layout
 from tvmopt.kernels.cuda.int4.source import STAGE, TILE
@@ -22,7 +21,7 @@ _REACHED, _ISSUE = 0.92, 0.7
 _REGISTERS = 64
 
 
-def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[CudaHint]]:
+def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[Int4Config]]:
     """Return the ``gpu_int4`` configurations, fastest predicted first; none without MMA."""
     if arch.sm < 80:
         return []
@@ -36,10 +35,7 @@ def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[CudaHint]]:
             continue
         if (block > TILE and block >= 2 * form.rows) or deep > 1 + math.ceil(stages / share):
             continue
-        hint = CudaHint(
-            NAME, arch, block=(block,), warp=(TILE * tiles,), reduce_threads=share,
-            stages=deep, options=(("unroll", 2),),
-        )  # fmt: skip
+        hint = Int4Config(NAME, arch, block, TILE * tiles, share, deep)
         size = int4_layout(form, hint).size
         if size > arch.smem_bytes:
             continue
@@ -48,10 +44,10 @@ def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[CudaHint]]:
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def _modelled(form: Int4Form, hint: CudaHint, size: int) -> tuple[float, tuple[float, ...]]:
+def _modelled(form: Int4Form, hint: Int4Config, size: int) -> tuple[float, tuple[float, ...]]:
     """Return the predicted cycles of the kernel, and their parts."""
-    arch, block, tiles = hint.arch, hint.block[0], hint.warp[0] // TILE
-    warps = block // hint.warp[0] * hint.reduce_threads
+    arch, block, tiles = hint.arch, hint.tile_rows, hint.warp_rows // TILE
+    warps = block // hint.warp_rows * hint.reduce_warps
     blocks = math.ceil(form.rows / block)
     resident = min(
         arch.smem_sm_bytes // (size + 1024),
@@ -64,13 +60,14 @@ def _modelled(form: Int4Form, hint: CudaHint, size: int) -> tuple[float, tuple[f
     moved = block * (form.depth / 2.0 + 2.0 * form.depth / form.group)
     far = form.rows / block * moved > 0.5 * arch.l2_bytes
     total = arch.dram_bytes_cycle if far else arch.l2_bytes_cycle
-    flight = here * warps * (hint.stages - 1) * hint.warp[0] * STAGE / 2.0
+    flight = here * warps * (hint.stages - 1) * hint.warp_rows * STAGE / 2.0
     rate = min(total * _REACHED / min(blocks, arch.sms), flight / _LATENCY)
     fine = form.scales is not None and form.group < STAGE // 2
-    each = math.ceil(math.ceil(form.depth / STAGE) / hint.reduce_threads)
+    each = math.ceil(math.ceil(form.depth / STAGE) / hint.reduce_warps)
     work = each * (_STAGE_WORK + tiles * (_TILE_WORK + _FINE_WORK * fine))
     memory = turns * moved / rate
     issue = turns * warps * work / (arch.partitions * _ISSUE)
-    start = _START + form.batch * form.depth / (32.0 * warps) + hint.reduce_threads * 15.0
+    start = _START + form.batch * form.depth / (32.0 * warps) + hint.reduce_warps * 15.0
     wait = math.ceil(waves) * (start + _END)
-    return LAUNCH + max(memory, issue) + 0.2 * min(memory, issue) + wait, (memory, issue, wait)
+    total = arch.costs.launch_cycles + max(memory, issue) + 0.2 * min(memory, issue) + wait
+    return total, (memory, issue, wait)

@@ -12,6 +12,7 @@ from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, substitute
 from tvmopt.kernels.cuda.common.steps import one_reduction
 from tvmopt.kernels.cuda.int4.source import PIECE, STEP
 from tvmopt.kernels.cuda.int4.unpack import nibble_of
+from tvmopt.kernels.workload import Refusal
 
 # Weights of a 32-bit word.
 _WORD = 8
@@ -61,9 +62,10 @@ class Int4Form:
 def prepare_int4(func: tirx.PrimFunc) -> Int4Form | None:
     """Return the int4 form of ``func``; None unless it matches, with divisible K and groups."""
     found = one_reduction(func)
-    if found is None:
+    if isinstance(found, Refusal):
         return None
-    sch, facts, last = found
+    sch, facts = found
+    [last] = sch.get_output_blocks("root")
     end = block_facts(sch, last)
     body, final = sch.get(sch.get_sblock(facts.name)).body, sch.get(last).body
     if end.reduction or not isinstance(body, tirx.BufferStore):

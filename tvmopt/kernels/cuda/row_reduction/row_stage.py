@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from tvm import ir, s_tir, tirx
@@ -11,11 +10,10 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cuda.common.own_parts import mark_own
 from tvmopt.kernels.cuda.common.steps import extent, index_map, split_vector, unrolled
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig
 from tvmopt.kernels.cuda.row_reduction.form import RowForm
+from tvmopt.kernels.workload import Refusal
 
-#: Values of the option ``stage``: where a row is kept after its first load.
-SHARED, REGISTERS = 1, 2
 # Most static shared memory of a block; shared memory of the cross-warp reductions.
 _SMEM_STATIC = 48 * 1024
 _SMEM_OTHER = 1024
@@ -35,7 +33,9 @@ def bind_parts(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
     return thread if single else step
 
 
-def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint) -> SBlockRV | None:
+def stage_rows(
+    sch: s_tir.Schedule, form: RowForm, config: CudaRowReductionConfig
+) -> SBlockRV | None:
     """Cache in shared memory the row that all passes read.
 
     Returns:
@@ -48,8 +48,8 @@ def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint) -> SBlockRV |
         return None
     buffer = reads[0].buffer
     users = [b for b in blocks if any(r.source.same_as(buffer) for r in sch.get(b).reads)]
-    size = math.prod(hint.thread) * form.columns * int(buffer.dtype.itemsize)
-    if size > hint.arch.smem_bytes - _SMEM_OTHER:
+    size = config.rows_per_block * form.columns * int(buffer.dtype.itemsize)
+    if size > config.arch.smem_bytes - _SMEM_OTHER:
         return None
     scope = "shared" if size <= _SMEM_STATIC - _SMEM_OTHER else "shared.dyn"
     regions = sch.get(blocks[0]).reads
@@ -58,21 +58,22 @@ def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint) -> SBlockRV |
 
 
 def place_staged(
-    sch: s_tir.Schedule, copy: SBlockRV, grid: LoopRV, hint: CudaHint, vector: int
+    sch: s_tir.Schedule, copy: SBlockRV, grid: LoopRV, config: CudaRowReductionConfig, vector: int
 ) -> None:
     """Load a block's rows into shared memory before use, with all its threads."""
     sch.compute_at(copy, grid, preserve_unit_loops=True)
     pieces, lane = split_vector(sch, sch.get_loops(copy)[1:], vector)
-    together = hint.thread[0] if hint.thread else 1
-    step, place, thread = sch.split(pieces, [None, together, hint.reduce_threads])
+    step, place, thread = sch.split(pieces, [None, config.rows_per_block, config.reduce_threads])
     sch.bind(place, "threadIdx.y")
     sch.bind(thread, "threadIdx.x")
     if vector > 1:
         sch.vectorize(lane)
-    unrolled(sch, step, hint.option("unroll", 1))
+    unrolled(sch, step, config.unroll)
 
 
-def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint, vector: int) -> SBlockRV | None:
+def keep_rows(
+    sch: s_tir.Schedule, form: RowForm, config: CudaRowReductionConfig, vector: int
+) -> SBlockRV | Refusal:
     """Keep each thread's part of a row in registers for all passes.
 
     Columns are split by step, thread and vector lane in all blocks, so that TVM sees which thread
@@ -80,20 +81,23 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint, vector: int) -
     zero-padded elements past the end, which no thread reads (:func:`is_ragged`).
 
     Returns:
-        The block that loads; None where nothing is gained, a row has several axes, or vectors do
-        not divide.
+        The block that loads.
     """
     blocks = [sch.get_sblock(n) for n in dict.fromkeys([*form.reductions, form.last])]
-    share = hint.reduce_threads
+    share = config.reduce_threads
     facts = [block_facts(sch, block) for block in blocks]
-    if len(blocks) < 2 or any(f.axes[-1].extent != form.columns for f in facts):
-        return None
-    ragged = is_ragged(form, hint, vector)
-    if (form.columns % (share * vector) and not ragged) or form.columns // share > _MOST_KEPT:
-        return None
+    if len(blocks) < 2:
+        return Refusal("one pass reads its rows only once")
+    if any(f.axes[-1].extent != form.columns for f in facts):
+        return Refusal("a row has several axes")
+    ragged = is_ragged(form, config, vector)
+    if form.columns % (share * vector) and not ragged:
+        return Refusal("threads times vectors do not divide a row")
+    if form.columns // share > _MOST_KEPT:
+        return Refusal(f"a thread has registers for {_MOST_KEPT} elements of a row")
     reads = [r for r in facts[0].reads if r.strides[-1] == 1]
     if not reads or int(reads[0].buffer.shape[-1]) != form.columns:
-        return None
+        return Refusal("its first pass does not read whole rows")
     buffer = reads[0].buffer
     users = [b for b in blocks if any(r.source.same_as(buffer) for r in sch.get(b).reads)]
     regions = sch.get(blocks[0]).reads
@@ -102,7 +106,7 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint, vector: int) -
 
     if ragged:
         if share == 1:
-            return None
+            return Refusal("threads that share a row are needed where vectors do not divide it")
         pad = tirx.const(0, str(buffer.dtype))
         how = index_map(sch, copy, _divided(-1, share))
         sch.transform_layout(copy, ("write", 0), how, pad_value=pad)
@@ -119,9 +123,9 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint, vector: int) -
     return copy
 
 
-def is_ragged(form: RowForm, hint: CudaHint, vector: int) -> bool:
+def is_ragged(form: RowForm, config: CudaRowReductionConfig, vector: int) -> bool:
     """Whether single columns are dealt to threads and the last round is incomplete."""
-    return vector == 1 and form.columns % hint.reduce_threads != 0
+    return vector == 1 and form.columns % config.reduce_threads != 0
 
 
 def place_kept(sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV) -> None:
