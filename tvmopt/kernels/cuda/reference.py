@@ -7,7 +7,7 @@ import math
 from tvm import IRModule, tirx
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.common.product import product_of
+from tvmopt.kernels.cuda.common.gemm_form import gemm_form
 from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
 from tvmopt.kernels.cuda.window.config import CudaFallbackConfig
 from tvmopt.kernels.cuda.window.schedule import FALLBACK_NAME
@@ -42,10 +42,10 @@ def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
 
 def tiled_gemm(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc | None:
     """Return a large GEMM with small register tiles; None where ``func`` is none."""
-    product = product_of(func)
-    if isinstance(product, Refusal) or math.prod(product.extents) < _LARGE_GEMM:
+    gemm = gemm_form(func)
+    if isinstance(gemm, Refusal) or math.prod(gemm.extents) < _LARGE_GEMM:
         return None
-    plain = [r for r in simt_matmul_hints(product, arch) if r.hint.split_k == 1]
+    plain = [r for r in simt_matmul_hints(gemm, arch) if r.hint.split_k == 1]
     if not plain:
         return None
     least = min(plain, key=lambda r: (r.hint.fmas_per_k_block, r.cycles))

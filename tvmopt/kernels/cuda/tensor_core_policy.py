@@ -18,7 +18,7 @@ from tvm.target import Target
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.common.product import product_of
+from tvmopt.kernels.cuda.common.gemm_form import gemm_form
 from tvmopt.kernels.cuda.intrinsics.mma import ACCUMULATORS
 from tvmopt.kernels.cuda.mma.family import MmaMatmul
 from tvmopt.kernels.policies import Policy
@@ -70,13 +70,13 @@ def get_tensorized_func_and_tags(
         unchanged and None when it has no GEMM for tensor cores.
     """
     sm = target.sm if isinstance(target, CudaArch) else _compute_capability(target)
-    product = product_of(func) if sm >= 80 else Refusal("no mma.sync with cp.async")
-    if isinstance(product, Refusal):
+    gemm = gemm_form(func) if sm >= 80 else Refusal("no mma.sync with cp.async")
+    if isinstance(gemm, Refusal):
         return func, None
-    if any((operand.dtype, product.sums) not in _TYPES for operand in product.copies):
+    if any((operand.dtype, gemm.accumulator) not in _TYPES for operand in gemm.operands):
         return func, None
     tags = {"tensorcore_config": [1, 2], "pipeline_stage": 4, "use_async_copy": 1}
-    return product.sch.mod["main"], tags
+    return gemm.sch.mod["main"], tags
 
 
 def _compute_capability(target: Target) -> int:

@@ -10,8 +10,8 @@ from tvm.s_tir import Schedule
 from tests.kernels.cuda.products import Case, Conv
 from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ConfigError
+from tvmopt.kernels.cuda.common.gemm_form import GemmForm, normalise
 from tvmopt.kernels.cuda.common.matmul_problem import matmul_problem, resident_blocks
-from tvmopt.kernels.cuda.common.product import Product, normalise
 from tvmopt.kernels.cuda.mma.config import MmaConfig
 from tvmopt.kernels.cuda.mma.configs import mma_hints, shared_bytes
 from tvmopt.kernels.cuda.mma.family import MmaMatmul
@@ -23,9 +23,9 @@ H200, T4, A100 = GPUS["nvidia-h200"], GPUS["nvidia-t4"], GPUS["nvidia-a100"]
 LARGE = Case("nt", 4096, 4096, 4096, "float16")
 
 
-def gemm(case: Case | Conv) -> Product:
+def gemm(case: Case | Conv) -> GemmForm:
     found = normalise(case.func())
-    assert isinstance(found, Product)
+    assert isinstance(found, GemmForm)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -104,11 +105,12 @@ def test_every_reduction_has_a_fallback() -> None:
 
 
 def test_more_traffic_and_fewer_blocks_cost_more() -> None:
-    full = StreamCost(blocks=4096, threads=256, moved=2**30)
-    assert full.cycles(H200) < StreamCost(blocks=4096, threads=256, moved=2**31).cycles(H200)
-    assert full.cycles(H200) < StreamCost(blocks=8, threads=256, moved=2**30).cycles(H200)
+    full = StreamCost(blocks=4096, threads=256, compulsory_bytes=2**30)
+    twice = dataclasses.replace(full, compulsory_bytes=2**31)
+    few = dataclasses.replace(full, blocks=8)
+    assert full.cycles(H200) < min(twice.cycles(H200), few.cycles(H200))
     assert full.cycles(H200) < full.cycles(T4)
-    too_much = StreamCost(blocks=1, threads=256, moved=1.0, smem=2**20)
+    too_much = StreamCost(blocks=1, threads=256, compulsory_bytes=1.0, smem_bytes=2**20)
     assert too_much.cycles(H200) == float("inf")
 
 

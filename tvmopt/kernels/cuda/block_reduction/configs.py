@@ -11,9 +11,10 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
 from tvmopt.kernels.cuda.block_reduction.config import BlockReductionConfig
 from tvmopt.kernels.cuda.block_reduction.schedule import NAME, along_reduction, side_by_side
-from tvmopt.kernels.cuda.common.steps import spatial_extent, widest
+from tvmopt.kernels.cuda.common.inlining import spatial_extent
 from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
+from tvmopt.kernels.cuda.common.vectors import widest
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.ranked import Ranked
 
@@ -72,8 +73,8 @@ def _kernels(facts: BlockFacts, config: BlockReductionConfig, work: float) -> fl
         stream = StreamCost(
             blocks=math.ceil(facts.work / vector / 256),
             threads=256,
-            moved=traffic(facts),
-            flight=float(vector * widest(facts)),
+            compulsory_bytes=traffic(facts),
+            in_flight_bytes=float(vector * widest(facts)),
             instructions=fixed + vector * (work + load),
         )
         return stream.cycles(arch)
@@ -88,21 +89,21 @@ def _kernels(facts: BlockFacts, config: BlockReductionConfig, work: float) -> fl
     stream = StreamCost(
         blocks=math.ceil(results / place) * parts,
         threads=share * place,
-        moved=traffic(facts) / min(1.0, piece / arch.sector),
-        flight=float(size * flying),
+        compulsory_bytes=traffic(facts) / min(1.0, piece / arch.sector),
+        in_flight_bytes=float(size * flying),
         instructions=fixed + steps * (work + load) + exchange * costs.shuffle_instructions,
-        chain=exchange * costs.shuffle_cycles + cross_warp,
-        rounds=math.ceil(steps / flying),
+        wait_cycles=exchange * costs.shuffle_cycles + cross_warp,
+        load_rounds=math.ceil(steps / flying),
     )
     cycles = stream.cycles(arch)
     if parts > 1:
         last = StreamCost(
             blocks=math.ceil(results / place),
             threads=min(256, 2 ** math.ceil(math.log2(parts))) * place,
-            moved=4.0 * facts.stores * results * (parts + 1),
-            flight=4.0 * facts.stores,
+            compulsory_bytes=4.0 * facts.stores * results * (parts + 1),
+            in_flight_bytes=4.0 * facts.stores,
             instructions=fixed + 2.0 * load + exchange * costs.shuffle_instructions,
-            chain=exchange * costs.shuffle_cycles + costs.cross_warp_cycles * facts.stores,
+            wait_cycles=exchange * costs.shuffle_cycles + costs.cross_warp_cycles * facts.stores,
         )
         cycles += last.cycles(arch)
     return cycles

@@ -10,7 +10,8 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.block_reduction.config import BlockReductionConfig
 from tvmopt.kernels.cuda.block_reduction.configs import block_reduction_hints
 from tvmopt.kernels.cuda.block_reduction.schedule import NAME, emit
-from tvmopt.kernels.cuda.common.memory_bound import GEMV, MemoryBound, analysed, inlined
+from tvmopt.kernels.cuda.common.inlining import inlined
+from tvmopt.kernels.cuda.common.memory_bound import GEMV, MemoryBound, analysed
 from tvmopt.kernels.family import Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Inlined, Refusal, Workload

@@ -14,15 +14,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
 from tvmopt.kernels.cuda.block_reduction.config import BlockReductionConfig
-from tvmopt.kernels.cuda.common.steps import (
-    fuse_all,
-    index_map,
-    inline_all,
-    spatial_extent,
-    split_threads,
-    unrolled,
-    widest,
-)
+from tvmopt.kernels.cuda.common.inlining import inline_all, spatial_extent
+from tvmopt.kernels.cuda.common.loops import fuse_all, index_map, split_threads, unrolled
+from tvmopt.kernels.cuda.common.vectors import widest
 from tvmopt.kernels.cuda.elementwise.schedule import schedule_elementwise
 from tvmopt.kernels.workload import Refusal
 

@@ -9,16 +9,8 @@ from tvm import IRModule, s_tir, tirx
 
 from tvmopt.kernels.analysis import BlockFacts, all_facts, block_facts
 from tvmopt.kernels.cuda.column_reduction.config import ColumnWalkConfig
-from tvmopt.kernels.cuda.common.steps import (
-    extent,
-    fuse_all,
-    init_before,
-    inline_all,
-    output_block,
-    spatial_extent,
-    split_threads,
-    unrolled,
-)
+from tvmopt.kernels.cuda.common.inlining import inline_all, output_block, spatial_extent
+from tvmopt.kernels.cuda.common.loops import extent, fuse_all, init_before, split_threads, unrolled
 from tvmopt.kernels.workload import Refusal
 
 

@@ -14,9 +14,9 @@ from tvmopt.kernels.cuda.column_reduction.config import (
     CudaColumnReductionConfig,
 )
 from tvmopt.kernels.cuda.column_reduction.schedule import NAME, ColumnForm
-from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, widest
 from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
+from tvmopt.kernels.cuda.common.vectors import WIDEST_VECTOR, widest
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.ranked import Ranked
 
@@ -58,10 +58,10 @@ def column_reduction_hints(
             second = StreamCost(
                 blocks=math.ceil(columns * others / 128),
                 threads=128,
-                moved=4.0 * columns * others * (split + 1),
-                flight=4.0 * min(8, split),
+                compulsory_bytes=4.0 * columns * others * (split + 1),
+                in_flight_bytes=4.0 * min(8, split),
                 instructions=30.0 + 4.0 * split,
-                rounds=split / 4.0,
+                load_rounds=split / 4.0,
             )
             cycles += second.cycles(arch)
         ranked.append(Ranked(config, cycles, stream.parts(arch)))
@@ -89,15 +89,15 @@ def _columns(
     return StreamCost(
         blocks=grid,
         threads=x * y,
-        moved=moved / line,
-        flight=float(vector * size * unroll),
+        compulsory_bytes=moved / line,
+        in_flight_bytes=float(vector * size * unroll),
         instructions=costs.reduction_instructions
         + steps * (vector * work + 6.0)
         + (vector * 10.0 * math.log2(max(2, y)) if tree else vector * 2.0 + 4.0 * vector),
-        chain=0.0 if y == 1 else (vector * 40.0 * math.log2(y) if tree else 60.0 + 14.0 * y),
-        rounds=math.ceil(steps / unroll) * 0.7,
+        wait_cycles=0.0 if y == 1 else (vector * 40.0 * math.log2(y) if tree else 60.0 + 14.0 * y),
+        load_rounds=math.ceil(steps / unroll) * 0.7,
         registers=32 + vector + vector * size // 4 * unroll,
-        smem=0 if y == 1 else 4 * x * vector * y,
+        smem_bytes=0 if y == 1 else 4 * x * vector * y,
     )
 
 
@@ -118,12 +118,12 @@ def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[Ranked[ColumnWalkC
         stream = StreamCost(
             blocks=math.ceil(form.count / threads),
             threads=threads,
-            moved=max(traffic(f) for f in passes) / line,
-            again=float((len(passes) - 1) * form.count * form.depth * size),
-            kept=float(threads * form.depth * size),
-            flight=float(size * flying),
+            compulsory_bytes=max(traffic(f) for f in passes) / line,
+            reread_bytes=float((len(passes) - 1) * form.count * form.depth * size),
+            block_reread_bytes=float(threads * form.depth * size),
+            in_flight_bytes=float(size * flying),
             instructions=arch.costs.reduction_instructions + form.depth * each,
-            rounds=len(passes) * form.depth / flying * 0.7,
+            load_rounds=len(passes) * form.depth / flying * 0.7,
         )
         config = ColumnWalkConfig(WALK_NAME, arch, threads, unroll)
         ranked.append(Ranked(config, stream.cycles(arch), stream.parts(arch)))

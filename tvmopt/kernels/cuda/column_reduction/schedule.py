@@ -10,17 +10,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import BlockFacts, block_facts
 from tvmopt.kernels.cuda.column_reduction.config import CudaColumnReductionConfig
-from tvmopt.kernels.cuda.common.steps import (
-    cache_reads,
-    extent,
-    fuse_all,
-    init_before,
-    lanes_of,
-    load_at,
-    one_reduction,
-    unrolled,
-    with_epilogue,
-)
+from tvmopt.kernels.cuda.common.inlining import one_reduction
+from tvmopt.kernels.cuda.common.loops import extent, fuse_all, init_before, unrolled, with_epilogue
+from tvmopt.kernels.cuda.common.vectors import cache_reads, lanes_of, load_at
 from tvmopt.kernels.workload import Refusal
 
 

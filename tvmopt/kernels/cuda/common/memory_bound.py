@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from tvm import IRModule, s_tir, tirx
+from tvm import tirx
 
-from tvmopt.kernels.cuda.common.product import gemm_of
-from tvmopt.kernels.cuda.common.steps import inline_all
+from tvmopt.kernels.cuda.common.gemm_form import gemm_form_of
 from tvmopt.kernels.family import ConfigHint, Family, Form, Found
-from tvmopt.kernels.workload import Inlined, Refusal, Workload
+from tvmopt.kernels.workload import Refusal, Workload
 
 #: ``Family.kind`` of elementwise passes, which leave no work for other families.
 PASS = "elementwise"
@@ -37,8 +36,8 @@ class MemoryBound(Family[Form, ConfigHint], Generic[Form, ConfigHint]):
         if workload.refusal_of_kernel is not None:
             return False
         if any(f.ranked for f in found if not isinstance(f.family, MemoryBound)):
-            product = gemm_of(workload)
-            if isinstance(product, Refusal) or min(product.extents[1:3]) > _FEW_ROWS:
+            gemm = gemm_form_of(workload)
+            if isinstance(gemm, Refusal) or min(gemm.extents[1:3]) > _FEW_ROWS:
                 return False
         return self.kind == PASS or not has_candidates(found, PASS)
 
@@ -51,10 +50,3 @@ def has_candidates(found: Sequence[Found], *kinds: str) -> bool:
 def analysed(workload: Workload, analysis: Callable[[tirx.PrimFunc], _T | Refusal]) -> _T | Refusal:
     """Return the cached result of ``analysis``, or why the workload cannot be analysed."""
     return workload.refusal_of_kernel or workload.analysed(analysis) or _NOT_ANALYSED
-
-
-def inlined(func: tirx.PrimFunc) -> Inlined | Refusal:
-    """Return the facts of ``func`` after inlining."""
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    inline_all(sch)
-    return Inlined.of(sch)

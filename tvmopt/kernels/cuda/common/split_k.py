@@ -7,7 +7,7 @@ import math
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.kernels.cuda.common.inlining import inline_forward, inline_other_producers
+from tvmopt.kernels.cuda.common.gemm_inlining import inline_forward, inline_other_producers
 
 
 def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, parts: int) -> tuple[SBlockRV, SBlockRV]:

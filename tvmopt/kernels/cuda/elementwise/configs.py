@@ -9,9 +9,9 @@ from tvm import s_tir
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
-from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, moves_by_vectors
 from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
+from tvmopt.kernels.cuda.common.vectors import WIDEST_VECTOR, moves_by_vectors
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.elementwise.config import (
     CopyConfig,
@@ -93,11 +93,11 @@ def _stream(
     return StreamCost(
         blocks=math.ceil(main.work / (each * threads)),
         threads=threads,
-        moved=moved + again / 8.0,
-        again=again,
-        flight=max(1.0, each * reads),
+        compulsory_bytes=moved + again / 8.0,
+        reread_bytes=again,
+        in_flight_bytes=max(1.0, each * reads),
         instructions=costs.elementwise_instructions + vectors * (6.0 + loads + vector * cost),
-        rounds=1.0 + 0.1 * vectors,
+        load_rounds=1.0 + 0.1 * vectors,
         registers=24 + each * reads // 4,
     )
 
@@ -117,8 +117,8 @@ def copy_hints(form: CopyForm, arch: CudaArch) -> list[Ranked[CopyConfig]]:
         stream = StreamCost(
             blocks=math.ceil(form.vectors / (like * each)),
             threads=like,
-            moved=moved,
-            flight=float(VECTOR * each),
+            compulsory_bytes=moved,
+            in_flight_bytes=float(VECTOR * each),
             instructions=20.0 + 6.0 * each,
         )
         cycles = stream.cycles(arch) * costs.copy_time_ratio + late
@@ -149,13 +149,13 @@ def transpose_hints(form: TransposeForm, arch: CudaArch) -> list[Ranked[Transpos
         stream = StreamCost(
             blocks=grid,
             threads=threads,
-            moved=traffic(form.facts) / line,
-            flight=each * size,
+            compulsory_bytes=traffic(form.facts) / line,
+            in_flight_bytes=each * size,
             instructions=40.0
             + each * (2.0 * arch.costs.bank_conflict_degree + cost + 10.0 / vector),
-            chain=60.0,
-            rounds=1.0 + 0.2 * each / vector,
-            smem=(tile[0] + pad) * tile[1] * size,
+            wait_cycles=60.0,
+            load_rounds=1.0 + 0.2 * each / vector,
+            smem_bytes=(tile[0] + pad) * tile[1] * size,
             registers=40,
         )
         config = TransposeConfig(TRANSPOSE_NAME, arch, tile, threads, vector, pad)

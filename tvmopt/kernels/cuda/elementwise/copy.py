@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 from tvmopt.kernels.analysis import block_facts
-from tvmopt.kernels.cuda.common.steps import one_elementwise_block
+from tvmopt.kernels.cuda.common.inlining import one_elementwise_block
 from tvmopt.kernels.cuda.elementwise.config import CopyConfig
 from tvmopt.kernels.cuda.elementwise.schedule import is_flat
 from tvmopt.kernels.workload import Refusal

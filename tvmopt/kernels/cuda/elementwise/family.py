@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tvm import s_tir, tirx
 
 from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.common.inlining import inlined_elementwise
 from tvmopt.kernels.cuda.common.memory_bound import PASS, MemoryBound, analysed
-from tvmopt.kernels.cuda.common.steps import inlined_elementwise
 from tvmopt.kernels.cuda.elementwise import copy, schedule, transpose
 from tvmopt.kernels.cuda.elementwise.config import (
     CopyConfig,

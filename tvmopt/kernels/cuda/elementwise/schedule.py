@@ -8,16 +8,14 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.analysis import Axis, block_facts, leaf_blocks, substitute, variables
-from tvmopt.kernels.cuda.common.steps import (
+from tvmopt.kernels.cuda.common.inlining import inlined_elementwise
+from tvmopt.kernels.cuda.common.loops import extent, fuse_all, split_vector
+from tvmopt.kernels.cuda.common.vectors import (
     cache_reads,
     cache_result,
-    extent,
-    fuse_all,
-    inlined_elementwise,
     lanes_of,
     load_at,
     moves_by_vectors,
-    split_vector,
     starts_aligned,
     store_at,
 )

@@ -10,15 +10,13 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts
-from tvmopt.kernels.cuda.common.steps import (
+from tvmopt.kernels.cuda.common.inlining import one_elementwise_block
+from tvmopt.kernels.cuda.common.loops import extent, fuse_all, index_map
+from tvmopt.kernels.cuda.common.vectors import (
     cache_result_along,
-    extent,
-    fuse_all,
     in_pieces,
-    index_map,
     load_at,
     moves_by_vectors,
-    one_elementwise_block,
     store_at,
 )
 from tvmopt.kernels.cuda.elementwise.config import TransposeConfig

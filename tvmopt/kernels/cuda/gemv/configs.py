@@ -48,15 +48,15 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[GemvConfig]]:
         stream = StreamCost(
             blocks=math.ceil(rows / (place * each)),
             threads=share * place,
-            moved=moved,
-            again=rows / each * batch * pieces * form.packed * 2.0,
-            flight=float(vector * size * each * unroll),
+            compulsory_bytes=moved,
+            reread_bytes=rows / each * batch * pieces * form.packed * 2.0,
+            in_flight_bytes=float(vector * size * each * unroll),
             instructions=40.0
             + steps * (work + x + each * 3.0 + 6.0)
             + exchanges * costs.shuffle_instructions,
-            chain=exchanges * 30.0
+            wait_cycles=exchanges * 30.0
             + (costs.cross_warp_cycles * each * batch if share > arch.warp else 0.0),
-            rounds=math.ceil(steps / unroll),
+            load_rounds=math.ceil(steps / unroll),
             registers=32 + (each + elements // 2) * batch + vector * size // 4 * each * unroll,
         )
         ranked.append(Ranked(config, stream.cycles(arch), stream.parts(arch)))

@@ -9,15 +9,9 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, constant_run
-from tvmopt.kernels.cuda.common.steps import (
-    cache_reads,
-    fuse_all,
-    index_map,
-    load_at,
-    one_reduction,
-    unrolled,
-    with_epilogue,
-)
+from tvmopt.kernels.cuda.common.inlining import one_reduction
+from tvmopt.kernels.cuda.common.loops import fuse_all, index_map, unrolled, with_epilogue
+from tvmopt.kernels.cuda.common.vectors import cache_reads, load_at
 from tvmopt.kernels.cuda.gemv.config import GemvConfig
 from tvmopt.kernels.workload import Refusal
 

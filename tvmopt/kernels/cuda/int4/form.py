@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, substitute
-from tvmopt.kernels.cuda.common.steps import one_reduction
+from tvmopt.kernels.cuda.common.inlining import one_reduction
 from tvmopt.kernels.cuda.int4.source import PIECE, STEP
 from tvmopt.kernels.cuda.int4.unpack import nibble_of
 from tvmopt.kernels.workload import Refusal

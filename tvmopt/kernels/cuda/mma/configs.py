@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.dtypes import itemsize
+from tvmopt.kernels.cuda.common.gemm_form import GemmForm
 from tvmopt.kernels.cuda.common.matmul_problem import (
     MatmulProblem,
     grid,
@@ -16,9 +17,8 @@ from tvmopt.kernels.cuda.common.matmul_problem import (
     pack_cycles,
     packed_problem,
     resident_blocks,
-    sum_cycles,
+    split_k_cycles,
 )
-from tvmopt.kernels.cuda.common.product import Product
 from tvmopt.kernels.cuda.mma.config import MmaConfig
 from tvmopt.kernels.cuda.mma.schedule import NAME, mma_of, why_not_mma
 from tvmopt.kernels.ranked import Ranked
@@ -34,35 +34,35 @@ _OTHER_REGISTERS = 40
 
 
 def mma_hints(
-    product: Product, arch: CudaArch, stages: int = 0, async_copy: bool = True
+    gemm: GemmForm, arch: CudaArch, stages: int = 0, async_copy: bool = True
 ) -> list[Ranked[MmaConfig]]:
     """Return all configurations that may pay, fastest predicted first; none without mma.sync.
 
     Args:
-        product: A GEMM in normal form.
+        gemm: A GEMM in normal form.
         arch: The GPU.
         stages: Most pipeline stages; 0 for as many as pay.
         async_copy: Whether to allow cp.async.
     """
     found = []
-    for problem in _packings(product):
-        for config in _configs(product, problem, arch, stages, async_copy):
+    for problem in _packings(gemm):
+        for config in _configs(gemm, problem, arch, stages, async_copy):
             cost = mma_cost(problem, config)
             if cost is not None:
                 found.append(cost)
     return sorted(found, key=lambda one: one.cycles)
 
 
-def _packings(product: Product) -> Iterator[MatmulProblem]:
+def _packings(gemm: GemmForm) -> Iterator[MatmulProblem]:
     """Yield the problem as it is, and after packing where that may pay."""
-    problem = matmul_problem(product)
+    problem = matmul_problem(gemm)
     yield problem
     size = itemsize(problem.dtype)
     # Operands that 16-byte copies cannot move unchanged, or not asynchronously.
     slow = [
         operand.run * size < 16 or operand.size != size or not operand.plain
         or (size == 1 and operand.contiguous != "k")
-        for operand in product.copies
+        for operand in gemm.operands
     ]  # fmt: skip
     if any(slow):
         yield packed_problem(problem, (slow[0], slow[1]))
@@ -79,16 +79,16 @@ def copies_asynchronously(problem: MatmulProblem, rows: int, columns: int, step:
         ragged = bool(edge % tile or problem.depth % step) and not problem.packed[n]
         if problem.runs[n] * size < 4 or problem.sizes[n] != size or not problem.plain[n]:
             return False
-        if size == 1 and (ragged or not problem.along_k[n]):
+        if size == 1 and (ragged or not problem.k_major[n]):
             return False
     return True
 
 
 def _configs(
-    product: Product, problem: MatmulProblem, arch: CudaArch, most: int, async_copy: bool
+    gemm: GemmForm, problem: MatmulProblem, arch: CudaArch, most: int, async_copy: bool
 ) -> Iterator[MmaConfig]:
     """Yield tiles, pipelines and split-K factors that fit the problem and the template."""
-    mma = mma_of(product, arch)
+    mma = mma_of(gemm, arch)
     if isinstance(mma, Refusal) or problem.depth < 2:
         return
     size = itemsize(problem.dtype)
@@ -154,10 +154,10 @@ def shared_bytes(problem: MatmulProblem, config: MmaConfig) -> int:
     pad = int(16 / size)
     (bm, bn), step = config.tile, config.k_block
     in_flight = 0.0
-    for edge, along in zip((bm, bn), problem.along_k, strict=True):
+    for edge, along in zip((bm, bn), problem.k_major, strict=True):
         rows, width = (edge, step) if along or itemsize(problem.dtype) == 1 else (step, edge)
         in_flight += rows * (width + pad) * size
-    row = bn * itemsize(problem.sums)
+    row = bn * itemsize(problem.accumulator)
     return int(max(config.stages * in_flight, bm * (row + (32 - row) % 128)))
 
 
@@ -170,7 +170,7 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
     if not config.async_copy and config.stages > 1:
         staged = (bm + bn) * step * size / 4 / (warps * arch.warp)
     registers = int(
-        wm * wn / arch.warp * itemsize(problem.sums) / 4
+        wm * wn / arch.warp * itemsize(problem.accumulator) / 4
         + (wm + wn) / 16 * 4 * (2 if config.double_buffer_fragments else 1)
         + staged
         + _OTHER_REGISTERS
@@ -201,10 +201,11 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
         one += port * costs.exposed_port_share / tiles.together
     latency = costs.async_copy_latency_cycles
     one += max(0.0, latency - max(0, config.stages - 1) * one * tiles.together) / tiles.together
-    finish = bm * bn * itemsize(problem.sums) * 3 / arch.smem_bandwidth + latency / tiles.together
+    spilled = bm * bn * itemsize(problem.accumulator) * 3
+    finish = spilled / arch.smem_bandwidth + latency / tiles.together
     compute = tiles.turns * (steps * one + finish) + costs.mma_fill_cycles
     dram, l2 = memory_cycles(problem, arch, config.tile, config.raster_group)
-    second = sum_cycles(problem, arch, config.split_k) + pack_cycles(problem, arch)
+    second = split_k_cycles(problem, arch, config.split_k) + pack_cycles(problem, arch)
     total = max(compute, dram, l2) + costs.launch_cycles + second
     facts = (compute, dram, l2, lines, busy, float(tiles.turns))
     return Ranked(config, total, facts)
@@ -212,7 +213,7 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
 
 def _lines(problem: MatmulProblem, config: MmaConfig, n: int) -> float:
     """Return the 128-byte lines that a K block of a tile reads of operand ``n``."""
-    run = (config.k_block if problem.along_k[n] else config.tile[n]) * problem.sizes[n]
+    run = (config.k_block if problem.k_major[n] else config.tile[n]) * problem.sizes[n]
     if problem.runs[n] == 1 and not problem.plain[n]:
         run = problem.sizes[n]
     return config.k_block * config.tile[n] * problem.sizes[n] / min(config.arch.line, run)
@@ -222,6 +223,6 @@ def _copies(problem: MatmulProblem, config: MmaConfig, n: int, threads: int) -> 
     """Return the copy instructions of a thread in a K block for operand ``n``."""
     size = itemsize(problem.dtype)
     vector = min(problem.runs[n], int(16 / max(size, problem.sizes[n])))
-    if itemsize(problem.dtype) == 1 and not problem.along_k[n]:
+    if itemsize(problem.dtype) == 1 and not problem.k_major[n]:
         vector = 1
     return config.k_block * config.tile[n] / threads / max(1, vector)

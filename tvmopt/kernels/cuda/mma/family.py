@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import s_tir, tirx
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.common.product import Product, gemm_of
+from tvmopt.kernels.cuda.common.gemm_form import GemmForm, gemm_form_of
 from tvmopt.kernels.cuda.mma.config import MmaConfig
 from tvmopt.kernels.cuda.mma.configs import mma_hints
 from tvmopt.kernels.cuda.mma.schedule import NAME, emit
@@ -20,7 +20,7 @@ from tvmopt.kernels.workload import Refusal, Workload
 _NEAR_THIN, _THIN_COLUMNS, _SHORT_REDUCTION = 6.0, 16, 64
 
 
-class MmaMatmul(Family[Product, MmaConfig]):
+class MmaMatmul(Family[GemmForm, MmaConfig]):
     """Warp tiles: ldmatrix loads fragments from shared memory, mma.sync multiplies them.
 
     Args:
@@ -37,21 +37,21 @@ class MmaMatmul(Family[Product, MmaConfig]):
         self._most_stages = most_stages
         self._async_copy = async_copy
 
-    def match(self, workload: Workload, arch: CudaArch) -> Product | Refusal:
+    def match(self, workload: Workload, arch: CudaArch) -> GemmForm | Refusal:
         """Return the GEMM in normal form ``C[s, i, j] += A[s, i, k] * B[s, j, k]``."""
-        return gemm_of(workload)
+        return gemm_form_of(workload)
 
-    def rank(self, form: Product, arch: CudaArch) -> Sequence[Ranked[MmaConfig]]:
+    def rank(self, form: GemmForm, arch: CudaArch) -> Sequence[Ranked[MmaConfig]]:
         """Return the configurations, fastest predicted first; none for dtypes without MMA."""
         return mma_hints(form, arch, self._most_stages, self._async_copy)
 
-    def weight(self, form: Product, arch: CudaArch, found: Sequence[Found]) -> float:
+    def weight(self, form: GemmForm, arch: CudaArch, found: Sequence[Found]) -> float:
         """Return measured over predicted cycles where wgmma competes."""
         conv = any(f.ranked for f in found if f.family.kind == "convolution")
         ratio = arch.costs.mma_time_ratio if arch.has_wgmma else 1.0
         return ratio * (arch.costs.mma_conv_time_ratio if conv else 1.0)
 
-    def near(self, form: Product) -> float:
+    def near(self, form: GemmForm) -> float:
         """Return up to how many times the best's predicted cycles a candidate is tried."""
         _, _, columns, depth = form.extents
         thin = columns <= _THIN_COLUMNS or depth <= _SHORT_REDUCTION

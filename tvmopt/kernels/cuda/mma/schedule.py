@@ -16,10 +16,11 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.dtypes import itemsize
-from tvmopt.kernels.cuda.common.inlining import inline_consumers, inline_producers
+from tvmopt.kernels.cuda.common.gemm_form import GemmForm, normalise
+from tvmopt.kernels.cuda.common.gemm_inlining import inline_consumers, inline_producers
+from tvmopt.kernels.cuda.common.gemm_operand import VECTOR_BYTES, GemmOperand
 from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline, pipeline_fragments
 from tvmopt.kernels.cuda.common.packing import pack, packed
-from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, GemmOperand, Product, normalise
 from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
 from tvmopt.kernels.cuda.intrinsics.mma import COLUMNS, LANES, ROWS, MmaIntrinsic
 from tvmopt.kernels.cuda.mma.config import MmaConfig
@@ -45,48 +46,48 @@ def emit(func: tirx.PrimFunc, config: MmaConfig) -> s_tir.Schedule | Refusal:
             Cs[i, j] = sums
             C[i, j] = Cs[i, j]
     """
-    product = normalise(func)
-    if isinstance(product, Refusal):
-        return product
-    mma = mma_of(product, config.arch)
+    gemm = normalise(func)
+    if isinstance(gemm, Refusal):
+        return gemm
+    mma = mma_of(gemm, config.arch)
     if isinstance(mma, Refusal):
         return mma
     if (refusal := why_not_mma(config, mma)) is not None:
         return refusal
-    if product.extents[3] < max(2, config.split_k):
+    if gemm.extents[3] < max(2, config.split_k):
         return Refusal("K is too short: TVM sees no reduction in a loop of one iteration")
-    sch, anchor, total = product.sch, product.anchor, None
+    sch, anchor, total = gemm.sch, gemm.anchor, None
     sch.pad_einsum(anchor, [1, *config.tile, config.k_block * config.split_k])
     if config.split_k > 1:
         anchor, total = split_reduction(sch, anchor, config.split_k)
     tiles = _tile_loops(sch, anchor, config, mma)
-    copies = _copy_to_shared(tiles, product, config, mma)
-    fragments = _fragments(tiles, product)
-    result = _multiply(tiles, product, fragments, mma)
-    run = _most(product)
+    copies = _copy_to_shared(tiles, gemm, config, mma)
+    fragments = _fragments(tiles, gemm)
+    result = _multiply(tiles, gemm, fragments, mma)
+    run = gemm.store_elements
     if total is None:
         inline_consumers(sch, result)
-        run = product.out_run
-    _store(sch, result, product, run)
+        run = gemm.out_run
+    _store(sch, result, gemm, run)
     _unroll_and_pipeline(tiles, copies, config, mma)
     if total is not None:
-        finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
+        finish_parts(sch, total, math.gcd(gemm.out_run, gemm.store_elements))
     return sch
 
 
-def mma_of(product: Product, arch: CudaArch) -> MmaIntrinsic | Refusal:
-    """Return the MMA intrinsic for the operands of ``product``."""
-    a, b = product.copies
+def mma_of(gemm: GemmForm, arch: CudaArch) -> MmaIntrinsic | Refusal:
+    """Return the MMA intrinsic for the operands of ``gemm``."""
+    a, b = gemm.operands
     if arch.tensor_shape(a.dtype) is None or arch.sm < 80:
         return Refusal(f"{arch.name} has no mma.sync of {a.dtype} with ldmatrix and cp.async")
     # ldmatrix transposes 16-bit elements only: 8-bit operands are transposed by the copy.
     is_byte = itemsize(a.dtype) == 1
-    a_along, b_along = (is_byte or x.contiguous != "x" for x in product.copies)
+    a_along, b_along = (is_byte or x.contiguous != "x" for x in gemm.operands)
     swapped = a.index > b.index
     try:
-        return MmaIntrinsic(a.dtype, product.sums, a_along, b_along, swapped, b.dtype)
+        return MmaIntrinsic(a.dtype, gemm.accumulator, a_along, b_along, swapped, b.dtype)
     except ValueError:
-        return Refusal(f"no mma.sync multiplies {a.dtype} by {b.dtype} into {product.sums}")
+        return Refusal(f"no mma.sync multiplies {a.dtype} by {b.dtype} into {gemm.accumulator}")
 
 
 def why_not_mma(config: MmaConfig, mma: MmaIntrinsic) -> Refusal | None:
@@ -155,15 +156,15 @@ def _tile_loops(
 
 
 def _copy_to_shared(
-    tiles: _TileLoops, product: Product, config: MmaConfig, mma: MmaIntrinsic
+    tiles: _TileLoops, gemm: GemmForm, config: MmaConfig, mma: MmaIntrinsic
 ) -> list[SBlockRV]:
     """Copy the operands' K blocks to shared memory; first pack those that ``config`` packs."""
     sch, depth = tiles.sch, config.k_block * config.split_k
     copies = []
     for n, (operand, along) in enumerate(
-        zip(product.copies, (mma.a_along_k, mma.b_along_k), strict=True)
+        zip(gemm.operands, (mma.a_along_k, mma.b_along_k), strict=True)
     ):
-        guarded = operand.padded or product.ragged(operand, config.tile[n], depth)
+        guarded = operand.padded or gemm.ragged(operand, config.tile[n], depth)
         if config.packs[n]:
             packing = pack(sch, tiles.mma_tile, operand.index, along)
             operand, guarded = packed(operand, along), False
@@ -175,10 +176,10 @@ def _copy_to_shared(
     return copies
 
 
-def _fragments(tiles: _TileLoops, product: Product) -> list[SBlockRV]:
+def _fragments(tiles: _TileLoops, gemm: GemmForm) -> list[SBlockRV]:
     """Load each operand's fragments from shared memory into registers, by MMA step."""
     fragments = []
-    for operand in product.copies:
+    for operand in gemm.operands:
         fragment = tiles.sch.cache_read(tiles.mma_tile, operand.index, "local")
         tiles.sch.compute_at(fragment, tiles.k_step, preserve_unit_loops=True)
         fragments.append(fragment)
@@ -186,7 +187,7 @@ def _fragments(tiles: _TileLoops, product: Product) -> list[SBlockRV]:
 
 
 def _multiply(
-    tiles: _TileLoops, product: Product, fragments: list[SBlockRV], mma: MmaIntrinsic
+    tiles: _TileLoops, gemm: GemmForm, fragments: list[SBlockRV], mma: MmaIntrinsic
 ) -> SBlockRV:
     """Tensorize fragment loads, MMAs and accumulators.
 
@@ -206,7 +207,7 @@ def _multiply(
     (init_inner,) = sch.get_child_blocks(init)
     sch.tensorize(sch.get_loops(init_inner)[-2], mma.zero())
     # Row pitch of 32 bytes more than a multiple of 128: stores of a warp hit different banks.
-    stored, size = sch.blockize(tile), itemsize(product.sums)
+    stored, size = sch.blockize(tile), itemsize(gemm.accumulator)
     sch.storage_align(stored, 0, axis=-2, factor=int(128 / size), offset=int(32 / size))
     sch.tensorize(stored, mma.store())
     return result
@@ -323,17 +324,12 @@ def _tile(sch: s_tir.Schedule, block: SBlockRV, height: int, width: int) -> Loop
     return x1
 
 
-def _most(product: Product) -> int:
-    """Return the vector width of output stores, in elements."""
-    return max(1, int(VECTOR_BYTES / max(itemsize(product.out), itemsize(product.sums))))
-
-
-def _store(sch: s_tir.Schedule, result: SBlockRV, product: Product, run: int) -> None:
+def _store(sch: s_tir.Schedule, result: SBlockRV, gemm: GemmForm, run: int) -> None:
     """Store finished rows from shared memory with vectors."""
     rows, columns = sch.get_loops(result)[-2:]
     width = int(sch.get(columns).extent)
     count = int(sch.get(rows).extent) * width
-    vector = math.gcd(width, run, _most(product))
+    vector = math.gcd(width, run, gemm.store_elements)
     while vector > 1 and count % (LANES * vector):
         vector //= 2
     fused = sch.fuse(rows, columns)

@@ -130,7 +130,7 @@ class _Rows:
         in_shared, in_registers = (config.row_cache == cache for cache in (SHARED, REGISTERS))
         steps = math.ceil(form.columns / vector / share)
         size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
-        row = form.columns * size
+        rows_bytes = config.rows_per_block * form.columns * size
         exchanges = math.log2(share) * sum(f.stores for f in self.blocks if f.reduction)
         loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
         rereads = 0 if in_registers else max(0, len(passes) - 1)
@@ -141,22 +141,22 @@ class _Rows:
         return StreamCost(
             blocks=math.ceil(form.rows / config.rows_per_block),
             threads=share * config.rows_per_block,
-            moved=self.moved,
-            again=float(rereads * form.rows * row),
-            kept=float(config.rows_per_block * row) if config.row_cache == NO_CACHE else 0.0,
-            flight=float(size * kept),
+            compulsory_bytes=self.moved,
+            reread_bytes=float(rereads * form.rows * form.columns * size),
+            block_reread_bytes=float(rows_bytes) if config.row_cache == NO_CACHE else 0.0,
+            in_flight_bytes=float(size * kept),
             instructions=costs.reduction_instructions
             + steps * (vector * self.work + loads)
             + exchanges * costs.shuffle_instructions
             + (steps * 8.0 if in_shared else 0.0),
-            chain=exchanges * costs.shuffle_cycles
+            wait_cycles=exchanges * costs.shuffle_cycles
             + (costs.cross_warp_cycles * len(form.reductions) if share > config.arch.warp else 0.0)
             + rereads * costs.reread_cycles
             + (60.0 if in_shared else 0.0),
-            rounds=rounds,
-            lines=steps * self._lines(config),
+            load_rounds=rounds,
+            warp_lines=steps * self._lines(config),
             registers=32 + kept * size // 4,
-            smem=config.rows_per_block * row if in_shared else 0,
+            smem_bytes=rows_bytes if in_shared else 0,
         )
 
     def _lines(self, config: CudaRowReductionConfig) -> float:

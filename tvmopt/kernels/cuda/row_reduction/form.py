@@ -9,13 +9,9 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
-from tvmopt.kernels.cuda.common.steps import (
-    index_map,
-    inline_all,
-    most_lanes,
-    output_block,
-    spatial_extent,
-)
+from tvmopt.kernels.cuda.common.inlining import inline_all, output_block, spatial_extent
+from tvmopt.kernels.cuda.common.loops import index_map
+from tvmopt.kernels.cuda.common.vectors import most_lanes
 from tvmopt.kernels.workload import Refusal
 
 

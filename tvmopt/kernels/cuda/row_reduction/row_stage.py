@@ -8,8 +8,8 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import block_facts
+from tvmopt.kernels.cuda.common.loops import extent, index_map, split_vector, unrolled
 from tvmopt.kernels.cuda.common.own_parts import mark_own
-from tvmopt.kernels.cuda.common.steps import extent, index_map, split_vector, unrolled
 from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig
 from tvmopt.kernels.cuda.row_reduction.form import RowForm
 from tvmopt.kernels.workload import Refusal

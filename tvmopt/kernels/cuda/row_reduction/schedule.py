@@ -8,17 +8,8 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import block_facts
-from tvmopt.kernels.cuda.common.steps import (
-    cache_reads,
-    cache_result,
-    extent,
-    fuse_all,
-    load_at,
-    split_prefix,
-    split_vector,
-    store_at,
-    unrolled,
-)
+from tvmopt.kernels.cuda.common.loops import extent, fuse_all, split_prefix, split_vector, unrolled
+from tvmopt.kernels.cuda.common.vectors import cache_reads, cache_result, load_at, store_at
 from tvmopt.kernels.cuda.row_reduction.config import REGISTERS, SHARED, CudaRowReductionConfig
 from tvmopt.kernels.cuda.row_reduction.form import prepare_rows
 from tvmopt.kernels.cuda.row_reduction.row_stage import (

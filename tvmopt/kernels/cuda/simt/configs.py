@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.dtypes import itemsize
+from tvmopt.kernels.cuda.common.gemm_form import GemmForm
 from tvmopt.kernels.cuda.common.matmul_problem import (
     MatmulProblem,
     grid,
     matmul_problem,
     memory_cycles,
     resident_blocks,
-    sum_cycles,
+    split_k_cycles,
 )
-from tvmopt.kernels.cuda.common.product import Product
 from tvmopt.kernels.cuda.simt.config import SimtConfig
 from tvmopt.kernels.cuda.simt.schedule import NAME, why_not_simt
 from tvmopt.kernels.ranked import Ranked
@@ -32,9 +32,9 @@ _MOST_UNROLLED, _LONG = 2048, 2**36
 _OTHER_REGISTERS, _GUARD_REGISTERS = 30, 8
 
 
-def simt_matmul_hints(product: Product, arch: CudaArch) -> list[Ranked[SimtConfig]]:
+def simt_matmul_hints(gemm: GemmForm, arch: CudaArch) -> list[Ranked[SimtConfig]]:
     """Return all configurations that may pay, fastest predicted first."""
-    problem = matmul_problem(product)
+    problem = matmul_problem(gemm)
     found = [simt_matmul_cost(problem, config) for config in _configs(problem, arch)]
     return sorted((one for one in found if one is not None), key=lambda one: one.cycles)
 
@@ -78,7 +78,7 @@ def simt_matmul_cost(problem: MatmulProblem, config: SimtConfig) -> Ranked[SimtC
     words = max(1.0, itemsize(problem.dtype) / 4)
     ragged = problem.rows % bm or problem.columns % bn or problem.depth % (step * config.split_k)
     registers = int(
-        rows * columns * max(1.0, itemsize(problem.sums) / 4)
+        rows * columns * max(1.0, itemsize(problem.accumulator) / 4)
         + (rows + columns) * words
         + costs.staged_register_share * (bm + bn) * step / threads * words
         + _OTHER_REGISTERS
@@ -109,7 +109,7 @@ def simt_matmul_cost(problem: MatmulProblem, config: SimtConfig) -> Ranked[SimtC
     compute = tiles.turns * (steps * one + finish) + costs.simt_fill_cycles
     compute *= costs.clock_ratio
     dram, l2 = memory_cycles(problem, arch, config.tile, config.raster_group)
-    second = sum_cycles(problem, arch, config.split_k)
+    second = split_k_cycles(problem, arch, config.split_k)
     total = max(compute, dram, l2) + costs.launch_cycles + second
     facts = (compute, dram, l2, multiply * steps * tiles.turns, concurrent, float(tiles.turns))
     return Ranked(config, total, facts)
@@ -118,12 +118,12 @@ def simt_matmul_cost(problem: MatmulProblem, config: SimtConfig) -> Ranked[SimtC
 def _moves(problem: MatmulProblem, config: SimtConfig, n: int) -> float:
     """Return a thread's instructions to copy a K block of operand ``n`` to shared memory."""
     count = config.k_block * config.tile[n] / math.prod(config.threads)
-    inner = config.k_block if problem.along_k[n] else config.tile[n]
+    inner = config.k_block if problem.k_major[n] else config.tile[n]
     vector = math.gcd(
         min(problem.runs[n], int(16 / max(problem.sizes[n], itemsize(problem.dtype)))),
         max(1, int(count)),
         inner,
     )
-    stores = count if problem.along_k[n] else count / vector
+    stores = count if problem.k_major[n] else count / vector
     ragged = 1.0 if problem.runs[n] > 1 else 2.0
     return ragged * count / vector + stores

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import s_tir, tirx
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.common.product import Product, gemm_of
+from tvmopt.kernels.cuda.common.gemm_form import GemmForm, gemm_form_of
 from tvmopt.kernels.cuda.simt.config import SimtConfig
 from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
 from tvmopt.kernels.cuda.simt.schedule import NAME, emit
@@ -19,7 +19,7 @@ from tvmopt.kernels.workload import Refusal, Workload
 _EFFORT_A_MULTIPLY_ADD = 1 / 400
 
 
-class SimtMatmul(Family[Product, SimtConfig]):
+class SimtMatmul(Family[GemmForm, SimtConfig]):
     """Register tile of accumulators a thread, operands in shared memory, FMA instructions."""
 
     name = NAME
@@ -29,16 +29,16 @@ class SimtMatmul(Family[Product, SimtConfig]):
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
         """Return whether no tensor-core family takes the GEMM, or it is in float32."""
-        product = gemm_of(workload)
-        if isinstance(product, Refusal):
+        gemm = gemm_form_of(workload)
+        if isinstance(gemm, Refusal):
             return False
-        return product.a.dtype == "float32" or not any(f.ranked for f in found)
+        return gemm.a.dtype == "float32" or not any(f.ranked for f in found)
 
-    def match(self, workload: Workload, arch: CudaArch) -> Product | Refusal:
+    def match(self, workload: Workload, arch: CudaArch) -> GemmForm | Refusal:
         """Return the GEMM in normal form ``C[s, i, j] += A[s, i, k] * B[s, j, k]``."""
-        return gemm_of(workload)
+        return gemm_form_of(workload)
 
-    def rank(self, form: Product, arch: CudaArch) -> Sequence[Ranked[SimtConfig]]:
+    def rank(self, form: GemmForm, arch: CudaArch) -> Sequence[Ranked[SimtConfig]]:
         """Return the configurations, fastest predicted first."""
         return simt_matmul_hints(form, arch)
 

@@ -17,9 +17,10 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.device.dtypes import itemsize
-from tvmopt.kernels.cuda.common.inlining import inline_consumers, inline_producers
+from tvmopt.kernels.cuda.common.gemm_form import GemmForm, normalise
+from tvmopt.kernels.cuda.common.gemm_inlining import inline_consumers, inline_producers
+from tvmopt.kernels.cuda.common.gemm_operand import VECTOR_BYTES, GemmOperand
 from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline
-from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, GemmOperand, Product, normalise
 from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
 from tvmopt.kernels.cuda.simt.config import SimtConfig
 from tvmopt.kernels.workload import Refusal
@@ -49,12 +50,12 @@ def emit(func: tirx.PrimFunc, config: SimtConfig) -> s_tir.Schedule | Refusal:
     """
     if (refusal := why_not_simt(config)) is not None:
         return refusal
-    product = normalise(func)
-    if isinstance(product, Refusal):
-        return product
-    if product.extents[3] < config.split_k:
+    gemm = normalise(func)
+    if isinstance(gemm, Refusal):
+        return gemm
+    if gemm.extents[3] < config.split_k:
         return Refusal("K is shorter than the split-K factor")
-    sch, anchor = product.sch, product.anchor
+    sch, anchor = gemm.sch, gemm.anchor
     (bm, bn), (tm, tn), bk = config.tile, config.threads, config.k_block
     sch.pad_einsum(anchor, [1, bm, bn, bk * config.split_k])
     total = None
@@ -63,7 +64,7 @@ def emit(func: tirx.PrimFunc, config: SimtConfig) -> s_tir.Schedule | Refusal:
     store = sch.cache_write(anchor, 0, "local")
     *batch, i, j, k = sch.get_loops(anchor)
     lanes_m, lanes_n = _warp_shape(config)
-    vm, vn = math.gcd(bm // tm, _group(product)), math.gcd(bn // tn, _group(product))
+    vm, vn = math.gcd(bm // tm, _group(gemm)), math.gcd(bn // tn, _group(gemm))
     io, ig, iw, il, iv = sch.split(i, [None, bm // tm // vm, tm // lanes_m, lanes_m, vm])
     jo, jg, jw, jl, jv = sch.split(j, [None, bn // tn // vn, tn // lanes_n, lanes_n, vn])
     ko, ki = sch.split(k, [None, bk])
@@ -75,13 +76,13 @@ def emit(func: tirx.PrimFunc, config: SimtConfig) -> s_tir.Schedule | Refusal:
     thread = sch.fuse(iw, jw, il, jl)
     sch.bind(thread, "threadIdx.x")
     sch.reverse_compute_at(store, thread, preserve_unit_loops=True)
-    run = _most(product)
+    run = gemm.store_elements
     if total is None:
         inline_consumers(sch, store)
-        run = product.out_run
-    _store(sch, store, math.gcd(run, _most(product)))
-    copies = [_copy(sch, anchor, n, x, ko, config) for n, x in enumerate(product.copies)]
-    for operand in product.copies:
+        run = gemm.out_run
+    _store(sch, store, math.gcd(run, gemm.store_elements))
+    copies = [_copy(sch, anchor, n, x, ko, config) for n, x in enumerate(gemm.operands)]
+    for operand in gemm.operands:
         _fragment(sch, anchor, operand, ki)
     sch.decompose_reduction(anchor, ko)
     for loop in (ki, iv, jv):
@@ -93,7 +94,7 @@ def emit(func: tirx.PrimFunc, config: SimtConfig) -> s_tir.Schedule | Refusal:
         staged = sum(config.tile) * bk / math.prod(config.threads)
         pipeline(sch, ko, copies, stages, config.async_copy, halves=staged <= _FEW_STAGED)
     if total is not None:
-        finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
+        finish_parts(sch, total, math.gcd(gemm.out_run, gemm.store_elements))
     return sch
 
 
@@ -123,15 +124,10 @@ def _warp_shape(config: SimtConfig) -> tuple[int, int]:
     return rows, warp // rows
 
 
-def _group(product: Product) -> int:
+def _group(gemm: GemmForm) -> int:
     """Return the vector width of a thread's loads from shared memory, in elements."""
-    widest = max(itemsize(x.dtype) for x in product.copies)
+    widest = max(itemsize(x.dtype) for x in gemm.operands)
     return max(1, int(VECTOR_BYTES / widest))
-
-
-def _most(product: Product) -> int:
-    """Return the vector width of output stores, in elements."""
-    return max(1, int(VECTOR_BYTES / max(itemsize(product.out), itemsize(product.sums))))
 
 
 def _store(sch: s_tir.Schedule, store: SBlockRV, vector: int) -> None:

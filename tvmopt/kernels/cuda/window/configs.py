@@ -9,9 +9,9 @@ from tvm import s_tir
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
-from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, widest
 from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
+from tvmopt.kernels.cuda.common.vectors import WIDEST_VECTOR, widest
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.window.config import CudaFallbackConfig, CudaWindowConfig
 from tvmopt.kernels.cuda.window.schedule import FALLBACK_NAME, WIDEST, WINDOW_NAME
@@ -69,11 +69,11 @@ def _window(facts: BlockFacts, config: CudaWindowConfig, cost: float) -> StreamC
     return StreamCost(
         blocks=math.ceil(results / vector / tile / threads),
         threads=threads,
-        moved=traffic(facts),
-        again=again,
-        flight=float(vector * size * taps),
+        compulsory_bytes=traffic(facts),
+        reread_bytes=again,
+        in_flight_bytes=float(vector * size * taps),
         instructions=40.0 + deep * (vector * tile * cost + loads + guards),
-        rounds=math.ceil(deep / 9),
+        load_rounds=math.ceil(deep / 9),
         registers=32 + tile * vector * size // 4 + vector * taps * size // 4,
     )
 

@@ -8,8 +8,8 @@ from tvm import s_tir, tirx
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts
-from tvmopt.kernels.cuda.common.memory_bound import MemoryBound, analysed, inlined
-from tvmopt.kernels.cuda.common.steps import only_reduction
+from tvmopt.kernels.cuda.common.inlining import inlined, only_reduction
+from tvmopt.kernels.cuda.common.memory_bound import MemoryBound, analysed
 from tvmopt.kernels.cuda.window.config import CudaFallbackConfig, CudaWindowConfig
 from tvmopt.kernels.cuda.window.configs import fallback_hints, window_hints
 from tvmopt.kernels.cuda.window.schedule import (

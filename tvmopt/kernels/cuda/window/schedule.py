@@ -8,18 +8,16 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks
-from tvmopt.kernels.cuda.common.steps import (
+from tvmopt.kernels.cuda.common.inlining import inline_all, one_reduction
+from tvmopt.kernels.cuda.common.loops import (
     extent,
     fuse_all,
     init_before,
-    inline_all,
-    lanes_of,
-    moves_by_vectors,
-    one_reduction,
     split_threads,
     split_vector,
     with_epilogue,
 )
+from tvmopt.kernels.cuda.common.vectors import lanes_of, moves_by_vectors
 from tvmopt.kernels.cuda.elementwise.schedule import schedule_elementwise
 from tvmopt.kernels.cuda.window.config import CudaFallbackConfig, CudaWindowConfig
 from tvmopt.kernels.workload import Refusal

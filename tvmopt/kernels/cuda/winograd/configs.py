@@ -74,9 +74,9 @@ class Transform:
         stream = StreamCost(
             blocks=math.ceil(count / config.threads),
             threads=config.threads,
-            moved=self.moved,
-            again=again,
-            flight=float(loads * vector * _FLOAT),
+            compulsory_bytes=self.moved,
+            reread_bytes=again,
+            in_flight_bytes=float(loads * vector * _FLOAT),
             instructions=costs.transform_instructions
             + accesses * costs.transform_access_instructions
             + vector * work,

@@ -16,14 +16,13 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import block_facts, leaf_blocks, why_not_schedulable
-from tvmopt.kernels.cuda.common.steps import (
+from tvmopt.kernels.cuda.common.inlining import inline_all
+from tvmopt.kernels.cuda.common.loops import fuse_all, split_threads
+from tvmopt.kernels.cuda.common.vectors import (
     cache_reads,
     cache_result,
-    fuse_all,
-    inline_all,
     load_at,
     moves_by_vectors,
-    split_threads,
     store_at,
 )
 from tvmopt.kernels.cuda.winograd.config import WinogradTransformConfig
