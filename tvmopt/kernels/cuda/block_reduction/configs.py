@@ -10,7 +10,7 @@ from tvm import s_tir
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
 from tvmopt.kernels.cuda.block_reduction.config import BlockReductionConfig
-from tvmopt.kernels.cuda.block_reduction.schedule import NAME, along_reduction, side_by_side
+from tvmopt.kernels.cuda.block_reduction.schedule import NAME, along_reduction, contiguous_elements
 from tvmopt.kernels.cuda.common.inlining import spatial_extent
 from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
@@ -36,15 +36,17 @@ def block_reduction_hints(
         The configurations, fastest predicted first.
     """
     blocks = all_facts(sch)
-    sums = [f for f in blocks if f.reduced > 1]
-    if not sums or any(f.reduction and f.reduced == 1 for f in blocks):
+    reductions = [f for f in blocks if f.reduced > 1]
+    if not reductions or any(f.reduction and f.reduced == 1 for f in blocks):
         return []
-    if min(f.reduced for f in sums) < _ALONE or max(f.work for f in sums) < _SHORT:
+    shortest = min(f.reduced for f in reductions)
+    results = max(spatial_extent(f) for f in reductions)
+    if shortest < _ALONE or max(f.work for f in reductions) < _SHORT:
         return []
-    if max(spatial_extent(f) for f in sums) > _MANY * arch.sms:
+    if results > _MANY * arch.sms:
         return []
     work = {f.name: float_work(sch, f.name) for f in blocks}
-    divisible = len(sums) == 1 or all(spatial_extent(f) > 1 for f in sums)
+    divisible = len(reductions) == 1 or all(spatial_extent(f) > 1 for f in reductions)
     ranked = []
     for share, place, parts, unroll in itertools.product(
         (32, 64, 128, 256, 512),
@@ -52,11 +54,11 @@ def block_reduction_hints(
         (1, 2, 4, 8, 16, 32, 64, 128, 256),
         (1, 4),
     ):
-        if not 64 <= share * place <= 1024 or place > 2 * max(spatial_extent(f) for f in sums):
+        if not 64 <= share * place <= 1024 or place > 2 * results:
             continue
-        if parts > 1 and (not divisible or min(f.reduced for f in sums) < 2 * parts * share):
+        if parts > 1 and (not divisible or shortest < 2 * parts * share):
             continue
-        if min(f.reduced for f in sums) < share or (parts > 1 and unroll > 1):
+        if shortest < share or (parts > 1 and unroll > 1):
             continue
         config = BlockReductionConfig(NAME, arch, place, share, parts, unroll)
         cycles = sum(_kernels(facts, config, work[facts.name]) for facts in blocks)
@@ -83,16 +85,16 @@ def _kernels(facts: BlockFacts, config: BlockReductionConfig, work: float) -> fl
     along, size = along_reduction(facts), widest(facts)
     steps = math.ceil(facts.reduced / (share * parts))
     flying = unroll if steps % unroll == 0 else 1
-    piece = size * (min(share, side_by_side(facts)) if along else min(place, results))
-    exchange = math.log2(share) * facts.stores
+    piece = size * (min(share, contiguous_elements(facts)) if along else min(place, results))
+    shuffles = math.log2(share) * facts.stores
     cross_warp = costs.cross_warp_cycles * facts.stores if share > arch.warp or not along else 0.0
     stream = StreamCost(
         blocks=math.ceil(results / place) * parts,
         threads=share * place,
         compulsory_bytes=traffic(facts) / min(1.0, piece / arch.sector),
         in_flight_bytes=float(size * flying),
-        instructions=fixed + steps * (work + load) + exchange * costs.shuffle_instructions,
-        wait_cycles=exchange * costs.shuffle_cycles + cross_warp,
+        instructions=fixed + steps * (work + load) + shuffles * costs.shuffle_instructions,
+        wait_cycles=shuffles * costs.shuffle_cycles + cross_warp,
         load_rounds=math.ceil(steps / flying),
     )
     cycles = stream.cycles(arch)
@@ -102,8 +104,8 @@ def _kernels(facts: BlockFacts, config: BlockReductionConfig, work: float) -> fl
             threads=min(256, 2 ** math.ceil(math.log2(parts))) * place,
             compulsory_bytes=4.0 * facts.stores * results * (parts + 1),
             in_flight_bytes=4.0 * facts.stores,
-            instructions=fixed + 2.0 * load + exchange * costs.shuffle_instructions,
-            wait_cycles=exchange * costs.shuffle_cycles + costs.cross_warp_cycles * facts.stores,
+            instructions=fixed + 2.0 * load + shuffles * costs.shuffle_instructions,
+            wait_cycles=shuffles * costs.shuffle_cycles + costs.cross_warp_cycles * facts.stores,
         )
         cycles += last.cycles(arch)
     return cycles

@@ -43,18 +43,18 @@ def emit(func: tirx.PrimFunc, config: BlockReductionConfig) -> s_tir.Schedule | 
     sch = s_tir.Schedule(IRModule({"main": func}))
     inline_all(sch)
     blocks = all_facts(sch)
-    sums = [f.reduced for f in blocks if f.reduced > 1]
-    if not sums:
+    lengths = [f.reduced for f in blocks if f.reduced > 1]
+    if not lengths:
         return Refusal("it has no reduction")
-    if config.split_k > 1 and min(sums) < config.split_k * config.reduce_threads:
+    if config.split_k > 1 and min(lengths) < config.split_k * config.reduce_threads:
         return Refusal("a reduction has fewer elements than threads")
-    drawn: set[str] = set()
+    scheduled: set[str] = set()
     for facts in blocks:
-        if facts.name in drawn:
+        if facts.name in scheduled:
             continue
         block = sch.get_sblock(facts.name)
         if facts.reduced > 1:
-            drawn |= _sum(sch, block, config)
+            scheduled |= _reduce(sch, block, config)
         elif facts.reduction:
             return Refusal("a reduction over one element is another family's")
         else:
@@ -65,31 +65,31 @@ def emit(func: tirx.PrimFunc, config: BlockReductionConfig) -> s_tir.Schedule | 
 
 def along_reduction(facts: BlockFacts) -> bool:
     """Whether contiguous elements belong to one reduction rather than to several."""
-    walked = _walked(facts)
+    read = _main_read(facts)
     steps = [
         (abs(step), not axis.reduce)
-        for axis, step in zip(facts.axes, walked.strides, strict=True)
+        for axis, step in zip(facts.axes, read.strides, strict=True)
         if axis.extent > 1 and step
     ]
     return not min(steps)[1] if steps else True
 
 
-def side_by_side(facts: BlockFacts) -> int:
+def contiguous_elements(facts: BlockFacts) -> int:
     """Return the length of contiguous runs within one reduction, in elements."""
-    walked, run = _walked(facts), 1
-    for i in sorted(facts.reduction, key=lambda i: _reach(walked.strides[i])):
-        if facts.axes[i].extent > 1 and walked.strides[i] == run:
+    read, run = _main_read(facts), 1
+    for i in sorted(facts.reduction, key=lambda i: _step_size(read.strides[i])):
+        if facts.axes[i].extent > 1 and read.strides[i] == run:
             run *= facts.axes[i].extent
     return run
 
 
-def _walked(facts: BlockFacts) -> Access:
+def _main_read(facts: BlockFacts) -> Access:
     """Return the largest read that the reduction axes index."""
     reads = [r for r in facts.reads if any(r.strides[i] != 0 for i in facts.reduction)]
     return max(reads or facts.reads, key=lambda r: math.prod(int(e) for e in r.buffer.shape))
 
 
-def _sum(sch: s_tir.Schedule, block: SBlockRV, config: BlockReductionConfig) -> set[str]:
+def _reduce(sch: s_tir.Schedule, block: SBlockRV, config: BlockReductionConfig) -> set[str]:
     """Schedule a reduction as one kernel, or two with split-K; return the names of its epilogue."""
     if all(axis.reduce for axis in block_facts(sch, block).axes):
         # Give a full reduction a unit axis and loop: without, TVM cannot split it.
@@ -99,20 +99,18 @@ def _sum(sch: s_tir.Schedule, block: SBlockRV, config: BlockReductionConfig) -> 
             if not sch.get_loops(other):
                 sch.add_unit_loop(other)
     facts = block_facts(sch, block)
-    walked = _walked(facts)
+    read = _main_read(facts)
     loops = sch.get_loops(block)
-    reduced = sorted(facts.reduction, key=lambda i: -_reach(walked.strides[i]))
+    reduced = sorted(facts.reduction, key=lambda i: -_step_size(read.strides[i]))
     spatial = [loops[i] for i, a in enumerate(facts.axes) if not a.reduce]
     sch.reorder(*spatial, *(loops[i] for i in reduced))
     steps = fuse_all(sch, [loops[i] for i in reduced])
     share, place = config.reduce_threads, config.reductions_per_block
     if config.split_k == 1:
-        ends = _ends(sch, block)
-        drawn = {sch.get(end).name_hint for end in ends}
-        _deal(
-            sch, block, ends, spatial, steps, (share, place), along_reduction(facts), config.unroll
-        )
-        return drawn
+        outputs, along = _output_blocks(sch, block), along_reduction(facts)
+        scheduled = {sch.get(output).name_hint for output in outputs}
+        _split_and_bind(sch, block, outputs, spatial, steps, (share, place), along, config.unroll)
+        return scheduled
     # Two rfactors: each thread reduces alone, then the threads combine. So the bounds check at the
     # end is in a serial reduction. In a cross-thread reduction TVM would guard the exchange itself.
     _, dealt = sch.split(steps, [None, config.split_k * share])
@@ -120,8 +118,8 @@ def _sum(sch: s_tir.Schedule, block: SBlockRV, config: BlockReductionConfig) -> 
     part, _ = sch.split(sch.get_loops(block)[-1], [config.split_k, share])
     parts = sch.rfactor(part, 0)
     kinds = [axis.reduce for axis in block_facts(sch, parts).axes]
-    ends = _ends(sch, block)
-    drawn = {sch.get(end).name_hint for end in ends}
+    outputs = _output_blocks(sch, block)
+    scheduled = {sch.get(output).name_hint for output in outputs}
     copies = [sch.cache_write(parts, n, "local") for n in range(facts.stores)]
     along = along_reduction(facts)
     *spatial, step, dealt = sch.get_loops(alone)
@@ -138,16 +136,16 @@ def _sum(sch: s_tir.Schedule, block: SBlockRV, config: BlockReductionConfig) -> 
     *spatial, part = sch.get_loops(block)
     last = min(_THREADS, 2 ** math.ceil(math.log2(config.split_k)))
     few = along_reduction(block_facts(sch, block))
-    beside = min(place, config.arch.threads_block // last)
-    _deal(sch, block, ends, spatial, part, (last, beside), few, config.unroll)
-    return drawn
+    row = min(place, config.arch.threads_block // last)
+    _split_and_bind(sch, block, outputs, spatial, part, (last, row), few, config.unroll)
+    return scheduled
 
 
-def _reach(step: int | None) -> float:
+def _step_size(step: int | None) -> float:
     return math.inf if step is None else abs(step)
 
 
-def _ends(sch: s_tir.Schedule, block: SBlockRV) -> list[SBlockRV]:
+def _output_blocks(sch: s_tir.Schedule, block: SBlockRV) -> list[SBlockRV]:
     """Return the blocks that store the outputs of ``block``; its accumulators are in registers.
 
     Call this while loops are whole: once a loop is split, TVM takes iterations past its end for
@@ -165,10 +163,10 @@ def _ends(sch: s_tir.Schedule, block: SBlockRV) -> list[SBlockRV]:
     return [sch.cache_write(block, n, "local") for n in range(facts.stores)]
 
 
-def _deal(
+def _split_and_bind(
     sch: s_tir.Schedule,
     block: SBlockRV,
-    ends: Sequence[SBlockRV],
+    outputs: Sequence[SBlockRV],
     spatial: Sequence[LoopRV],
     steps: LoopRV,
     threads: tuple[int, int],
@@ -177,13 +175,13 @@ def _deal(
 ) -> None:
     """Bind a reduction: ``threads`` = (threads of a reduction, reductions of a thread block)."""
     step, thread = sch.split(steps, [None, threads[0]])
-    _bind(sch, block, ends, spatial, (step, thread), threads[1], along, unroll)
+    _bind(sch, block, outputs, spatial, (step, thread), threads[1], along, unroll)
 
 
 def _bind(
     sch: s_tir.Schedule,
     block: SBlockRV,
-    ends: Sequence[SBlockRV],
+    outputs: Sequence[SBlockRV],
     spatial: Sequence[LoopRV],
     inside: tuple[LoopRV, LoopRV],
     place: int,
@@ -192,11 +190,11 @@ def _bind(
 ) -> None:
     """Bind a split reduction: ``inside`` = (serial loop, loop over the threads that share it)."""
     step, thread = inside
-    grid, beside = split_threads(sch, fuse_all(sch, spatial), place)
-    sch.reorder(grid, beside, thread, step)
+    grid, row = split_threads(sch, fuse_all(sch, spatial), place)
+    sch.reorder(grid, row, thread, step)
     sch.bind(grid, "blockIdx.x")
-    sch.bind(beside, "threadIdx.y" if along else "threadIdx.x")
+    sch.bind(row, "threadIdx.y" if along else "threadIdx.x")
     sch.bind(thread, "threadIdx.x" if along else "threadIdx.y")
-    for end in ends:
-        sch.reverse_compute_at(end, beside, preserve_unit_loops=True)
+    for output in outputs:
+        sch.reverse_compute_at(output, row, preserve_unit_loops=True)
     unrolled(sch, step, unroll)

@@ -41,10 +41,10 @@ def prepare_walk(func: tirx.PrimFunc) -> WalkForm | Refusal:
     inline_all(sch)
     blocks = all_facts(sch)
     found = [f for f in blocks if f.reduction]
-    end = output_block(sch)
-    if not found or end is None:
+    output = output_block(sch)
+    if not found or output is None:
         return Refusal("it has no reduction or several outputs")
-    last = block_facts(sch, end)
+    last = block_facts(sch, output)
     count, depth = spatial_extent(found[0]), found[0].reduced
     if any(not f.reduction and f.name != last.name for f in blocks):
         return Refusal("a block between its reductions cannot be inlined")
@@ -53,8 +53,8 @@ def prepare_walk(func: tirx.PrimFunc) -> WalkForm | Refusal:
     if last.reduction:
         columns = [i for i, a in enumerate(last.axes) if not a.reduce]
     else:
-        sums = [f.write.buffer for f in found]
-        reads = [r for r in last.reads if any(r.buffer.same_as(buffer) for buffer in sums)]
+        reductions = [f.write.buffer for f in found]
+        reads = [r for r in last.reads if any(r.buffer.same_as(buffer) for buffer in reductions)]
         if not reads or any(s is None for r in reads for s in r.strides):
             return Refusal("its output does not read the reductions by column")
         columns = [i for i in range(len(last.axes)) if any(r.strides[i] != 0 for r in reads)]
@@ -104,13 +104,13 @@ def emit(func: tirx.PrimFunc, config: ColumnWalkConfig) -> s_tir.Schedule | Refu
         if math.prod(extent(sch, loop) for loop in around[:-deep]) > 1:
             return Refusal("a thread would walk several columns")
         walks.append((block, around[-deep:]))
-    sums = []
+    reductions = []
     for block, walk in walks:
         step = fuse_all(sch, walk)
         outer = len(sch.get_loops(block)) - 1
         unrolled(sch, step, config.unroll)
         if block_facts(sch, block).reduction:
-            sums.append((block, outer))
-    for block, place in sums:
+            reductions.append((block, outer))
+    for block, place in reductions:
         init_before(sch, block, sch.get_loops(block)[place])
     return sch

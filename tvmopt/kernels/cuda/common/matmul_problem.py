@@ -113,14 +113,14 @@ class Grid:
     Attributes:
         tiles: Thread blocks.
         resident: Resident thread blocks of an SM (occupancy).
-        turns: Tiles that the busiest SM computes.
-        together: Tiles that it computes at once, on average.
+        tiles_per_sm: Tiles that the busiest SM computes.
+        concurrent: Tiles that it computes at once, on average.
     """
 
     tiles: int
     resident: int
-    turns: int
-    together: float
+    tiles_per_sm: int
+    concurrent: float
 
 
 def grid(
@@ -129,9 +129,9 @@ def grid(
     """Return how tiles of ``block`` fall on ``arch``, with ``resident`` thread blocks an SM."""
     tiles = problem.batch * split_k
     tiles *= math.ceil(problem.rows / block[0]) * math.ceil(problem.columns / block[1])
-    turns = math.ceil(tiles / arch.sms)
-    rounds = math.ceil(turns / max(1, resident))
-    return Grid(tiles, resident, turns, turns / rounds)
+    tiles_per_sm = math.ceil(tiles / arch.sms)
+    rounds = math.ceil(tiles_per_sm / max(1, resident))
+    return Grid(tiles, resident, tiles_per_sm, tiles_per_sm / rounds)
 
 
 def resident_blocks(arch: CudaArch, threads: int, registers: int, smem: int) -> int:

@@ -99,14 +99,14 @@ def emit(func: tirx.PrimFunc, config: TransposeConfig) -> s_tir.Schedule | Refus
     sch.reorder(*others, targets, sources, s, t)
     grid = fuse_all(sch, [*others, targets, sources])
     sch.bind(grid, "blockIdx.x")
-    x = _deal(sch, [s, t], vector, config.threads)
+    x = _bind_elements(sch, [s, t], vector, config.threads)
     if result is not None:
         store_at(sch, result, x)
     sch.compute_at(tile, grid, preserve_unit_loops=True)
     inside = sch.get_loops(tile)[1:]
     inside = [*(loop for i, loop in enumerate(inside) if i != place), inside[place]]
     sch.reorder(*inside)
-    x = _deal(sch, inside, wide, config.threads)
+    x = _bind_elements(sch, inside, wide, config.threads)
     if loads is not None:
         load_at(sch, [loads], x)
     sch.storage_align(tile, 0, len(used), 32, config.row_padding)
@@ -121,7 +121,7 @@ def _run(facts: BlockFacts, access: Access, axis: int) -> int:
     return run
 
 
-def _deal(sch: s_tir.Schedule, loops: list[LoopRV], vector: int, threads: int) -> LoopRV:
+def _bind_elements(sch: s_tir.Schedule, loops: list[LoopRV], vector: int, threads: int) -> LoopRV:
     """Distribute the elements of a tile to the threads, ``vector`` at a time.
 
     Returns:

@@ -44,7 +44,7 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[GemvConfig]]:
         elements = vector * form.packed
         work = elements * (each * weight_work + each * batch)
         x = elements * batch * (convert + 2.0 / 8.0)
-        exchanges = each * batch * math.log2(share)
+        shuffles = each * batch * math.log2(share)
         stream = StreamCost(
             blocks=math.ceil(rows / (place * each)),
             threads=share * place,
@@ -53,8 +53,8 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[GemvConfig]]:
             in_flight_bytes=float(vector * size * each * unroll),
             instructions=40.0
             + steps * (work + x + each * 3.0 + 6.0)
-            + exchanges * costs.shuffle_instructions,
-            wait_cycles=exchanges * 30.0
+            + shuffles * costs.shuffle_instructions,
+            wait_cycles=shuffles * 30.0
             + (costs.cross_warp_cycles * each * batch if share > arch.warp else 0.0),
             load_rounds=math.ceil(steps / unroll),
             registers=32 + (each + elements // 2) * batch + vector * size // 4 * each * unroll,

@@ -184,7 +184,7 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
     steps = math.ceil(problem.depth / (step * config.split_k))
     rate = costs.hopper_mma_sync_rate if arch.has_wgmma else costs.mma_sync_rate
     # Fewer warps than tensor cores leave some idle.
-    busy = min(1.0, warps * tiles.together / arch.partitions)
+    busy = min(1.0, warps * tiles.concurrent / arch.partitions)
     multiply = bm * bn * step / (arch.fma(problem.dtype) * rate * busy)
     loads = warps * (wm + wn) * step * size / arch.smem_bandwidth
     copies = sum(_copies(problem, config, n, warps * arch.warp) for n in range(2))
@@ -198,16 +198,16 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
     port = loads + brought
     one = (multiply**8 + port**8 + issue**8) ** 0.125
     if config.async_copy and not config.double_buffer_fragments:
-        one += port * costs.exposed_port_share / tiles.together
+        one += port * costs.exposed_port_share / tiles.concurrent
     latency = costs.async_copy_latency_cycles
-    one += max(0.0, latency - max(0, config.stages - 1) * one * tiles.together) / tiles.together
+    one += max(0.0, latency - max(0, config.stages - 1) * one * tiles.concurrent) / tiles.concurrent
     spilled = bm * bn * itemsize(problem.accumulator) * 3
-    finish = spilled / arch.smem_bandwidth + latency / tiles.together
-    compute = tiles.turns * (steps * one + finish) + costs.mma_fill_cycles
+    finish = spilled / arch.smem_bandwidth + latency / tiles.concurrent
+    compute = tiles.tiles_per_sm * (steps * one + finish) + costs.mma_fill_cycles
     dram, l2 = memory_cycles(problem, arch, config.tile, config.raster_group)
     second = split_k_cycles(problem, arch, config.split_k) + pack_cycles(problem, arch)
     total = max(compute, dram, l2) + costs.launch_cycles + second
-    facts = (compute, dram, l2, lines, busy, float(tiles.turns))
+    facts = (compute, dram, l2, lines, busy, float(tiles.tiles_per_sm))
     return Ranked(config, total, facts)
 
 

@@ -21,7 +21,7 @@ from tvmopt.kernels.cuda.common.gemm_inlining import inline_consumers, inline_pr
 from tvmopt.kernels.cuda.common.gemm_operand import VECTOR_BYTES, GemmOperand
 from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline, pipeline_fragments
 from tvmopt.kernels.cuda.common.packing import pack, packed
-from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
+from tvmopt.kernels.cuda.common.split_k import schedule_split_k_reduction, split_k_reduction
 from tvmopt.kernels.cuda.intrinsics.mma import COLUMNS, LANES, ROWS, MmaIntrinsic
 from tvmopt.kernels.cuda.mma.config import MmaConfig
 from tvmopt.kernels.workload import Refusal
@@ -37,13 +37,13 @@ def emit(func: tirx.PrimFunc, config: MmaConfig) -> s_tir.Schedule | Refusal:
         for i, j: for k: C[i, j] += A[i, k] * B[j, k]
 
         for block: for warp:
-            zero(sums)
+            zero(acc)
             for ko in pipelined:
                 As[i, k] = A[i, ko * 32 + k]; Bs[j, k] = B[j, ko * 32 + k]
                 for k in T.unroll(2):
                     for i: a[i] = ldmatrix(As); for j: b[j] = ldmatrix(Bs)
-                    for i, j: sums[i, j] = mma(a[i], b[j], sums[i, j])
-            Cs[i, j] = sums
+                    for i, j: acc[i, j] = mma(a[i], b[j], acc[i, j])
+            Cs[i, j] = acc
             C[i, j] = Cs[i, j]
     """
     gemm = normalise(func)
@@ -59,7 +59,7 @@ def emit(func: tirx.PrimFunc, config: MmaConfig) -> s_tir.Schedule | Refusal:
     sch, anchor, total = gemm.sch, gemm.anchor, None
     sch.pad_einsum(anchor, [1, *config.tile, config.k_block * config.split_k])
     if config.split_k > 1:
-        anchor, total = split_reduction(sch, anchor, config.split_k)
+        anchor, total = split_k_reduction(sch, anchor, config.split_k)
     tiles = _tile_loops(sch, anchor, config, mma)
     copies = _copy_to_shared(tiles, gemm, config, mma)
     fragments = _fragments(tiles, gemm)
@@ -71,7 +71,7 @@ def emit(func: tirx.PrimFunc, config: MmaConfig) -> s_tir.Schedule | Refusal:
     _store(sch, result, gemm, run)
     _unroll_and_pipeline(tiles, copies, config, mma)
     if total is not None:
-        finish_parts(sch, total, math.gcd(gemm.out_run, gemm.store_elements))
+        schedule_split_k_reduction(sch, total, math.gcd(gemm.out_run, gemm.store_elements))
     return sch
 
 
@@ -196,13 +196,13 @@ def _multiply(
     """
     sch = tiles.sch
     result = sch.cache_write(tiles.mma_tile, 0, "shared.dyn")
-    sums = sch.cache_write(tiles.mma_tile, 0, "local")
-    sch.reverse_compute_at(sums, tiles.warp, preserve_unit_loops=True)
+    acc = sch.cache_write(tiles.mma_tile, 0, "local")
+    sch.reverse_compute_at(acc, tiles.warp, preserve_unit_loops=True)
     sch.reverse_compute_at(result, tiles.warp, preserve_unit_loops=True)
-    tile = _tile(sch, sums, ROWS, COLUMNS)
+    tile = _tile(sch, acc, ROWS, COLUMNS)
     init = sch.decompose_reduction(tiles.mma_tile, tiles.k_block)
     _tensorize_loads(sch, fragments, mma)
-    sch.transform_layout(sums, ("read", 0), _sums_map(mma, tiles.batch))
+    sch.transform_layout(acc, ("read", 0), _accumulator_map(mma, tiles.batch))
     sch.tensorize(sch.get_loops(tiles.element)[-3], mma.multiply())
     (init_inner,) = sch.get_child_blocks(init)
     sch.tensorize(sch.get_loops(init_inner)[-2], mma.zero())
@@ -255,7 +255,7 @@ def _fragment_map(place: Any, depth: int, along: bool) -> Any:
     return index if along else transposed
 
 
-def _sums_map(mma: MmaIntrinsic, batch: int) -> Any:
+def _accumulator_map(mma: MmaIntrinsic, batch: int) -> Any:
     """Return the map from output indices to accumulator fragment indices, with ``batch`` axes."""
 
     def index(s: Any, i: Any, j: Any) -> Any:

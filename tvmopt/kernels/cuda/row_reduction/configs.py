@@ -26,7 +26,7 @@ from tvmopt.kernels.ranked import Ranked
 # Fewest and most threads of a block of several rows; some idle where the elements are fewer.
 _FEWEST_THREADS, _MOST_THREADS = 32, 512
 # Most elements of a row that a thread keeps in registers.
-_MOST_KEPT = 128
+_MOST_CACHED = 128
 
 
 def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[Ranked[CudaRowReductionConfig]]:
@@ -113,14 +113,14 @@ class _Rows:
             return True
         if not form.wide or len(self.blocks) == 1:
             return False  # nothing reads a row again
-        return config.row_cache == SHARED or self._keeps(config)
+        return config.row_cache == SHARED or self._fits_registers(config)
 
-    def _keeps(self, config: CudaRowReductionConfig) -> bool:
+    def _fits_registers(self, config: CudaRowReductionConfig) -> bool:
         """Whether the threads' registers hold a row, each thread's part at constant places."""
         columns, share, vector = self.form.columns, config.reduce_threads, config.vector_elements
         divides = columns % (vector * share) == 0 or (vector == 1 and columns >= 4 * share)
         one_axis = self.blocks[0].axes[-1].extent == columns
-        few = columns // share <= _MOST_KEPT and config.unroll == 1 < share
+        few = columns // share <= _MOST_CACHED and config.unroll == 1 < share
         return divides and one_axis and few and not self.form.crosses
 
     def stream(self, config: CudaRowReductionConfig) -> StreamCost:
@@ -131,31 +131,31 @@ class _Rows:
         steps = math.ceil(form.columns / vector / share)
         size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
         rows_bytes = config.rows_per_block * form.columns * size
-        exchanges = math.log2(share) * sum(f.stores for f in self.blocks if f.reduction)
+        shuffles = math.log2(share) * sum(f.stores for f in self.blocks if f.reduction)
         loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
         rereads = 0 if in_registers else max(0, len(passes) - 1)
-        kept = vector * min(unroll, steps)
+        cached = vector * min(unroll, steps)
         rounds = math.ceil(steps / unroll) * (0.5 + 0.5 * len(passes))
         if in_registers:
-            kept, rounds = min(math.ceil(form.columns / share), _MOST_KEPT), 1.0
+            cached, rounds = min(math.ceil(form.columns / share), _MOST_CACHED), 1.0
         return StreamCost(
             blocks=math.ceil(form.rows / config.rows_per_block),
             threads=share * config.rows_per_block,
             compulsory_bytes=self.moved,
             reread_bytes=float(rereads * form.rows * form.columns * size),
             block_reread_bytes=float(rows_bytes) if config.row_cache == NO_CACHE else 0.0,
-            in_flight_bytes=float(size * kept),
+            in_flight_bytes=float(size * cached),
             instructions=costs.reduction_instructions
             + steps * (vector * self.work + loads)
-            + exchanges * costs.shuffle_instructions
+            + shuffles * costs.shuffle_instructions
             + (steps * 8.0 if in_shared else 0.0),
-            wait_cycles=exchanges * costs.shuffle_cycles
+            wait_cycles=shuffles * costs.shuffle_cycles
             + (costs.cross_warp_cycles * len(form.reductions) if share > config.arch.warp else 0.0)
             + rereads * costs.reread_cycles
             + (60.0 if in_shared else 0.0),
             load_rounds=rounds,
             warp_lines=steps * self._lines(config),
-            registers=32 + kept * size // 4,
+            registers=32 + cached * size // 4,
             smem_bytes=rows_bytes if in_shared else 0,
         )
 

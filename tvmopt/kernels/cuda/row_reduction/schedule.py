@@ -12,13 +12,13 @@ from tvmopt.kernels.cuda.common.loops import extent, fuse_all, split_prefix, spl
 from tvmopt.kernels.cuda.common.vectors import cache_reads, cache_result, load_at, store_at
 from tvmopt.kernels.cuda.row_reduction.config import REGISTERS, SHARED, CudaRowReductionConfig
 from tvmopt.kernels.cuda.row_reduction.form import prepare_rows
-from tvmopt.kernels.cuda.row_reduction.row_stage import (
-    bind_parts,
+from tvmopt.kernels.cuda.row_reduction.row_cache import (
+    bind_divided,
+    cache_in_registers,
+    cache_in_shared,
     is_ragged,
-    keep_rows,
-    place_kept,
-    place_staged,
-    stage_rows,
+    load_registers,
+    load_shared,
 )
 from tvmopt.kernels.workload import Refusal
 
@@ -45,13 +45,13 @@ def emit(func: tirx.PrimFunc, config: CudaRowReductionConfig) -> s_tir.Schedule 
     vector = math.gcd(form.vector, config.vector_elements)
     last = sch.get_sblock(form.last)
     others = [sch.get_sblock(n) for n in form.reductions]
-    staged = kept = None
+    in_shared = in_registers = None
     if form.wide and config.row_cache == SHARED:
-        staged = stage_rows(sch, form, config)
+        in_shared = cache_in_shared(sch, form, config)
     elif form.wide and config.row_cache == REGISTERS:
-        kept = keep_rows(sch, form, config, vector)
-        if isinstance(kept, Refusal):
-            return kept
+        in_registers = cache_in_registers(sch, form, config, vector)
+        if isinstance(in_registers, Refusal):
+            return in_registers
     loads = {
         sch.get(b).name_hint: cache_reads(sch, b, len(sch.get(b).iter_vars) - 1, vector)
         for b in [*others, *([last] if form.wide else [])]
@@ -71,7 +71,7 @@ def emit(func: tirx.PrimFunc, config: CudaRowReductionConfig) -> s_tir.Schedule 
         grid, place = sch.split(fuse_all(sch, rows), [None, together])
     sch.bind(grid, "blockIdx.x")
     sch.bind(place, "threadIdx.y")
-    divides = kept is not None and not is_ragged(form, config, vector)
+    divides = in_registers is not None and not is_ragged(form, config, vector)
     parts = 3 if vector > 1 else 2
     work = [(last, columns[-parts:] if divides else columns)] if form.wide else []
     for block in reversed(others):
@@ -86,23 +86,23 @@ def emit(func: tirx.PrimFunc, config: CudaRowReductionConfig) -> s_tir.Schedule 
         work.append((block, inside[-count:]))
     for block, inside in work:
         if divides:
-            at = bind_parts(sch, inside)
+            at = bind_divided(sch, inside)
         else:
-            dealt = _deal_columns(sch, block, inside, config, vector, form.crosses)
-            if isinstance(dealt, Refusal):
-                return dealt
-            at = dealt
+            bound = _bind_columns(sch, block, inside, config, vector, form.crosses)
+            if isinstance(bound, Refusal):
+                return bound
+            at = bound
         load_at(sch, loads[sch.get(block).name_hint], at)
         if result is not None and sch.get(block).name_hint == form.last:
             store_at(sch, result, at)
-    if staged is not None:
-        place_staged(sch, staged, grid, config, vector)
-    if kept is not None:
-        place_kept(sch, kept, place)
+    if in_shared is not None:
+        load_shared(sch, in_shared, grid, config, vector)
+    if in_registers is not None:
+        load_registers(sch, in_registers, place)
     return sch
 
 
-def _deal_columns(
+def _bind_columns(
     sch: s_tir.Schedule,
     block: SBlockRV,
     loops: list[LoopRV],

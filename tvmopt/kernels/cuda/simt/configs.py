@@ -102,16 +102,17 @@ def simt_matmul_cost(problem: MatmulProblem, config: SimtConfig) -> Ranked[SimtC
     issue = warps * (rows * columns * step * rate * lanes + fetches + moved) / arch.partitions
     shared = warps * (fetches * costs.shared_return_cycles + moved * 2)
     busy = (issue**3 + shared**3) ** (1 / 3)
-    concurrent = warps / arch.partitions * tiles.together
+    concurrent = warps / arch.partitions * tiles.concurrent
     stall = 1.0 + costs.lone_warp_stall_share / max(0.25, concurrent)
-    one = busy * stall * (1.0 + costs.barrier_stall_share / tiles.together)
+    one = busy * stall * (1.0 + costs.barrier_stall_share / tiles.concurrent)
     finish = warps * rows * columns * 4.0 * lanes
-    compute = tiles.turns * (steps * one + finish) + costs.simt_fill_cycles
+    compute = tiles.tiles_per_sm * (steps * one + finish) + costs.simt_fill_cycles
     compute *= costs.clock_ratio
     dram, l2 = memory_cycles(problem, arch, config.tile, config.raster_group)
     second = split_k_cycles(problem, arch, config.split_k)
     total = max(compute, dram, l2) + costs.launch_cycles + second
-    facts = (compute, dram, l2, multiply * steps * tiles.turns, concurrent, float(tiles.turns))
+    per_sm = tiles.tiles_per_sm
+    facts = (compute, dram, l2, multiply * steps * per_sm, concurrent, float(per_sm))
     return Ranked(config, total, facts)
 
 

@@ -21,7 +21,7 @@ from tvmopt.kernels.cuda.common.gemm_form import GemmForm, normalise
 from tvmopt.kernels.cuda.common.gemm_inlining import inline_consumers, inline_producers
 from tvmopt.kernels.cuda.common.gemm_operand import VECTOR_BYTES, GemmOperand
 from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline
-from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
+from tvmopt.kernels.cuda.common.split_k import schedule_split_k_reduction, split_k_reduction
 from tvmopt.kernels.cuda.simt.config import SimtConfig
 from tvmopt.kernels.workload import Refusal
 
@@ -60,7 +60,7 @@ def emit(func: tirx.PrimFunc, config: SimtConfig) -> s_tir.Schedule | Refusal:
     sch.pad_einsum(anchor, [1, bm, bn, bk * config.split_k])
     total = None
     if config.split_k > 1:
-        anchor, total = split_reduction(sch, anchor, config.split_k)
+        anchor, total = split_k_reduction(sch, anchor, config.split_k)
     store = sch.cache_write(anchor, 0, "local")
     *batch, i, j, k = sch.get_loops(anchor)
     lanes_m, lanes_n = _warp_shape(config)
@@ -92,9 +92,9 @@ def emit(func: tirx.PrimFunc, config: SimtConfig) -> s_tir.Schedule | Refusal:
     stages = min(config.stages, int(sch.get(ko).extent))
     if stages > 1:
         staged = sum(config.tile) * bk / math.prod(config.threads)
-        pipeline(sch, ko, copies, stages, config.async_copy, halves=staged <= _FEW_STAGED)
+        pipeline(sch, ko, copies, stages, config.async_copy, double_buffered=staged <= _FEW_STAGED)
     if total is not None:
-        finish_parts(sch, total, math.gcd(gemm.out_run, gemm.store_elements))
+        schedule_split_k_reduction(sch, total, math.gcd(gemm.out_run, gemm.store_elements))
     return sch
 
 

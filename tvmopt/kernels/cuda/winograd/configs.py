@@ -40,41 +40,41 @@ class Transform:
     Attributes:
         form: The analysed function.
         name: Name of its template.
-        moved: Compulsory memory traffic in bytes.
-        ending: Epilogue instructions of an element.
-        others: Inputs of the epilogue.
+        compulsory_bytes: Compulsory memory traffic in bytes.
+        epilogue_instructions: Epilogue instructions of an element.
+        epilogue_inputs: Inputs of the epilogue.
     """
 
     form: TransformForm
     name: str
-    moved: float
-    ending: float = 0.0
-    others: int = 0
+    compulsory_bytes: float
+    epilogue_instructions: float = 0.0
+    epilogue_inputs: int = 0
 
     def ranked(self, config: WinogradTransformConfig) -> Ranked[WinogradTransformConfig] | None:
         """Return ``config`` with its cost; None where it does not fit."""
         form, m, side = self.form, self.form.m, self.form.m + 2
         vector, tiles = config.vector_elements, config.tiles_per_thread
         arch, costs = config.arch, config.arch.costs
-        there = form.padded is not None
-        loads = side * (tiles * m + 2) if there else tiles * side * side
+        is_input = form.padded is not None
+        loads = side * (tiles * m + 2) if is_input else tiles * side * side
         registers = int(_LOADED * loads * vector) + _OTHER_REGISTERS
         if form.why_not(config) is not None or registers > _MOST_REGISTERS:
             return None
         count = math.prod(form.grid) // tiles * (form.channels // vector)
-        if there:
+        if is_input:
             accesses = loads + tiles * side * side
             work = tiles * transform_work(MATRICES[m].bt)
             # Neighbouring tiles overlap; each thread loads the overlap itself.
             again = max(0.0, count * loads * vector * _FLOAT - _data_bytes(form))
         else:
-            accesses = loads + tiles * m * m * (1 + self.others)
-            work = tiles * (transform_work(MATRICES[m].at) + m * m * self.ending)
+            accesses = loads + tiles * m * m * (1 + self.epilogue_inputs)
+            work = tiles * (transform_work(MATRICES[m].at) + m * m * self.epilogue_instructions)
             again = 0.0
         stream = StreamCost(
             blocks=math.ceil(count / config.threads),
             threads=config.threads,
-            compulsory_bytes=self.moved,
+            compulsory_bytes=self.compulsory_bytes,
             reread_bytes=again,
             in_flight_bytes=float(loads * vector * _FLOAT),
             instructions=costs.transform_instructions
@@ -110,11 +110,10 @@ def transform_of(func: tirx.PrimFunc) -> Transform | Refusal:
     last = block_facts(sch, form.last)
     between = sch.get(form.whole).writes[0].source
     arrays = [r.buffer for r in last.reads if not r.buffer.same_as(between)]
-    others = [b for n, b in enumerate(arrays) if not any(b.same_as(a) for a in arrays[:n])]
-    products = math.prod(form.grid) * (form.m + 2) ** 2 * form.channels * _FLOAT
-    moved = products + sum(size_of(buffer) for buffer in (last.write.buffer, *others))
-    ending = float_work(sch, last.name)
-    return Transform(form, OUT_NAME, float(moved), ending, len(others))
+    inputs = [b for n, b in enumerate(arrays) if not any(b.same_as(a) for a in arrays[:n])]
+    gemm_output = math.prod(form.grid) * (form.m + 2) ** 2 * form.channels * _FLOAT
+    moved = gemm_output + sum(size_of(buffer) for buffer in (last.write.buffer, *inputs))
+    return Transform(form, OUT_NAME, float(moved), float_work(sch, last.name), len(inputs))
 
 
 def _data_bytes(form: TransformForm) -> float:

@@ -181,7 +181,7 @@ def emit_out(func: tirx.PrimFunc, config: WinogradTransformConfig) -> s_tir.Sche
     sch, vector = form.sch, config.vector_elements
     for block in (form.half, form.whole):
         sch.set_scope(block, 0, "local")
-    products = sch.cache_read(form.half, 0, "local")
+    gemm_output = sch.cache_read(form.half, 0, "local")
     facts = block_facts(sch, form.last)
     wide = moves_by_vectors(facts, facts.write, 3, vector)
     loads = cache_reads(sch, form.last, 3, vector) if wide else []
@@ -194,10 +194,10 @@ def emit_out(func: tirx.PrimFunc, config: WinogradTransformConfig) -> s_tir.Sche
     thread = _bind(sch, [b, y, x, c], config.threads)
     sch.compute_at(form.whole, tile, preserve_unit_loops=True)
     sch.compute_at(form.half, tile, preserve_unit_loops=True)
-    sch.compute_at(products, thread, preserve_unit_loops=True)
+    sch.compute_at(gemm_output, thread, preserve_unit_loops=True)
     _straight(sch, sch.get_loops(form.whole)[3:])
     _straight(sch, sch.get_loops(form.half)[3:])
-    _straight(sch, sch.get_loops(products)[2:], vector)
+    _straight(sch, sch.get_loops(gemm_output)[2:], vector)
     load_at(sch, loads, column)
     if store is not None:
         store_at(sch, store, column)

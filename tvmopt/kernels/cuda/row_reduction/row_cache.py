@@ -9,7 +9,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cuda.common.loops import extent, index_map, split_vector, unrolled
-from tvmopt.kernels.cuda.common.own_parts import mark_own
+from tvmopt.kernels.cuda.common.register_promotion import mark_thread_local
 from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig
 from tvmopt.kernels.cuda.row_reduction.form import RowForm
 from tvmopt.kernels.workload import Refusal
@@ -18,11 +18,11 @@ from tvmopt.kernels.workload import Refusal
 _SMEM_STATIC = 48 * 1024
 _SMEM_OTHER = 1024
 # Most elements of a row that one thread keeps in registers.
-_MOST_KEPT = 160
+_MOST_CACHED = 160
 
 
-def bind_parts(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
-    """Bind the column loops that :func:`keep_rows` split; return the loop around a vector."""
+def bind_divided(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
+    """Bind the loops that :func:`cache_in_registers` split; return the loop around a vector."""
     step, thread, *lane = loops
     single = extent(sch, step) == 1  # TVM makes a unit step a spatial axis: it stays outside
     if not single:
@@ -33,7 +33,7 @@ def bind_parts(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
     return thread if single else step
 
 
-def stage_rows(
+def cache_in_shared(
     sch: s_tir.Schedule, form: RowForm, config: CudaRowReductionConfig
 ) -> SBlockRV | None:
     """Cache in shared memory the row that all passes read.
@@ -57,7 +57,7 @@ def stage_rows(
     return sch.cache_read(blocks[0], index, scope, consumer_blocks=users)
 
 
-def place_staged(
+def load_shared(
     sch: s_tir.Schedule, copy: SBlockRV, grid: LoopRV, config: CudaRowReductionConfig, vector: int
 ) -> None:
     """Load a block's rows into shared memory before use, with all its threads."""
@@ -71,7 +71,7 @@ def place_staged(
     unrolled(sch, step, config.unroll)
 
 
-def keep_rows(
+def cache_in_registers(
     sch: s_tir.Schedule, form: RowForm, config: CudaRowReductionConfig, vector: int
 ) -> SBlockRV | Refusal:
     """Keep each thread's part of a row in registers for all passes.
@@ -93,8 +93,8 @@ def keep_rows(
     ragged = is_ragged(form, config, vector)
     if form.columns % (share * vector) and not ragged:
         return Refusal("threads times vectors do not divide a row")
-    if form.columns // share > _MOST_KEPT:
-        return Refusal(f"a thread has registers for {_MOST_KEPT} elements of a row")
+    if form.columns // share > _MOST_CACHED:
+        return Refusal(f"a thread has registers for {_MOST_CACHED} elements of a row")
     reads = [r for r in facts[0].reads if r.strides[-1] == 1]
     if not reads or int(reads[0].buffer.shape[-1]) != form.columns:
         return Refusal("its first pass does not read whole rows")
@@ -110,7 +110,7 @@ def keep_rows(
         pad = tirx.const(0, str(buffer.dtype))
         how = index_map(sch, copy, _divided(-1, share))
         sch.transform_layout(copy, ("write", 0), how, pad_value=pad)
-        mark_own(sch, copy)
+        mark_thread_local(sch, copy)
         return copy
 
     # Two maps: TVM does not simplify the indices that a single one leaves.
@@ -124,11 +124,11 @@ def keep_rows(
 
 
 def is_ragged(form: RowForm, config: CudaRowReductionConfig, vector: int) -> bool:
-    """Whether single columns are dealt to threads and the last round is incomplete."""
+    """Whether single columns are bound to threads and the last round is incomplete."""
     return vector == 1 and form.columns % config.reduce_threads != 0
 
 
-def place_kept(sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV) -> None:
+def load_registers(sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV) -> None:
     """Load a thread's part of a row before use."""
     sch.compute_at(copy, place, preserve_unit_loops=True)
     rank = len(sch.get(copy).iter_vars)
