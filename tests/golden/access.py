@@ -46,7 +46,7 @@ from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.config import CONV, GEMM, HopperConfig, HopperConvConfig
 from tvmopt.kernels.cuda.int4.config import Int4Config
 from tvmopt.kernels.cuda.mma.config import MmaConfig
-from tvmopt.kernels.cuda.row_reduction.config import ROW_CACHES, CudaRowReductionConfig
+from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig
 from tvmopt.kernels.cuda.simt.config import SimtConfig
 from tvmopt.kernels.cuda.tensor_core_policy import TensorCorePolicy, get_tensorized_func_and_tags
 from tvmopt.kernels.cuda.window.config import CudaFallbackConfig, CudaWindowConfig
@@ -200,24 +200,24 @@ def _words(c: CudaHint) -> dict[str, Any]:
             }  # fmt: skip
         case GemvConfig():
             return {
-                "block": (c.rows_per_thread,), "thread": (c.row_threads,),
+                "block": (c.rows_per_thread,), "thread": (c.threads,),
                 "reduce_threads": c.reduce_threads, "vector": c.vector_elements,
                 "options": {"unroll": c.unroll},
             }  # fmt: skip
         case Int4Config():
             return {
-                "block": (c.tile_rows,), "warp": (c.warp_rows,), "stages": c.stages,
+                "block": (c.tile,), "warp": (c.warp_tile,), "stages": c.stages,
                 "reduce_threads": c.reduce_warps, "options": {"unroll": 2},
             }  # fmt: skip
         case CudaRowReductionConfig():
             return {
-                "thread": (c.rows_per_block,), "reduce_threads": c.reduce_threads,
+                "thread": (c.threads,), "reduce_threads": c.reduce_threads,
                 "vector": c.vector_elements,
-                "options": {"stage": ROW_CACHES.index(c.row_cache), "unroll": c.unroll},
+                "options": {"stage": int(c.row_cache), "unroll": c.unroll},
             }  # fmt: skip
         case CudaColumnReductionConfig():
             return {
-                "thread": (c.column_threads,), "reduce_threads": c.reduce_threads,
+                "thread": (c.threads,), "reduce_threads": c.reduce_threads,
                 "vector": c.vector_elements, "split_k": c.split_k,
                 "options": {"tree": int(c.tree), "unroll": c.unroll},
             }  # fmt: skip
@@ -225,7 +225,7 @@ def _words(c: CudaHint) -> dict[str, Any]:
             return {"thread": (c.threads,), "options": {"unroll": c.unroll}}
         case BlockReductionConfig():
             return {
-                "thread": (c.reductions_per_block,), "reduce_threads": c.reduce_threads,
+                "thread": (c.threads,), "reduce_threads": c.reduce_threads,
                 "split_k": c.split_k, "options": {"unroll": c.unroll},
             }  # fmt: skip
         case CudaElementwiseConfig():

@@ -18,7 +18,7 @@ F, H = "float32", "float16"
 WAYS = [
     hint(
         "gpu_block_reduction",
-        reductions_per_block=place,
+        threads=place,
         reduce_threads=share,
         split_k=parts,
         unroll=unroll,
@@ -76,7 +76,7 @@ def test_neighbours_read_neighbours() -> None:
     apart, along = ((lambda x: op.sum(x, 0)), (lambda x: op.sum(x, [0, 2])))
     for make, shape, of_sum in ((apart, (1000, 97), "y"), (along, (4, 3, 1000), "x")):
         func = lowered(make, (shape, F))
-        one = hint("gpu_block_reduction", reductions_per_block=8, reduce_threads=64)
+        one = hint("gpu_block_reduction", threads=8, reduce_threads=64)
         scheduled = emit(func, one)
         code = cuda_source(finish(scheduled.mod["main"], func))
         assert f"(((int)threadIdx.{of_sum}) == 0)" in code

@@ -17,7 +17,7 @@ HINTS = [
     hint(
         "gpu_gemv",
         rows_per_thread=own,
-        row_threads=rows,
+        threads=rows,
         reduce_threads=share,
         vector_elements=vector,
         unroll=unroll,
@@ -59,7 +59,7 @@ def test_weights_of_four_bits(dtype: str, whole: bool) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_four_bits_become_floats_without_conversion(dtype: str, whole: bool) -> None:
     func = int4_product(1, 64, 1024, 128, dtype, whole)
-    one = hint("gpu_gemv", rows_per_thread=2, row_threads=4, reduce_threads=32, vector_elements=4)
+    one = hint("gpu_gemv", rows_per_thread=2, threads=4, reduce_threads=32, vector_elements=4)
     scheduled = emit(func, one).mod["main"]
     code = cuda_source(finish(scheduled, func))
     assert f"tvmopt_int4_f{dtype[-2:]}_8(" in code
@@ -88,7 +88,7 @@ def test_a_product_of_many_rows_is_refused() -> None:
 def test_weights_are_loaded_by_sixteen_bytes() -> None:
     func = product(1, 64, 1024)
     one = hint(
-        "gpu_gemv", rows_per_thread=2, row_threads=4, reduce_threads=32, vector_elements=8, unroll=2
+        "gpu_gemv", rows_per_thread=2, threads=4, reduce_threads=32, vector_elements=8, unroll=2
     )
     code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert code.count("*(uint4*)(x1_ptr") == 2  # within a loop over the two rows

@@ -21,7 +21,7 @@ from tvmopt.kernels.policies import DefaultPolicy
 
 
 def _hint(block: int, warp: int, share: int, stages: int) -> CudaHint:
-    return hint("gpu_int4", tile_rows=block, warp_rows=warp, reduce_warps=share, stages=stages)
+    return hint("gpu_int4", tile=block, warp_tile=warp, reduce_warps=share, stages=stages)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -8,6 +8,7 @@ from tvm import relax, tirx
 from tests.kernels.cuda.functions import lowered, product, sums
 from tests.kernels.cuda.serial import assert_same, cuda_source, hint
 from tvmopt.kernels.cuda.finish import finish
+from tvmopt.kernels.cuda.row_reduction.config import RowCache
 from tvmopt.kernels.cuda.row_reduction.form import prepare_rows
 from tvmopt.kernels.emit import NotApplicable, emit
 from tvmopt.kernels.workload import Refusal
@@ -17,7 +18,7 @@ H, F = "float16", "float32"
 ROWS = [
     hint(
         "gpu_row_reduction",
-        rows_per_block=rows,
+        threads=rows,
         reduce_threads=share,
         vector_elements=vector,
         unroll=unroll,
@@ -27,27 +28,27 @@ ROWS = [
 STAGED = [
     hint(
         "gpu_row_reduction",
-        rows_per_block=1,
+        threads=1,
         reduce_threads=64,
         vector_elements=4,
-        row_cache="shared",
+        row_cache=RowCache.SHARED,
         unroll=2,
     ),
     hint(
         "gpu_row_reduction",
-        rows_per_block=4,
+        threads=4,
         reduce_threads=16,
         vector_elements=2,
-        row_cache="shared",
+        row_cache=RowCache.SHARED,
     ),
 ]
 KEPT = [
     hint(
         "gpu_row_reduction",
-        rows_per_block=2,
+        threads=2,
         reduce_threads=8,
         vector_elements=4,
-        row_cache="registers",
+        row_cache=RowCache.REGISTERS,
     )
 ]
 
@@ -114,10 +115,10 @@ def test_a_kept_row_is_read_once_and_stays_in_registers() -> None:
     func = lowered(lambda x: nn.softmax(x, -1), ((64, 1024), F))
     one = hint(
         "gpu_row_reduction",
-        rows_per_block=2,
+        threads=2,
         reduce_threads=32,
         vector_elements=4,
-        row_cache="registers",
+        row_cache=RowCache.REGISTERS,
     )
     code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert code.count("(x0_ptr + ") == 8  # 1024 / 32 / 4 loads
@@ -129,10 +130,10 @@ def test_a_ragged_row_stays_in_registers_too() -> None:
     func = lowered(lambda x: nn.softmax(x, -1), ((3, 7, 197), H))
     one = hint(
         "gpu_row_reduction",
-        rows_per_block=4,
+        threads=4,
         reduce_threads=32,
         vector_elements=1,
-        row_cache="registers",
+        row_cache=RowCache.REGISTERS,
     )
     assert_same(func, one)
     code = cuda_source(finish(emit(func, one).mod["main"], func))
@@ -145,10 +146,10 @@ def test_more_shared_memory_than_there_is_is_not_asked_for() -> None:
     func = lowered(lambda x: nn.softmax(x, -1), ((16, 64000), F))
     one = hint(
         "gpu_row_reduction",
-        rows_per_block=1,
+        threads=1,
         reduce_threads=256,
         vector_elements=4,
-        row_cache="shared",
+        row_cache=RowCache.SHARED,
     )
     code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert "x0_shared" not in code
@@ -157,7 +158,7 @@ def test_more_shared_memory_than_there_is_is_not_asked_for() -> None:
 COLUMNS = [
     hint(
         "gpu_column_reduction",
-        column_threads=x,
+        threads=x,
         reduce_threads=y,
         vector_elements=vector,
         split_k=split,
@@ -223,10 +224,10 @@ def test_kept_rows_without_vectors(shape: tuple[int, int]) -> None:
     for share in (1, 2, 3):
         one = hint(
             "gpu_row_reduction",
-            rows_per_block=4,
+            threads=4,
             reduce_threads=share,
             vector_elements=1,
-            row_cache="registers",
+            row_cache=RowCache.REGISTERS,
         )
         try:
             scheduled = emit(func, one).mod["main"]

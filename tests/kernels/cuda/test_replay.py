@@ -12,6 +12,7 @@ from tvm.s_tir import meta_schedule as ms
 from tests.kernels.cuda.functions import int4_product, lowered, product, sums
 from tests.kernels.cuda.serial import H200, hint
 from tests.kernels.cuda.winograd import Problem
+from tvmopt.kernels.cuda.row_reduction.config import RowCache
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.families import families_of
 
@@ -29,13 +30,13 @@ CASES = {
     "gpu_row_reduction": (
         lambda: lowered(lambda x: nn.softmax(x, -1), ((16, 128), H)),
         {
-            "rows_per_block": 2, "reduce_threads": 8, "vector_elements": 4,
-            "row_cache": "registers",
+            "threads": 2, "reduce_threads": 8, "vector_elements": 4,
+            "row_cache": RowCache.REGISTERS,
         },
     ),
     "gpu_column_reduction": (
         lambda: sums(0, ((128, 64), H)),
-        {"column_threads": 8, "reduce_threads": 8, "vector_elements": 8, "split_k": 4},
+        {"threads": 8, "reduce_threads": 8, "vector_elements": 8, "split_k": 4},
     ),
     "gpu_column_walk": (
         lambda: lowered(lambda x: nn.softmax(x, 1), ((2, 12, 40), H)), {"threads": 32},
@@ -43,7 +44,7 @@ CASES = {
     "gpu_gemv": (
         lambda: int4_product(1, 32, 512, 32),
         {
-            "row_threads": 4, "rows_per_thread": 2, "reduce_threads": 32, "vector_elements": 2,
+            "threads": 4, "rows_per_thread": 2, "reduce_threads": 32, "vector_elements": 2,
         },
     ),
     "gpu_window": (

@@ -90,7 +90,7 @@ def test_further_threads_store_nothing_of_a_single_vector(template: str) -> None
 
 
 def test_a_row_that_fits_one_vector_is_not_shared() -> None:
-    one = hint("gpu_row_reduction", rows_per_block=4, reduce_threads=2, vector_elements=8)
+    one = hint("gpu_row_reduction", threads=4, reduce_threads=2, vector_elements=8)
     with pytest.raises(NotApplicable, match="work for one thread"):
         emit(softmax(33, 8, dtype=H), one)
 

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.hint import Hint
 
+# Names of the fields that describe the same size in every family, by place in the features.
+_REDUCE = ("reduce_threads", "reduce_warps")
+_SIZES = (
+    ("tile", "rows_per_thread"), ("threads",), ("warp_tile",), _REDUCE, ("vector_elements",),
+    ("split_k",),
+)  # fmt: skip
+_PIPELINE = ("k_block", "stages", "async_copy", "raster_group")
 # Length of every feature vector.
 _FEATURES = 13
 
 
 @dataclasses.dataclass(frozen=True)
 class CudaHint(Hint):
-    """Configuration of a CUDA kernel. Each family has a subclass with the fields that it uses."""
+    """Configuration of a CUDA kernel. Each family has a subclass with the fields that it uses.
+
+    The same names mean the same in all of them: ``tile`` of a thread block, ``warp_tile``,
+    ``threads`` and the ``reduce_threads`` that share a reduction, ``vector_elements``, ``split_k``,
+    ``k_block`` and ``stages`` of a pipeline. All other fields are options of the family.
+    """
 
     arch_type: ClassVar[type] = CudaArch
 
@@ -26,42 +38,38 @@ class CudaHint(Hint):
         """Return a JSON-serialisable dict; :meth:`from_dict` is the inverse."""
         return super().to_dict() | {"arch": self.arch.to_dict()}
 
-    def reduction_scope(self, threads: int) -> str:
-        """Return what ``threads`` threads that share a reduction are: a thread, warp or block."""
-        return "block" if threads > self.arch.warp else "warp" if threads > 1 else "thread"
+    @property
+    def options(self) -> tuple[float, ...]:
+        """Values of the fields that only this family has."""
+        return tuple(float(getattr(self, name)) for name in _option_names(type(self)))
 
-    def feature_vector(
-        self,
-        *,
-        tile: int = 1,
-        threads: int = 1,
-        warp_tile: int = 1,
-        reduce_threads: int = 1,
-        vector_elements: int = 1,
-        split_k: int = 1,
-        k_block: int = 0,
-        stages: int = 1,
-        others: Sequence[float] = (),
-    ) -> list[float]:
-        """Return the features: the same size of every family at the same place.
+    @property
+    def group(self) -> tuple[object, ...]:
+        """Grouping key: vector length, how a reduction is shared, options."""
+        share = self._size(*_REDUCE)
+        shared = share > self.arch.warp, share > 1, self._size("split_k") > 1
+        return self.template, self._size("vector_elements"), *shared, self.options
 
-        Args:
-            tile: Elements of a tile.
-            threads: Threads along its axes.
-            warp_tile: Elements of a warp's tile.
-            reduce_threads: Threads that share a reduction.
-            vector_elements: Elements of a vector access.
-            split_k: Split-K factor.
-            k_block: Elements of K in a stage.
-            stages: Pipeline stages.
-            others: Up to four values that only this family has.
-        """
-        sizes = (tile, threads, warp_tile, reduce_threads, vector_elements, split_k)
+    @property
+    def features(self) -> list[float]:
+        """Feature vector for the learned ranker: sizes as log2, K block, stages, options."""
         numbers = [
             float(len(self.template)),
-            *(math.log2(max(1, size)) for size in sizes),
-            float(k_block),
-            float(stages),
-            *map(float, others),
+            *(math.log2(max(1, self._size(*names))) for names in _SIZES),
+            float(getattr(self, "k_block", 0)),
+            float(self._size("stages")),
         ]
-        return numbers + [0.0] * (_FEATURES - len(numbers))
+        return [*numbers, *self.options, *([0.0] * _FEATURES)][:_FEATURES]
+
+    def _size(self, *names: str) -> int:
+        """Return the field that has one of ``names``, of several axes their product; 1 without."""
+        size = next((getattr(self, name) for name in names if hasattr(self, name)), 1)
+        return math.prod(size) if isinstance(size, tuple) else size
+
+
+@functools.cache
+def _option_names(config_type: type[CudaHint]) -> tuple[str, ...]:
+    """Return the names of the fields that only ``config_type`` has."""
+    shared = {"template", "arch", *_PIPELINE, *(name for names in _SIZES for name in names)}
+    names = (field.name for field in dataclasses.fields(config_type))
+    return tuple(name for name in names if name not in shared)

@@ -80,7 +80,7 @@ def _kernels(facts: BlockFacts, config: BlockReductionConfig, work: float) -> fl
             instructions=fixed + vector * (work + load),
         )
         return stream.cycles(arch)
-    place, share, parts = config.reductions_per_block, config.reduce_threads, config.split_k
+    place, share, parts = config.threads, config.reduce_threads, config.split_k
     results, unroll = spatial_extent(facts), config.unroll
     along, size = along_reduction(facts), widest(facts)
     steps = math.ceil(facts.reduced / (share * parts))

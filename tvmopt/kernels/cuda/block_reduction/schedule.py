@@ -105,7 +105,7 @@ def _reduce(sch: s_tir.Schedule, block: SBlockRV, config: BlockReductionConfig) 
     spatial = [loops[i] for i, a in enumerate(facts.axes) if not a.reduce]
     sch.reorder(*spatial, *(loops[i] for i in reduced))
     steps = fuse_all(sch, [loops[i] for i in reduced])
-    share, place = config.reduce_threads, config.reductions_per_block
+    share, place = config.reduce_threads, config.threads
     if config.split_k == 1:
         outputs, along = _output_blocks(sch, block), along_reduction(facts)
         scheduled = {sch.get(output).name_hint for output in outputs}

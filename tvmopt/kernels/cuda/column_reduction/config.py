@@ -12,7 +12,7 @@ class CudaColumnReductionConfig(CudaHint):
     """Threads and loads of a reduction across contiguous memory.
 
     Attributes:
-        column_threads: Threads along the columns (threadIdx.x).
+        threads: Threads along the columns (threadIdx.x).
         reduce_threads: Threads that share a column (threadIdx.y).
         vector_elements: Columns of a thread, in one vector load.
         split_k: Split-K factor, through workspace with a reduction kernel.
@@ -21,30 +21,12 @@ class CudaColumnReductionConfig(CudaHint):
         unroll: Unroll factor of a thread's reduction loop.
     """
 
-    column_threads: int
+    threads: int
     reduce_threads: int = 1
     vector_elements: int = 1
     split_k: int = 1
     tree: bool = False
     unroll: int = 1
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """Grouping key: vector length, how a column is shared, unroll factor."""
-        scope = self.reduction_scope(self.reduce_threads)
-        shared = scope, self.split_k > 1, self.tree
-        return self.template, self.vector_elements, *shared, self.unroll
-
-    @property
-    def features(self) -> list[float]:
-        """Feature vector for the learned ranker."""
-        return self.feature_vector(
-            threads=self.column_threads,
-            reduce_threads=self.reduce_threads,
-            vector_elements=self.vector_elements,
-            split_k=self.split_k,
-            others=(self.tree, self.unroll),
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +40,3 @@ class ColumnWalkConfig(CudaHint):
 
     threads: int
     unroll: int = 1
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """Grouping key: unroll factor."""
-        return self.template, self.unroll
-
-    @property
-    def features(self) -> list[float]:
-        """Feature vector for the learned ranker."""
-        return self.feature_vector(threads=self.threads, others=(self.unroll,))

@@ -77,7 +77,7 @@ def _columns(
     moved: float,
 ) -> StreamCost:
     """Return the cost model's view of the main kernel."""
-    x, y, vector = config.column_threads, config.reduce_threads, config.vector_elements
+    x, y, vector = config.threads, config.reduce_threads, config.vector_elements
     size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
     unroll, tree = config.unroll, config.tree
     # Row pieces of a warp that are shorter than a line cost time; so do, as measured, many

@@ -104,7 +104,7 @@ def _columns(
     # With split-K the epilogue is in the reduction kernel.
     whole = config.split_k == 1
     end = with_epilogue(sch, block) if whole else sch.cache_write(block, 0, "local")
-    threads, share = config.column_threads, config.reduce_threads
+    threads, share = config.threads, config.reduce_threads
     pieces, lane = sch.split(column, [extent(sch, column) // vector, vector])
     grid, x = sch.split(pieces, [None, threads])
     if share == 1:

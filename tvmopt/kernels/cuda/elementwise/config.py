@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from tvmopt.kernels.cuda.hint import CudaHint
 
@@ -25,21 +24,6 @@ class CudaElementwiseConfig(CudaHint):
     vectors_per_thread: int = 1
     vectorize_compute: bool = False
 
-    @property
-    def group(self) -> tuple[object, ...]:
-        """Grouping key: vector length, vectorised arithmetic, vectors of a thread."""
-        vectors = self.vector_elements, self.vectorize_compute, self.vectors_per_thread
-        return self.template, *vectors
-
-    @property
-    def features(self) -> list[float]:
-        """Feature vector for the learned ranker."""
-        return self.feature_vector(
-            threads=self.threads,
-            vector_elements=self.vector_elements,
-            others=(self.vectorize_compute, self.vectors_per_thread),
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class TransposeConfig(CudaHint):
@@ -57,21 +41,6 @@ class TransposeConfig(CudaHint):
     vector_elements: int = 1
     row_padding: int = 1
 
-    @property
-    def group(self) -> tuple[object, ...]:
-        """Grouping key: vector length and row padding."""
-        return self.template, self.vector_elements, self.row_padding
-
-    @property
-    def features(self) -> list[float]:
-        """Feature vector for the learned ranker."""
-        return self.feature_vector(
-            tile=math.prod(self.tile),
-            threads=self.threads,
-            vector_elements=self.vector_elements,
-            others=(self.row_padding,),
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class CopyConfig(CudaHint):
@@ -84,13 +53,3 @@ class CopyConfig(CudaHint):
 
     threads: int
     vectors_per_thread: int = 1
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """Grouping key: vectors of a thread."""
-        return self.template, self.vectors_per_thread
-
-    @property
-    def features(self) -> list[float]:
-        """Feature vector for the learned ranker."""
-        return self.feature_vector(threads=self.threads, others=(self.vectors_per_thread,))

@@ -111,7 +111,7 @@ def emit(func: tirx.PrimFunc, config: GemvConfig) -> s_tir.Schedule | Refusal:
     last = [loops[-1]] if form.packed > 1 else []
     sch.reorder(*units, *(loops[i] for i in form.rows), *batch, loops[depth], *last)
     row = fuse_all(sch, [*units, *(loops[i] for i in form.rows)])
-    grid, place, own = sch.split(row, [None, config.row_threads, each])
+    grid, place, own = sch.split(row, [None, config.threads, each])
     pieces, lane = sch.split(loops[depth], [facts.axes[depth].extent // vector, vector])
     step, thread = sch.split(pieces, [None, config.reduce_threads])
     partial = sch.rfactor(thread, 0)

@@ -46,8 +46,8 @@ def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[Int4Config]]:
 
 def _modelled(form: Int4Form, hint: Int4Config, size: int) -> tuple[float, tuple[float, ...]]:
     """Return the predicted cycles of the kernel, and their parts."""
-    arch, block, tiles = hint.arch, hint.tile_rows, hint.warp_rows // TILE
-    warps = block // hint.warp_rows * hint.reduce_warps
+    arch, block, tiles = hint.arch, hint.tile, hint.warp_tile // TILE
+    warps = block // hint.warp_tile * hint.reduce_warps
     blocks = math.ceil(form.rows / block)
     resident = min(
         arch.smem_sm_bytes // (size + 1024),
@@ -60,7 +60,7 @@ def _modelled(form: Int4Form, hint: Int4Config, size: int) -> tuple[float, tuple
     moved = block * (form.depth / 2.0 + 2.0 * form.depth / form.group)
     far = form.rows / block * moved > 0.5 * arch.l2_bytes
     total = arch.dram_bytes_cycle if far else arch.l2_bytes_cycle
-    flight = here * warps * (hint.stages - 1) * hint.warp_rows * STAGE / 2.0
+    flight = here * warps * (hint.stages - 1) * hint.warp_tile * STAGE / 2.0
     rate = min(total * _REACHED / min(blocks, arch.sms), flight / _LATENCY)
     fine = form.scales is not None and form.group < STAGE // 2
     each = math.ceil(math.ceil(form.depth / STAGE) / hint.reduce_warps)

@@ -42,8 +42,8 @@ class Int4Layout:
 
 def int4_layout(form: Int4Form, hint: Int4Config) -> Int4Layout:
     """Return the shared-memory layout of the kernel that ``hint`` configures."""
-    block, share = hint.tile_rows, hint.reduce_warps
-    warps = block // hint.warp_rows * share
+    block, share = hint.tile, hint.reduce_warps
+    warps = block // hint.warp_tile * share
     stages = -(-form.depth // STAGE)
     x = 16 * form.batch * (stages * 32 + 4)
     x_shared = x <= _MOST_X
@@ -53,7 +53,7 @@ def int4_layout(form: Int4Form, hint: Int4Config) -> Int4Layout:
     s_shared = form.scales is not None and groups % 2 == 0 and scales <= _MOST_SCALES
     at = x if x_shared else 0
     ring = at + (scales if s_shared else 0)
-    size = ring + warps * hint.stages * hint.warp_rows * STAGE // 2
+    size = ring + warps * hint.stages * hint.warp_tile * STAGE // 2
     sums = 4 * share * block * form.batch
     return Int4Layout(at, ring, max(size, sums), x_shared, s_shared, pitch)
 
@@ -80,10 +80,10 @@ def emit(func: tirx.PrimFunc, hint: Int4Config) -> tirx.PrimFunc | Refusal:
     layout = int4_layout(form, hint)
     if layout.size > hint.arch.smem_bytes:
         return Refusal(f"{layout.size} bytes of shared memory are too many")
-    block, warps = hint.tile_rows, hint.tile_rows // hint.warp_rows * hint.reduce_warps
+    block, warps = hint.tile, hint.tile // hint.warp_tile * hint.reduce_warps
     numbers = {
         "batch": form.batch, "rows": form.rows, "depth": form.depth, "group": form.group,
-        "tiles": hint.warp_rows // TILE, "share": hint.reduce_warps, "deep": hint.stages,
+        "tiles": hint.warp_tile // TILE, "share": hint.reduce_warps, "deep": hint.stages,
         "block": block, "scaled": int(form.scales is not None),
         "unroll": 2,
         "x_shared": int(layout.x_shared), "s_shared": int(layout.s_shared),
@@ -115,7 +115,7 @@ def _fits(form: Int4Form, hint: Int4Config) -> bool:
     """Whether the numbers of ``hint`` make a kernel for ``form``."""
     if not 2 <= hint.stages <= 8:
         return False
-    block, warp, share = hint.tile_rows, hint.warp_rows, hint.reduce_warps
+    block, warp, share = hint.tile, hint.warp_tile, hint.reduce_warps
     if warp not in (TILE, 2 * TILE) or block % warp or share < 1:
         return False
     threads = 32 * share * block // warp

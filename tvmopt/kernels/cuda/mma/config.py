@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from tvmopt.kernels.cuda.hint import CudaHint
 
@@ -45,20 +44,3 @@ class MmaConfig(CudaHint):
     def warps(self) -> int:
         """Warps of a thread block."""
         return (self.tile[0] // self.warp_tile[0]) * (self.tile[1] // self.warp_tile[1])
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """Grouping key: split-K, double-buffered fragments and packing."""
-        return self.template, self.split_k > 1, self.double_buffer_fragments, self.packs
-
-    @property
-    def features(self) -> list[float]:
-        """Feature vector for the learned ranker."""
-        return self.feature_vector(
-            tile=math.prod(self.tile),
-            warp_tile=math.prod(self.warp_tile),
-            split_k=self.split_k,
-            k_block=self.k_block,
-            stages=self.stages,
-            others=(self.double_buffer_fragments, self.pack_a, self.pack_b),
-        )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 
 from tvmopt.kernels.cuda.hint import CudaHint
 
-#: Values of ``CudaRowReductionConfig.row_cache``: where a row is kept between its passes.
-NO_CACHE, SHARED, REGISTERS = "none", "shared", "registers"
-ROW_CACHES = (NO_CACHE, SHARED, REGISTERS)
+
+class RowCache(enum.IntEnum):
+    """Where a row is kept between its passes."""
+
+    NONE = 0
+    SHARED = 1
+    REGISTERS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,32 +21,15 @@ class CudaRowReductionConfig(CudaHint):
     """Threads and loads of reductions along contiguous rows.
 
     Attributes:
-        rows_per_block: Rows of a thread block (threadIdx.y).
+        threads: Threads along the rows (threadIdx.y): rows of a thread block.
         reduce_threads: Threads that share a row (threadIdx.x).
         vector_elements: Elements of a vector load.
-        row_cache: Where a row is kept between its passes: ``"none"`` reads it again, ``"shared"``
-            memory, or ``"registers"``.
+        row_cache: Where a row is kept between its passes; it is read again without a cache.
         unroll: Unroll factor of the loop over vectors.
     """
 
-    rows_per_block: int
+    threads: int
     reduce_threads: int = 1
     vector_elements: int = 1
-    row_cache: str = NO_CACHE
+    row_cache: RowCache = RowCache.NONE
     unroll: int = 1
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """Grouping key: vector length, threads that share a row, row cache, unroll factor."""
-        scope = self.reduction_scope(self.reduce_threads)
-        return self.template, self.vector_elements, scope, self.row_cache, self.unroll
-
-    @property
-    def features(self) -> list[float]:
-        """Feature vector for the learned ranker."""
-        return self.feature_vector(
-            threads=self.rows_per_block,
-            reduce_threads=self.reduce_threads,
-            vector_elements=self.vector_elements,
-            others=(ROW_CACHES.index(self.row_cache), self.unroll),
-        )

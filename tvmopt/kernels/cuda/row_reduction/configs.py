@@ -12,13 +12,7 @@ from tvmopt.kernels.analysis import BlockFacts, all_facts
 from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
-from tvmopt.kernels.cuda.row_reduction.config import (
-    NO_CACHE,
-    REGISTERS,
-    ROW_CACHES,
-    SHARED,
-    CudaRowReductionConfig,
-)
+from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig, RowCache
 from tvmopt.kernels.cuda.row_reduction.form import RowForm
 from tvmopt.kernels.cuda.row_reduction.schedule import NAME
 from tvmopt.kernels.ranked import Ranked
@@ -50,7 +44,7 @@ def _configs(form: RowForm, arch: CudaArch) -> Iterator[CudaRowReductionConfig]:
         (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
         (1, 2, 4, 8, 16, 32, 64),
         (1, 2, 4, 8),
-        ROW_CACHES,
+        RowCache,
     ):
         threads, pieces = share * rows, form.columns // vector
         whole_block = rows == 1 and threads == arch.threads_block
@@ -105,15 +99,15 @@ class _Rows:
     def takes(self, config: CudaRowReductionConfig) -> bool:
         """Whether rows and the row cache of ``config`` fit."""
         form, share = self.form, config.reduce_threads
-        if form.crosses and form.parts % config.rows_per_block:
+        if form.crosses and form.parts % config.threads:
             return False
         if self.within_axis and form.columns // config.vector_elements % share:
             return False
-        if config.row_cache == NO_CACHE:
+        if config.row_cache == RowCache.NONE:
             return True
         if not form.wide or len(self.blocks) == 1:
             return False  # nothing reads a row again
-        return config.row_cache == SHARED or self._fits_registers(config)
+        return config.row_cache == RowCache.SHARED or self._fits_registers(config)
 
     def _fits_registers(self, config: CudaRowReductionConfig) -> bool:
         """Whether the threads' registers hold a row, each thread's part at constant places."""
@@ -127,10 +121,11 @@ class _Rows:
         """Return the cost model's view of the kernel."""
         form, passes, costs = self.form, self.passes, config.arch.costs
         share, vector, unroll = config.reduce_threads, config.vector_elements, config.unroll
-        in_shared, in_registers = (config.row_cache == cache for cache in (SHARED, REGISTERS))
+        in_shared = config.row_cache == RowCache.SHARED
+        in_registers = config.row_cache == RowCache.REGISTERS
         steps = math.ceil(form.columns / vector / share)
         size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
-        rows_bytes = config.rows_per_block * form.columns * size
+        rows_bytes = config.threads * form.columns * size
         shuffles = math.log2(share) * sum(f.stores for f in self.blocks if f.reduction)
         loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
         rereads = 0 if in_registers else max(0, len(passes) - 1)
@@ -139,11 +134,11 @@ class _Rows:
         if in_registers:
             cached, rounds = min(math.ceil(form.columns / share), _MOST_CACHED), 1.0
         return StreamCost(
-            blocks=math.ceil(form.rows / config.rows_per_block),
-            threads=share * config.rows_per_block,
+            blocks=math.ceil(form.rows / config.threads),
+            threads=share * config.threads,
             compulsory_bytes=self.moved,
             reread_bytes=float(rereads * form.rows * form.columns * size),
-            block_reread_bytes=float(rows_bytes) if config.row_cache == NO_CACHE else 0.0,
+            block_reread_bytes=float(rows_bytes) if config.row_cache == RowCache.NONE else 0.0,
             in_flight_bytes=float(size * cached),
             instructions=costs.reduction_instructions
             + steps * (vector * self.work + loads)
@@ -170,9 +165,9 @@ class _Rows:
         total = 0.0
         for number, facts in enumerate(self.passes):
             size = max((int(r.buffer.dtype.itemsize) for r in facts.reads), default=4)
-            if config.row_cache == NO_CACHE or number == 0:
+            if config.row_cache == RowCache.NONE or number == 0:
                 total += rows * _touched(together * vector * size, form.columns * size, arch.line)
-            elif config.row_cache == SHARED:
+            elif config.row_cache == RowCache.SHARED:
                 total += arch.warp * vector * size / arch.line
             if not facts.reduction:
                 out = int(facts.write.buffer.dtype.itemsize)

@@ -48,7 +48,7 @@ def cache_in_shared(
         return None
     buffer = reads[0].buffer
     users = [b for b in blocks if any(r.source.same_as(buffer) for r in sch.get(b).reads)]
-    size = config.rows_per_block * form.columns * int(buffer.dtype.itemsize)
+    size = config.threads * form.columns * int(buffer.dtype.itemsize)
     if size > config.arch.smem_bytes - _SMEM_OTHER:
         return None
     scope = "shared" if size <= _SMEM_STATIC - _SMEM_OTHER else "shared.dyn"
@@ -63,7 +63,7 @@ def load_shared(
     """Load a block's rows into shared memory before use, with all its threads."""
     sch.compute_at(copy, grid, preserve_unit_loops=True)
     pieces, lane = split_vector(sch, sch.get_loops(copy)[1:], vector)
-    step, place, thread = sch.split(pieces, [None, config.rows_per_block, config.reduce_threads])
+    step, place, thread = sch.split(pieces, [None, config.threads, config.reduce_threads])
     sch.bind(place, "threadIdx.y")
     sch.bind(thread, "threadIdx.x")
     if vector > 1:

@@ -10,7 +10,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cuda.common.loops import extent, fuse_all, split_prefix, split_vector, unrolled
 from tvmopt.kernels.cuda.common.vectors import cache_reads, cache_result, load_at, store_at
-from tvmopt.kernels.cuda.row_reduction.config import REGISTERS, SHARED, CudaRowReductionConfig
+from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig, RowCache
 from tvmopt.kernels.cuda.row_reduction.form import prepare_rows
 from tvmopt.kernels.cuda.row_reduction.row_cache import (
     bind_divided,
@@ -46,9 +46,9 @@ def emit(func: tirx.PrimFunc, config: CudaRowReductionConfig) -> s_tir.Schedule 
     last = sch.get_sblock(form.last)
     others = [sch.get_sblock(n) for n in form.reductions]
     in_shared = in_registers = None
-    if form.wide and config.row_cache == SHARED:
+    if form.wide and config.row_cache == RowCache.SHARED:
         in_shared = cache_in_shared(sch, form, config)
-    elif form.wide and config.row_cache == REGISTERS:
+    elif form.wide and config.row_cache == RowCache.REGISTERS:
         in_registers = cache_in_registers(sch, form, config, vector)
         if isinstance(in_registers, Refusal):
             return in_registers
@@ -63,7 +63,7 @@ def emit(func: tirx.PrimFunc, config: CudaRowReductionConfig) -> s_tir.Schedule 
     rows, columns = divided
     rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
     # With a single row, no index tells further threads apart: they would store it too.
-    together = config.rows_per_block if form.rows > 1 else 1
+    together = config.threads if form.rows > 1 else 1
     if together <= extent(sch, rows[-1]):
         inner, place = sch.split(rows[-1], [None, together])
         grid = fuse_all(sch, [*rows[:-1], inner])
@@ -130,5 +130,5 @@ def _bind_columns(
     if vector > 1:
         sch.unroll(lane)
     # Registers have no address: the step must be a constant.
-    every = extent(sch, step) if config.row_cache == REGISTERS else 1
+    every = extent(sch, step) if config.row_cache == RowCache.REGISTERS else 1
     return unrolled(sch, step, max(every, config.unroll))

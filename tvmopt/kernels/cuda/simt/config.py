@@ -36,20 +36,3 @@ class SimtConfig(CudaHint):
     def fmas_per_k_block(self) -> int:
         """Multiply-adds of a thread in a K block; the code unrolls them."""
         return self.k_block * math.prod(self.tile) // math.prod(self.threads)
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """Grouping key: split-K and the shape of a warp."""
-        return self.template, self.split_k > 1, self.warp_rows
-
-    @property
-    def features(self) -> list[float]:
-        """Feature vector for the learned ranker."""
-        return self.feature_vector(
-            tile=math.prod(self.tile),
-            threads=math.prod(self.threads),
-            split_k=self.split_k,
-            k_block=self.k_block,
-            stages=self.stages,
-            others=(self.warp_rows,),
-        )

@@ -23,21 +23,6 @@ class CudaWindowConfig(CudaHint):
     vectors_per_thread: int = 1
     vectorize_compute: bool = False
 
-    @property
-    def group(self) -> tuple[object, ...]:
-        """Grouping key: vector length, vectorised arithmetic, vectors of a thread."""
-        vectors = self.vector_elements, self.vectorize_compute, self.vectors_per_thread
-        return self.template, *vectors
-
-    @property
-    def features(self) -> list[float]:
-        """Feature vector for the learned ranker."""
-        return self.feature_vector(
-            threads=self.threads,
-            vector_elements=self.vector_elements,
-            others=(self.vectorize_compute, self.vectors_per_thread),
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class CudaFallbackConfig(CudaHint):
@@ -48,13 +33,3 @@ class CudaFallbackConfig(CudaHint):
     """
 
     threads: int
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """Grouping key: all configurations are alike."""
-        return (self.template,)
-
-    @property
-    def features(self) -> list[float]:
-        """Feature vector for the learned ranker."""
-        return self.feature_vector(threads=self.threads)

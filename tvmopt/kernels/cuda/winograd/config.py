@@ -20,17 +20,3 @@ class WinogradTransformConfig(CudaHint):
     threads: int
     vector_elements: int = 1
     tiles_per_thread: int = 1
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """Grouping key: vector length and tiles of a thread."""
-        return self.template, self.vector_elements, self.tiles_per_thread
-
-    @property
-    def features(self) -> list[float]:
-        """Feature vector for the learned ranker."""
-        return self.feature_vector(
-            threads=self.threads,
-            vector_elements=self.vector_elements,
-            others=(self.tiles_per_thread,),
-        )
