@@ -1,4 +1,4 @@
-"""Few long sums, of any axes, compute the same whatever the threads and parts."""
+"""Block reductions over any axes are correct for all thread counts and split-K factors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_parts_are_sums_of_something() -> None:
 
 
 def test_neighbours_read_neighbours() -> None:
-    """Along the sum by x where its elements lie side by side, along the columns where they do."""
+    """threadIdx.x runs along contiguous memory: the reduction's axis, or the columns."""
     apart, along = ((lambda x: op.sum(x, 0)), (lambda x: op.sum(x, [0, 2])))
     for make, shape, of_sum in ((apart, (1000, 97), "y"), (along, (4, 3, 1000), "x")):
         func = lowered(make, (shape, F))

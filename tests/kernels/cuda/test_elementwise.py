@@ -1,4 +1,4 @@
-"""Elementwise kernels and data movement: every way to schedule them computes the same."""
+"""Elementwise kernels and data movement are correct in every configuration."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_sixteen_bytes_are_moved_at_once(compute: bool) -> None:
 
 
 def test_vectors_that_tvm_does_not_compile_are_not_made() -> None:
-    """Elements that lie apart are loaded one by one; only the store is of eight."""
+    """Strided elements are loaded one by one; only the store is a vector of eight."""
     func = lowered(lambda x: op.permute_dims(x, [1, 0]), ((128, 64), H))
     one = hint("gpu_elementwise", threads=128, vector_elements=8, vectorize_compute=True)
     code = cuda_source(finish(emit(func, one).mod["main"], func))

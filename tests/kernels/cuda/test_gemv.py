@@ -1,4 +1,4 @@
-"""Products with few rows, and weights of four bits."""
+"""GEMV with one or a few rows, and with int4 weights."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_four_bits_become_floats_without_conversion(dtype: str, whole: bool) -> 
 
 
 def test_other_offsets_and_scales_stay_exact() -> None:
-    """A scale that fills a float32 would be rounded elsewhere: such products are left alone."""
+    """A float32 scale would be rounded at another place: such a GEMV is not rewritten."""
     func = int4_product(1, 16, 256, 32, "float32")
 
     def widen(cast: tirx.Cast) -> object:

@@ -1,4 +1,4 @@
-"""Products on tensor cores: right numbers for any extents, and the instructions they lower to."""
+"""GEMM with mma.sync: correct for any extents, and the instructions it lowers to."""
 
 from __future__ import annotations
 

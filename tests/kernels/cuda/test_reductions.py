@@ -1,4 +1,4 @@
-"""Reductions of rows and of columns compute the same, whatever does not divide."""
+"""Row and column reductions are correct for sizes that threads and vectors do not divide."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_columns_that_a_thread_walks(name: str) -> None:
 
 
 def test_rows_are_no_columns_and_columns_no_rows() -> None:
-    with pytest.raises(NotApplicable, match="not along the last axis"):
+    with pytest.raises(NotApplicable, match="rows are not contiguous"):
         emit(sums(0, ((32, 64), H)), ROWS[0])
     with pytest.raises(NotApplicable, match="no contiguous columns"):
         emit(sums(1, ((32, 64), H)), COLUMNS[0])
@@ -219,7 +219,7 @@ def test_rows_are_no_columns_and_columns_no_rows() -> None:
 
 @pytest.mark.parametrize("shape", [(20, 10), (9, 33), (4, 1)])
 def test_kept_rows_without_vectors(shape: tuple[int, int]) -> None:
-    """One element at a time: TVM takes an axis of one step for no reduction."""
+    """Single elements: TVM makes a reduction axis of extent 1 spatial."""
     func = lowered(lambda x: nn.softmax(x, -1), (shape, F))
     for share in (1, 2, 3):
         one = hint(

@@ -1,4 +1,4 @@
-"""Products without tensor cores: right numbers for any extents, and what they lower to."""
+"""GEMM without tensor cores: correct for any extents, and the code it lowers to."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_right_for_any_extents(case, split) -> None:
     hint = dataclasses.replace(SMALL, split_k=split)
     sch = schedule(case, hint)
     if case.shapes()[0] == (1, 5) and split > 1:
-        assert isinstance(sch, Refusal)  # a single product cannot be divided
+        assert isinstance(sch, Refusal)  # K of 1 cannot be split
         return
     arrays = inputs(case.func())
     found = on_cpu.run(sch, arrays)
@@ -82,7 +82,7 @@ def test_right_in_every_form(change) -> None:
 
 
 def test_draws_in_an_epilogue_that_reads_twice() -> None:
-    """As gelu does: the sums, and what is made of them, both in one expression."""
+    """As gelu does: the accumulator and a function of it in one expression."""
     from tvm import te, tirx
 
     case = Case("nn", 20, 24, 12)
@@ -118,10 +118,10 @@ def test_stores_one_half_of_shared_memory_while_it_reads_the_other() -> None:
     assert loop.count("__syncthreads()") == 1
     loop = loop[loop.index("__syncthreads()") :]
     places = [
-        loop.index("((ax3_0 + 1) & 1)"),  # the half that is stored to
+        loop.index("((ax3_0 + 1) & 1)"),  # the buffer that is stored to
         loop.index("(A_ptr"),
         loop.index("#pragma unroll"),
-        loop.index("(ax3_0 & 1)"),  # the half that is read
+        loop.index("(ax3_0 & 1)"),  # the buffer that is read
     ]
     assert places == sorted(places)
 
@@ -135,7 +135,7 @@ def test_short_reductions_meet_between_storing_and_reading(depth) -> None:
 
 
 def test_products_are_unrolled_by_the_compiler() -> None:
-    """Text of all products of a step takes nvcc many seconds."""
+    """nvcc takes many seconds to compile a K block of unrolled multiply-adds as source text."""
     assert len(cuda(schedule(Case("nn", 512, 512, 512), LARGE))) < 30_000
 
 
@@ -189,6 +189,5 @@ def test_refuses_what_is_no_product() -> None:
 def test_refuses_an_axis_that_no_index_names() -> None:
     """TVM drops the channel of a convolution of one; there is nothing to pad with zeros then."""
     assert isinstance(schedule(Conv("NCHW", 3, 3, 1, 40, 1), SMALL), Refusal)
-    assert isinstance(
-        schedule(Conv("NHWC", 1, 3, 8, 40, 3), SMALL), Refusal
-    )  # a result of one pixel
+    one_pixel = Conv("NHWC", 1, 3, 8, 40, 3)
+    assert isinstance(schedule(one_pixel, SMALL), Refusal)

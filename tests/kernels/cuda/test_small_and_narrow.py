@@ -1,4 +1,4 @@
-"""Functions of one row, one element or one step, and types that CUDA has no long vectors of."""
+"""Functions of one row, element or step, and dtypes without long CUDA vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ F, H, I8, BOOL = "float32", "float16", "int8", "bool"
 
 
 def code(func: tirx.PrimFunc, monkeypatch: pytest.MonkeyPatch) -> str:
-    """CUDA of the first choice for ``func``, not compiled."""
+    """Return the CUDA source of the top-1 kernel of ``func``."""
     found: list[str] = []
     monkeypatch.setattr(modules, "compile_cubin", lambda s, _: (found.append(s), b"\x7fELF")[1])
     kernel = schedule_function(func, H200)
@@ -146,7 +146,7 @@ def test_types_without_long_vectors(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("dtype", [H, I8])
 def test_no_long_vectors_from_places_apart(dtype: str) -> None:
-    """As of a shuffle of channels: TVM's code for more than four does not compile."""
+    """Channel shuffle: TVM's code for gathered vectors of more than four does not compile."""
 
     def shuffled(x: relax.Expr) -> relax.Expr:
         parts = op.permute_dims(op.reshape(x, (1, 56, 56, 4, 28)), [0, 1, 2, 4, 3])

@@ -1,4 +1,4 @@
-"""Transposes through shared memory compute the same, whatever does not divide."""
+"""Transposes through shared memory are correct for sizes that tiles do not divide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling and depthwise convolution, and the fallback that takes everything."""
+"""Pooling, depthwise convolution, and the fallback for every function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Winograd's transforms on a GPU: right for any extents, in registers, moved by vectors."""
+"""Winograd transforms on CUDA: correct for any extents, in registers, with vector accesses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scheduled(func: tirx.PrimFunc, one: CudaHint) -> tirx.PrimFunc:
 
 
 def assert_right(problem: Problem, vector: int, tiles: int, threads: int) -> None:
-    """Both transforms leave what is computed as it is, and the whole is the convolution."""
+    """Assert that both transforms, and the whole convolution, are correct."""
     data, _, out = problem.functions()
     values = {"vector_elements": vector, "tiles_per_thread": tiles, "threads": threads}
     image, residual = problem.inputs()

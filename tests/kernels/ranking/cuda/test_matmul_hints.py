@@ -1,4 +1,4 @@
-"""Configurations of products on GPUs: they fit, they build, and the sensible come first."""
+"""GEMM configurations on GPUs: they fit, they can be emitted, and the ranking is sensible."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_first_choices_on_tensor_cores_schedule(case, arch) -> None:
 
 
 def test_stages_are_given_up_before_tiles() -> None:
-    """Where shared memory is short, deep tiles stay, with fewer steps in flight."""
+    """With less shared memory, K blocks stay deep and stages are fewer."""
     problem = matmul_problem(gemm(LARGE))
     stages = []
     for arch in (GPUS["nvidia-rtx-3090"], H200):
