@@ -56,6 +56,13 @@ class CudaCosts:
         block_reduction_time_ratio: Safety factor on the model of block reductions (estimated).
         fallback_time_ratio: Time of the fallback relative to a kernel that fits (estimated).
         gemv_time_ratio: Measured over predicted cycles of GEMV kernels beside wgmma kernels.
+        int4_tile_instructions: Instructions of a warp for 16 rows of a stage of the int4 GEMV.
+        int4_fine_scale_instructions: More of them for scales of less than half a stage.
+        int4_stage_instructions: Instructions of a stage, besides.
+        int4_issue_slot_share: Share of the issue slots that is used at best.
+        int4_load_latency_cycles: Latency of a load.
+        int4_start_cycles: Until the first MMA of a block.
+        int4_end_cycles: After its last MMA.
         packing_cycles: Least cycles from the first load to the last store of a packing kernel.
         mma_sync_rate: Share of the tensor cores' rate that mma.sync reaches before Hopper.
         hopper_mma_sync_rate: The same on Hopper, where only wgmma reaches it all.
@@ -113,6 +120,13 @@ class CudaCosts:
     block_reduction_time_ratio: float = 1.25
     fallback_time_ratio: float = 3.0
     gemv_time_ratio: float = 0.75
+    int4_tile_instructions: float = 190.0
+    int4_fine_scale_instructions: float = 64.0
+    int4_stage_instructions: float = 70.0
+    int4_issue_slot_share: float = 0.7
+    int4_load_latency_cycles: float = 1100.0
+    int4_start_cycles: float = 1800.0
+    int4_end_cycles: float = 500.0
     packing_cycles: float = 500.0
     mma_sync_rate: float = 0.9
     hopper_mma_sync_rate: float = 0.62

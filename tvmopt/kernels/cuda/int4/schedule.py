@@ -40,10 +40,10 @@ class Int4Layout:
     s_pitch: int
 
 
-def int4_layout(form: Int4Form, hint: Int4Config) -> Int4Layout:
-    """Return the shared-memory layout of the kernel that ``hint`` configures."""
-    block, share = hint.tile, hint.reduce_warps
-    warps = block // hint.warp_tile * share
+def int4_layout(form: Int4Form, config: Int4Config) -> Int4Layout:
+    """Return the shared-memory layout of the kernel that ``config`` configures."""
+    block, share = config.tile, config.reduce_warps
+    warps = block // config.warp_tile * share
     stages = -(-form.depth // STAGE)
     x = 16 * form.batch * (stages * 32 + 4)
     x_shared = x <= _MOST_X
@@ -53,7 +53,7 @@ def int4_layout(form: Int4Form, hint: Int4Config) -> Int4Layout:
     s_shared = form.scales is not None and groups % 2 == 0 and scales <= _MOST_SCALES
     at = x if x_shared else 0
     ring = at + (scales if s_shared else 0)
-    size = ring + warps * hint.stages * hint.warp_tile * STAGE // 2
+    size = ring + warps * config.stages * config.warp_tile * STAGE // 2
     sums = 4 * share * block * form.batch
     return Int4Layout(at, ring, max(size, sums), x_shared, s_shared, pitch)
 
@@ -61,7 +61,7 @@ def int4_layout(form: Int4Form, hint: Int4Config) -> Int4Layout:
 NAME = "gpu_int4"
 
 
-def emit(func: tirx.PrimFunc, hint: Int4Config) -> tirx.PrimFunc | Refusal:
+def emit(func: tirx.PrimFunc, config: Int4Config) -> tirx.PrimFunc | Refusal:
     """Emit the kernel of the int4 GEMV ``func``.
 
     Before -> after, with 8 warps that share 16 rows::
@@ -73,17 +73,17 @@ def emit(func: tirx.PrimFunc, hint: Int4Config) -> tirx.PrimFunc | Refusal:
             if t < 16 and b * 16 + t < N: Y[b * 16 + t] = total
     """
     form = prepare_int4(func)
-    if form is None or hint.arch.sm < 80:
+    if form is None or config.arch.sm < 80:
         return Refusal("not an int4 GEMV for a GPU with tensor cores")
-    if not _fits(form, hint):
+    if not _fits(form, config):
         return Refusal("tiles, warps and stages do not fit")
-    layout = int4_layout(form, hint)
-    if layout.size > hint.arch.smem_bytes:
+    layout = int4_layout(form, config)
+    if layout.size > config.arch.smem_bytes:
         return Refusal(f"{layout.size} bytes of shared memory are too many")
-    block, warps = hint.tile, hint.tile // hint.warp_tile * hint.reduce_warps
+    block, warps = config.tile, config.tile // config.warp_tile * config.reduce_warps
     numbers = {
         "batch": form.batch, "rows": form.rows, "depth": form.depth, "group": form.group,
-        "tiles": hint.warp_tile // TILE, "share": hint.reduce_warps, "deep": hint.stages,
+        "tiles": config.warp_tile // TILE, "share": config.reduce_warps, "deep": config.stages,
         "block": block, "scaled": int(form.scales is not None),
         "unroll": 2,
         "x_shared": int(layout.x_shared), "s_shared": int(layout.s_shared),
@@ -111,11 +111,11 @@ def emit(func: tirx.PrimFunc, hint: Int4Config) -> tirx.PrimFunc | Refusal:
     return func.with_body(bound(at, "blockIdx.x", -(-form.rows // block), body))
 
 
-def _fits(form: Int4Form, hint: Int4Config) -> bool:
-    """Whether the numbers of ``hint`` make a kernel for ``form``."""
-    if not 2 <= hint.stages <= 8:
+def _fits(form: Int4Form, config: Int4Config) -> bool:
+    """Whether the numbers of ``config`` make a kernel for ``form``."""
+    if not 2 <= config.stages <= 8:
         return False
-    block, warp, share = hint.tile, hint.warp_tile, hint.reduce_warps
+    block, warp, share = config.tile, config.warp_tile, config.reduce_warps
     if warp not in (TILE, 2 * TILE) or block % warp or share < 1:
         return False
     threads = 32 * share * block // warp
