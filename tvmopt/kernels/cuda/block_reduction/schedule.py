@@ -105,38 +105,58 @@ def _reduce(sch: s_tir.Schedule, block: SBlockRV, config: BlockReductionConfig) 
     spatial = [loops[i] for i, a in enumerate(facts.axes) if not a.reduce]
     sch.reorder(*spatial, *(loops[i] for i in reduced))
     steps = fuse_all(sch, [loops[i] for i in reduced])
-    share, place = config.reduce_threads, config.threads
-    if config.split_k == 1:
-        outputs, along = _output_blocks(sch, block), along_reduction(facts)
-        scheduled = {sch.get(output).name_hint for output in outputs}
-        _split_and_bind(sch, block, outputs, spatial, steps, (share, place), along, config.unroll)
-        return scheduled
+    if config.split_k > 1:
+        return _reduce_split_k(sch, block, facts, steps, config)
+    outputs, along = _output_blocks(sch, block), along_reduction(facts)
+    scheduled = {sch.get(output).name_hint for output in outputs}
+    threads = config.reduce_threads, config.threads
+    _split_and_bind(sch, block, outputs, spatial, steps, threads, along, config.unroll)
+    return scheduled
+
+
+def _reduce_split_k(
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    facts: BlockFacts,
+    steps: LoopRV,
+    config: BlockReductionConfig,
+) -> set[str]:
+    """Schedule a reduction as two kernels; return the names of its epilogue.
+
+    Args:
+        sch: The schedule.
+        block: The reduction.
+        facts: Its facts.
+        steps: Its fused reduction loop, the innermost one.
+        config: The configuration.
+    """
+    share = config.reduce_threads
     # Two rfactors: each thread reduces alone, then the threads combine. So the bounds check at the
     # end is in a serial reduction. In a cross-thread reduction TVM would guard the exchange itself.
-    _, dealt = sch.split(steps, [None, config.split_k * share])
-    alone = sch.rfactor(dealt, 0)
+    _, threads = sch.split(steps, [None, config.split_k * share])
+    of_thread = sch.rfactor(threads, 0)
     part, _ = sch.split(sch.get_loops(block)[-1], [config.split_k, share])
-    parts = sch.rfactor(part, 0)
-    kinds = [axis.reduce for axis in block_facts(sch, parts).axes]
+    of_block = sch.rfactor(part, 0)
+    kinds = [axis.reduce for axis in block_facts(sch, of_block).axes]
     outputs = _output_blocks(sch, block)
     scheduled = {sch.get(output).name_hint for output in outputs}
-    copies = [sch.cache_write(parts, n, "local") for n in range(facts.stores)]
+    stores = [of_block, *(sch.cache_write(of_block, n, "local") for n in range(facts.stores))]
     along = along_reduction(facts)
-    *spatial, step, dealt = sch.get_loops(alone)
-    part, thread = sch.split(dealt, [config.split_k, share])
+    *spatial, step, threads = sch.get_loops(of_thread)
+    part, thread = sch.split(threads, [config.split_k, share])
     sch.reorder(part, *spatial, step, thread)
-    inside = (step, thread)
-    _bind(sch, alone, [parts, *copies], [part, *spatial], inside, place, along, config.unroll)
+    outer, inner = [part, *spatial], (step, thread)
+    _bind(sch, of_thread, stores, outer, inner, config.threads, along, config.unroll)
     for n in range(facts.stores):
-        sch.set_scope(alone, n, "local")
-    units = sch.get_loops(parts)[-len(kinds) :]
+        sch.set_scope(of_thread, n, "local")
+    units = sch.get_loops(of_block)[-len(kinds) :]
     shared = units.pop(kinds.index(True))
     sch.reorder(*units, shared)
     sch.bind(shared, "threadIdx.x" if along else "threadIdx.y")
     *spatial, part = sch.get_loops(block)
     last = min(_THREADS, 2 ** math.ceil(math.log2(config.split_k)))
     few = along_reduction(block_facts(sch, block))
-    row = min(place, config.arch.threads_block // last)
+    row = min(config.threads, config.arch.threads_block // last)
     _split_and_bind(sch, block, outputs, spatial, part, (last, row), few, config.unroll)
     return scheduled
 
