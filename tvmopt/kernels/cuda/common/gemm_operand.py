@@ -9,9 +9,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.kernels.analysis import (
-    block_facts,
-)
+from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cuda.common.gemm_inlining import inline_producers
 from tvmopt.kernels.cuda.common.runs import aligned_run, contiguous_run
 
