@@ -1,10 +1,11 @@
-"""Fit constants of the Hopper cost model to a sweep, and report how well it ranks.
+"""Fit constants of a CUDA family's cost model to a sweep, and report how well it ranks.
 
-``python -m benchmarks.cuda_fit FILE.jsonl [--constants NAMES]`` reads a sweep of
+``python -m benchmarks.cuda_fit FILE.jsonl [--family NAME] [--constants NAMES]`` reads a sweep of
 :mod:`.cuda_sweep`. Only the order within a row counts, so each row has a scale of its own, which is
 drawn to 1; points near a row's best weigh most. The script prints the regret before and after, and
 the fitted constants; a person writes them into
-:class:`tvmopt.kernels.cuda.hopper.cost.HopperCosts`.
+:class:`tvmopt.kernels.cuda.hopper.cost.HopperCosts`, or those of any other family into
+:class:`tvmopt.device.cuda_costs.CudaCosts`.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.cuda_rows import row as row_of
+from tvmopt.device.cuda_costs import CudaCosts
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.config import GEMM, HopperConfig
 from tvmopt.kernels.cuda.hopper.cost import COSTS, HopperCosts, gemm_cost
-from tvmopt.kernels.cuda.hopper.match import match
-from tvmopt.kernels.cuda.hopper.problem import GemmProblem
-from tvmopt.kernels.workload import Refusal
+from tvmopt.kernels.families import by_name
+from tvmopt.kernels.family import Family
+from tvmopt.kernels.workload import Refusal, Workload
 
-#: Constants that are fitted by default.
+_Costs = TypeVar("_Costs", bound=HopperCosts | CudaCosts)
+#: Constants of ``hopper_gemm`` that are fitted by default.
 CONSTANTS = (
     "l2_bytes_per_cycle_per_sm",
     "pitch_64_slowdown", "pitch_32_slowdown", "pitch_16_slowdown",
@@ -46,56 +51,69 @@ _SCALE, _HOLD = 0.25, 0.02
 
 @dataclasses.dataclass(frozen=True)
 class Points:
-    """The measured configurations of one GEMM.
+    """The measured configurations of one function.
 
     Attributes:
         name: The row's name.
-        problem: The GEMM.
+        family: The family of the configurations.
+        form: The family's normalised form of the function.
         configs: The configurations.
         us: Microseconds of each.
     """
 
     name: str
-    problem: GemmProblem
-    configs: list[HopperConfig]
+    family: Family[Any, Any]
+    form: Any
+    configs: list[Any]
     us: np.ndarray
 
-    def cycles(self, costs: HopperCosts) -> np.ndarray:
+    def cycles(self, costs: HopperCosts | CudaCosts) -> np.ndarray:
         """Return the predicted cycles of each configuration."""
-        return np.array([gemm_cost(self.problem, c, costs).cycles for c in self.configs])
+        if isinstance(costs, HopperCosts):
+            return np.array([gemm_cost(self.form, c, costs).cycles for c in self.configs])
+        arch = dataclasses.replace(self.configs[0].arch, costs=costs)
+        predicted = {r.hint: r.cycles for r in self.family.rank(self.form, arch)}
+        return np.array([predicted[config] for config in self.configs])
 
-    def regret(self, costs: HopperCosts) -> float:
+    def regret(self, costs: HopperCosts | CudaCosts) -> float:
         """Return the time of the model's top-1 over that of the best configuration."""
         return float(self.us[int(np.argmin(self.cycles(costs)))] / self.us.min())
 
 
-def points_of(lines: Iterable[str]) -> list[Points]:
-    """Return the ``hopper_gemm`` points of a sweep; other templates have other models."""
+def points_of(lines: Iterable[str], name: str = GEMM) -> list[Points]:
+    """Return the points of a sweep that are of the family ``name``."""
+    family = by_name()[name]
     found = []
     for line in lines:
         data = json.loads(line)
-        matched = match(row_of(data["row"]).func)
-        right = [p for p in data["points"] if p["us"] and p["hint"]["template"] == GEMM]
-        if isinstance(matched, Refusal) or not right:
+        right = [p for p in data["points"] if p["us"] and p["hint"]["template"] == name]
+        if not right:
             continue
-        if isinstance(matched.problem, GemmProblem):
+        configs = [family.config_type.from_dict(p["hint"]) for p in right]
+        form = family.match(Workload(row_of(data["row"]).func), configs[0].arch)
+        if not isinstance(form, Refusal):
             us = np.array([p["us"] for p in right])
-            configs = [HopperConfig.from_dict(p["hint"]) for p in right]
-            found.append(Points(data["row"], matched.problem, configs, us))
+            found.append(Points(data["row"], family, form, configs, us))
     return found
 
 
-def fit(rows: Sequence[Points], names: Sequence[str]) -> HopperCosts:
-    """Return the constants that order the points of each row best; others keep their values."""
-    start = np.log([getattr(COSTS, name) for name in names])
+def fit(rows: Sequence[Points], names: Sequence[str], start: _Costs) -> _Costs:
+    """Return the constants that order the points of each row best.
 
-    def costs_of(logs: np.ndarray) -> HopperCosts:
-        values: dict[str, float] = dict(zip(names, np.exp(logs).tolist(), strict=True))
-        return dataclasses.replace(COSTS, **values)
+    Args:
+        rows: The points.
+        names: The constants to fit; others keep their values.
+        start: The costs to start at.
+    """
+    logs_at_start = np.log([getattr(start, name) for name in names])
+
+    def costs_of(logs: np.ndarray) -> _Costs:
+        values: dict[str, Any] = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        return dataclasses.replace(start, **values)
 
     def errors(logs: np.ndarray) -> np.ndarray:
         costs = costs_of(logs)
-        parts = [_HOLD * (logs - start)]
+        parts = [_HOLD * (logs - logs_at_start)]
         for row in rows:
             weight = np.exp(-_FALL * (row.us / row.us.min() - 1.0)) + _LEAST
             weight /= weight.sum()
@@ -105,11 +123,13 @@ def fit(rows: Sequence[Points], names: Sequence[str]) -> HopperCosts:
             parts += [np.sqrt(weight) * (ratio - scale), np.array([_SCALE * scale])]
         return np.concatenate(parts)
 
-    best = least_squares(errors, start, loss="soft_l1", f_scale=0.1, diff_step=0.02, max_nfev=30)
+    best = least_squares(
+        errors, logs_at_start, loss="soft_l1", f_scale=0.1, diff_step=0.02, max_nfev=30
+    )
     return costs_of(best.x)
 
 
-def report(rows: Sequence[Points], costs: HopperCosts) -> str:
+def report(rows: Sequence[Points], costs: HopperCosts | CudaCosts) -> str:
     """Return the regret of each row, and of all, as text."""
     regrets = {row.name: row.regret(costs) for row in rows}
     mean = math.exp(statistics.fmean(map(math.log, regrets.values())))
@@ -117,24 +137,34 @@ def report(rows: Sequence[Points], costs: HopperCosts) -> str:
     return "\n".join([*lines, f"geometric mean {mean:.3f}, worst {max(regrets.values()):.3f}"])
 
 
+def _families() -> list[str]:
+    """Return the CUDA families whose constants can be fitted."""
+    types = {name: family.config_type for name, family in by_name().items()}
+    others = [n for n, t in types.items() if issubclass(t, CudaHint)]
+    return [GEMM, *(n for n in others if not issubclass(types[n], HopperConfig))]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_fit")
     parser.add_argument("files", nargs="+", help="sweeps of cuda_sweep")
+    parser.add_argument("--family", default=GEMM, choices=_families(), help="whose cost model")
     parser.add_argument("--constants", default=",".join(CONSTANTS), help="names, comma-separated")
     args = parser.parse_args(arguments)
     names = args.constants.split(",")
-    known = {field.name for field in dataclasses.fields(HopperCosts)}
+    before = COSTS if args.family == GEMM else CudaCosts()
+    known = {field.name for field in dataclasses.fields(before)}
     if unknown := [name for name in names if name not in known]:
-        parser.error(f"constants must be fields of HopperCosts, but got {unknown[0]!r}")
+        kind = type(before).__name__
+        parser.error(f"constants must be fields of {kind}, but got {unknown[0]!r}")
     rows = []
     for file in args.files:
         with Path(file).open() as lines:
-            rows += points_of(lines)
+            rows += points_of(lines, args.family)
     if not rows:
-        parser.error("the files must hold configurations of hopper_gemm, but they hold none")
-    print(report(rows, COSTS))
-    costs = fit(rows, names)
+        parser.error(f"the files must hold configurations of {args.family}, but they hold none")
+    print(report(rows, before))
+    costs = fit(rows, names, before)
     print(report(rows, costs))
     print("\n".join(f"{name} = {getattr(costs, name):.4g}" for name in names))
     return 0

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import cuda_fit, cuda_sweep
 from benchmarks.cuda_rows import row
+from tvmopt.device.cuda_costs import CudaCosts
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.hopper.cost import COSTS, gemm_cost
 from tvmopt.kernels.cuda.hopper.match import match
@@ -53,12 +54,27 @@ def test_a_fit_finds_what_was_changed(drawn) -> None:
     points = cuda_fit.points_of(lines)
     assert [p.name for p in points] == list(ROWS)
     assert all(len(p.configs) <= 59 for p in points)
-    found = cuda_fit.fit(points, list(CHANGED))
+    found = cuda_fit.fit(points, list(CHANGED), COSTS)
     for name, value in want.items():
         assert getattr(found, name) == pytest.approx(value, rel=0.3)
     assert found.k_block_cycles == COSTS.k_block_cycles
     assert all(p.regret(found) < 1.02 for p in points)
     assert "geometric mean 1.0" in cuda_fit.report(points, found)
+
+
+def test_a_fit_of_costs_that_families_share_finds_what_was_changed() -> None:
+    start = CudaCosts()
+    changed = dataclasses.replace(start, reread_cycles=4 * start.reread_cycles)
+    arch = dataclasses.replace(H200, costs=changed)
+    name = "softmax-128-10-float16"
+    ranked = [
+        r for r in policy_of(row(name).func, arch).ranked if r.hint.template == "gpu_row_reduction"
+    ]
+    clock_mhz = 1e3 * H200.clock_ghz
+    measured = [Measured(r.hint, r.cycles / clock_mhz, None) for r in ranked]
+    points = cuda_fit.points_of([cuda_sweep.line_of(name, ranked, measured)], "gpu_row_reduction")
+    found = cuda_fit.fit(points, ["reread_cycles"], start)
+    assert found.reread_cycles == pytest.approx(changed.reread_cycles, rel=0.2)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.device.gpus import GPUS, named_gpu
 from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.mma.config import MmaConfig
 
 has_gpu = bool(tvm.runtime.cuda(0).exist)
 
@@ -104,16 +104,16 @@ def test_the_gpu_of_this_machine_is_probed() -> None:
     assert not resolve_target("cuda").missing_on_host()
 
 
-_sizes = st.lists(st.integers(1, 512), max_size=3).map(tuple)
+_sizes = st.tuples(st.integers(1, 512), st.integers(1, 512))
 
 
-@given(block=_sizes, thread=_sizes, stages=st.integers(1, 8), split=st.integers(1, 64),
-       swap=st.booleans(), unroll=st.integers(0, 9))  # fmt: skip
-def test_a_hint_is_its_json(block, thread, stages, split, swap, unroll) -> None:
-    hint = CudaHint(
-        "any", GPUS["nvidia-a100"], block, thread, stages=stages, split_k=split, swap=swap,
-        options=(("unroll", unroll),),
-    )  # fmt: skip
-    again = CudaHint.from_dict(json.loads(json.dumps(hint.to_dict())))
+@given(tile=_sizes, warp_tile=_sizes, stages=st.integers(1, 8), split_k=st.integers(1, 64),
+       async_copy=st.booleans())  # fmt: skip
+def test_a_hint_is_its_json(tile, warp_tile, stages, split_k, async_copy) -> None:
+    gpu = GPUS["nvidia-a100"]
+    hint = MmaConfig("mma_matmul", gpu, tile, warp_tile, 32, stages, async_copy, split_k)
+    data = hint.to_dict()
+    assert "costs" not in data["arch"]
+    again = MmaConfig.from_dict(json.loads(json.dumps(data)))
     assert again == hint and again.config_id == hint.config_id
-    assert again.option("unroll") == unroll and again.option("other", 7) == 7
+    assert again.arch.costs == gpu.costs

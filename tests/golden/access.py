@@ -30,9 +30,27 @@ from tvmopt.device.gpus import GPUS
 from tvmopt.device.target import resolve_target
 from tvmopt.frontend import import_onnx, parse_input_shapes, prepare
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cuda.block_reduction.config import BlockReductionConfig
 from tvmopt.kernels.cuda.build import build_kernels
+from tvmopt.kernels.cuda.column_reduction.config import (
+    ColumnWalkConfig,
+    CudaColumnReductionConfig,
+)
+from tvmopt.kernels.cuda.elementwise.config import (
+    CopyConfig,
+    CudaElementwiseConfig,
+    TransposeConfig,
+)
+from tvmopt.kernels.cuda.gemv.config import GemvConfig
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.config import CONV, GEMM, HopperConfig, HopperConvConfig
+from tvmopt.kernels.cuda.int4.config import Int4Config
+from tvmopt.kernels.cuda.mma.config import MmaConfig
+from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig
+from tvmopt.kernels.cuda.simt.config import SimtConfig
 from tvmopt.kernels.cuda.tensor_core_policy import TensorCorePolicy, get_tensorized_func_and_tags
+from tvmopt.kernels.cuda.window.config import CudaFallbackConfig, CudaWindowConfig
+from tvmopt.kernels.cuda.winograd.config import WinogradTransformConfig
 from tvmopt.kernels.emit import NotApplicable, emit_kernel
 from tvmopt.kernels.families import families_of
 from tvmopt.kernels.first_choice import schedule_function
@@ -141,14 +159,102 @@ def describe(config: Any) -> str:
     """The template and every value that is not the default, as JSON with sorted keys."""
     if isinstance(config, HopperConfig):
         return json.dumps(_hopper_values(config), sort_keys=True, separators=(",", ":"))
+    if isinstance(config, CudaHint):
+        values = {"template": config.template} | _recorded(config)
+        return json.dumps(values, sort_keys=True, separators=(",", ":"))
     values = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
         if field.name != "arch" and getattr(config, field.name) != field.default
     }
-    if "options" in values:
-        values["options"] = dict(values["options"])
     return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+
+# Defaults of the record's words for CUDA configurations.
+_DEFAULTS: dict[str, Any] = {
+    "block": (), "thread": (), "warp": (), "rstep": 0, "reduce_threads": 1, "vector": 1,
+    "stages": 1, "async_copy": False, "split_k": 1, "raster": 0, "options": {},
+}  # fmt: skip
+
+
+def _recorded(config: CudaHint) -> dict[str, Any]:
+    """A CUDA configuration in the record's words, without defaults."""
+    words = _words(config)
+    return {word: value for word, value in words.items() if value != _DEFAULTS[word]}
+
+
+def _words(c: CudaHint) -> dict[str, Any]:
+    match c:
+        case MmaConfig():
+            options = {"ahead": int(c.double_buffer_fragments), "pack": c.pack_a + 2 * c.pack_b}
+            return {
+                "block": c.tile, "warp": c.warp_tile, "rstep": c.k_block, "stages": c.stages,
+                "async_copy": c.async_copy, "split_k": c.split_k, "raster": c.raster_group,
+                "options": {word: value for word, value in options.items() if value},
+            }  # fmt: skip
+        case SimtConfig():
+            return {
+                "block": c.tile, "thread": c.threads, "rstep": c.k_block, "stages": c.stages,
+                "async_copy": c.async_copy, "split_k": c.split_k, "raster": c.raster_group,
+                "options": {} if c.warp_rows == 4 else {"lanes_m": c.warp_rows},
+            }  # fmt: skip
+        case GemvConfig():
+            return {
+                "block": (c.rows_per_thread,), "thread": (c.threads,),
+                "reduce_threads": c.reduce_threads, "vector": c.vector_elements,
+                "options": {"unroll": c.unroll},
+            }  # fmt: skip
+        case Int4Config():
+            return {
+                "block": (c.tile,), "warp": (c.warp_tile,), "stages": c.stages,
+                "reduce_threads": c.reduce_warps, "options": {"unroll": 2},
+            }  # fmt: skip
+        case CudaRowReductionConfig():
+            return {
+                "thread": (c.threads,), "reduce_threads": c.reduce_threads,
+                "vector": c.vector_elements,
+                "options": {"stage": int(c.row_cache), "unroll": c.unroll},
+            }  # fmt: skip
+        case CudaColumnReductionConfig():
+            return {
+                "thread": (c.threads,), "reduce_threads": c.reduce_threads,
+                "vector": c.vector_elements, "split_k": c.split_k,
+                "options": {"tree": int(c.tree), "unroll": c.unroll},
+            }  # fmt: skip
+        case ColumnWalkConfig():
+            return {"thread": (c.threads,), "options": {"unroll": c.unroll}}
+        case BlockReductionConfig():
+            return {
+                "thread": (c.threads,), "reduce_threads": c.reduce_threads,
+                "split_k": c.split_k, "options": {"unroll": c.unroll},
+            }  # fmt: skip
+        case CudaElementwiseConfig():
+            return {
+                "thread": (c.threads,), "vector": c.vector_elements,
+                "options": {"direct": int(c.vectorize_compute), "unroll": c.vectors_per_thread},
+            }  # fmt: skip
+        case TransposeConfig():
+            return {
+                "block": c.tile, "thread": (c.threads,), "vector": c.vector_elements,
+                "options": {"pad": c.row_padding},
+            }  # fmt: skip
+        case CopyConfig():
+            return {"thread": (c.threads,), "options": {"unroll": c.vectors_per_thread}}
+        case CudaWindowConfig():
+            return {
+                "thread": (c.threads,), "vector": c.vector_elements,
+                "options": {
+                    "direct": int(c.vectorize_compute), "tile": c.vectors_per_thread, "unroll": 64,
+                },
+            }  # fmt: skip
+        case CudaFallbackConfig():
+            return {"thread": (c.threads,), "options": {"direct": 1}}
+        case WinogradTransformConfig():
+            return {
+                "thread": (c.threads,), "vector": c.vector_elements,
+                "options": {"tiles": c.tiles_per_thread},
+            }  # fmt: skip
+    raise TypeError(f"the record has no words for a {type(c).__name__}")
 
 
 def _hopper_values(c: HopperConfig) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from tests.kernels.cuda.serial import inputs_of, run, serial
 from tests.kernels.cuda.winograd import Problem
 from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ConfigError
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.gemv.config import GemvConfig
 from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.reference import reference, tiled_gemm
+from tvmopt.kernels.cuda.simt.config import SimtConfig
+from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import family_of, policy_of
 from tvmopt.measure.cuda_gpu import CudaGpu
 from tvmopt.measure.jobs import build
@@ -34,7 +36,7 @@ has_gpu = bool(tvm.runtime.cuda(0).exist)
 @needs_nvcc
 def test_each_candidate_is_built_or_says_why_not(tmp_path) -> None:
     good = policy_of(FUNC, H200).emit_config(2)
-    bad = [HopperConfig("hopper_gemm", H200, tile_n=64), CudaHint("no_such", H200)]
+    bad = [HopperConfig("hopper_gemm", H200, tile_n=64), GemvConfig("no_such", H200, 1)]
     path = tmp_path / "candidates.so"
     hints = [h.to_dict() for h in [*good, *bad]]
     built = build(CudaGpu(H200).to_dict(), tvm.ir.save_json(FUNC), hints, str(path))
@@ -63,7 +65,7 @@ def test_winograds_transforms_have_a_reference_of_little_text() -> None:
         np.testing.assert_allclose(run(serial(made), inputs), run(func, inputs), atol=1e-4)
 
 
-def efforts(hints: list[CudaHint]) -> list[float]:
+def efforts(hints: list[Hint]) -> list[float]:
     return [family_of(hint).build_effort(hint) for hint in hints]
 
 
@@ -76,13 +78,13 @@ def test_hints_are_dealt_to_all_builders(count: int, parts: int) -> None:
 
 
 def test_what_takes_long_is_built_alone() -> None:
-    hints = [CudaHint("gpu_gemv", H200)] * 4 + [HopperConfig("hopper_gemm", H200)] * 2
+    hints = [GemvConfig("gpu_gemv", H200, 1)] * 4 + [HopperConfig("hopper_gemm", H200)] * 2
     assert sorted(map(sorted, divide(efforts(hints), 4))) == [[0, 2], [1, 3], [4], [5]]
 
 
 def test_text_that_is_unrolled_takes_long() -> None:
     long, short = (
-        CudaHint("simt_matmul", H200, (64, 128), (8, 16), rstep=rstep) for rstep in (16, 4)
+        SimtConfig("simt_matmul", H200, (64, 128), (8, 16), k_block) for k_block in (16, 4)
     )
     assert sorted(map(sorted, divide(efforts([short, long, short]), 2))) == [[0, 2], [1]]
 

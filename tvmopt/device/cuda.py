@@ -8,6 +8,7 @@ from typing import Any
 
 from tvmopt.device import cuda_runtime, dtypes
 from tvmopt.device.arch import Arch
+from tvmopt.device.cuda_costs import CudaCosts
 from tvmopt.device.llvm import llvm_target
 from tvmopt.errors import ConfigError
 
@@ -32,6 +33,7 @@ class CudaArch(Arch):
         l2_gbs: L2 bandwidth, in GB/s.
         fp32_fma: float32 FMAs per SM and cycle.
         tensor_fma: float16 tensor-core FMAs per SM and cycle; 0 without tensor cores.
+        costs: Fitted parameters of the cost models; not part of the GPU's identity.
     """
 
     kind = "cuda"
@@ -52,15 +54,20 @@ class CudaArch(Arch):
     fp32_fma: int
     tensor_fma: int
     registers_sm: int = 65536
+    costs: CudaCosts = dataclasses.field(default=CudaCosts(), repr=False, compare=False)
 
-    #: Threads per warp, and maximum threads per block, on all supported GPUs.
+    #: Threads per warp, maximum threads per block, and maximum 32-bit registers per thread, on all
+    #: supported GPUs.
     warp = 32
     threads_block = 1024
+    registers_thread = 255
     #: Warp schedulers per SM.
     partitions = 4
-    #: Shared-memory bandwidth per SM, in bytes per cycle; size of a memory sector, in bytes.
+    #: Shared-memory bandwidth per SM, in bytes per cycle; sizes of a memory sector and of a cache
+    #: line, in bytes.
     smem_bandwidth = 128
     sector = 32
+    line = 128
 
     @property
     def arch(self) -> str:
@@ -101,6 +108,12 @@ class CudaArch(Arch):
     def l2_bytes_cycle(self) -> float:
         """L2 bandwidth of the GPU, in bytes per cycle."""
         return self.l2_gbs / self.clock_ghz
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-serialisable dict; ``CudaArch(**data)`` is the inverse, but for costs."""
+        data = dataclasses.asdict(self)
+        del data["costs"]
+        return data
 
     def to_tvm(self, host_mcpu: str = "", host_mattr: tuple[str, ...] = ()) -> Any:
         """Return the ``tvm.target.Target`` of this GPU.

@@ -1,1 +1,1 @@
-"""Tests of the GPU templates."""
+"""Tests of the CUDA kernel families."""

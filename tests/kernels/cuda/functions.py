@@ -1,4 +1,4 @@
-"""Small functions for the GPU templates: operators as Relax lowers them, and ones written here."""
+"""Small TensorIR functions: operators as Relax lowers them, and hand-written ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def computed(make: Callable[..., te.Tensor], *operands: Operand) -> tirx.PrimFun
 
 
 def sums(axis: int, *operands: Operand) -> tirx.PrimFunc:
-    """Sums of a matrix along ``axis``, in float32, stored in the matrix's type."""
+    """Sum of a matrix along ``axis``: accumulated in float32, stored in the matrix's dtype."""
 
     def make(x: te.Tensor) -> te.Tensor:
         r = te.reduce_axis((tirx.IntImm("int64", 0), x.shape[axis]), "r")
@@ -79,7 +79,7 @@ def product(
 def int4_product(
     rows: int, n: int, k: int, group: int, dtype: str = "float16", whole: bool = False
 ) -> tirx.PrimFunc:
-    """The same with weights of four bits, eight a word; 8 is taken off as integers if ``whole``."""
+    """GEMV with int4 weights, eight a word; the zero point 8 is an integer if ``whole``."""
 
     def make(x: te.Tensor, words: te.Tensor, scales: te.Tensor) -> te.Tensor:
         def weight(j: Any, r: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Run what a GPU template schedules on a CPU: threads one after the other, all memory plain.
+"""Run a CUDA schedule on the CPU: threads serially, all memory scopes global.
 
 A schedule says the same whether its threads run side by side or not. What lies below it, barriers
 and instructions of the tensor cores, is not run.
@@ -21,7 +21,7 @@ from tvmopt.kernels.cuda.intrinsics import mma
 
 @contextlib.contextmanager
 def defined_instructions() -> Iterator[None]:
-    """Within this, instructions of the tensor cores are what they are defined to compute."""
+    """Context in which tensor intrinsics have their descriptions as implementations."""
     register = mma._register
 
     def plainly(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
@@ -46,7 +46,7 @@ def plain(sch: s_tir.Schedule) -> tvm.IRModule:
 
 
 def run(sch: s_tir.Schedule, arrays: list[np.ndarray]) -> np.ndarray:
-    """What the scheduled function computes from ``arrays``."""
+    """Return the output of the scheduled function for ``arrays``."""
     mod = plain(sch)
     target = tvm.target.Target.from_device("cpu")
     built = tvm.tirx.build(mod, target=target, pipeline="s_tir")

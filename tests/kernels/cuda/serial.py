@@ -1,7 +1,7 @@
-"""Run a GPU schedule on the CPU, its threads one after the other.
+"""Run a CUDA schedule on the CPU, with its threads as serial loops.
 
-Before it is lowered, a schedule is an ordinary program whose buffers "in registers" are whole
-arrays: what it computes does not depend on which loops are threads.
+Before lowering, a schedule is an ordinary program whose register buffers are whole arrays: the
+result does not depend on which loops are bound to threads.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tests.emulator import cuda as emulate
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.emit import emit, emit_kernel
+from tvmopt.kernels.families import by_name
 
 H200 = GPUS["nvidia-h200"]
 _THREAD_BINDING, _SERIAL = 4, 0
@@ -22,10 +23,10 @@ _CPU = tvm.target.Target({"kind": "llvm", **dict(tvm.target.Target.from_device("
 
 
 def hint(template: str, **values: object) -> CudaHint:
-    """A hint for an H200; what is no field of it is an option."""
-    fields = {k: v for k, v in values.items() if k in CudaHint.__dataclass_fields__}
-    options = tuple(sorted((k, int(v)) for k, v in values.items() if k not in fields))  # type: ignore[call-overload]
-    return CudaHint(template, H200, options=options, **fields)  # type: ignore[arg-type]
+    """A configuration of a kernel family for an H200."""
+    made = by_name()[template].config_type(template, H200, **values)
+    assert isinstance(made, CudaHint)
+    return made
 
 
 def serial(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -40,7 +41,7 @@ def serial(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def run(func: tirx.PrimFunc, inputs: list[np.ndarray]) -> np.ndarray:
-    """What ``func`` computes on the CPU; NaN, or 77 or -77, is left where it stores nothing."""
+    """Return the output of ``func`` on the CPU; NaN, 77 or -77 where it does not store."""
     out = tvm.runtime.tensor(empty_of(func))
     plain = tirx.PrimFunc(func.params, func.body).with_attr("global_symbol", "main")
     kernel = tvm.compile(tvm.IRModule({"main": plain}), target=_CPU)
@@ -49,7 +50,7 @@ def run(func: tirx.PrimFunc, inputs: list[np.ndarray]) -> np.ndarray:
 
 
 def empty_of(func: tirx.PrimFunc) -> np.ndarray:
-    """A result of ``func`` in which nothing is stored, see :func:`run`."""
+    """Return an output buffer of ``func`` before it runs, see :func:`run`."""
     result = func.params[-1]
     dtype = str(result.dtype)
     mark = np.nan if "float" in dtype else 77 if dtype.startswith("u") else -77
@@ -72,10 +73,10 @@ def inputs_of(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
 
 
 def assert_same(func: tirx.PrimFunc, *hints: CudaHint) -> None:
-    """Every hint applies to ``func`` and leaves what it computes as it was, but for rounding.
+    """Assert that ``func`` computes the same under every configuration, but for rounding.
 
-    The kernel that shares a sum among the most threads and parts is emulated, too: barriers and
-    exchanges lie below a schedule.
+    The kernel in which the most threads share a reduction is emulated, too: a schedule has no
+    barriers and shuffles.
     """
     inputs = inputs_of(func)
     wanted = run(func, inputs).astype("float64")
@@ -88,12 +89,18 @@ def assert_same(func: tirx.PrimFunc, *hints: CudaHint) -> None:
 
     for one in hints:
         check(run(serial(emit(func, one).mod["main"]), inputs), one)
-    most = max(hints, key=lambda one: one.reduce_threads * one.split_k)
+    most = max(hints, key=_shares)
     check(emulated(func, most, inputs), most)
 
 
+def _shares(one: CudaHint) -> int:
+    """How many threads and thread blocks share a reduction."""
+    shares: int = getattr(one, "reduce_threads", 1) * getattr(one, "split_k", 1)
+    return shares
+
+
 def emulated(func: tirx.PrimFunc, one: CudaHint, inputs: list[np.ndarray]) -> np.ndarray:
-    """What the kernel of a hint computes, emulated; marked as by :func:`run`."""
+    """Return the output of an emulated kernel, as :func:`run` does."""
     return emulate.run(emit_kernel(func, one), inputs, [empty_of(func)], one.arch)[0]
 
 

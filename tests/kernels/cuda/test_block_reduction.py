@@ -1,4 +1,4 @@
-"""Few long sums, of any axes, compute the same whatever the threads and parts."""
+"""Block reductions over any axes are correct for all thread counts and split-K factors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from tvmopt.kernels.policies import policy_of
 op, nn = relax.op, relax.op.nn
 F, H = "float32", "float16"
 WAYS = [
-    hint("gpu_block_reduction", thread=(place,), reduce_threads=share, split_k=parts, unroll=unroll)
+    hint(
+        "gpu_block_reduction",
+        threads=place,
+        reduce_threads=share,
+        split_k=parts,
+        unroll=unroll,
+    )
     for place, share, parts, unroll in ((1, 64, 1, 4), (4, 32, 1, 1), (8, 32, 4, 1), (1, 96, 5, 1))
 ]
 CASES: dict[str, Callable[[], tirx.PrimFunc]] = {
@@ -59,18 +65,18 @@ def test_few_long_sums_are_not_left_to_a_few_threads(name: str) -> None:
 
 
 def test_parts_are_sums_of_something() -> None:
-    with pytest.raises(NotApplicable, match="does not fit"):
+    with pytest.raises(NotApplicable, match="fewer elements than threads"):
         emit(lowered(lambda x: op.sum(x, 0), ((97, 31), F)), WAYS[3])
-    with pytest.raises(NotApplicable, match="does not fit"):
+    with pytest.raises(NotApplicable, match="it has no reduction"):
         emit(lowered(nn.relu, ((97, 31), F)), WAYS[0])
 
 
 def test_neighbours_read_neighbours() -> None:
-    """Along the sum by x where its elements lie side by side, along the columns where they do."""
+    """threadIdx.x runs along contiguous memory: the reduction's axis, or the columns."""
     apart, along = ((lambda x: op.sum(x, 0)), (lambda x: op.sum(x, [0, 2])))
     for make, shape, of_sum in ((apart, (1000, 97), "y"), (along, (4, 3, 1000), "x")):
         func = lowered(make, (shape, F))
-        one = hint("gpu_block_reduction", thread=(8,), reduce_threads=64)
+        one = hint("gpu_block_reduction", threads=8, reduce_threads=64)
         scheduled = emit(func, one)
         code = cuda_source(finish(scheduled.mod["main"], func))
         assert f"(((int)threadIdx.{of_sum}) == 0)" in code

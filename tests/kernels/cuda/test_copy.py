@@ -1,4 +1,4 @@
-"""Plain copies: which functions, the kernel's text, what is refused."""
+"""Copy kernels: matching functions, emitted code, refusals."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from tests.kernels.cuda.serial import H200, cuda_source, hint
 from tvmopt.kernels.cuda.elementwise.copy import prepare_copy
 from tvmopt.kernels.emit import NotApplicable, emit, emit_kernel
 from tvmopt.kernels.policies import policy_of
+from tvmopt.kernels.workload import Refusal
 
 op = relax.op
 
 
 def test_a_copy_is_vectors_of_16_bytes() -> None:
     form = prepare_copy(row("copy-128-8192-float16").func)
-    assert form is not None and form.vectors == 128 * 8192 * 2 // 16
+    assert not isinstance(form, Refusal) and form.vectors == 128 * 8192 * 2 // 16
     assert prepare_copy(row("copy-3-16-int8").func).vectors == 3
     flat = lowered(lambda x: op.reshape(x, (6, 32)), ((3, 64), "float32"))
     assert prepare_copy(flat).vectors == 48
@@ -37,21 +38,21 @@ def test_a_copy_is_vectors_of_16_bytes() -> None:
 )
 def test_others_are_refused(build, operands) -> None:
     func = lowered(build, *operands)
-    assert prepare_copy(func) is None
-    with pytest.raises(NotApplicable, match="gpu_copy does not fit"):
-        emit(func, hint("gpu_copy", thread=(128,), unroll=2))
+    assert isinstance(prepare_copy(func), Refusal)
+    with pytest.raises(NotApplicable, match="gpu_copy: "):
+        emit(func, hint("gpu_copy", threads=128, vectors_per_thread=2))
 
 
 def test_nothing_past_the_end_is_touched() -> None:
     func = row("copy-3-1000-float16").func  # 375 vectors, not a multiple of a block's 256
-    code = cuda_source(emit_kernel(func, hint("gpu_copy", thread=(128,), unroll=2)))
+    code = cuda_source(emit_kernel(func, hint("gpu_copy", threads=128, vectors_per_thread=2)))
     assert code.count("< 375)") == 2 and "if (0 ||" in code
     whole = row("copy-128-8192-float16").func
-    code = cuda_source(emit_kernel(whole, hint("gpu_copy", thread=(128,), unroll=2)))
+    code = cuda_source(emit_kernel(whole, hint("gpu_copy", threads=128, vectors_per_thread=2)))
     assert "if (1 ||" in code
 
 
 def test_small_copies_go_by_small_blocks() -> None:
     first = policy_of(row("copy-128-8192-float16").func, H200).emit_config(20)
-    assert first[0] == hint("gpu_copy", thread=(128,), unroll=2)
+    assert first[0] == hint("gpu_copy", threads=128, vectors_per_thread=2)
     assert {h.template for h in first} == {"gpu_copy", "gpu_elementwise"}

@@ -1,4 +1,4 @@
-"""Elementwise kernels and data movement: every way to schedule them computes the same."""
+"""Elementwise kernels and data movement are correct in every configuration."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from tvmopt.kernels.emit import NotApplicable, emit
 op = relax.op
 H, F = "float16", "float32"
 HINTS = [
-    hint("gpu_elementwise", thread=(threads,), vector=vector, unroll=unroll, direct=direct)
-    for threads, vector, unroll, direct in (
-        (128, 8, 2, 0), (128, 8, 1, 1), (256, 4, 4, 0), (64, 2, 8, 1), (256, 1, 1, 1),
+    hint(
+        "gpu_elementwise",
+        threads=threads,
+        vector_elements=vector,
+        vectors_per_thread=vectors,
+        vectorize_compute=compute,
+    )
+    for threads, vector, vectors, compute in (
+        (128, 8, 2, False), (128, 8, 1, True), (256, 4, 4, False), (64, 2, 8, True),
+        (256, 1, 1, True),
     )
 ]  # fmt: skip
 FUNCTIONS = {
@@ -41,29 +48,29 @@ def test_what_is_computed_stays(name: str) -> None:
 
 
 def test_a_reduction_is_refused() -> None:
-    with pytest.raises(NotApplicable, match="gpu_elementwise does not fit"):
+    with pytest.raises(NotApplicable, match="gpu_elementwise: it has a reduction"):
         emit(sums(1, ((8, 8), H)), HINTS[0])
 
 
-@pytest.mark.parametrize("direct", [0, 1])
-def test_sixteen_bytes_are_moved_at_once(direct: int) -> None:
+@pytest.mark.parametrize("compute", [False, True])
+def test_sixteen_bytes_are_moved_at_once(compute: bool) -> None:
     func = lowered(op.add, ((64, 512), H), ((64, 512), H))
-    one = hint("gpu_elementwise", thread=(128,), vector=8, direct=direct)
+    one = hint("gpu_elementwise", threads=128, vector_elements=8, vectorize_compute=compute)
     code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert code.count("*(uint4*)(") >= 3  # two loads, one store
 
 
 def test_vectors_that_tvm_does_not_compile_are_not_made() -> None:
-    """Elements that lie apart are loaded one by one; only the store is of eight."""
+    """Strided elements are loaded one by one; only the store is a vector of eight."""
     func = lowered(lambda x: op.permute_dims(x, [1, 0]), ((128, 64), H))
-    one = hint("gpu_elementwise", thread=(128,), vector=8, direct=1)
+    one = hint("gpu_elementwise", threads=128, vector_elements=8, vectorize_compute=True)
     code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert "make_uint4" not in code.partition("main_kernel(")[2]
     assert "*(uint4*)(T_transpose" in code
 
 
 def test_a_reshape_leaves_no_registers_for_the_whole_input() -> None:
-    one = hint("gpu_elementwise", thread=(32,), vector=8, unroll=2)
+    one = hint("gpu_elementwise", threads=32, vector_elements=8, vectors_per_thread=2)
     func = FUNCTIONS["heads"]()
     code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert "x0_local_ptr[8]" in code

@@ -1,4 +1,4 @@
-"""Products with few rows, and weights of four bits."""
+"""GEMV with one or a few rows, and with int4 weights."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from tests.kernels.cuda.serial import assert_same, cuda_source, hint
 from tvmopt.kernels.cuda.finish import finish
 from tvmopt.kernels.cuda.gemv.schedule import prepare_gemv
 from tvmopt.kernels.emit import NotApplicable, emit
+from tvmopt.kernels.workload import Refusal
 
 HINTS = [
     hint(
-        "gpu_gemv", block=(own,), thread=(rows,), reduce_threads=share, vector=vector, unroll=unroll
+        "gpu_gemv",
+        rows_per_thread=own,
+        threads=rows,
+        reduce_threads=share,
+        vector_elements=vector,
+        unroll=unroll,
     )
     for share, rows, own, vector, unroll in (
         (32, 4, 1, 8, 1),
@@ -45,7 +51,7 @@ def test_other_types_and_a_result_that_nothing_follows() -> None:
 def test_weights_of_four_bits(dtype: str, whole: bool) -> None:
     func = int4_product(1, 40, 512, 32, dtype, whole)
     form = prepare_gemv(func)
-    assert form is not None and form.packed == 8
+    assert not isinstance(form, Refusal) and form.packed == 8
     assert_same(func, *HINTS)
 
 
@@ -53,7 +59,7 @@ def test_weights_of_four_bits(dtype: str, whole: bool) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_four_bits_become_floats_without_conversion(dtype: str, whole: bool) -> None:
     func = int4_product(1, 64, 1024, 128, dtype, whole)
-    one = hint("gpu_gemv", block=(2,), thread=(4,), reduce_threads=32, vector=4)
+    one = hint("gpu_gemv", rows_per_thread=2, threads=4, reduce_threads=32, vector_elements=4)
     scheduled = emit(func, one).mod["main"]
     code = cuda_source(finish(scheduled, func))
     assert f"tvmopt_int4_f{dtype[-2:]}_8(" in code
@@ -62,7 +68,7 @@ def test_four_bits_become_floats_without_conversion(dtype: str, whole: bool) -> 
 
 
 def test_other_offsets_and_scales_stay_exact() -> None:
-    """A scale that fills a float32 would be rounded elsewhere: such products are left alone."""
+    """A float32 scale would be rounded at another place: such a GEMV is not rewritten."""
     func = int4_product(1, 16, 256, 32, "float32")
 
     def widen(cast: tirx.Cast) -> object:
@@ -75,13 +81,15 @@ def test_other_offsets_and_scales_stay_exact() -> None:
 
 
 def test_a_product_of_many_rows_is_refused() -> None:
-    with pytest.raises(NotApplicable, match="gpu_gemv does not fit"):
+    with pytest.raises(NotApplicable, match="gpu_gemv: not a matrix times at most 8 vectors"):
         emit(product(64, 64, 64), HINTS[0])
 
 
 def test_weights_are_loaded_by_sixteen_bytes() -> None:
     func = product(1, 64, 1024)
-    one = hint("gpu_gemv", block=(2,), thread=(4,), reduce_threads=32, vector=8, unroll=2)
+    one = hint(
+        "gpu_gemv", rows_per_thread=2, threads=4, reduce_threads=32, vector_elements=8, unroll=2
+    )
     code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert code.count("*(uint4*)(x1_ptr") == 2  # within a loop over the two rows
     assert "__shfl_down_sync" in code

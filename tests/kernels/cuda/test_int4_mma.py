@@ -1,4 +1,4 @@
-"""Weights of four bits by tensor cores: which functions, what is computed, what is refused."""
+"""int4 GEMV with tensor cores: matching functions, results, refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tvmopt.kernels.policies import DefaultPolicy
 
 
 def _hint(block: int, warp: int, share: int, stages: int) -> CudaHint:
-    return hint("gpu_int4", block=(block,), warp=(warp,), reduce_threads=share, stages=stages)
+    return hint("gpu_int4", tile=block, warp_tile=warp, reduce_warps=share, stages=stages)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -62,7 +62,7 @@ def test_other_orders_of_a_words_values_are_refused() -> None:
 @pytest.mark.parametrize(
     "one",
     [
-        _hint(16, 16, 4, 1),  # nothing would be under way
+        _hint(16, 16, 4, 1),  # no stage would be in flight
         _hint(24, 16, 4, 2),
         _hint(64, 64, 4, 2),
         _hint(512, 16, 2, 2),  # more threads than a block has
@@ -70,7 +70,7 @@ def test_other_orders_of_a_words_values_are_refused() -> None:
     ],
 )
 def test_hints_that_do_not_fit_are_refused(one: CudaHint) -> None:
-    with pytest.raises(NotApplicable, match="gpu_int4 does not fit"):
+    with pytest.raises(NotApplicable, match="gpu_int4: "):
         emit(int4_product(1, 1024, 16384, 128), one)
 
 
@@ -114,9 +114,9 @@ def test_what_follows_the_sum_is_kept() -> None:
         ((1, 40, 512, 128), _hint(16, 16, 2, 2)),
         ((1, 33, 1024, 32), _hint(32, 32, 4, 3)),
         ((3, 40, 768, 64), _hint(32, 16, 2, 2)),
-        ((8, 16, 288, 32), _hint(16, 16, 4, 4)),  # the last stage is not full
+        ((8, 16, 288, 32), _hint(16, 16, 4, 4)),  # a partial last stage
         ((1, 70, 1536, 256), _hint(64, 32, 2, 3)),
-        ((2, 20, 800, 800), _hint(16, 16, 1, 6)),  # a scale a row; parts without a last stage
+        ((2, 20, 800, 800), _hint(16, 16, 1, 6)),  # a scale a row; warps without a last stage
         ((1, 16, 160, 32), _hint(16, 16, 4, 2)),
         ((1, 17, 576, 96), _hint(16, 16, 2, 3)),
     ],

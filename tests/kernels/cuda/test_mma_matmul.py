@@ -1,4 +1,4 @@
-"""Products on tensor cores: right numbers for any extents, and the instructions they lower to."""
+"""GEMM with mma.sync: correct for any extents, and the instructions it lowers to."""
 
 from __future__ import annotations
 
@@ -16,21 +16,26 @@ from tests.kernels.cuda import on_cpu
 from tests.kernels.cuda.products import Case, Conv, error, inputs, module
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.build import build_kernels
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.mma.config import MmaConfig
 from tvmopt.kernels.cuda.mma.family import MmaMatmul
+from tvmopt.kernels.workload import Refusal
 
 ARCH = GPUS["nvidia-h200"]
-PLAIN = CudaHint(
-    "mma_matmul", ARCH, block=(32, 32), warp=(16, 32), rstep=32, stages=3, async_copy=True
+PLAIN = MmaConfig(
+    "mma_matmul", ARCH, tile=(32, 32), warp_tile=(16, 32), k_block=32, stages=3, async_copy=True
 )
 HINTS = {
     "pipelined": PLAIN,
-    "split": dataclasses.replace(PLAIN, block=(32, 64), warp=(32, 16), split_k=3),
-    "through registers": dataclasses.replace(PLAIN, warp=(16, 16), stages=2, async_copy=False),
-    "fragments ahead": dataclasses.replace(PLAIN, rstep=64, stages=4, options=(("ahead", 1),)),
+    "split": dataclasses.replace(PLAIN, tile=(32, 64), warp_tile=(32, 16), split_k=3),
+    "through registers": dataclasses.replace(PLAIN, warp_tile=(16, 16), stages=2, async_copy=False),
+    "fragments ahead": dataclasses.replace(
+        PLAIN, k_block=64, stages=4, double_buffer_fragments=True
+    ),
     "one stage": dataclasses.replace(PLAIN, stages=1, async_copy=False),
-    "packed": dataclasses.replace(PLAIN, rstep=64, options=(("ahead", 1), ("pack", 3))),
-    "one packed": dataclasses.replace(PLAIN, split_k=2, options=(("pack", 2),)),
+    "packed": dataclasses.replace(
+        PLAIN, k_block=64, double_buffer_fragments=True, pack_a=True, pack_b=True
+    ),
+    "one packed": dataclasses.replace(PLAIN, split_k=2, pack_b=True),
 }
 CASES = (
     Case("nn", 37, 41, 29, "float16"),
@@ -50,7 +55,7 @@ CASES = (
 TOLERANCE = {"float16": 1e-3, "bfloat16": 4e-3, "float32": 1e-6}
 
 
-def schedule(case: Case | Conv, hint: CudaHint):
+def schedule(case: Case | Conv, hint: MmaConfig):
     return MmaMatmul().emit(case.func(), hint)
 
 
@@ -115,7 +120,7 @@ def test_packed_factors_need_no_guards_and_no_single_elements() -> None:
 
 
 def test_copies_go_among_products_with_one_barrier_a_step() -> None:
-    hint = dataclasses.replace(HINTS["fragments ahead"], block=(64, 64), warp=(32, 32))
+    hint = dataclasses.replace(HINTS["fragments ahead"], tile=(64, 64), warp_tile=(32, 32))
     source = cuda(schedule(Case("nt", 256, 256, 1024, "float16"), hint))
     start = source.index("for (int ax3_0_0 = 0")
     loop = source[start : source.index("wait_group_1()", start)]  # the first step after it
@@ -186,18 +191,18 @@ def test_intrinsics_of_a_trace_are_registered_again() -> None:
 
 def test_refuses_what_it_does_not_fit() -> None:
     half = Case("nt", 64, 64, 64, "float16")
-    assert schedule(Case("nt", 64, 64, 1, "float16"), PLAIN) is None
-    assert schedule(Case("nt", 64, 64, 64), PLAIN) is None
-    assert schedule(half, dataclasses.replace(PLAIN, arch=GPUS["nvidia-t4"])) is None
+    assert isinstance(schedule(Case("nt", 64, 64, 1, "float16"), PLAIN), Refusal)
+    assert isinstance(schedule(Case("nt", 64, 64, 64), PLAIN), Refusal)
+    assert isinstance(schedule(half, dataclasses.replace(PLAIN, arch=GPUS["nvidia-t4"])), Refusal)
     for change in (
-        {"block": (48, 32)},
-        {"warp": (8, 32)},
-        {"rstep": 24},
+        {"tile": (48, 32)},
+        {"warp_tile": (8, 32)},
+        {"k_block": 24},
         {"stages": 3, "async_copy": False},
-        {"block": (512, 512), "warp": (16, 16)},
+        {"tile": (512, 512), "warp_tile": (16, 16)},
         {"split_k": 128},
     ):
-        assert schedule(half, dataclasses.replace(PLAIN, **change)) is None, change
+        assert isinstance(schedule(half, dataclasses.replace(PLAIN, **change)), Refusal), change
 
 
 def test_older_gpus_take_it() -> None:

@@ -1,4 +1,4 @@
-"""Reductions of rows and of columns compute the same, whatever does not divide."""
+"""Row and column reductions are correct for sizes that threads and vectors do not divide."""
 
 from __future__ import annotations
 
@@ -8,20 +8,49 @@ from tvm import relax, tirx
 from tests.kernels.cuda.functions import lowered, product, sums
 from tests.kernels.cuda.serial import assert_same, cuda_source, hint
 from tvmopt.kernels.cuda.finish import finish
+from tvmopt.kernels.cuda.row_reduction.config import RowCache
 from tvmopt.kernels.cuda.row_reduction.form import prepare_rows
 from tvmopt.kernels.emit import NotApplicable, emit
+from tvmopt.kernels.workload import Refusal
 
 op, nn = relax.op, relax.op.nn
 H, F = "float16", "float32"
 ROWS = [
-    hint("gpu_row_reduction", thread=(rows,), reduce_threads=share, vector=vector, unroll=unroll)
+    hint(
+        "gpu_row_reduction",
+        threads=rows,
+        reduce_threads=share,
+        vector_elements=vector,
+        unroll=unroll,
+    )
     for rows, share, vector, unroll in ((1, 256, 4, 1), (4, 8, 2, 4), (3, 32, 1, 2), (16, 4, 8, 1))
 ]
 STAGED = [
-    hint("gpu_row_reduction", thread=(1,), reduce_threads=64, vector=4, stage=1, unroll=2),
-    hint("gpu_row_reduction", thread=(4,), reduce_threads=16, vector=2, stage=1),
+    hint(
+        "gpu_row_reduction",
+        threads=1,
+        reduce_threads=64,
+        vector_elements=4,
+        row_cache=RowCache.SHARED,
+        unroll=2,
+    ),
+    hint(
+        "gpu_row_reduction",
+        threads=4,
+        reduce_threads=16,
+        vector_elements=2,
+        row_cache=RowCache.SHARED,
+    ),
 ]
-KEPT = [hint("gpu_row_reduction", thread=(2,), reduce_threads=8, vector=4, stage=2)]
+KEPT = [
+    hint(
+        "gpu_row_reduction",
+        threads=2,
+        reduce_threads=8,
+        vector_elements=4,
+        row_cache=RowCache.REGISTERS,
+    )
+]
 
 
 def layer_norm(*shape: int) -> tirx.PrimFunc:
@@ -71,20 +100,26 @@ def test_norms_stay(name: str) -> None:
 def test_rows_that_are_parts_of_an_axis(shape: tuple[int, ...]) -> None:
     func = group_norm(*shape)
     form = prepare_rows(func)
-    assert form is not None and form.crosses
+    assert not isinstance(form, Refusal) and form.crosses
     assert_same(func, ROWS[0], ROWS[1], STAGED[0])
 
 
 def test_rows_are_kept_in_registers() -> None:
     assert_same(lowered(lambda x: nn.softmax(x, -1), ((12, 256), H)), *KEPT)
     assert_same(layer_norm(5, 7, 64), *KEPT)
-    with pytest.raises(NotApplicable, match="does not fit"):
+    with pytest.raises(NotApplicable, match="do not divide a row"):
         emit(lowered(lambda x: nn.softmax(x, -1), ((12, 100), H)), KEPT[0])
 
 
 def test_a_kept_row_is_read_once_and_stays_in_registers() -> None:
     func = lowered(lambda x: nn.softmax(x, -1), ((64, 1024), F))
-    one = hint("gpu_row_reduction", thread=(2,), reduce_threads=32, vector=4, stage=2)
+    one = hint(
+        "gpu_row_reduction",
+        threads=2,
+        reduce_threads=32,
+        vector_elements=4,
+        row_cache=RowCache.REGISTERS,
+    )
     code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert code.count("(x0_ptr + ") == 8  # 1024 / 32 / 4 loads
     assert "x0_local_ptr[32]" in code
@@ -93,7 +128,13 @@ def test_a_kept_row_is_read_once_and_stays_in_registers() -> None:
 
 def test_a_ragged_row_stays_in_registers_too() -> None:
     func = lowered(lambda x: nn.softmax(x, -1), ((3, 7, 197), H))
-    one = hint("gpu_row_reduction", thread=(4,), reduce_threads=32, vector=1, stage=2)
+    one = hint(
+        "gpu_row_reduction",
+        threads=4,
+        reduce_threads=32,
+        vector_elements=1,
+        row_cache=RowCache.REGISTERS,
+    )
     assert_same(func, one)
     code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert "x0_local_ptr[7]" in code  # 197 / 32, not one for each thread
@@ -103,7 +144,13 @@ def test_a_ragged_row_stays_in_registers_too() -> None:
 
 def test_more_shared_memory_than_there_is_is_not_asked_for() -> None:
     func = lowered(lambda x: nn.softmax(x, -1), ((16, 64000), F))
-    one = hint("gpu_row_reduction", thread=(1,), reduce_threads=256, vector=4, stage=1)
+    one = hint(
+        "gpu_row_reduction",
+        threads=1,
+        reduce_threads=256,
+        vector_elements=4,
+        row_cache=RowCache.SHARED,
+    )
     code = cuda_source(finish(emit(func, one).mod["main"], func))
     assert "x0_shared" not in code
 
@@ -111,19 +158,19 @@ def test_more_shared_memory_than_there_is_is_not_asked_for() -> None:
 COLUMNS = [
     hint(
         "gpu_column_reduction",
-        thread=(x,),
+        threads=x,
         reduce_threads=y,
-        vector=vector,
+        vector_elements=vector,
         split_k=split,
         unroll=unroll,
         tree=tree,
     )
     for x, y, vector, split, unroll, tree in (
-        (8, 32, 8, 1, 4, 0),
-        (16, 16, 8, 4, 4, 0),
-        (32, 8, 4, 1, 2, 1),
-        (64, 1, 8, 4, 2, 0),
-        (64, 1, 1, 1, 1, 0),
+        (8, 32, 8, 1, 4, False),
+        (16, 16, 8, 4, 4, False),
+        (32, 8, 4, 1, 2, True),
+        (64, 1, 8, 4, 2, False),
+        (64, 1, 1, 1, 1, False),
     )
 ]
 
@@ -142,11 +189,11 @@ def test_pooling_over_all_pixels() -> None:
     fit = [one for one in COLUMNS if one.split_k * one.reduce_threads <= 32]
     assert_same(func, *fit)
     [other] = [one for one in COLUMNS if one not in fit]
-    with pytest.raises(NotApplicable, match="gpu_column_reduction does not fit"):
+    with pytest.raises(NotApplicable, match="gpu_column_reduction: a column has fewer elements"):
         emit(func, other)
 
 
-WALKS = [hint("gpu_column_walk", thread=(t,), unroll=u) for t, u in ((32, 1), (128, 4), (64, 19))]
+WALKS = [hint("gpu_column_walk", threads=t, unroll=u) for t, u in ((32, 1), (128, 4), (64, 19))]
 WALKED = {
     "softmax": lambda: lowered(lambda x: nn.softmax(x, 1), ((2, 19, 8, 6), F)),
     "argmax": lambda: lowered(lambda x: op.argmax(x, 1), ((2, 19, 8, 6), F)),
@@ -164,18 +211,24 @@ def test_columns_that_a_thread_walks(name: str) -> None:
 
 
 def test_rows_are_no_columns_and_columns_no_rows() -> None:
-    with pytest.raises(NotApplicable, match="does not fit"):
+    with pytest.raises(NotApplicable, match="rows are not contiguous"):
         emit(sums(0, ((32, 64), H)), ROWS[0])
-    with pytest.raises(NotApplicable, match="does not fit"):
+    with pytest.raises(NotApplicable, match="columns are not contiguous"):
         emit(sums(1, ((32, 64), H)), COLUMNS[0])
 
 
 @pytest.mark.parametrize("shape", [(20, 10), (9, 33), (4, 1)])
 def test_kept_rows_without_vectors(shape: tuple[int, int]) -> None:
-    """One element at a time: TVM takes an axis of one step for no reduction."""
+    """Single elements: TVM makes a reduction axis of extent 1 spatial."""
     func = lowered(lambda x: nn.softmax(x, -1), (shape, F))
     for share in (1, 2, 3):
-        one = hint("gpu_row_reduction", thread=(4,), reduce_threads=share, vector=1, stage=2)
+        one = hint(
+            "gpu_row_reduction",
+            threads=4,
+            reduce_threads=share,
+            vector_elements=1,
+            row_cache=RowCache.REGISTERS,
+        )
         try:
             scheduled = emit(func, one).mod["main"]
         except NotApplicable:

@@ -1,4 +1,4 @@
-"""Traces of the GPU templates replay from a database, on the function as it was."""
+"""Traces of CUDA schedules replay from a tuning database."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tvm.s_tir import meta_schedule as ms
 from tests.kernels.cuda.functions import int4_product, lowered, product, sums
 from tests.kernels.cuda.serial import H200, hint
 from tests.kernels.cuda.winograd import Problem
+from tvmopt.kernels.cuda.row_reduction.config import RowCache
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.families import families_of
 
@@ -20,41 +21,49 @@ H = "float16"
 CASES = {
     "gpu_elementwise": (
         lambda: lowered(op.add, ((16, 64), H), ((16, 64), H)),
-        {"thread": (64,), "vector": 8, "unroll": 2},
+        {"threads": 64, "vector_elements": 8, "vectors_per_thread": 2},
     ),
     "gpu_transpose": (
         lambda: lowered(lambda x: op.permute_dims(x, [1, 0]), ((96, 64), H)),
-        {"block": (32, 32), "thread": (128,), "vector": 4},
+        {"tile": (32, 32), "threads": 128, "vector_elements": 4, "row_padding": 2},
     ),
     "gpu_row_reduction": (
         lambda: lowered(lambda x: nn.softmax(x, -1), ((16, 128), H)),
-        {"thread": (2,), "reduce_threads": 8, "vector": 4, "stage": 2},
+        {
+            "threads": 2, "reduce_threads": 8, "vector_elements": 4,
+            "row_cache": RowCache.REGISTERS,
+        },
     ),
     "gpu_column_reduction": (
         lambda: sums(0, ((128, 64), H)),
-        {"thread": (8,), "reduce_threads": 8, "vector": 8, "split_k": 4},
+        {"threads": 8, "reduce_threads": 8, "vector_elements": 8, "split_k": 4},
     ),
     "gpu_column_walk": (
-        lambda: lowered(lambda x: nn.softmax(x, 1), ((2, 12, 40), H)), {"thread": (32,)},
+        lambda: lowered(lambda x: nn.softmax(x, 1), ((2, 12, 40), H)), {"threads": 32},
     ),
     "gpu_gemv": (
         lambda: int4_product(1, 32, 512, 32),
-        {"block": (2,), "thread": (4,), "reduce_threads": 32, "vector": 2},
+        {
+            "threads": 4, "rows_per_thread": 2, "reduce_threads": 32, "vector_elements": 2,
+        },
     ),
     "gpu_window": (
         lambda: lowered(
             lambda x: nn.max_pool2d(x, (3, 3), (2, 2), 1, layout="NHWC"), ((2, 14, 14, 16), H)
         ),
-        {"thread": (32,), "vector": 8, "direct": 1, "tile": 7},
+        {
+            "threads": 32, "vector_elements": 8, "vectorize_compute": True,
+            "vectors_per_thread": 7,
+        },
     ),
     "gpu_winograd_data": (
         lambda: Problem((1, 8, 8, 8), 8).functions()[0],
-        {"thread": (32,), "vector": 4, "tiles": 2},
+        {"threads": 32, "vector_elements": 4, "tiles_per_thread": 2},
     ),
     "gpu_winograd_out": (
-        lambda: Problem((1, 7, 8, 8), 8).functions()[2], {"thread": (32,), "vector": 2},
+        lambda: Problem((1, 7, 8, 8), 8).functions()[2], {"threads": 32, "vector_elements": 2},
     ),
-    "gpu_fallback": (lambda: product(9, 20, 30), {"thread": (64,)}),
+    "gpu_fallback": (lambda: product(9, 20, 30), {"threads": 64}),
 }  # fmt: skip
 
 

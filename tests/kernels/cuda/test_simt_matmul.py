@@ -1,4 +1,4 @@
-"""Products without tensor cores: right numbers for any extents, and what they lower to."""
+"""GEMM without tensor cores: correct for any extents, and the code it lowers to."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from tests.kernels.cuda import on_cpu
 from tests.kernels.cuda.products import Case, Conv, error, inputs, module
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.build import build_kernels
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.simt.config import SimtConfig
 from tvmopt.kernels.cuda.simt.family import SimtMatmul
 from tvmopt.kernels.cuda.simt.schedule import why_not_simt
+from tvmopt.kernels.workload import Refusal
 
 ARCH = GPUS["nvidia-h200"]
-SMALL = CudaHint("simt_matmul", ARCH, block=(32, 32), thread=(8, 8), rstep=8, stages=2, raster=4)
-LARGE = CudaHint("simt_matmul", ARCH, block=(128, 128), thread=(16, 16), rstep=8, stages=2)
+SMALL = SimtConfig(
+    "simt_matmul", ARCH, tile=(32, 32), threads=(8, 8), k_block=8, stages=2, raster_group=4
+)
+LARGE = SimtConfig("simt_matmul", ARCH, tile=(128, 128), threads=(16, 16), k_block=8, stages=2)
 CASES = (
     Case("nn", 37, 41, 29),
     Case("nt", 32, 64, 48, bias=True),
@@ -38,7 +41,7 @@ CASES = (
 TOLERANCE = {"float16": 1e-3, "float32": 1e-6, "float64": 1e-14}
 
 
-def schedule(case: Case | Conv, hint: CudaHint):
+def schedule(case: Case | Conv, hint: SimtConfig):
     return SimtMatmul().emit(case.func(), hint)
 
 
@@ -52,7 +55,7 @@ def test_right_for_any_extents(case, split) -> None:
     hint = dataclasses.replace(SMALL, split_k=split)
     sch = schedule(case, hint)
     if case.shapes()[0] == (1, 5) and split > 1:
-        assert sch is None  # a single product cannot be divided
+        assert isinstance(sch, Refusal)  # K of 1 cannot be split
         return
     arrays = inputs(case.func())
     found = on_cpu.run(sch, arrays)
@@ -62,11 +65,11 @@ def test_right_for_any_extents(case, split) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"block": (16, 64), "thread": (4, 16)},
-        {"block": (64, 32), "thread": (8, 8), "options": (("lanes_m", 8),)},
-        {"rstep": 16},
+        {"tile": (16, 64), "threads": (4, 16)},
+        {"tile": (64, 32), "threads": (8, 8), "warp_rows": 8},
+        {"k_block": 16},
         {"stages": 1},
-        {"raster": 0},
+        {"raster_group": 0},
         {"stages": 3, "async_copy": True},
     ],
     ids=str,
@@ -79,7 +82,7 @@ def test_right_in_every_form(change) -> None:
 
 
 def test_draws_in_an_epilogue_that_reads_twice() -> None:
-    """As gelu does: the sums, and what is made of them, both in one expression."""
+    """As gelu does: the accumulator and a function of it in one expression."""
     from tvm import te, tirx
 
     case = Case("nn", 20, 24, 12)
@@ -115,10 +118,10 @@ def test_stores_one_half_of_shared_memory_while_it_reads_the_other() -> None:
     assert loop.count("__syncthreads()") == 1
     loop = loop[loop.index("__syncthreads()") :]
     places = [
-        loop.index("((ax3_0 + 1) & 1)"),  # the half that is stored to
+        loop.index("((ax3_0 + 1) & 1)"),  # the buffer that is stored to
         loop.index("(A_ptr"),
         loop.index("#pragma unroll"),
-        loop.index("(ax3_0 & 1)"),  # the half that is read
+        loop.index("(ax3_0 & 1)"),  # the buffer that is read
     ]
     assert places == sorted(places)
 
@@ -132,7 +135,7 @@ def test_short_reductions_meet_between_storing_and_reading(depth) -> None:
 
 
 def test_products_are_unrolled_by_the_compiler() -> None:
-    """Text of all products of a step takes nvcc many seconds."""
+    """nvcc takes many seconds to compile a K block of unrolled multiply-adds as source text."""
     assert len(cuda(schedule(Case("nn", 512, 512, 512), LARGE))) < 30_000
 
 
@@ -157,18 +160,19 @@ def test_trace_replays_from_a_database(tmp_path) -> None:
 @pytest.mark.parametrize(
     "change, reason",
     [
-        ({"block": (32,)}, "two axes"),
-        ({"thread": (7, 8)}, "divide"),
-        ({"thread": (2, 8)}, "whole warps"),
-        ({"rstep": 1}, "same number"),
+        ({"split_k": 0}, "at least 1"),
+        ({"threads": (7, 8)}, "divide"),
+        ({"threads": (2, 8)}, "whole warps"),
+        ({"k_block": 1}, "same number"),
         ({"stages": 3}, "stages"),
     ],
     ids=str,
 )
 def test_says_what_is_wrong_with_a_hint(change, reason) -> None:
     hint = dataclasses.replace(SMALL, **change)
-    assert reason in why_not_simt(hint)
-    assert schedule(Case("nn", 8, 8, 8), hint) is None
+    refusal = why_not_simt(hint)
+    assert refusal is not None and reason in refusal.reason
+    assert isinstance(schedule(Case("nn", 8, 8, 8), hint), Refusal)
 
 
 def test_refuses_what_is_no_product() -> None:
@@ -177,12 +181,13 @@ def test_refuses_what_is_no_product() -> None:
     a = te.placeholder((8, 8), "float32", "a")
     k = te.reduce_axis((0, 8), "k")
     total = te.compute((8,), lambda i: te.sum(a[i, k], axis=[k]), "total")
-    assert SimtMatmul().emit(te.create_prim_func([a, total]), SMALL) is None
+    assert isinstance(SimtMatmul().emit(te.create_prim_func([a, total]), SMALL), Refusal)
     square = te.compute((8, 8), lambda i, j: te.sum(a[i, k] * a[k, j], axis=[k]), "square")
-    assert SimtMatmul().emit(te.create_prim_func([a, square]), SMALL) is None
+    assert isinstance(SimtMatmul().emit(te.create_prim_func([a, square]), SMALL), Refusal)
 
 
 def test_refuses_an_axis_that_no_index_names() -> None:
     """TVM drops the channel of a convolution of one; there is nothing to pad with zeros then."""
-    assert schedule(Conv("NCHW", 3, 3, 1, 40, 1), SMALL) is None
-    assert schedule(Conv("NHWC", 1, 3, 8, 40, 3), SMALL) is None  # a result of one pixel
+    assert isinstance(schedule(Conv("NCHW", 3, 3, 1, 40, 1), SMALL), Refusal)
+    one_pixel = Conv("NHWC", 1, 3, 8, 40, 3)
+    assert isinstance(schedule(one_pixel, SMALL), Refusal)

@@ -1,4 +1,4 @@
-"""Functions of one row, one element or one step, and types that CUDA has no long vectors of."""
+"""Functions of one row, element or step, and dtypes without long CUDA vectors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tvm import relax, tirx
 from tests.kernels.cuda.functions import lowered
 from tests.kernels.cuda.serial import H200, assert_same, hint
 from tvmopt.kernels.cuda.build import build_kernels
+from tvmopt.kernels.cuda.elementwise.config import CudaElementwiseConfig
 from tvmopt.kernels.cuda.toolchain import modules
 from tvmopt.kernels.emit import NotApplicable, emit, emit_kernel
 from tvmopt.kernels.first_choice import schedule_function
@@ -22,7 +23,7 @@ F, H, I8, BOOL = "float32", "float16", "int8", "bool"
 
 
 def code(func: tirx.PrimFunc, monkeypatch: pytest.MonkeyPatch) -> str:
-    """CUDA of the first choice for ``func``, not compiled."""
+    """Return the CUDA source of the top-1 kernel of ``func``."""
     found: list[str] = []
     monkeypatch.setattr(modules, "compile_cubin", lambda s, _: (found.append(s), b"\x7fELF")[1])
     kernel = schedule_function(func, H200)
@@ -85,12 +86,12 @@ def test_small_functions_get_one_kernel_that_is_right(name: str) -> None:
 @pytest.mark.parametrize("template", ["gpu_elementwise", "gpu_window"])
 def test_further_threads_store_nothing_of_a_single_vector(template: str) -> None:
     func = SMALL["one vector" if template == "gpu_elementwise" else "sum of one, narrow"]()
-    assert_same(func, hint(template, thread=(64,), vector=8, unroll=4))
+    assert_same(func, hint(template, threads=64, vector_elements=8))
 
 
 def test_a_row_that_fits_one_vector_is_not_shared() -> None:
-    one = hint("gpu_row_reduction", thread=(4,), reduce_threads=2, vector=8)
-    with pytest.raises(NotApplicable, match="does not fit"):
+    one = hint("gpu_row_reduction", threads=4, reduce_threads=2, vector_elements=8)
+    with pytest.raises(NotApplicable, match="work for one thread"):
         emit(softmax(33, 8, dtype=H), one)
 
 
@@ -145,17 +146,24 @@ def test_types_without_long_vectors(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("dtype", [H, I8])
 def test_no_long_vectors_from_places_apart(dtype: str) -> None:
-    """As of a shuffle of channels: TVM's code for more than four does not compile."""
+    """Channel shuffle: TVM's code for gathered vectors of more than four does not compile."""
 
     def shuffled(x: relax.Expr) -> relax.Expr:
         parts = op.permute_dims(op.reshape(x, (1, 56, 56, 4, 28)), [0, 1, 2, 4, 3])
         return op.reshape(parts, (1, 56, 56, 112))
 
     func = lowered(shuffled, ((1, 56, 56, 112), dtype))
-    one = hint("gpu_elementwise", thread=(128,), vector=8, direct=1, unroll=2)
+    one = hint(
+        "gpu_elementwise",
+        threads=128,
+        vector_elements=8,
+        vectorize_compute=True,
+        vectors_per_thread=2,
+    )
     assert_same(func, one)
-    ways = {r.hint.option("direct") for r in policy_of(func, H200).ranked if r.hint.vector > 4}
-    assert 1 not in ways
+    ranked = policy_of(func, H200).ranked
+    elementwise = [r.hint for r in ranked if isinstance(r.hint, CudaElementwiseConfig)]
+    assert not any(c.vectorize_compute for c in elementwise if c.vector_elements > 4)
     if shutil.which("nvcc") is not None:
         with modules.embed_cubins(H200):
             build_kernels({"k": emit_kernel(func, one)}, H200)

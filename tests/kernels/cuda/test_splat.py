@@ -1,4 +1,4 @@
-"""One value over and over: its bits packed into wider words; what TVM writes right by itself stays.
+"""Broadcasts are packed into wider words where TVM's CUDA code for them is wrong.
 
 That the code then computes what it should is seen by what it holds: nothing here runs it.
 """
@@ -22,7 +22,7 @@ A100 = GPUS["nvidia-a100"]
 
 
 def bits(vector) -> bytes:
-    """What a packed vector of one number holds."""
+    """Return the elements of a packed broadcast."""
     words = vector.args[0]
     size = 4 if str(words.value.ty.dtype) == "int32" else 8
     return int(words.value.value).to_bytes(size, "little", signed=True) * int(words.lanes)
@@ -76,7 +76,7 @@ def padded(dtype: str, value: float) -> tirx.PrimFunc:
 
 
 def largest(dtype: str) -> tirx.PrimFunc:
-    """A pooling whose sums are vectors of eight floats at best."""
+    """Pooling whose accumulators are vectors of eight floats at most."""
     x = te.placeholder((1, 114, 114, 64), dtype, "x")
     i, j = te.reduce_axis((0, 3), "i"), te.reduce_axis((0, 3), "j")
     y = te.compute(

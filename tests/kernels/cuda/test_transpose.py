@@ -1,4 +1,4 @@
-"""Transposes through shared memory compute the same, whatever does not divide."""
+"""Transposes through shared memory are correct for sizes that tiles do not divide."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tvmopt.kernels.emit import NotApplicable, emit
 op = relax.op
 H, F = "float16", "float32"
 HINTS = [
-    hint("gpu_transpose", block=block, thread=(threads,), vector=vector, pad=pad)
-    for block, threads, vector, pad in (
+    hint("gpu_transpose", tile=tile, threads=threads, vector_elements=vector, row_padding=pad)
+    for tile, threads, vector, pad in (
         ((64, 64), 256, 8, 2),
         ((32, 32), 128, 1, 1),
         ((64, 32), 128, 4, 1),
@@ -45,7 +45,7 @@ def test_what_is_computed_stays(name: str) -> None:
 
 def test_what_keeps_its_last_axis_is_refused() -> None:
     func = lowered(lambda x: op.permute_dims(x, [1, 0, 2]), ((4, 6, 32), F))
-    with pytest.raises(NotApplicable, match="gpu_transpose does not fit"):
+    with pytest.raises(NotApplicable, match="gpu_transpose: not exactly one"):
         emit(func, HINTS[0])
 
 
@@ -55,7 +55,7 @@ def test_a_thread_keeps_no_more_than_it_moves(name: str) -> None:
     for one in HINTS:
         code = cuda_source(finish(emit(func, one).mod["main"], func))
         kept = re.findall(r"\n *alignas\(\d+\) \w+ \w+\[(\d+)\]", code)
-        assert all(int(count) <= one.vector for count in kept)
+        assert all(int(count) <= one.vector_elements for count in kept)
 
 
 def test_both_sides_move_sixteen_bytes_at_once() -> None:

@@ -1,4 +1,4 @@
-"""Pooling and depthwise convolution, and the fallback that takes everything."""
+"""Pooling, depthwise convolution, and the fallback for every function."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from tvmopt.kernels.emit import emit
 op, nn = relax.op, relax.op.nn
 H, F = "float16", "float32"
 HINTS = [
-    hint("gpu_window", thread=(threads,), vector=vector, direct=direct, tile=tile, unroll=64)
-    for threads, vector, direct, tile in (
-        (128, 8, 0, 1),
-        (128, 8, 1, 1),
-        (256, 4, 1, 7),
-        (64, 1, 0, 7),
+    hint(
+        "gpu_window",
+        threads=threads,
+        vector_elements=vector,
+        vectorize_compute=compute,
+        vectors_per_thread=vectors,
+    )
+    for threads, vector, compute, vectors in (
+        (128, 8, False, 1),
+        (128, 8, True, 1),
+        (256, 4, True, 7),
+        (64, 1, False, 7),
     )
 ]
 FUNCTIONS = {
@@ -44,7 +50,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_is_computed_stays(name: str) -> None:
-    assert_same(FUNCTIONS[name](), *HINTS, hint("gpu_fallback", thread=(64,)))
+    assert_same(FUNCTIONS[name](), *HINTS, hint("gpu_fallback", threads=64))
 
 
 def test_channels_are_one_vector() -> None:
@@ -55,4 +61,4 @@ def test_channels_are_one_vector() -> None:
 
 def test_the_fallback_takes_a_matrix_product() -> None:
     func = lowered(op.matmul, ((9, 20), F), ((20, 30), F))
-    assert_same(func, hint("gpu_fallback", thread=(64,)))
+    assert_same(func, hint("gpu_fallback", threads=64))

@@ -1,4 +1,4 @@
-"""Winograd's transforms on a GPU: right for any extents, in registers, moved by vectors."""
+"""Winograd transforms on CUDA: correct for any extents, in registers, with vector accesses."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tvmopt.kernels.cuda.winograd.schedule import prepare_data, prepare_out
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.families import by_name
 from tvmopt.kernels.first_choice import schedule_function
+from tvmopt.kernels.workload import Refusal
 from tvmopt.transform.winograd_gpu import winograd_out
 
 op, nn = relax.op, relax.op.nn
@@ -47,15 +48,15 @@ def scheduled(func: tirx.PrimFunc, one: CudaHint) -> tirx.PrimFunc:
 
 
 def assert_right(problem: Problem, vector: int, tiles: int, threads: int) -> None:
-    """Both transforms leave what is computed as it is, and the whole is the convolution."""
+    """Assert that both transforms, and the whole convolution, are correct."""
     data, _, out = problem.functions()
-    values = {"vector": vector, "tiles": tiles, "thread": (threads,)}
+    values = {"vector_elements": vector, "tiles_per_thread": tiles, "threads": threads}
     image, residual = problem.inputs()
     there = run(serial(scheduled(data, hint(TEMPLATES[0], **values))), [image])
     plain = problem.transformed(image)
     np.testing.assert_allclose(there, plain, rtol=0, atol=ROUNDED * np.abs(plain).max())
     vector = vector if problem.outputs % vector == 0 else 1
-    back = serial(scheduled(out, hint(TEMPLATES[1], **(values | {"vector": vector}))))
+    back = serial(scheduled(out, hint(TEMPLATES[1], **(values | {"vector_elements": vector}))))
     products = np.matmul(there, problem.transformed_weight())
     given = {products.shape: products, problem.bias.shape: problem.bias}
     given[residual.shape] = residual
@@ -106,7 +107,12 @@ def test_any_elementwise_end_is_fused(name) -> None:
     end = ENDS[name]
     _, _, out = Problem((1, 6, 5, 4), 8).functions(lambda b, y, r: end(b.emit, y, r))
     inputs = inputs_of(out)
-    found = run(serial(scheduled(out, hint(TEMPLATES[1], vector=4, tiles=1, thread=(32,)))), inputs)
+    found = run(
+        serial(
+            scheduled(out, hint(TEMPLATES[1], vector_elements=4, tiles_per_thread=1, threads=32))
+        ),
+        inputs,
+    )
     np.testing.assert_allclose(found.astype("float32"), run(out, inputs).astype("float32"), 1e-6)
 
 
@@ -116,7 +122,7 @@ def test_an_end_that_spreads_the_result_is_a_function_of_its_own() -> None:
     names = [v.name_hint for v, f in lowered.functions_items() if isinstance(f, tirx.PrimFunc)]
     assert len(names) == 4
     [out] = [lowered[name] for name in names if "winograd_out" in name]
-    assert prepare_out(out) is not None
+    assert not isinstance(prepare_out(out), Refusal)
 
 
 def test_a_result_spread_within_the_function_has_another_template() -> None:
@@ -126,7 +132,7 @@ def test_a_result_spread_within_the_function_has_another_template() -> None:
         return te.compute(shape, lambda b, y, x, o: tiles[0, y, x, o] + other[b, y, x, o])
 
     out = computed(spread, ((36, 4, 4), "float32"), ((3, 6, 5, 4), "float32"))
-    assert prepare_out(out) is None
+    assert isinstance(prepare_out(out), Refusal)
     made = schedule_function(out, H200)
     assert made.hint is not None, made.rule
     inputs = inputs_of(out)
@@ -146,7 +152,7 @@ def sources(problem: Problem, **values: object) -> dict[str, str]:
 @pytest.mark.parametrize("m", [2, 4])
 def test_every_input_is_read_once_and_by_vectors(m) -> None:
     problem = Problem((2, 13, 14, 8), 12, m)
-    code = sources(problem, vector=4, tiles=1, thread=(64,))
+    code = sources(problem, vector_elements=4, tiles_per_thread=1, threads=64)
     points = (m + 2) ** 2
     loads = {name: re.findall(r"= \*\(float4\*\)\((\w+)_ptr", code[name]) for name in code}
     stores = {name: re.findall(r"^ *\*\(float4\*\)\((\w+)_ptr", code[name], re.M) for name in code}
@@ -166,7 +172,7 @@ def test_every_input_is_read_once_and_by_vectors(m) -> None:
 
 def test_tiles_side_by_side_share_inputs() -> None:
     problem = Problem((1, 8, 16, 4), 4, 4)
-    code = sources(problem, vector=2, tiles=2, thread=(32,))["gpu_winograd_data"]
+    code = sources(problem, vector_elements=2, tiles_per_thread=2, threads=32)["gpu_winograd_data"]
     assert len(re.findall(r"= \*\(float2\*\)\(x_ptr", code)) == 6 * 10
 
 
@@ -174,7 +180,9 @@ def test_tiles_side_by_side_share_inputs() -> None:
 @pytest.mark.parametrize(("m", "vector", "tiles"), [(4, 4, 1), (4, 2, 2), (2, 4, 3)])
 def test_all_is_in_registers(m, vector, tiles, tmp_path) -> None:
     problem = Problem((2, 13, 12 * m - 1, 8), 12, m)
-    for name, source in sources(problem, vector=vector, tiles=tiles, thread=(128,)).items():
+    for name, source in sources(
+        problem, vector_elements=vector, tiles_per_thread=tiles, threads=128
+    ).items():
         said = compile_with_nvcc(source, tmp_path)
         assert said is not None
         assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in said, name
@@ -183,14 +191,19 @@ def test_all_is_in_registers(m, vector, tiles, tmp_path) -> None:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_hints_that_do_not_divide_are_refused(name) -> None:
     func = transforms(Problem((1, 12, 12, 6), 6, 4))[name]
-    for values in ({"vector": 4}, {"tiles": 2}, {"thread": (8, 8)}, {"vector": 0}):
-        one = hint(name, **({"vector": 1, "tiles": 1, "thread": (64,)} | values))
-        assert by_name()[name].emit(func, one) is None
+    for values in (
+        {"vector_elements": 4},
+        {"tiles_per_thread": 2},
+        {"threads": 0},
+        {"vector_elements": 0},
+    ):
+        one = hint(name, **({"vector_elements": 1, "tiles_per_thread": 1, "threads": 64} | values))
+        assert isinstance(by_name()[name].emit(func, one), Refusal)
 
 
 def test_other_functions_are_refused() -> None:
     data, product, out = Problem((1, 8, 8, 4), 4).functions()
-    assert prepare_data(product) is None and prepare_out(product) is None
-    assert prepare_data(out) is None and prepare_out(data) is None
-    assert prepare_data(data) is not None and prepare_out(out) is not None
+    assert all(isinstance(r, Refusal) for r in (prepare_data(product), prepare_out(product)))
+    assert all(isinstance(r, Refusal) for r in (prepare_data(out), prepare_out(data)))
+    assert not any(isinstance(r, Refusal) for r in (prepare_data(data), prepare_out(out)))
     assert len(inputs_of(out)) == 3

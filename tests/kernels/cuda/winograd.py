@@ -1,4 +1,4 @@
-"""The three functions of a Winograd convolution on a GPU, and its result in NumPy."""
+"""The three functions of a Winograd convolution on CUDA, and its result in NumPy."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Problem:
     def functions(
         self, end: End | None = None
     ) -> tuple[tirx.PrimFunc, tirx.PrimFunc, tirx.PrimFunc]:
-        """The transform of the data, the product, and the transform back."""
+        """The input transform, the batched GEMM, and the output transform."""
         found: dict[str, tirx.PrimFunc] = {}
         for var, func in self.lowered(end).functions_items():
             if isinstance(func, tirx.PrimFunc):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from tvmopt.kernels.cuda.common.own_parts import drop_threads
+from tvmopt.kernels.cuda.common.register_promotion import promote_to_registers
 from tvmopt.kernels.cuda.int4.unpack import rewrite_int4
 from tvmopt.kernels.scheduled import marked
 
@@ -16,4 +16,4 @@ def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
         scheduled: ``func`` after scheduling.
         func: The original function, whose attributes are kept.
     """
-    return marked(rewrite_int4(drop_threads(scheduled)), func)
+    return marked(rewrite_int4(promote_to_registers(scheduled)), func)

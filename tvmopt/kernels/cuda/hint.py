@@ -1,84 +1,75 @@
-"""CudaHint: one configuration of a CUDA kernel family."""
+"""CudaHint: what the configurations of all CUDA kernel families share."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.hint import Hint
 
+# Names of the fields that describe the same size in every family, by place in the features.
+_REDUCE = ("reduce_threads", "reduce_warps")
+_SIZES = (
+    ("tile", "rows_per_thread"), ("threads",), ("warp_tile",), _REDUCE, ("vector_elements",),
+    ("split_k",),
+)  # fmt: skip
+_PIPELINE = ("k_block", "stages", "async_copy", "raster_group")
+# Length of every feature vector.
+_FEATURES = 13
+
 
 @dataclasses.dataclass(frozen=True)
 class CudaHint(Hint):
-    """Configuration of a CUDA kernel template. Fields that a template does not use keep defaults.
+    """Configuration of a CUDA kernel. Each family has a subclass with the fields that it uses.
 
-    Attributes:
-        template: Name of the template.
-        arch: The GPU for which the numbers were chosen.
-        block: Elements of each spatial axis that a thread block computes, with axes as the
-            template normalises them (for a GEMM: rows and columns).
-        thread: Threads along each of these axes.
-        warp: Elements of each of these axes that a warp or warpgroup computes with tensor cores.
-        rstep: Elements of the reduction in one shared-memory stage; 0 without shared memory.
-        reduce_threads: Threads that share one reduction; 1 for none.
-        vector: Elements of a vector access of a thread.
-        stages: Pipeline stages of the reduction; 1 without pipelining.
-        async_copy: Whether stages are filled with cp.async.
-        split_k: Split-K factor.
-        raster: Rows of thread blocks in a raster group, for L2 reuse; 0 for row-major order.
-        swap: Whether A and B are swapped, for few rows.
-        cluster: Cluster size; these thread blocks multicast the second operand.
-        options: Options of one template, by name.
+    The same names mean the same in all of them: ``tile`` of a thread block, ``warp_tile``,
+    ``threads`` and the ``reduce_threads`` that share a reduction, ``vector_elements``, ``split_k``,
+    ``k_block`` and ``stages`` of a pipeline. All other fields are options of the family.
     """
 
     arch_type: ClassVar[type] = CudaArch
 
     arch: CudaArch
-    block: tuple[int, ...] = ()
-    thread: tuple[int, ...] = ()
-    warp: tuple[int, ...] = ()
-    rstep: int = 0
-    reduce_threads: int = 1
-    vector: int = 1
-    stages: int = 1
-    async_copy: bool = False
-    split_k: int = 1
-    raster: int = 0
-    swap: bool = False
-    cluster: int = 1
-    options: tuple[tuple[str, int], ...] = ()
 
-    def option(self, name: str, default: int = 0) -> int:
-        """Return the value of option ``name``."""
-        return dict(self.options).get(name, default)
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-serialisable dict; :meth:`from_dict` is the inverse."""
+        return super().to_dict() | {"arch": self.arch.to_dict()}
+
+    @property
+    def options(self) -> tuple[float, ...]:
+        """Values of the fields that only this family has."""
+        return tuple(float(getattr(self, name)) for name in _option_names(type(self)))
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Vector length and reduction strategy: configurations for which cost models err alike."""
-        share = self.reduce_threads > self.arch.warp, self.reduce_threads > 1
-        return self.template, self.vector, share, self.split_k > 1, self.options
+        """Grouping key: vector length, how a reduction is shared, options."""
+        share = self._size(*_REDUCE)
+        shared = share > self.arch.warp, share > 1, self._size("split_k") > 1
+        return self.template, self._size("vector_elements"), *shared, self.options
 
     @property
     def features(self) -> list[float]:
-        """The configuration as numbers, for the learned ranker."""
+        """Feature vector for the learned ranker: sizes as log2, K block, stages, options."""
         numbers = [
             float(len(self.template)),
-            math.log2(max(1, math.prod(self.block))),
-            math.log2(max(1, math.prod(self.thread))),
-            math.log2(max(1, math.prod(self.warp))),
-            math.log2(max(1, self.reduce_threads)),
-            math.log2(max(1, self.vector)),
-            math.log2(max(1, self.split_k)),
-            float(self.rstep),
-            float(self.stages),
-            *(float(value) for _, value in self.options[:4]),
+            *(math.log2(max(1, self._size(*names))) for names in _SIZES),
+            float(getattr(self, "k_block", 0)),
+            float(self._size("stages")),
         ]
-        return numbers + [0.0] * (13 - len(numbers))
+        return [*numbers, *self.options, *([0.0] * _FEATURES)][:_FEATURES]
 
-    def shown(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, and the options by name."""
-        shown = super().shown()
-        shown.pop("options", None)
-        return shown | dict(self.options)
+    def _size(self, *names: str) -> int:
+        """Return the field that has one of ``names``, of several axes their product; 1 without."""
+        size = next((getattr(self, name) for name in names if hasattr(self, name)), 1)
+        return math.prod(size) if isinstance(size, tuple) else size
+
+
+@functools.cache
+def _option_names(config_type: type[CudaHint]) -> tuple[str, ...]:
+    """Return the names of the fields that only ``config_type`` has."""
+    shared = {"template", "arch", *_PIPELINE, *(name for names in _SIZES for name in names)}
+    names = (field.name for field in dataclasses.fields(config_type))
+    return tuple(name for name in names if name not in shared)

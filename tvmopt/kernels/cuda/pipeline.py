@@ -21,7 +21,7 @@ from tvmopt.kernels.cuda.common.splat import write_splats
 from tvmopt.kernels.cuda.hopper.parameters import KERNEL_ATTR
 from tvmopt.kernels.cuda.toolchain.dependent_launch import OVERLAPS, launched_early, waiting
 from tvmopt.kernels.cuda.toolchain.interleave import interleave_copies
-from tvmopt.kernels.cuda.toolchain.one_barrier import meet_once
+from tvmopt.kernels.cuda.toolchain.one_barrier import remove_second_barrier
 from tvmopt.kernels.cuda.toolchain.zero_fill import fill_with_zeros
 from tvmopt.kernels.passes.keep_nan import keep_nan, keep_nan_in_source
 
@@ -79,7 +79,7 @@ def _each(mod: tvm.IRModule, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -
 
 def _finished(func: tirx.PrimFunc, overlaps: bool) -> tirx.PrimFunc:
     """Optimise a lowered function: barriers, copy order, zero-fill, and PDL with ``overlaps``."""
-    for change in (meet_once, interleave_copies, fill_with_zeros):
+    for change in (remove_second_barrier, interleave_copies, fill_with_zeros):
         func = change(func)
     return launched_early(waiting(func)) if overlaps else func
 

@@ -7,12 +7,13 @@ import math
 from tvm import IRModule, tirx
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.common.product import product_of
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.common.gemm_form import gemm_form
 from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
+from tvmopt.kernels.cuda.window.config import CudaFallbackConfig
 from tvmopt.kernels.cuda.window.schedule import FALLBACK_NAME
-from tvmopt.kernels.cuda.winograd.schedule import prepare_data, prepare_out
+from tvmopt.kernels.cuda.winograd.configs import transform_of
 from tvmopt.kernels.emit import emit_kernel
+from tvmopt.kernels.workload import Refusal
 
 # Multiply-adds from which on a GEMM takes seconds with one thread an element.
 _LARGE_GEMM = 2**33
@@ -29,8 +30,8 @@ def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
 
     if (tiles := tiled_gemm(func, arch)) is not None:
         return tiles
-    if prepare_data(func) is not None or prepare_out(func) is not None:
-        return emit_kernel(func, CudaHint(FALLBACK_NAME, arch, thread=(_THREADS,)))
+    if not isinstance(transform_of(func), Refusal):
+        return emit_kernel(func, CudaFallbackConfig(FALLBACK_NAME, arch, _THREADS))
 
     with arch.to_tvm():
         module = dlight.ApplyDefaultSchedule(
@@ -41,15 +42,11 @@ def reference(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc:
 
 def tiled_gemm(func: tirx.PrimFunc, arch: CudaArch) -> tirx.PrimFunc | None:
     """Return a large GEMM with small register tiles; None where ``func`` is none."""
-    product = product_of(func)
-    if product is None or math.prod(product.extents) < _LARGE_GEMM:
+    gemm = gemm_form(func)
+    if isinstance(gemm, Refusal) or math.prod(gemm.extents) < _LARGE_GEMM:
         return None
-    plain = [r for r in simt_matmul_hints(product, arch) if r.hint.split_k == 1]
+    plain = [r for r in simt_matmul_hints(gemm, arch) if r.hint.split_k == 1]
     if not plain:
         return None
-    return emit_kernel(func, min(plain, key=lambda r: (_unrolled(r.hint), r.cycles)).hint)
-
-
-def _unrolled(hint: CudaHint) -> float:
-    """Return the number of unrolled multiply-adds of a thread."""
-    return hint.rstep * math.prod(hint.block) / math.prod(hint.thread)
+    least = min(plain, key=lambda r: (r.hint.fmas_per_k_block, r.cycles))
+    return emit_kernel(func, least.hint)

@@ -10,7 +10,6 @@ Names and signatures follow the fast dlight proposal for CUDA (TVM community for
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,19 +18,18 @@ from tvm.target import Target
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ConfigError
-from tvmopt.kernels.analysis import why_not_schedulable
-from tvmopt.kernels.cuda.common.product import product_of
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.common.gemm_form import gemm_form
 from tvmopt.kernels.cuda.intrinsics.mma import ACCUMULATORS
-from tvmopt.kernels.cuda.mma.configs import mma_hints
-from tvmopt.kernels.ranked import Ranked, spread
+from tvmopt.kernels.cuda.mma.family import MmaMatmul
+from tvmopt.kernels.policies import Policy
+from tvmopt.kernels.workload import Refusal
 
 _TAGS = ("tensorcore_config", "pipeline_stage", "use_async_copy")
 # Pairs of operand dtype and accumulator dtype of the tensor cores.
 _TYPES = {(dtype, sums) for dtype, found in ACCUMULATORS.items() for sums in found}
 
 
-class TensorCorePolicy:
+class TensorCorePolicy(Policy):
     """Rank the tensor-core configurations of one GEMM.
 
     Args:
@@ -43,9 +41,6 @@ class TensorCorePolicy:
 
     Raises:
         ConfigError: When ``tags`` holds something else.
-
-    Attributes:
-        reason: Why no configuration applies to the function; None when one does.
     """
 
     def __init__(
@@ -57,28 +52,8 @@ class TensorCorePolicy:
         stages = int(tags.get("pipeline_stage", 0))
         if stages < 0:
             raise ConfigError(f"pipeline_stage must be at least 0, but got {stages}")
-        self.func = func
-        self.arch = arch
-        self._stages = stages
-        self._async = bool(tags.get("use_async_copy", True))
-        self.reason = why_not_schedulable(func)
-        if self.reason is None and not self.ranked:
-            self.reason = "not a product that this GPU's tensor cores take"
-
-    def emit_config(self, topk: int) -> list[CudaHint]:
-        """Return the ``topk`` configurations to measure; none when tensor cores do not apply.
-
-        A build without measurements uses the first one (top-1).
-        """
-        return [ranked.hint for ranked in spread(self.ranked, topk)]
-
-    @functools.cached_property
-    def ranked(self) -> list[Ranked[CudaHint]]:
-        """All configurations with predicted cycles, fastest first."""
-        product = product_of(self.func)
-        if product is None:
-            return []
-        return mma_hints(product, self.arch, self._stages, self._async)
+        family = MmaMatmul(stages, bool(tags.get("use_async_copy", True)))
+        super().__init__(func, arch, (family,))
 
 
 def get_tensorized_func_and_tags(
@@ -95,13 +70,13 @@ def get_tensorized_func_and_tags(
         unchanged and None when it has no GEMM for tensor cores.
     """
     sm = target.sm if isinstance(target, CudaArch) else _compute_capability(target)
-    product = product_of(func) if sm >= 80 else None
-    if product is None or (product.a.dtype, product.sums) not in _TYPES:
+    gemm = gemm_form(func) if sm >= 80 else Refusal("no mma.sync with cp.async")
+    if isinstance(gemm, Refusal):
         return func, None
-    if (product.b.dtype, product.sums) not in _TYPES:
+    if any((operand.dtype, gemm.accumulator) not in _TYPES for operand in gemm.operands):
         return func, None
     tags = {"tensorcore_config": [1, 2], "pipeline_stage": 4, "use_async_copy": 1}
-    return product.sch.mod["main"], tags
+    return gemm.sch.mod["main"], tags
 
 
 def _compute_capability(target: Target) -> int:

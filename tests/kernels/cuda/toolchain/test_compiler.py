@@ -1,4 +1,4 @@
-"""CUDA's compilers: found or asked for, their machine code, what they complain of."""
+"""CUDA compilers: discovery, cubins, error messages."""
 
 from __future__ import annotations
 

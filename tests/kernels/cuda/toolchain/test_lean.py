@@ -1,4 +1,4 @@
-"""nvcc's parts, run one by one: the same machine code, or a reason to ask nvcc itself."""
+"""The steps of nvcc run one by one give the same machine code, or a reason to run nvcc."""
 
 from __future__ import annotations
 

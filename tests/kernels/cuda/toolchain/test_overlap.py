@@ -1,4 +1,4 @@
-"""Kernels of ours wait for the one before and are launched early; nobody else's are either."""
+"""Programmatic dependent launch: our kernels wait and are launched early, other kernels neither."""
 
 from __future__ import annotations
 

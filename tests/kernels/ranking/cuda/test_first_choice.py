@@ -1,4 +1,4 @@
-"""A network is built also where the first choice for one of its functions does not compile."""
+"""A network is built even if the top-1 kernel of one of its functions does not compile."""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
-"""Configurations of products on GPUs: they fit, they build, and the sensible come first."""
+"""GEMM configurations on GPUs: they fit, they can be emitted, and the ranking is sensible."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from tvm.s_tir import Schedule
 
 from tests.kernels.cuda.products import Case, Conv
 from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ConfigError
+from tvmopt.kernels.cuda.common.gemm_form import GemmForm, normalise
 from tvmopt.kernels.cuda.common.matmul_problem import matmul_problem, resident_blocks
-from tvmopt.kernels.cuda.common.product import normalise
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.mma.config import MmaConfig
 from tvmopt.kernels.cuda.mma.configs import mma_hints, shared_bytes
 from tvmopt.kernels.cuda.mma.family import MmaMatmul
 from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
@@ -22,6 +23,12 @@ H200, T4, A100 = GPUS["nvidia-h200"], GPUS["nvidia-t4"], GPUS["nvidia-a100"]
 LARGE = Case("nt", 4096, 4096, 4096, "float16")
 
 
+def gemm(case: Case | Conv) -> GemmForm:
+    found = normalise(case.func())
+    assert isinstance(found, GemmForm)
+    return found
+
+
 @pytest.mark.parametrize("arch", [H200, A100, T4], ids=lambda a: a.name)
 @pytest.mark.parametrize(
     "case",
@@ -29,11 +36,11 @@ LARGE = Case("nt", 4096, 4096, 4096, "float16")
     ids=str,
 )
 def test_first_choices_of_simt_schedule(case, arch) -> None:
-    ranked = simt_matmul_hints(case.func(), arch)
+    ranked = simt_matmul_hints(gemm(case), arch)
     assert ranked
     assert [r.cycles for r in ranked] == sorted(r.cycles for r in ranked)
     for one in ranked[:3]:
-        assert SimtMatmul().emit(case.func(), one.hint) is not None
+        assert isinstance(SimtMatmul().emit(case.func(), one.hint), Schedule)
 
 
 @pytest.mark.parametrize("arch", [H200, A100], ids=lambda a: a.name)
@@ -49,60 +56,60 @@ def test_first_choices_of_simt_schedule(case, arch) -> None:
     ids=str,
 )
 def test_first_choices_on_tensor_cores_schedule(case, arch) -> None:
-    ranked = mma_hints(case.func(), arch)
+    ranked = mma_hints(gemm(case), arch)
     assert ranked
     for one in ranked[:3]:
-        assert MmaMatmul().emit(case.func(), one.hint) is not None
+        assert isinstance(MmaMatmul().emit(case.func(), one.hint), Schedule)
 
 
 def test_stages_are_given_up_before_tiles() -> None:
-    """Where shared memory is short, deep tiles stay, with fewer steps in flight."""
-    problem = matmul_problem(normalise(LARGE.func()))
+    """With less shared memory, K blocks stay deep and stages are fewer."""
+    problem = matmul_problem(gemm(LARGE))
     stages = []
     for arch in (GPUS["nvidia-rtx-3090"], H200):
-        hints = [r.hint for r in mma_hints(LARGE.func(), arch)]
+        hints = [r.hint for r in mma_hints(gemm(LARGE), arch)]
         assert all(shared_bytes(problem, hint) <= arch.smem_bytes for hint in hints)
-        deep = [h for h in hints if h.block == (128, 128) and h.rstep == 64]
+        deep = [h for h in hints if h.tile == (128, 128) and h.k_block == 64]
         stages.append(max(h.stages for h in deep))
     assert stages == [2, 5]
 
 
 def test_older_gpus_have_none_on_tensor_cores() -> None:
-    assert mma_hints(LARGE.func(), T4) == []
+    assert mma_hints(gemm(LARGE), T4) == []
 
 
 def test_long_reductions_of_few_tiles_are_split() -> None:
-    assert simt_matmul_hints(Case("nn", 256, 256, 16384).func(), H200)[0].hint.split_k > 1
-    assert simt_matmul_hints(Case("nn", 4096, 4096, 4096).func(), H200)[0].hint.split_k == 1
-    assert mma_hints(Case("nt", 128, 128, 16384, "float16").func(), H200)[0].hint.split_k > 1
+    assert simt_matmul_hints(gemm(Case("nn", 256, 256, 16384)), H200)[0].hint.split_k > 1
+    assert simt_matmul_hints(gemm(Case("nn", 4096, 4096, 4096)), H200)[0].hint.split_k == 1
+    assert mma_hints(gemm(Case("nt", 128, 128, 16384, "float16")), H200)[0].hint.split_k > 1
 
 
 def test_a_large_product_gets_large_tiles() -> None:
-    rows, columns = mma_hints(LARGE.func(), H200)[0].hint.block
+    rows, columns = mma_hints(gemm(LARGE), H200)[0].hint.tile
     assert rows * columns >= 128 * 128
-    worst = mma_hints(LARGE.func(), H200)[-1]
-    assert worst.cycles > 2 * mma_hints(LARGE.func(), H200)[0].cycles
+    worst = mma_hints(gemm(LARGE), H200)[-1]
+    assert worst.cycles > 2 * mma_hints(gemm(LARGE), H200)[0].cycles
 
 
 def test_only_what_tvm_can_copy_asynchronously_is() -> None:
-    assert all(r.hint.async_copy for r in mma_hints(LARGE.func(), H200) if r.hint.stages > 1)
+    assert all(r.hint.async_copy for r in mma_hints(gemm(LARGE), H200) if r.hint.stages > 1)
     stem = Conv("NHWC", 2, 28, 3, 64, 7, 2, 3, dtype="float16")
-    stems = [r.hint for r in mma_hints(stem.func(), H200)]
-    assert not any(h.async_copy for h in stems if not h.option("pack"))
+    stems = [r.hint for r in mma_hints(gemm(stem), H200)]
+    assert not any(h.async_copy for h in stems if not any(h.packs))
     bytes_along_columns = Case("nn", 256, 256, 256, "int8", "int32")
-    ranked = mma_hints(bytes_along_columns.func(), H200)
-    assert all(r.hint.option("pack") == 2 for r in ranked if r.hint.async_copy)
+    ranked = mma_hints(gemm(bytes_along_columns), H200)
+    assert all(r.hint.packs == (False, True) for r in ranked if r.hint.async_copy)
 
 
 def test_factors_that_lie_unaligned_may_be_packed() -> None:
-    assert not any(r.hint.option("pack") for r in mma_hints(LARGE.func(), H200))
-    odd = mma_hints(Case("nt", 2049, 2051, 2047, "float16").func(), H200)
-    assert {r.hint.option("pack") for r in odd} == {0, 3}
-    assert odd[0].hint.option("pack") == 3 and odd[0].hint.async_copy
-    small = mma_hints(Case("nt", 33, 35, 37, "float16").func(), H200)
-    assert small[0].hint.option("pack") == 0
+    assert not any(any(r.hint.packs) for r in mma_hints(gemm(LARGE), H200))
+    odd = mma_hints(gemm(Case("nt", 2049, 2051, 2047, "float16")), H200)
+    assert {r.hint.packs for r in odd} == {(False, False), (True, True)}
+    assert odd[0].hint.packs == (True, True) and odd[0].hint.async_copy
+    small = mma_hints(gemm(Case("nt", 33, 35, 37, "float16")), H200)
+    assert small[0].hint.packs == (False, False)
     one = Case("nn", 512, 1000, 333, "float16")
-    assert {r.hint.option("pack") for r in mma_hints(one.func(), H200)} == {0, 1}
+    assert {r.hint.packs for r in mma_hints(gemm(one), H200)} == {(False, False), (True, False)}
 
 
 def test_occupancy() -> None:
@@ -124,9 +131,9 @@ def test_policy_takes_the_words_of_the_proposal() -> None:
     assert [c.config_id for c in configs] == [
         c.config_id for c in TensorCorePolicy(conv, H200, tags).emit_config(20)
     ]
-    again = CudaHint.from_dict(json.loads(json.dumps(configs[0].to_dict())))
+    again = MmaConfig.from_dict(json.loads(json.dumps(configs[0].to_dict())))
     assert again == configs[0]
-    assert MmaMatmul().emit(func, configs[0]) is not None
+    assert isinstance(MmaMatmul().emit(func, configs[0]), Schedule)
 
 
 def test_policy_honours_its_tags() -> None:

@@ -1,7 +1,8 @@
-"""The ranking of memory-bound GPU templates: distinct hints that apply, in a fixed order."""
+"""The ranking of memory-bound CUDA families: distinct configurations, in a fixed order."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -11,8 +12,8 @@ from tvm import relax, tirx
 from tests.kernels.cuda.functions import int4_product, lowered, product, sums
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.common.stream_cost import StreamCost
-from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.emit import emit
+from tvmopt.kernels.cuda.gemv.config import GemvConfig
+from tvmopt.kernels.emit import emit, hint_from_dict
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.kernels.ranked import FEATURES, Ranked
 
@@ -58,7 +59,7 @@ def test_hints_are_distinct_and_survive_json(case: tuple[tirx.PrimFunc, str]) ->
     assert len({hint.config_id for hint in hints}) == len(hints) > 1
     assert policy.emit_config(3) == hints[:3]
     for hint in hints[:20]:
-        assert CudaHint.from_dict(json.loads(json.dumps(hint.to_dict()))) == hint
+        assert hint_from_dict(json.loads(json.dumps(hint.to_dict()))) == hint
 
 
 def test_the_template_that_fits_comes_first(case: tuple[tirx.PrimFunc, str]) -> None:
@@ -104,17 +105,18 @@ def test_every_reduction_has_a_fallback() -> None:
 
 
 def test_more_traffic_and_fewer_blocks_cost_more() -> None:
-    full = StreamCost(blocks=4096, threads=256, moved=2**30)
-    assert full.cycles(H200) < StreamCost(blocks=4096, threads=256, moved=2**31).cycles(H200)
-    assert full.cycles(H200) < StreamCost(blocks=8, threads=256, moved=2**30).cycles(H200)
+    full = StreamCost(blocks=4096, threads=256, compulsory_bytes=2**30)
+    twice = dataclasses.replace(full, compulsory_bytes=2**31)
+    few = dataclasses.replace(full, blocks=8)
+    assert full.cycles(H200) < min(twice.cycles(H200), few.cycles(H200))
     assert full.cycles(H200) < full.cycles(T4)
-    too_much = StreamCost(blocks=1, threads=256, moved=1.0, smem=2**20)
+    too_much = StreamCost(blocks=1, threads=256, compulsory_bytes=1.0, smem_bytes=2**20)
     assert too_much.cycles(H200) == float("inf")
 
 
 def test_families_differ_where_the_model_may_err() -> None:
     one, two = (
-        Ranked(CudaHint("gpu_gemv", H200, vector=8, reduce_threads=share), 1.0)
+        Ranked(GemvConfig("gpu_gemv", H200, 1, reduce_threads=share, vector_elements=8), 1.0)
         for share in (32, 128)
     )
     assert one.hint.group != two.hint.group
@@ -131,4 +133,4 @@ def test_families_differ_where_the_model_may_err() -> None:
 def test_vectors_are_not_wider_than_cuda_can_say(build, operands) -> None:
     ranked = DefaultPolicy(lowered(build, *operands), H200).ranked
     size = {"float32": 4}.get(operands[0][1], 8)
-    assert ranked and max(r.hint.vector for r in ranked) * size <= 32
+    assert ranked and max(getattr(r.hint, "vector_elements", 1) for r in ranked) * size <= 32

@@ -1,4 +1,4 @@
-"""The ranking of Winograd's transforms on a GPU, and of the products between them."""
+"""The ranking of Winograd transforms on CUDA, and of the batched GEMM between them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tests.kernels.cuda.functions import computed
 from tests.kernels.cuda.winograd import Problem
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.winograd.config import WinogradTransformConfig
 from tvmopt.kernels.cuda.winograd.configs import transform_of, transform_work
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import policy_of
 from tvmopt.kernels.ranked import FEATURES, Ranked
 from tvmopt.kernels.winograd_matrices import MATRICES
+from tvmopt.kernels.workload import Refusal
 from tvmopt.transform.winograd_gpu import winograd_product
 
 H200, T4 = GPUS["nvidia-h200"], GPUS["nvidia-t4"]
@@ -24,9 +25,9 @@ F = "float32"
 TEMPLATES = ("gpu_winograd_data", "gpu_winograd_out")
 
 
-def winograd_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[CudaHint]]:
+def winograd_hints(func: tirx.PrimFunc, arch: CudaArch) -> list[Ranked[WinogradTransformConfig]]:
     transform = transform_of(func)
-    return [] if transform is None else transform.configs(arch)
+    return [] if isinstance(transform, Refusal) else transform.configs(arch)
 
 
 def functions(problem: Problem) -> list[tuple[str, tirx.PrimFunc]]:
@@ -43,7 +44,8 @@ def test_hints_are_of_the_template_distinct_and_survive_json(arch, m) -> None:
         assert policy.reason is None and {h.template for h in hints} == {template}
         assert len({h.config_id for h in hints}) == len(hints) >= 6
         for ranked in policy.ranked:
-            assert CudaHint.from_dict(json.loads(json.dumps(ranked.hint.to_dict()))) == ranked.hint
+            again = WinogradTransformConfig.from_dict(json.loads(json.dumps(ranked.hint.to_dict())))
+            assert again == ranked.hint
             assert len(ranked.features) == FEATURES and ranked.cycles > 0
 
 
@@ -60,13 +62,13 @@ def test_all_that_is_proposed_applies(shape, outputs) -> None:
 
 def test_odd_channels_have_no_vectors() -> None:
     for _, func in functions(Problem((1, 8, 8, 17), 19)):
-        assert {r.hint.vector for r in winograd_hints(func, H200)} == {1}
+        assert {r.hint.vector_elements for r in winograd_hints(func, H200)} == {1}
 
 
 def test_many_tiles_go_by_long_vectors_and_few_by_short_ones() -> None:
     for shape, vectors in (((128, 28, 28, 128), {4}), ((1, 14, 14, 64), {1, 2})):
         for _, func in functions(Problem(shape, shape[3])):
-            assert winograd_hints(func, H200)[0].hint.vector in vectors
+            assert winograd_hints(func, H200)[0].hint.vector_elements in vectors
 
 
 def test_other_functions_have_none() -> None:

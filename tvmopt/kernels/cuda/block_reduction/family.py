@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from tvm import s_tir, tirx
 
 from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.block_reduction.config import BlockReductionConfig
 from tvmopt.kernels.cuda.block_reduction.configs import block_reduction_hints
 from tvmopt.kernels.cuda.block_reduction.schedule import NAME, emit
-from tvmopt.kernels.cuda.common.memory_bound import GEMV, NOT_INLINED, MemoryBound, inlined
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.common.inlining import inlined
+from tvmopt.kernels.cuda.common.memory_bound import GEMV, MemoryBound, analysed
 from tvmopt.kernels.family import Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Inlined, Refusal, Workload
 
 
-class BlockReduction(MemoryBound[Inlined]):
+class BlockReduction(MemoryBound[Inlined, BlockReductionConfig]):
     """Threads of a block share a reduction; so do several blocks with split-K."""
 
     name = NAME
+    config_type = BlockReductionConfig
     kind = "block reduction"
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
@@ -28,12 +30,12 @@ class BlockReduction(MemoryBound[Inlined]):
 
     def match(self, workload: Workload, arch: CudaArch) -> Inlined | Refusal:
         """Return the inlined function."""
-        return workload.refusal_of_kernel or workload.analysed(inlined) or NOT_INLINED
+        return analysed(workload, inlined)
 
-    def rank(self, form: Inlined, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
+    def rank(self, form: Inlined, arch: CudaArch) -> Sequence[Ranked[BlockReductionConfig]]:
         """Return the configurations, fastest predicted first; none for many or short reductions."""
         return block_reduction_hints(form.sch, arch)
 
-    def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Emit the kernels of ``func``; None where it does not fit."""
+    def emit(self, func: tirx.PrimFunc, hint: BlockReductionConfig) -> s_tir.Schedule | Refusal:
+        """Emit the kernels of ``func``."""
         return emit(func, hint)

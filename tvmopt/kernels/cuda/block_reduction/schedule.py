@@ -6,7 +6,6 @@ non-adjacent axes, several in sequence over few columns, over a whole tensor.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -14,17 +13,12 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
-from tvmopt.kernels.cuda.common.steps import (
-    fuse_all,
-    index_map,
-    inline_all,
-    spatial_extent,
-    split_threads,
-    unrolled,
-    widest,
-)
+from tvmopt.kernels.cuda.block_reduction.config import BlockReductionConfig
+from tvmopt.kernels.cuda.common.inlining import inline_all, spatial_extent
+from tvmopt.kernels.cuda.common.loops import fuse_all, index_map, split_threads, unrolled
+from tvmopt.kernels.cuda.common.vectors import widest
 from tvmopt.kernels.cuda.elementwise.schedule import schedule_elementwise
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.workload import Refusal
 
 # Elements from which on the elementwise epilogue is vectorised; bytes of a vector.
 _LARGE, _VECTOR = 2**16, 16
@@ -34,8 +28,8 @@ _THREADS = 256
 NAME = "gpu_block_reduction"
 
 
-def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None where it has no reduction.
+def emit(func: tirx.PrimFunc, config: BlockReductionConfig) -> s_tir.Schedule | Refusal:
+    """Schedule the reductions ``func``, each as a kernel, or two with split-K.
 
     Before -> after, with 256 threads a reduction and split-K of 4::
 
@@ -49,50 +43,53 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
     sch = s_tir.Schedule(IRModule({"main": func}))
     inline_all(sch)
     blocks = all_facts(sch)
-    sums = [f.reduced for f in blocks if f.reduced > 1]
-    if not sums or (hint.split_k > 1 and min(sums) < hint.split_k * hint.reduce_threads):
-        return None
-    drawn: set[str] = set()
+    lengths = [f.reduced for f in blocks if f.reduced > 1]
+    if not lengths:
+        return Refusal("it has no reduction")
+    if config.split_k > 1 and min(lengths) < config.split_k * config.reduce_threads:
+        return Refusal("a reduction has fewer elements than threads")
+    scheduled: set[str] = set()
     for facts in blocks:
-        if facts.name in drawn:
+        if facts.name in scheduled:
             continue
         block = sch.get_sblock(facts.name)
         if facts.reduced > 1:
-            drawn |= _sum(sch, block, hint)
+            scheduled |= _reduce(sch, block, config)
         elif facts.reduction:
-            return None  # a reduction over one element: other templates take it
+            return Refusal("a reduction over one element is another family's")
         else:
-            _one_pass(sch, block, facts, hint)
+            vector = _VECTOR // widest(facts) if facts.work >= _LARGE else 1
+            schedule_elementwise(sch, block, _THREADS, vector)
     return sch
 
 
 def along_reduction(facts: BlockFacts) -> bool:
     """Whether contiguous elements belong to one reduction rather than to several."""
-    walked = _walked(facts)
+    read = _main_read(facts)
     steps = [
         (abs(step), not axis.reduce)
-        for axis, step in zip(facts.axes, walked.strides, strict=True)
+        for axis, step in zip(facts.axes, read.strides, strict=True)
         if axis.extent > 1 and step
     ]
     return not min(steps)[1] if steps else True
 
 
-def side_by_side(facts: BlockFacts) -> int:
+def contiguous_elements(facts: BlockFacts) -> int:
     """Return the length of contiguous runs within one reduction, in elements."""
-    walked, run = _walked(facts), 1
-    for i in sorted(facts.reduction, key=lambda i: _reach(walked.strides[i])):
-        if facts.axes[i].extent > 1 and walked.strides[i] == run:
+    read, run = _main_read(facts), 1
+    for i in sorted(facts.reduction, key=lambda i: _step_size(read.strides[i])):
+        if facts.axes[i].extent > 1 and read.strides[i] == run:
             run *= facts.axes[i].extent
     return run
 
 
-def _walked(facts: BlockFacts) -> Access:
+def _main_read(facts: BlockFacts) -> Access:
     """Return the largest read that the reduction axes index."""
     reads = [r for r in facts.reads if any(r.strides[i] != 0 for i in facts.reduction)]
     return max(reads or facts.reads, key=lambda r: math.prod(int(e) for e in r.buffer.shape))
 
 
-def _sum(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> set[str]:
+def _reduce(sch: s_tir.Schedule, block: SBlockRV, config: BlockReductionConfig) -> set[str]:
     """Schedule a reduction as one kernel, or two with split-K; return the names of its epilogue."""
     if all(axis.reduce for axis in block_facts(sch, block).axes):
         # Give a full reduction a unit axis and loop: without, TVM cannot split it.
@@ -102,52 +99,73 @@ def _sum(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> set[str]:
             if not sch.get_loops(other):
                 sch.add_unit_loop(other)
     facts = block_facts(sch, block)
-    walked = _walked(facts)
+    read = _main_read(facts)
     loops = sch.get_loops(block)
-    reduced = sorted(facts.reduction, key=lambda i: -_reach(walked.strides[i]))
+    reduced = sorted(facts.reduction, key=lambda i: -_step_size(read.strides[i]))
     spatial = [loops[i] for i, a in enumerate(facts.axes) if not a.reduce]
     sch.reorder(*spatial, *(loops[i] for i in reduced))
     steps = fuse_all(sch, [loops[i] for i in reduced])
-    share, place = hint.reduce_threads, hint.thread[0] if hint.thread else 1
-    if hint.split_k == 1:
-        ends = _ends(sch, block)
-        drawn = {sch.get(end).name_hint for end in ends}
-        _deal(sch, block, ends, spatial, steps, (share, place), along_reduction(facts), hint)
-        return drawn
+    if config.split_k > 1:
+        return _reduce_split_k(sch, block, facts, steps, config)
+    outputs, along = _output_blocks(sch, block), along_reduction(facts)
+    scheduled = {sch.get(output).name_hint for output in outputs}
+    threads = config.reduce_threads, config.threads
+    _split_and_bind(sch, block, outputs, spatial, steps, threads, along, config.unroll)
+    return scheduled
+
+
+def _reduce_split_k(
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    facts: BlockFacts,
+    steps: LoopRV,
+    config: BlockReductionConfig,
+) -> set[str]:
+    """Schedule a reduction as two kernels; return the names of its epilogue.
+
+    Args:
+        sch: The schedule.
+        block: The reduction.
+        facts: Its facts.
+        steps: Its fused reduction loop, the innermost one.
+        config: The configuration.
+    """
+    share = config.reduce_threads
     # Two rfactors: each thread reduces alone, then the threads combine. So the bounds check at the
     # end is in a serial reduction. In a cross-thread reduction TVM would guard the exchange itself.
-    _, dealt = sch.split(steps, [None, hint.split_k * share])
-    alone = sch.rfactor(dealt, 0)
-    part, _ = sch.split(sch.get_loops(block)[-1], [hint.split_k, share])
-    parts = sch.rfactor(part, 0)
-    kinds = [axis.reduce for axis in block_facts(sch, parts).axes]
-    ends = _ends(sch, block)
-    drawn = {sch.get(end).name_hint for end in ends}
-    copies = [sch.cache_write(parts, n, "local") for n in range(facts.stores)]
+    _, threads = sch.split(steps, [None, config.split_k * share])
+    of_thread = sch.rfactor(threads, 0)
+    part, _ = sch.split(sch.get_loops(block)[-1], [config.split_k, share])
+    of_block = sch.rfactor(part, 0)
+    kinds = [axis.reduce for axis in block_facts(sch, of_block).axes]
+    outputs = _output_blocks(sch, block)
+    scheduled = {sch.get(output).name_hint for output in outputs}
+    stores = [of_block, *(sch.cache_write(of_block, n, "local") for n in range(facts.stores))]
     along = along_reduction(facts)
-    *spatial, step, dealt = sch.get_loops(alone)
-    part, thread = sch.split(dealt, [hint.split_k, share])
+    *spatial, step, threads = sch.get_loops(of_thread)
+    part, thread = sch.split(threads, [config.split_k, share])
     sch.reorder(part, *spatial, step, thread)
-    _bind(sch, alone, [parts, *copies], [part, *spatial], (step, thread), place, along, hint)
+    outer, inner = [part, *spatial], (step, thread)
+    _bind(sch, of_thread, stores, outer, inner, config.threads, along, config.unroll)
     for n in range(facts.stores):
-        sch.set_scope(alone, n, "local")
-    units = sch.get_loops(parts)[-len(kinds) :]
+        sch.set_scope(of_thread, n, "local")
+    units = sch.get_loops(of_block)[-len(kinds) :]
     shared = units.pop(kinds.index(True))
     sch.reorder(*units, shared)
     sch.bind(shared, "threadIdx.x" if along else "threadIdx.y")
     *spatial, part = sch.get_loops(block)
-    last = min(_THREADS, 2 ** math.ceil(math.log2(hint.split_k)))
+    last = min(_THREADS, 2 ** math.ceil(math.log2(config.split_k)))
     few = along_reduction(block_facts(sch, block))
-    beside = min(place, hint.arch.threads_block // last)
-    _deal(sch, block, ends, spatial, part, (last, beside), few, hint)
-    return drawn
+    row = min(config.threads, config.arch.threads_block // last)
+    _split_and_bind(sch, block, outputs, spatial, part, (last, row), few, config.unroll)
+    return scheduled
 
 
-def _reach(step: int | None) -> float:
+def _step_size(step: int | None) -> float:
     return math.inf if step is None else abs(step)
 
 
-def _ends(sch: s_tir.Schedule, block: SBlockRV) -> list[SBlockRV]:
+def _output_blocks(sch: s_tir.Schedule, block: SBlockRV) -> list[SBlockRV]:
     """Return the blocks that store the outputs of ``block``; its accumulators are in registers.
 
     Call this while loops are whole: once a loop is split, TVM takes iterations past its end for
@@ -165,44 +183,38 @@ def _ends(sch: s_tir.Schedule, block: SBlockRV) -> list[SBlockRV]:
     return [sch.cache_write(block, n, "local") for n in range(facts.stores)]
 
 
-def _deal(
+def _split_and_bind(
     sch: s_tir.Schedule,
     block: SBlockRV,
-    ends: Sequence[SBlockRV],
+    outputs: Sequence[SBlockRV],
     spatial: Sequence[LoopRV],
     steps: LoopRV,
     threads: tuple[int, int],
     along: bool,
-    hint: CudaHint,
+    unroll: int,
 ) -> None:
     """Bind a reduction: ``threads`` = (threads of a reduction, reductions of a thread block)."""
     step, thread = sch.split(steps, [None, threads[0]])
-    _bind(sch, block, ends, spatial, (step, thread), threads[1], along, hint)
+    _bind(sch, block, outputs, spatial, (step, thread), threads[1], along, unroll)
 
 
 def _bind(
     sch: s_tir.Schedule,
     block: SBlockRV,
-    ends: Sequence[SBlockRV],
+    outputs: Sequence[SBlockRV],
     spatial: Sequence[LoopRV],
     inside: tuple[LoopRV, LoopRV],
     place: int,
     along: bool,
-    hint: CudaHint,
+    unroll: int,
 ) -> None:
     """Bind a split reduction: ``inside`` = (serial loop, loop over the threads that share it)."""
     step, thread = inside
-    grid, beside = split_threads(sch, fuse_all(sch, spatial), place)
-    sch.reorder(grid, beside, thread, step)
+    grid, row = split_threads(sch, fuse_all(sch, spatial), place)
+    sch.reorder(grid, row, thread, step)
     sch.bind(grid, "blockIdx.x")
-    sch.bind(beside, "threadIdx.y" if along else "threadIdx.x")
+    sch.bind(row, "threadIdx.y" if along else "threadIdx.x")
     sch.bind(thread, "threadIdx.x" if along else "threadIdx.y")
-    for end in ends:
-        sch.reverse_compute_at(end, beside, preserve_unit_loops=True)
-    unrolled(sch, step, hint.option("unroll", 1))
-
-
-def _one_pass(sch: s_tir.Schedule, block: SBlockRV, facts: BlockFacts, hint: CudaHint) -> None:
-    vector = _VECTOR // widest(facts) if facts.work >= _LARGE else 1
-    alone = dataclasses.replace(hint, thread=(_THREADS,), vector=vector, options=())
-    schedule_elementwise(sch, block, alone)
+    for output in outputs:
+        sch.reverse_compute_at(output, row, preserve_unit_loops=True)
+    unrolled(sch, step, unroll)

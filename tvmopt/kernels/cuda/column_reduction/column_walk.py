@@ -8,17 +8,10 @@ import math
 from tvm import IRModule, s_tir, tirx
 
 from tvmopt.kernels.analysis import BlockFacts, all_facts, block_facts
-from tvmopt.kernels.cuda.common.steps import (
-    extent,
-    fuse_all,
-    init_before,
-    inline_all,
-    output_block,
-    spatial_extent,
-    split_threads,
-    unrolled,
-)
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.column_reduction.config import ColumnWalkConfig
+from tvmopt.kernels.cuda.common.inlining import inline_all, output_block, spatial_extent
+from tvmopt.kernels.cuda.common.loops import extent, fuse_all, init_before, split_threads, unrolled
+from tvmopt.kernels.workload import Refusal
 
 
 @dataclasses.dataclass
@@ -42,42 +35,42 @@ class WalkForm:
     depth: int
 
 
-def prepare_walk(func: tirx.PrimFunc) -> WalkForm | None:
-    """Return the column walk form of ``func``; None unless all blocks share the columns."""
+def prepare_walk(func: tirx.PrimFunc) -> WalkForm | Refusal:
+    """Return the column walk form of ``func``, whose blocks must share the columns."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     inline_all(sch)
     blocks = all_facts(sch)
     found = [f for f in blocks if f.reduction]
-    end = output_block(sch)
-    if not found or end is None:
-        return None
-    last = block_facts(sch, end)
+    output = output_block(sch)
+    if not found or output is None:
+        return Refusal("it has no reduction or several outputs")
+    last = block_facts(sch, output)
     count, depth = spatial_extent(found[0]), found[0].reduced
     if any(not f.reduction and f.name != last.name for f in blocks):
-        return None
+        return Refusal("a block between its reductions cannot be inlined")
     if any(f.reduced != depth or spatial_extent(f) != count for f in found):
-        return None
+        return Refusal("its reductions do not share columns")
     if last.reduction:
         columns = [i for i, a in enumerate(last.axes) if not a.reduce]
     else:
-        sums = [f.write.buffer for f in found]
-        reads = [r for r in last.reads if any(r.buffer.same_as(buffer) for buffer in sums)]
+        reductions = [f.write.buffer for f in found]
+        reads = [r for r in last.reads if any(r.buffer.same_as(buffer) for buffer in reductions)]
         if not reads or any(s is None for r in reads for s in r.strides):
-            return None
+            return Refusal("its output does not read the reductions by column")
         columns = [i for i in range(len(last.axes)) if any(r.strides[i] != 0 for r in reads)]
         rest = last.work // math.prod(last.axes[i].extent for i in columns)
         if rest not in (1, depth):
-            return None
+            return Refusal("its output has another shape than its reductions")
     if math.prod(last.axes[i].extent for i in columns) != count:
-        return None
+        return Refusal("its output has other columns than its reductions")
     return WalkForm(sch, [f.name for f in found], last, columns, count, depth)
 
 
 NAME = "gpu_column_walk"
 
 
-def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None unless :func:`prepare_walk` takes it.
+def emit(func: tirx.PrimFunc, config: ColumnWalkConfig) -> s_tir.Schedule | Refusal:
+    """Schedule the reductions ``func``.
 
     Before -> after, for a softmax over c::
 
@@ -89,15 +82,15 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
             for c: Y[c, b * 128 + t] = ...
     """
     form = prepare_walk(func)
-    if form is None:
-        return None
+    if isinstance(form, Refusal):
+        return form
     sch = form.sch
     last = sch.get_sblock(form.last.name)
     loops = sch.get_loops(last)
     inside = [loop for i, loop in enumerate(loops) if i not in form.columns]
     columns = [loops[i] for i in form.columns] or [sch.add_unit_loop(loops[0] if loops else last)]
     sch.reorder(*columns, *inside)
-    grid, x = split_threads(sch, fuse_all(sch, columns), hint.thread[0] if hint.thread else 128)
+    grid, x = split_threads(sch, fuse_all(sch, columns), config.threads)
     sch.bind(grid, "blockIdx.x")
     sch.bind(x, "threadIdx.x")
     walks = [(last, inside)] if inside else []
@@ -109,15 +102,15 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         deep = len(block_facts(sch, block).reduction)
         around = sch.get_loops(block)[2:]
         if math.prod(extent(sch, loop) for loop in around[:-deep]) > 1:
-            return None
+            return Refusal("a thread would walk several columns")
         walks.append((block, around[-deep:]))
-    sums = []
+    reductions = []
     for block, walk in walks:
         step = fuse_all(sch, walk)
         outer = len(sch.get_loops(block)) - 1
-        unrolled(sch, step, hint.option("unroll", 1))
+        unrolled(sch, step, config.unroll)
         if block_facts(sch, block).reduction:
-            sums.append((block, outer))
-    for block, place in sums:
+            reductions.append((block, outer))
+    for block, place in reductions:
         init_before(sch, block, sch.get_loops(block)[place])
     return sch

@@ -9,21 +9,21 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import all_facts
 from tvmopt.kernels.cuda.column_reduction.column_walk import NAME as WALK_NAME
 from tvmopt.kernels.cuda.column_reduction.column_walk import WalkForm
+from tvmopt.kernels.cuda.column_reduction.config import (
+    ColumnWalkConfig,
+    CudaColumnReductionConfig,
+)
 from tvmopt.kernels.cuda.column_reduction.schedule import NAME, ColumnForm
-from tvmopt.kernels.cuda.common.steps import WIDEST_VECTOR, widest
 from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
+from tvmopt.kernels.cuda.common.vectors import WIDEST_VECTOR, widest
 from tvmopt.kernels.cuda.common.work import float_work
-from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.ranked import Ranked
 
-# Instructions of a thread besides its elements.
-_PROLOGUE = 30.0
-# Relative memory time that each further column of a thread adds.
-_SIDE_BY_SIDE = 0.03
 
-
-def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
+def column_reduction_hints(
+    form: ColumnForm, arch: CudaArch
+) -> list[Ranked[CudaColumnReductionConfig]]:
     """Return the ``gpu_column_reduction`` configurations for ``form``, fastest predicted first."""
     facts = form.facts
     columns = facts.axes[form.columns].extent
@@ -37,7 +37,7 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked[Cuda
         (1, 4, 8, 16, 32, 64),
         (1, 2, 4, 8, 16, 32, 64, 128),
         (1, 4, 8),
-        (0, 1),
+        (False, True),
     ):
         if not 64 <= x * y <= 1024 or x > 2 * max(1, columns // vector):
             continue
@@ -51,54 +51,57 @@ def column_reduction_hints(form: ColumnForm, arch: CudaArch) -> list[Ranked[Cuda
         steps = math.ceil(facts.reduced / split / y)
         if unroll > 1 and (unroll > steps or steps % unroll):
             continue
-        hint = CudaHint(
-            NAME, arch, thread=(x,), reduce_threads=y, vector=vector,
-            split_k=split, options=(("tree", tree), ("unroll", unroll)),
-        )  # fmt: skip
-        stream = _columns(form, hint, grid, steps, work, moved)
+        config = CudaColumnReductionConfig(NAME, arch, x, y, vector, split, tree, unroll)
+        stream = _columns(form, config, grid, steps, work, moved)
         cycles = stream.cycles(arch)
         if split > 1:
             second = StreamCost(
                 blocks=math.ceil(columns * others / 128),
                 threads=128,
-                moved=4.0 * columns * others * (split + 1),
-                flight=4.0 * min(8, split),
+                compulsory_bytes=4.0 * columns * others * (split + 1),
+                in_flight_bytes=4.0 * min(8, split),
                 instructions=30.0 + 4.0 * split,
-                rounds=split / 4.0,
+                load_rounds=split / 4.0,
             )
             cycles += second.cycles(arch)
-        ranked.append(Ranked(hint, cycles, stream.parts(arch)))
+        ranked.append(Ranked(config, cycles, stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
 def _columns(
-    form: ColumnForm, hint: CudaHint, grid: int, steps: int, work: float, moved: float
+    form: ColumnForm,
+    config: CudaColumnReductionConfig,
+    grid: int,
+    steps: int,
+    work: float,
+    moved: float,
 ) -> StreamCost:
     """Return the cost model's view of the main kernel."""
-    (x,), y, vector = hint.thread, hint.reduce_threads, hint.vector
+    x, y, vector = config.threads, config.reduce_threads, config.vector_elements
     size = max(int(r.buffer.dtype.itemsize) for r in form.facts.reads)
-    unroll = hint.option("unroll", 1)
+    unroll, tree = config.unroll, config.tree
     # Row pieces of a warp that are shorter than a line cost time; so do, as measured, many
     # accumulators of a thread.
     piece = x * vector * size
-    line = min(1.0, piece / 32.0) * min(1.0, piece / 128.0) ** 0.1 / (1.0 + _SIDE_BY_SIDE * vector)
-    tree = hint.option("tree")
+    costs = config.arch.costs
+    line = min(1.0, piece / config.arch.sector) * min(1.0, piece / config.arch.line) ** 0.1
+    line /= 1.0 + costs.accumulator_time_share * vector
     return StreamCost(
         blocks=grid,
         threads=x * y,
-        moved=moved / line,
-        flight=float(vector * size * unroll),
-        instructions=_PROLOGUE
+        compulsory_bytes=moved / line,
+        in_flight_bytes=float(vector * size * unroll),
+        instructions=costs.reduction_instructions
         + steps * (vector * work + 6.0)
         + (vector * 10.0 * math.log2(max(2, y)) if tree else vector * 2.0 + 4.0 * vector),
-        chain=0.0 if y == 1 else (vector * 40.0 * math.log2(y) if tree else 60.0 + 14.0 * y),
-        rounds=math.ceil(steps / unroll) * 0.7,
+        wait_cycles=0.0 if y == 1 else (vector * 40.0 * math.log2(y) if tree else 60.0 + 14.0 * y),
+        load_rounds=math.ceil(steps / unroll) * 0.7,
         registers=32 + vector + vector * size // 4 * unroll,
-        smem=0 if y == 1 else 4 * x * vector * y,
+        smem_bytes=0 if y == 1 else 4 * x * vector * y,
     )
 
 
-def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
+def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[Ranked[ColumnWalkConfig]]:
     """Return the ``gpu_column_walk`` configurations for ``form``, fastest predicted first."""
     blocks = all_facts(form.sch)
     passes = [f for f in blocks if f.work > form.count] or blocks  # columns of one element
@@ -115,15 +118,13 @@ def column_walk_hints(form: WalkForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
         stream = StreamCost(
             blocks=math.ceil(form.count / threads),
             threads=threads,
-            moved=max(traffic(f) for f in passes) / line,
-            again=float((len(passes) - 1) * form.count * form.depth * size),
-            kept=float(threads * form.depth * size),
-            flight=float(size * flying),
-            instructions=_PROLOGUE + form.depth * each,
-            rounds=len(passes) * form.depth / flying * 0.7,
+            compulsory_bytes=max(traffic(f) for f in passes) / line,
+            reread_bytes=float((len(passes) - 1) * form.count * form.depth * size),
+            block_reread_bytes=float(threads * form.depth * size),
+            in_flight_bytes=float(size * flying),
+            instructions=arch.costs.reduction_instructions + form.depth * each,
+            load_rounds=len(passes) * form.depth / flying * 0.7,
         )
-        hint = CudaHint(
-            WALK_NAME, arch, thread=(threads,), options=(("unroll", unroll),)
-        )  # fmt: skip
-        ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))
+        config = ColumnWalkConfig(WALK_NAME, arch, threads, unroll)
+        ranked.append(Ranked(config, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)

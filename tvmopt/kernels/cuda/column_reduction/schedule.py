@@ -9,18 +9,11 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import BlockFacts, block_facts
-from tvmopt.kernels.cuda.common.steps import (
-    cache_reads,
-    extent,
-    fuse_all,
-    init_before,
-    lanes_of,
-    load_at,
-    one_reduction,
-    unrolled,
-    with_epilogue,
-)
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.column_reduction.config import CudaColumnReductionConfig
+from tvmopt.kernels.cuda.common.inlining import one_reduction
+from tvmopt.kernels.cuda.common.loops import extent, fuse_all, init_before, unrolled, with_epilogue
+from tvmopt.kernels.cuda.common.vectors import cache_reads, lanes_of, load_at
+from tvmopt.kernels.workload import Refusal
 
 
 @dataclasses.dataclass
@@ -38,27 +31,27 @@ class ColumnForm:
     columns: int
 
 
-def prepare_columns(func: tirx.PrimFunc) -> ColumnForm | None:
-    """Return the column reduction form of ``func``; None unless it has exactly one, of columns."""
+def prepare_columns(func: tirx.PrimFunc) -> ColumnForm | Refusal:
+    """Return the column reduction form of ``func``."""
     found = one_reduction(func)
-    if found is None:
-        return None
-    sch, facts, _ = found
+    if isinstance(found, Refusal):
+        return found
+    sch, facts = found
     if not facts.spatial or facts.reduced == 1:
-        return None
+        return Refusal("it has one output element, or reduces over one element")
     columns = facts.spatial[-1]
     if facts.axes[columns].extent == 1 or facts.write.strides[columns] != 1:
-        return None
+        return Refusal("its output has no contiguous columns")
     if not any(r.strides[columns] == 1 for r in facts.reads):
-        return None
+        return Refusal("its columns are not contiguous in an input")
     return ColumnForm(sch, facts, columns)
 
 
 NAME = "gpu_column_reduction"
 
 
-def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None unless it has exactly one reduction, of columns.
+def emit(func: tirx.PrimFunc, config: CudaColumnReductionConfig) -> s_tir.Schedule | Refusal:
+    """Schedule the column reduction ``func``.
 
     Before -> after, with 32 x 8 threads and vectors of 8::
 
@@ -70,20 +63,21 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
             for y in range(8): s[...] += shared[y, ...]
     """
     form = prepare_columns(func)
-    if form is None:
-        return None
+    if isinstance(form, Refusal):
+        return form
     sch, facts, columns = form.sch, form.facts, form.columns
     block = sch.get_sblock(facts.name)
-    if facts.reduced < hint.split_k * hint.reduce_threads:
-        return None  # threads without elements would write past the buffer of the others
-    vector = math.gcd(hint.vector, facts.axes[columns].extent)
+    if facts.reduced < config.split_k * config.reduce_threads:
+        # Threads without elements would write past the buffer of the others.
+        return Refusal("a column has fewer elements than threads")
+    vector = math.gcd(config.vector_elements, facts.axes[columns].extent)
     loops = sch.get_loops(block)
     others = [loops[i] for i in range(len(loops)) if not facts.axes[i].reduce and i != columns]
     reduced = [loops[i] for i in facts.reduction]
     sch.reorder(*others, loops[columns], *reduced)
     reduction = fuse_all(sch, reduced)
-    if hint.split_k > 1:
-        part, _ = sch.split(reduction, [hint.split_k, None])
+    if config.split_k > 1:
+        part, _ = sch.split(reduction, [config.split_k, None])
         first = sch.rfactor(part, 0)
         _in_thread_sum(sch, block)
         block = first
@@ -93,7 +87,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         others = [part, *others]
     else:
         column = loops[columns]
-    _columns(sch, block, others, column, reduction, hint, vector, hint.split_k > 1)
+    _columns(sch, block, others, column, reduction, config, vector)
     return sch
 
 
@@ -103,24 +97,23 @@ def _columns(
     others: list[LoopRV],
     column: LoopRV,
     reduction: LoopRV,
-    hint: CudaHint,
+    config: CudaColumnReductionConfig,
     vector: int,
-    parts: bool,
 ) -> None:
-    """Schedule a column reduction; with ``parts``, that of one split-K slice."""
-    # With split-K the reduction of the parts is a kernel of its own, not an epilogue.
-    end = with_epilogue(sch, block) if not parts else sch.cache_write(block, 0, "local")
-    threads = hint.thread[0] if hint.thread else 32
-    share = hint.reduce_threads
+    """Schedule a column reduction, or its slices with split-K."""
+    # With split-K the epilogue is in the reduction kernel.
+    whole = config.split_k == 1
+    end = with_epilogue(sch, block) if whole else sch.cache_write(block, 0, "local")
+    threads, share = config.threads, config.reduce_threads
     pieces, lane = sch.split(column, [extent(sch, column) // vector, vector])
     grid, x = sch.split(pieces, [None, threads])
     if share == 1:
-        _alone(sch, block, end, [*others, grid], (x, reduction, lane), hint)
+        _alone(sch, block, end, [*others, grid], (x, reduction, lane), config.unroll)
         return
     _, y = sch.split(reduction, [None, share])
     partial = sch.rfactor(y, 0)
     copies = _loads(sch, partial, vector)
-    tile = None if hint.option("tree") else sch.cache_read(block, 0, "shared")
+    tile = None if config.tree else sch.cache_read(block, 0, "shared")
     *others, grid, x, lane, rest, y = sch.get_loops(partial)
     sch.reorder(*others, grid, x, y, rest, lane)
     grid = fuse_all(sch, [*others, grid])
@@ -128,7 +121,7 @@ def _columns(
     sch.bind(x, "threadIdx.x")
     sch.bind(y, "threadIdx.y")
     sch.set_scope(partial, 0, "local")
-    load_at(sch, copies, unrolled(sch, rest, hint.option("unroll", 1)))
+    load_at(sch, copies, unrolled(sch, rest, config.unroll))
     sch.unroll(lane)
     if tile is not None:
         _share(sch, tile, grid, vector, threads)
@@ -161,7 +154,7 @@ def _alone(
     end: SBlockRV,
     outer: list[LoopRV],
     loops: tuple[LoopRV, LoopRV, LoopRV],
-    hint: CudaHint,
+    unroll: int,
 ) -> None:
     """Schedule the case in which each thread reduces its columns alone."""
     x, reduction, lane = loops
@@ -171,7 +164,7 @@ def _alone(
     sch.bind(fuse_all(sch, outer), "blockIdx.x")
     sch.bind(x, "threadIdx.x")
     sch.reverse_compute_at(end, x, preserve_unit_loops=True)
-    load_at(sch, copies, unrolled(sch, reduction, hint.option("unroll", 1)))
+    load_at(sch, copies, unrolled(sch, reduction, unroll))
     if vector > 1:
         sch.unroll(lane)
     init_before(sch, block, sch.get_loops(block)[2])

@@ -8,16 +8,7 @@ from typing import Any
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.dtypes import itemsize
-from tvmopt.kernels.cuda.common.product import Product
-
-#: Cycles from a launch to the first instruction plus from the last one to the end.
-LAUNCH = 2500.0
-# L2 bandwidth of one SM in bytes a cycle: three quarters of its port.
-_PORT = 48.0
-# Fewest cycles from the first load to the last store of a packing kernel.
-_PACKING = 500.0
-# Share of L2 that holds data for SMs everywhere.
-_NEAR_L2 = 0.5
+from tvmopt.kernels.cuda.common.gemm_form import GemmForm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,15 +21,15 @@ class MatmulProblem:
         columns: Extent of j (N).
         depth: Extent of k (K).
         dtype: Operand dtype.
-        sums: Accumulator dtype.
+        accumulator: Accumulator dtype.
         sizes: Bytes of an element of each operand in memory.
-        along_k: Whether each operand is K-major.
+        k_major: Whether each operand is K-major.
         runs: Elements of each operand in one aligned vector access.
         plain: Whether each operand is copied without arithmetic.
-        unique: Bytes of each operand in memory.
-        written: Bytes of the output.
+        operand_bytes: Bytes of each operand in memory.
+        output_bytes: Bytes of the output.
         out_run: Elements of the output in one aligned vector access.
-        read: Bytes that the epilogue reads besides.
+        epilogue_bytes: Bytes that the epilogue reads besides.
         packed: Whether each operand is first packed into whole, aligned tiles.
     """
 
@@ -47,42 +38,42 @@ class MatmulProblem:
     columns: int
     depth: int
     dtype: str
-    sums: str
+    accumulator: str
     sizes: tuple[float, float]
-    along_k: tuple[bool, bool]
+    k_major: tuple[bool, bool]
     runs: tuple[int, int]
     plain: tuple[bool, bool]
-    unique: tuple[int, int]
-    written: float
+    operand_bytes: tuple[int, int]
+    output_bytes: float
     out_run: int
-    read: float
+    epilogue_bytes: float
     packed: tuple[bool, bool] = (False, False)
 
     @property
     def bytes(self) -> float:
         """Compulsory memory traffic in bytes: each tensor moves once."""
-        return sum(self.unique) + self.written + self.read
+        return sum(self.operand_bytes) + self.output_bytes + self.epilogue_bytes
 
 
-def matmul_problem(product: Product) -> MatmulProblem:
+def matmul_problem(gemm: GemmForm) -> MatmulProblem:
     """Return the sizes of a GEMM in normal form."""
-    batch, rows, columns, depth = product.extents
-    copies = product.copies
+    batch, rows, columns, depth = gemm.extents
+    a, b = gemm.operands
     return MatmulProblem(
         batch=batch,
         rows=rows,
         columns=columns,
         depth=depth,
-        dtype=product.a.dtype,
-        sums=product.sums,
-        sizes=(copies[0].size, copies[1].size),
-        along_k=(copies[0].contiguous == "k", copies[1].contiguous == "k"),
-        runs=(copies[0].run, copies[1].run),
-        plain=(copies[0].plain, copies[1].plain),
-        unique=product.unique,
-        written=batch * rows * columns * itemsize(product.out),
-        out_run=product.out_run,
-        read=float(product.read),
+        dtype=gemm.a.dtype,
+        accumulator=gemm.accumulator,
+        sizes=(a.size, b.size),
+        k_major=(a.contiguous == "k", b.contiguous == "k"),
+        runs=(a.run, b.run),
+        plain=(a.plain, b.plain),
+        operand_bytes=gemm.operand_bytes,
+        output_bytes=batch * rows * columns * itemsize(gemm.out),
+        out_run=gemm.out_run,
+        epilogue_bytes=float(gemm.epilogue_bytes),
     )
 
 
@@ -96,7 +87,7 @@ def packed_problem(problem: MatmulProblem, which: tuple[bool, bool]) -> MatmulPr
     return dataclasses.replace(
         problem,
         sizes=both(size, problem.sizes),
-        along_k=both(True, problem.along_k) if size == 1 else problem.along_k,
+        k_major=both(True, problem.k_major) if size == 1 else problem.k_major,
         runs=both(int(16 / size), problem.runs),
         plain=both(True, problem.plain),
         packed=which,
@@ -109,8 +100,9 @@ def pack_cycles(problem: MatmulProblem, arch: CudaArch) -> float:
     total = 0.0
     for n, edge in enumerate((problem.rows, problem.columns)):
         if problem.packed[n]:
-            moved = problem.unique[n] + problem.batch * edge * problem.depth * size
-            total += LAUNCH + _PACKING + moved / arch.dram_bytes_cycle
+            moved = problem.operand_bytes[n] + problem.batch * edge * problem.depth * size
+            fixed = arch.costs.launch_cycles + arch.costs.packing_cycles
+            total += fixed + moved / arch.dram_bytes_cycle
     return total
 
 
@@ -121,14 +113,14 @@ class Grid:
     Attributes:
         tiles: Thread blocks.
         resident: Resident thread blocks of an SM (occupancy).
-        turns: Tiles that the busiest SM computes.
-        together: Tiles that it computes at once, on average.
+        tiles_per_sm: Tiles that the busiest SM computes.
+        concurrent: Tiles that it computes at once, on average.
     """
 
     tiles: int
     resident: int
-    turns: int
-    together: float
+    tiles_per_sm: int
+    concurrent: float
 
 
 def grid(
@@ -137,9 +129,9 @@ def grid(
     """Return how tiles of ``block`` fall on ``arch``, with ``resident`` thread blocks an SM."""
     tiles = problem.batch * split_k
     tiles *= math.ceil(problem.rows / block[0]) * math.ceil(problem.columns / block[1])
-    turns = math.ceil(tiles / arch.sms)
-    rounds = math.ceil(turns / max(1, resident))
-    return Grid(tiles, resident, turns, turns / rounds)
+    tiles_per_sm = math.ceil(tiles / arch.sms)
+    rounds = math.ceil(tiles_per_sm / max(1, resident))
+    return Grid(tiles, resident, tiles_per_sm, tiles_per_sm / rounds)
 
 
 def resident_blocks(arch: CudaArch, threads: int, registers: int, smem: int) -> int:
@@ -185,7 +177,9 @@ def memory_cycles(
         * problem.depth
         * (rows * across * problem.sizes[0] + columns * down * problem.sizes[1])
     )
-    l2 = (fetched + problem.written + problem.read) / (_PORT * arch.sms)
+    l2 = (fetched + problem.output_bytes + problem.epilogue_bytes) / (
+        arch.costs.sm_tile_bytes_per_cycle * arch.sms
+    )
     # The tiles of a wave cover a rectangle; its rows and columns come from DRAM once.
     wave = min(float(arch.sms), float(down * across))
     high = float(min(down, max(1, raster))) if raster else min(float(down), math.sqrt(wave))
@@ -196,23 +190,27 @@ def memory_cycles(
         + min(wide * block[1], problem.columns) * problem.sizes[1]
     )
     # The image of a convolution is smaller than its im2col matrix.
-    fold = sum(problem.unique) / max(
+    fold = sum(problem.operand_bytes) / max(
         1.0,
         problem.batch
         * problem.depth
         * (problem.rows * problem.sizes[0] + problem.columns * problem.sizes[1]),
     )
     again = problem.batch * waves * per_wave * min(1.0, fold)
-    resident = sum(problem.unique) <= _NEAR_L2 * arch.l2_bytes
-    inputs = float(sum(problem.unique)) if resident else max(float(sum(problem.unique)), again)
-    dram = (inputs + problem.written + problem.read) / arch.dram_bytes_cycle
+    resident = sum(problem.operand_bytes) <= arch.costs.l2_resident_share * arch.l2_bytes
+    inputs = float(sum(problem.operand_bytes))
+    if not resident:
+        inputs = max(inputs, again)
+    dram = (inputs + problem.output_bytes + problem.epilogue_bytes) / arch.dram_bytes_cycle
     return dram, l2
 
 
-def sum_cycles(problem: MatmulProblem, arch: CudaArch, split_k: int) -> float:
+def split_k_cycles(problem: MatmulProblem, arch: CudaArch, split_k: int) -> float:
     """Return the cycles to write the ``split_k`` partial sums and to reduce them in a kernel."""
     if split_k == 1:
         return 0.0
-    parts = problem.batch * problem.rows * problem.columns * itemsize(problem.sums) * split_k
-    near = parts <= _NEAR_L2 * arch.l2_bytes
-    return LAUNCH + 2.0 * parts / (arch.l2_bytes_cycle if near else arch.dram_bytes_cycle)
+    parts = problem.batch * problem.rows * problem.columns * itemsize(problem.accumulator) * split_k
+    near = parts <= arch.costs.l2_resident_share * arch.l2_bytes
+    return arch.costs.launch_cycles + 2.0 * parts / (
+        arch.l2_bytes_cycle if near else arch.dram_bytes_cycle
+    )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
-from tvm import IRModule, s_tir, tirx
+from tvm import tirx
 
-from tvmopt.kernels.cuda.common.product import product_of
-from tvmopt.kernels.cuda.common.steps import inline_all
-from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.family import Family, Form, Found
-from tvmopt.kernels.workload import Inlined, Refusal, Workload
+from tvmopt.kernels.cuda.common.gemm_form import gemm_form_of
+from tvmopt.kernels.family import ConfigHint, Family, Form, Found
+from tvmopt.kernels.workload import Refusal, Workload
 
 #: ``Family.kind`` of elementwise passes, which leave no work for other families.
 PASS = "elementwise"
@@ -19,18 +18,17 @@ GEMV, REDUCTION = "gemv", "reduction"
 # Rows (or columns) of a GEMM up to which it counts as a memory-bound GEMV.
 _FEW_ROWS = 8
 _MOST_SHARED = 4
-#: Measured over predicted cycles of GEMV kernels, relative to GEMM kernels, on an H200.
-MEASURED_SHARE = 0.75
-NOT_INLINED = Refusal("TVM refuses to inline its blocks")
+# Why an analysis in which a schedule primitive failed found nothing.
+_NOT_ANALYSED = Refusal("TVM refuses a schedule primitive of the analysis")
+_T = TypeVar("_T")
 
 
-class MemoryBound(Family[Form, CudaHint]):
+class MemoryBound(Family[Form, ConfigHint], Generic[Form, ConfigHint]):
     """A family that is ranked by memory traffic.
 
     It takes a GEMM only if that has few rows or columns, or if no other family takes it.
     """
 
-    config_type = CudaHint
     share = _MOST_SHARED
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
@@ -38,8 +36,8 @@ class MemoryBound(Family[Form, CudaHint]):
         if workload.refusal_of_kernel is not None:
             return False
         if any(f.ranked for f in found if not isinstance(f.family, MemoryBound)):
-            product = workload.analysed(product_of)
-            if product is None or min(product.extents[1:3]) > _FEW_ROWS:
+            gemm = gemm_form_of(workload)
+            if isinstance(gemm, Refusal) or min(gemm.extents[1:3]) > _FEW_ROWS:
                 return False
         return self.kind == PASS or not has_candidates(found, PASS)
 
@@ -49,8 +47,6 @@ def has_candidates(found: Sequence[Found], *kinds: str) -> bool:
     return any(f.ranked for f in found if f.family.kind in kinds)
 
 
-def inlined(func: tirx.PrimFunc) -> Inlined:
-    """Return the facts of ``func`` after inlining."""
-    sch = s_tir.Schedule(IRModule({"main": func}))
-    inline_all(sch)
-    return Inlined.of(sch)
+def analysed(workload: Workload, analysis: Callable[[tirx.PrimFunc], _T | Refusal]) -> _T | Refusal:
+    """Return the cached result of ``analysis``, or why the workload cannot be analysed."""
+    return workload.refusal_of_kernel or workload.analysed(analysis) or _NOT_ANALYSED

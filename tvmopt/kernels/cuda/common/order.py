@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.kernels.cuda.toolchain.one_barrier import HALVES
+from tvmopt.kernels.cuda.toolchain.one_barrier import DOUBLE_BUFFERED
 
 
 def bind_blocks(
@@ -27,7 +27,7 @@ def pipeline(
     copies: list[SBlockRV],
     stages: int,
     is_async: bool,
-    halves: bool = False,
+    double_buffered: bool = False,
 ) -> None:
     """Annotate a software pipeline: copies of a stage run ahead of the math.
 
@@ -38,9 +38,9 @@ def pipeline(
         stages: Pipeline stages, at least 2; exactly 2 when not ``is_async``.
         is_async: Copy with cp.async. Otherwise through registers: the next K block is loaded into
             registers before the math, and stored to shared memory after it.
-        halves: Through registers with double-buffered shared memory: an iteration stores the next
-            K block to the other buffer, loads the one after it, then does the math. It needs one
-            barrier an iteration instead of two, but more registers.
+        double_buffered: Through registers with double-buffered shared memory: an iteration stores
+            the next K block to the other buffer, loads the one after it, then does the math. It
+            needs one barrier an iteration instead of two, but more registers.
     """
     count = len(copies)
     if is_async:
@@ -51,12 +51,12 @@ def pipeline(
             sch.annotate(copy, "tirx.manifest_shared_memory_local_stage", 1)
         stage, order = [], []
         for n in range(count):
-            stage += [0, 1] if halves else [0, 0]
-            order += [count + n, n] if halves else [n, count + 1 + n]
-        stage.append(2 if halves else 1)
-        order.append(2 * count if halves else count)
-        if halves:
-            sch.annotate(loop, HALVES, 1)
+            stage += [0, 1] if double_buffered else [0, 0]
+            order += [count + n, n] if double_buffered else [n, count + 1 + n]
+        stage.append(2 if double_buffered else 1)
+        order.append(2 * count if double_buffered else count)
+        if double_buffered:
+            sch.annotate(loop, DOUBLE_BUFFERED, 1)
     sch.annotate(loop, "software_pipeline_stage", stage)
     sch.annotate(loop, "software_pipeline_order", order)
 

@@ -13,8 +13,8 @@ from tvm import s_tir
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.device.dtypes import itemsize
-from tvmopt.kernels.cuda.common.inlining import inline_producers
-from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, GemmOperand
+from tvmopt.kernels.cuda.common.gemm_inlining import inline_producers
+from tvmopt.kernels.cuda.common.gemm_operand import VECTOR_BYTES, GemmOperand
 
 # Threads of a block; elements that each copies.
 _THREADS, _EACH = 256, 4

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tvm import ir, sym, tirx
 
 from tvmopt.kernels.analysis import Access, BlockFacts, substitute
-from tvmopt.kernels.cuda.common.steps import most_lanes
+from tvmopt.kernels.cuda.common.vectors import most_lanes
 
 
 def aligned_run(access: Access, facts: BlockFacts, members: Sequence[int], most: int = 16) -> int:

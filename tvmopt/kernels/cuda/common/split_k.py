@@ -7,10 +7,12 @@ import math
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.kernels.cuda.common.inlining import inline_forward, inline_other_producers
+from tvmopt.kernels.cuda.common.gemm_inlining import inline_forward, inline_other_producers
 
 
-def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, parts: int) -> tuple[SBlockRV, SBlockRV]:
+def split_k_reduction(
+    sch: s_tir.Schedule, anchor: SBlockRV, parts: int
+) -> tuple[SBlockRV, SBlockRV]:
     """Split the K loop into ``parts`` partial GEMMs and a reduction of their results.
 
     Before -> after::
@@ -34,7 +36,9 @@ def split_reduction(sch: s_tir.Schedule, anchor: SBlockRV, parts: int) -> tuple[
     return sch.rfactor(part, 0), anchor
 
 
-def finish_parts(sch: s_tir.Schedule, total: SBlockRV, vector: int, threads: int = 256) -> None:
+def schedule_split_k_reduction(
+    sch: s_tir.Schedule, total: SBlockRV, vector: int, threads: int = 256
+) -> None:
     """Schedule the split-K reduction with its epilogue as a kernel of its own.
 
     Args:

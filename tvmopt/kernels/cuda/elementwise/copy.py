@@ -9,9 +9,10 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 from tvmopt.kernels.analysis import block_facts
-from tvmopt.kernels.cuda.common.steps import one_pass
+from tvmopt.kernels.cuda.common.inlining import one_elementwise_block
+from tvmopt.kernels.cuda.elementwise.config import CopyConfig
 from tvmopt.kernels.cuda.elementwise.schedule import is_flat
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.workload import Refusal
 
 #: Bytes of a vector.
 VECTOR = 16
@@ -50,32 +51,32 @@ class CopyForm:
     vectors: int
 
 
-def prepare_copy(func: tirx.PrimFunc) -> CopyForm | None:
-    """Return the copy form of ``func``; None unless it copies whole vectors in order."""
-    found = one_pass(func)
-    if found is None:
-        return None
+def prepare_copy(func: tirx.PrimFunc) -> CopyForm | Refusal:
+    """Return the copy form of ``func``, which must copy whole vectors in order."""
+    found = one_elementwise_block(func)
+    if isinstance(found, Refusal):
+        return found
     sch, block = found
     facts, body = block_facts(sch, block), sch.get(block).body
     if not isinstance(body, tirx.BufferStore) or not isinstance(body.value, ir.TensorLoad):
-        return None
+        return Refusal("it computes")
     source, target = body.value.source, body.buffer
     sizes = [math.prod(int(e) for e in b.shape) * int(b.dtype.itemsize) for b in (source, target)]
     same = len(facts.reads) == 1 and facts.reads[0].strides == facts.write.strides
     if not same or not is_flat(sch, block, 1) or str(source.dtype) != str(target.dtype):
-        return None
-    if sizes[0] != sizes[1] or sizes[0] % VECTOR or sizes[0] // VECTOR >= 2**31:
-        return None
-    if facts.work * int(target.dtype.itemsize) != sizes[1]:
-        return None
+        return Refusal("its output has another order or dtype than its input")
+    if sizes[0] != sizes[1] or facts.work * int(target.dtype.itemsize) != sizes[1]:
+        return Refusal("its output has another size than its input")
+    if sizes[0] % VECTOR or sizes[0] // VECTOR >= 2**31:
+        return Refusal(f"a copy is of vectors of {VECTOR} bytes, less than 2**31")
     return CopyForm(source, target, sizes[1] // VECTOR)
 
 
 NAME = "gpu_copy"
 
 
-def emit(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
-    """Emit the kernel of ``func``; None unless :func:`prepare_copy` takes it.
+def emit(func: tirx.PrimFunc, config: CopyConfig) -> tirx.PrimFunc | Refusal:
+    """Emit the kernel of the copy ``func``.
 
     Before -> after, with 2 vectors a thread::
 
@@ -84,14 +85,14 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
         for b in blockIdx.x, t in threadIdx.x: tvmopt_copy_...(X, Y, b)    (CUDA, generated)
     """
     form = prepare_copy(func)
-    if form is None or len(hint.thread) != 1 or not 1 <= hint.thread[0] <= 1024:
-        return None
-    threads, each = hint.thread[0], hint.option("unroll", 1)
-    if not 1 <= each <= 16:
-        return None
+    if isinstance(form, Refusal):
+        return form
+    threads, each = config.threads, config.vectors_per_thread
+    if not 1 <= threads <= config.arch.threads_block or not 1 <= each <= 16:
+        return Refusal("a block has up to 1024 threads, a thread up to 16 vectors")
     blocks = math.ceil(form.vectors / (threads * each))
     if blocks * threads * each >= 2**31:
-        return None
+        return Refusal("indices of vectors are of 32 bits")
     name = f"tvmopt_copy_{threads}_{each}_{form.vectors}"
     source = _SOURCE.format(
         name=name, threads=threads, each=each, count=form.vectors,

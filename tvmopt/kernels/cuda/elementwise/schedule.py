@@ -7,21 +7,20 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.device.dtypes import itemsize
-from tvmopt.kernels.analysis import Axis, block_facts, substitute, variables
-from tvmopt.kernels.cuda.common.steps import (
+from tvmopt.kernels.analysis import Axis, block_facts, leaf_blocks, substitute, variables
+from tvmopt.kernels.cuda.common.inlining import inlined_elementwise
+from tvmopt.kernels.cuda.common.loops import extent, fuse_all, split_vector
+from tvmopt.kernels.cuda.common.vectors import (
     cache_reads,
     cache_result,
-    extent,
-    fuse_all,
-    inlined_passes,
     lanes_of,
     load_at,
     moves_by_vectors,
-    split_vector,
     starts_aligned,
     store_at,
 )
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.elementwise.config import CudaElementwiseConfig
+from tvmopt.kernels.workload import Refusal
 
 # Most lanes of a vector that TVM can generate from gathered elements.
 _MOST_GATHERED = 4
@@ -30,8 +29,8 @@ _MOST_GATHERED = 4
 NAME = "gpu_elementwise"
 
 
-def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None when it holds a reduction.
+def emit(func: tirx.PrimFunc, config: CudaElementwiseConfig) -> s_tir.Schedule | Refusal:
+    """Schedule the elementwise function ``func``, each remaining block as a kernel.
 
     Before -> after, with vectors of 8 and 4 of them a thread::
 
@@ -43,25 +42,41 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
             for v in range(8): Y_local[v] = f(X_local[v])
             for v in vectorized(8): Y[...] = Y_local[v]
     """
-    found = inlined_passes(func)
-    if found is None:
-        return None
-    sch, blocks = found
-    for block in blocks:
-        schedule_elementwise(sch, block, hint)
+    sch = inlined_elementwise(func)
+    if isinstance(sch, Refusal):
+        return sch
+    for block in leaf_blocks(sch):
+        schedule_elementwise(
+            sch,
+            block,
+            config.threads,
+            config.vector_elements,
+            config.vectors_per_thread,
+            config.vectorize_compute,
+        )
     return sch
 
 
-def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -> None:
-    """Schedule one root-level block without reduction as a kernel."""
+def schedule_elementwise(
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    threads: int,
+    vector: int,
+    vectors_per_thread: int = 1,
+    vectorize_compute: bool = False,
+) -> None:
+    """Schedule one root-level block without reduction as a kernel.
+
+    The arguments are the fields of :class:`CudaElementwiseConfig`.
+    """
     facts = block_facts(sch, block)
     inner = max((i for i, a in enumerate(facts.axes) if a.extent > 1), default=0)
     work = facts.work
-    vector = hint.vector if work % hint.vector == 0 else 1
+    vector = vector if work % vector == 0 else 1
     exact = bool(facts.axes) and facts.axes[inner].extent % vector == 0
     whole = vectorizes(sch, block, inner, vector) if exact else is_flat(sch, block, vector)
     registers = exact and moves_by_vectors(facts, facts.write, inner, vector)
-    if hint.option("direct") and whole:
+    if vectorize_compute and whole:
         registers = False
     elif not registers and not whole:
         vector, exact = 1, True  # TVM's code for vectors of scattered elements does not compile
@@ -72,14 +87,12 @@ def schedule_elementwise(sch: s_tir.Schedule, block: SBlockRV, hint: CudaHint) -
         pieces, lane = split_vector(sch, loops, vector)
     else:
         pieces, lane = sch.split(fuse_all(sch, loops), [work // vector, vector])
-    threads = hint.thread[0] if hint.thread else 256
-    unroll = max(1, hint.option("unroll", 1))
     if extent(sch, pieces) == 1:  # a constant index: no bounds check would stop further threads
-        threads = unroll = 1
-    grid, step, thread = sch.split(pieces, [None, unroll, threads])
+        threads = vectors_per_thread = 1
+    grid, step, thread = sch.split(pieces, [None, vectors_per_thread, threads])
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
-    if unroll > 1:
+    if vectors_per_thread > 1:
         sch.unroll(step)
     if result is not None:
         load_at(sch, copies, thread)

@@ -10,18 +10,17 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts
-from tvmopt.kernels.cuda.common.steps import (
+from tvmopt.kernels.cuda.common.inlining import one_elementwise_block
+from tvmopt.kernels.cuda.common.loops import extent, fuse_all, index_map
+from tvmopt.kernels.cuda.common.vectors import (
     cache_result_along,
-    extent,
-    fuse_all,
     in_pieces,
-    index_map,
     load_at,
     moves_by_vectors,
-    one_pass,
     store_at,
 )
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.elementwise.config import TransposeConfig
+from tvmopt.kernels.workload import Refusal
 
 
 @dataclasses.dataclass
@@ -43,17 +42,17 @@ class TransposeForm:
     target: int
 
 
-def prepare_transpose(func: tirx.PrimFunc) -> TransposeForm | None:
-    """Return the transpose form of ``func``; None unless exactly one input is transposed."""
-    found = one_pass(func)
-    if found is None:
-        return None
+def prepare_transpose(func: tirx.PrimFunc) -> TransposeForm | Refusal:
+    """Return the transpose form of ``func``, of which exactly one input must be transposed."""
+    found = one_elementwise_block(func)
+    if isinstance(found, Refusal):
+        return found
     sch, block = found
     _collapse(sch, block)
     facts = block_facts(sch, block)
-    read = None if any(facts.conditional) else turned(facts)
+    read = None if any(facts.conditional) else transposed_read(facts)
     if read is None:
-        return None
+        return Refusal("not exactly one of its inputs is transposed")
     target = max(i for i, a in enumerate(facts.axes) if a.extent > 1)
     source = next(i for i, s in enumerate(read.strides) if s == 1 and facts.axes[i].extent > 1)
     return TransposeForm(sch, facts, read, source, target)
@@ -62,8 +61,8 @@ def prepare_transpose(func: tirx.PrimFunc) -> TransposeForm | None:
 NAME = "gpu_transpose"
 
 
-def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None unless it is one pass that transposes contiguous axes.
+def emit(func: tirx.PrimFunc, config: TransposeConfig) -> s_tir.Schedule | Refusal:
+    """Schedule ``func``, which transposes an input.
 
     Before -> after, with tiles of 64 x 64::
 
@@ -74,14 +73,14 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
             for ... in threadIdx.x: Y[...] = shared[j, i]
     """
     form = prepare_transpose(func)
-    if form is None or len(hint.block) != 2:
-        return None
+    if isinstance(form, Refusal):
+        return form
     sch, facts, read = form.sch, form.facts, form.read
     source, target = form.source, form.target
     block = sch.get_sblock(facts.name)
-    threads = hint.thread[0] if hint.thread else 256
-    wide = math.gcd(math.gcd(hint.vector, hint.block[0]), _run(facts, read, source))
-    vector = math.gcd(math.gcd(hint.vector, hint.block[1]), _run(facts, facts.write, target))
+    most = config.vector_elements
+    wide = math.gcd(math.gcd(most, config.tile[0]), _run(facts, read, source))
+    vector = math.gcd(math.gcd(most, config.tile[1]), _run(facts, facts.write, target))
     regions = sch.get(block).reads
     index = next(n for n, r in enumerate(regions) if r.source.same_as(read.buffer))
     used = [i for i, s in enumerate(read.strides) if s != 0 and i not in (source, target)]
@@ -94,24 +93,23 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
     loads = _load_pieces(sch, tile, place, wide) if wide > 1 else None
     result = cache_result_along(sch, block, target, vector) if vector > 1 else None
     loops = sch.get_loops(block)
-    sources, s = sch.split(loops[source], [None, hint.block[0]])
-    targets, t = sch.split(loops[target], [None, hint.block[1]])
+    sources, s = sch.split(loops[source], [None, config.tile[0]])
+    targets, t = sch.split(loops[target], [None, config.tile[1]])
     others = [loop for i, loop in enumerate(loops) if i not in (source, target)]
     sch.reorder(*others, targets, sources, s, t)
     grid = fuse_all(sch, [*others, targets, sources])
     sch.bind(grid, "blockIdx.x")
-    x = _deal(sch, [s, t], vector, threads)
+    x = _bind_elements(sch, [s, t], vector, config.threads)
     if result is not None:
         store_at(sch, result, x)
     sch.compute_at(tile, grid, preserve_unit_loops=True)
     inside = sch.get_loops(tile)[1:]
     inside = [*(loop for i, loop in enumerate(inside) if i != place), inside[place]]
     sch.reorder(*inside)
-    x = _deal(sch, inside, wide, threads)
+    x = _bind_elements(sch, inside, wide, config.threads)
     if loads is not None:
         load_at(sch, [loads], x)
-    size = int(read.buffer.dtype.itemsize)
-    sch.storage_align(tile, 0, len(used), 32, hint.option("pad", max(1, 4 // size)))
+    sch.storage_align(tile, 0, len(used), 32, config.row_padding)
     return sch
 
 
@@ -123,7 +121,7 @@ def _run(facts: BlockFacts, access: Access, axis: int) -> int:
     return run
 
 
-def _deal(sch: s_tir.Schedule, loops: list[LoopRV], vector: int, threads: int) -> LoopRV:
+def _bind_elements(sch: s_tir.Schedule, loops: list[LoopRV], vector: int, threads: int) -> LoopRV:
     """Distribute the elements of a tile to the threads, ``vector`` at a time.
 
     Returns:
@@ -145,7 +143,7 @@ def _load_pieces(sch: s_tir.Schedule, tile: SBlockRV, place: int, wide: int) -> 
     return loads
 
 
-def turned(facts: BlockFacts) -> Access | None:
+def transposed_read(facts: BlockFacts) -> Access | None:
     """Return the transposed read; None unless there is exactly one."""
     target = max((i for i, a in enumerate(facts.axes) if a.extent > 1), default=-1)
     if target < 0 or facts.write.strides[target] != 1:

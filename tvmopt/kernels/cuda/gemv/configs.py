@@ -8,16 +8,12 @@ import math
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
+from tvmopt.kernels.cuda.gemv.config import GemvConfig
 from tvmopt.kernels.cuda.gemv.schedule import NAME, GemvForm
-from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.ranked import Ranked
 
-# Instructions to unpack one element of a packed weight, and to convert any other.
-_UNPACK = 5.0
-_CONVERT = 1.0
 
-
-def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
+def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[GemvConfig]]:
     """Return the ``gpu_gemv`` configurations for ``form``, fastest predicted first."""
     facts = form.facts
     rows = math.prod(facts.axes[i].extent for i in form.rows)
@@ -26,6 +22,9 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
     size = int(form.weight.buffer.dtype.itemsize)
     widest = math.gcd(pieces, 16 // size)
     moved = traffic(facts)
+    costs = arch.costs
+    convert = costs.convert_instructions
+    weight_work = costs.unpack_instructions if form.packed > 1 else convert
     ranked = []
     for vector, share, place, each, unroll in itertools.product(
         sorted({widest, max(1, widest // 2)}),
@@ -41,24 +40,24 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
             continue
         if vector * form.packed * each * batch * unroll > (128 if form.packed > 1 else 256):
             continue
-        hint = CudaHint(
-            NAME, arch, block=(each,), thread=(place,), reduce_threads=share,
-            vector=vector, options=(("unroll", unroll),),
-        )  # fmt: skip
+        config = GemvConfig(NAME, arch, place, each, share, vector, unroll)
         elements = vector * form.packed
-        work = elements * (each * (_UNPACK if form.packed > 1 else _CONVERT) + each * batch)
-        x = elements * batch * (_CONVERT + 2.0 / 8.0)
-        exchanges = each * batch * math.log2(share)
+        work = elements * (each * weight_work + each * batch)
+        x = elements * batch * (convert + 2.0 / 8.0)
+        shuffles = each * batch * math.log2(share)
         stream = StreamCost(
             blocks=math.ceil(rows / (place * each)),
             threads=share * place,
-            moved=moved,
-            again=rows / each * batch * pieces * form.packed * 2.0,
-            flight=float(vector * size * each * unroll),
-            instructions=40.0 + steps * (work + x + each * 3.0 + 6.0) + exchanges * 6.0,
-            chain=exchanges * 30.0 + (150.0 * each * batch if share > arch.warp else 0.0),
-            rounds=math.ceil(steps / unroll),
+            compulsory_bytes=moved,
+            reread_bytes=rows / each * batch * pieces * form.packed * 2.0,
+            in_flight_bytes=float(vector * size * each * unroll),
+            instructions=40.0
+            + steps * (work + x + each * 3.0 + 6.0)
+            + shuffles * costs.shuffle_instructions,
+            wait_cycles=shuffles * 30.0
+            + (costs.cross_warp_cycles * each * batch if share > arch.warp else 0.0),
+            load_rounds=math.ceil(steps / unroll),
             registers=32 + (each + elements // 2) * batch + vector * size // 4 * each * unroll,
         )
-        ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))
+        ranked.append(Ranked(config, stream.cycles(arch), stream.parts(arch)))
     return sorted(ranked, key=lambda r: r.cycles)

@@ -9,16 +9,11 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, constant_run
-from tvmopt.kernels.cuda.common.steps import (
-    cache_reads,
-    fuse_all,
-    index_map,
-    load_at,
-    one_reduction,
-    unrolled,
-    with_epilogue,
-)
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.common.inlining import one_reduction
+from tvmopt.kernels.cuda.common.loops import fuse_all, index_map, unrolled, with_epilogue
+from tvmopt.kernels.cuda.common.vectors import cache_reads, load_at
+from tvmopt.kernels.cuda.gemv.config import GemvConfig
+from tvmopt.kernels.workload import Refusal
 
 # Rows of the activation up to which a matmul counts as GEMV.
 MAX_ROWS = 8
@@ -50,22 +45,22 @@ class GemvForm:
     facts: BlockFacts
 
 
-def prepare_gemv(func: tirx.PrimFunc) -> GemvForm | None:
-    """Return the GEMV form of ``func``; None unless the weight is contiguous along K."""
+def prepare_gemv(func: tirx.PrimFunc) -> GemvForm | Refusal:
+    """Return the GEMV form of ``func``, whose weight must be contiguous along K."""
     found = one_reduction(func)
-    if found is None:
-        return None
-    sch, facts, _ = found
+    if isinstance(found, Refusal):
+        return found
+    sch, facts = found
     deep = [i for i in facts.reduction if facts.axes[i].extent > 1]
     if len(deep) != 1 or len(facts.reads) < 2 or any(facts.conditional):
-        return None
+        return Refusal("not a matrix-vector product along one axis")
     k = deep[0]
     weight = max(facts.reads, key=lambda r: math.prod(int(e) for e in r.buffer.shape))
     packed = 1
     if weight.strides[k] is None and "int" in str(weight.buffer.dtype):
         packed = constant_run(weight, facts.axes[k])
         if packed == 1:
-            return None
+            return Refusal("its weight is indexed by a quotient that no packed word explains")
         block = sch.get_sblock(facts.name)
 
         def unpack(*indices: tirx.Var) -> list[ir.Expr]:
@@ -75,12 +70,12 @@ def prepare_gemv(func: tirx.PrimFunc) -> GemvForm | None:
         facts = block_facts(sch, block)
         weight = next(r for r in facts.reads if r.buffer.same_as(weight.buffer))
     if weight.strides[k] != 1:
-        return None
+        return Refusal("its weight is not contiguous along K")
     spatial = [i for i, a in enumerate(facts.axes) if not a.reduce and a.extent > 1]
     rows = [i for i in spatial if weight.strides[i] != 0]
     batch = [i for i in spatial if weight.strides[i] == 0]
     if math.prod(facts.axes[i].extent for i in batch) > MAX_ROWS or not rows:
-        return None
+        return Refusal(f"not a matrix times at most {MAX_ROWS} vectors")
     end = with_epilogue(sch, sch.get_sblock(facts.name))
     epilogue = sch.get(end).name_hint
     facts = block_facts(sch, sch.get_sblock(facts.name))
@@ -90,8 +85,8 @@ def prepare_gemv(func: tirx.PrimFunc) -> GemvForm | None:
 NAME = "gpu_gemv"
 
 
-def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None unless :func:`prepare_gemv` takes it.
+def emit(func: tirx.PrimFunc, config: GemvConfig) -> s_tir.Schedule | Refusal:
+    """Schedule the GEMV ``func``.
 
     Before -> after, with 32 threads a row, 4 rows a block and vectors of 8::
 
@@ -102,23 +97,23 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
             y[b * 4 + r] = allreduce(part) over t
     """
     form = prepare_gemv(func)
-    if form is None:
-        return None
+    if isinstance(form, Refusal):
+        return form
     sch, facts = form.sch, form.facts
     block = sch.get_sblock(form.block)
     depth = next(i for i in facts.reduction if form.weight.strides[i] == 1)
-    vector = math.gcd(hint.vector, facts.axes[depth].extent)
+    vector = math.gcd(config.vector_elements, facts.axes[depth].extent)
     rows = math.prod(facts.axes[i].extent for i in form.rows)
-    each = math.gcd(rows, hint.block[0]) if hint.block else 1
+    each = math.gcd(rows, config.rows_per_thread)
     loops = sch.get_loops(block)
     units = [loops[i] for i, a in enumerate(facts.axes) if a.extent == 1]
     batch = [loops[i] for i in form.batch]
     last = [loops[-1]] if form.packed > 1 else []
     sch.reorder(*units, *(loops[i] for i in form.rows), *batch, loops[depth], *last)
     row = fuse_all(sch, [*units, *(loops[i] for i in form.rows)])
-    grid, place, own = sch.split(row, [None, hint.thread[0] if hint.thread else 1, each])
+    grid, place, own = sch.split(row, [None, config.threads, each])
     pieces, lane = sch.split(loops[depth], [facts.axes[depth].extent // vector, vector])
-    step, thread = sch.split(pieces, [None, hint.reduce_threads])
+    step, thread = sch.split(pieces, [None, config.reduce_threads])
     partial = sch.rfactor(thread, 0)
     inside = sch.get_loops(partial)
     grid, place, own, *batch = inside[: 3 + len(batch)]
@@ -129,7 +124,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
     sch.bind(thread, "threadIdx.x")
     sch.set_scope(partial, 0, "local")
     copies = _loads(sch, partial, form, vector)
-    step = unrolled(sch, step, hint.option("unroll", 1))
+    step = unrolled(sch, step, config.unroll)
     load_at(sch, copies, step)
     first = sch.get_loops(partial)[3]
     for loop in sch.get_loops(partial)[-(2 + len(batch) + len(last)) :]:

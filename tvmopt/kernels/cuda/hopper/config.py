@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar
 
-from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, GemmProblem, ceil_div
-from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.workload import Refusal
 
 #: Names of the families.
@@ -27,7 +25,7 @@ _RESIDENT_CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
 
 @dataclasses.dataclass(frozen=True)
-class HopperConfig(Hint):
+class HopperConfig(CudaHint):
     """Configuration of a warp-specialised GEMM.
 
     A tile has ``tile_m`` rows (the M = 64 dimension of wgmma) and ``tile_n`` columns (the N
@@ -53,9 +51,6 @@ class HopperConfig(Hint):
         wgmma_wait_depth: wgmma groups left in flight.
     """
 
-    arch_type: ClassVar[type] = CudaArch
-
-    arch: CudaArch
     tile_k: int = 64
     m_atoms: int = 1
     consumer_warpgroups: int = 2

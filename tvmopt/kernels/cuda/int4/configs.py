@@ -6,23 +6,16 @@ import itertools
 import math
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.common.stream_cost import LAUNCH
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.int4.config import Int4Config
 from tvmopt.kernels.cuda.int4.form import Int4Form
 from tvmopt.kernels.cuda.int4.schedule import NAME, int4_layout
 from tvmopt.kernels.cuda.int4.source import STAGE, TILE
 from tvmopt.kernels.ranked import Ranked
 
-# Instructions of a warp for 16 rows of a stage; more for fine scales; instructions of a stage.
-_TILE_WORK, _FINE_WORK, _STAGE_WORK = 190.0, 64.0, 70.0
-# Latency of a load in cycles; cycles until a block's first MMA, and after its last.
-_LATENCY, _START, _END = 1100.0, 1800.0, 500.0
-# Share of the bandwidth that is reached at best; share of the issue slots.
-_REACHED, _ISSUE = 0.92, 0.7
 _REGISTERS = 64
 
 
-def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[CudaHint]]:
+def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[Int4Config]]:
     """Return the ``gpu_int4`` configurations, fastest predicted first; none without MMA."""
     if arch.sm < 80:
         return []
@@ -36,22 +29,20 @@ def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[CudaHint]]:
             continue
         if (block > TILE and block >= 2 * form.rows) or deep > 1 + math.ceil(stages / share):
             continue
-        hint = CudaHint(
-            NAME, arch, block=(block,), warp=(TILE * tiles,), reduce_threads=share,
-            stages=deep, options=(("unroll", 2),),
-        )  # fmt: skip
-        size = int4_layout(form, hint).size
+        config = Int4Config(NAME, arch, block, TILE * tiles, share, deep)
+        size = int4_layout(form, config).size
         if size > arch.smem_bytes:
             continue
-        cycles, parts = _modelled(form, hint, size)
-        ranked.append(Ranked(hint, cycles, parts))
+        cycles, parts = _modelled(form, config, size)
+        ranked.append(Ranked(config, cycles, parts))
     return sorted(ranked, key=lambda r: r.cycles)
 
 
-def _modelled(form: Int4Form, hint: CudaHint, size: int) -> tuple[float, tuple[float, ...]]:
+def _modelled(form: Int4Form, config: Int4Config, size: int) -> tuple[float, tuple[float, ...]]:
     """Return the predicted cycles of the kernel, and their parts."""
-    arch, block, tiles = hint.arch, hint.block[0], hint.warp[0] // TILE
-    warps = block // hint.warp[0] * hint.reduce_threads
+    arch, costs = config.arch, config.arch.costs
+    block, tiles = config.tile, config.warp_tile // TILE
+    warps = block // config.warp_tile * config.reduce_warps
     blocks = math.ceil(form.rows / block)
     resident = min(
         arch.smem_sm_bytes // (size + 1024),
@@ -59,18 +50,24 @@ def _modelled(form: Int4Form, hint: CudaHint, size: int) -> tuple[float, tuple[f
         arch.registers_sm // (32 * warps * _REGISTERS),
     )
     here = min(resident, math.ceil(blocks / arch.sms))
-    turns = math.ceil(blocks / arch.sms)  # blocks of the busiest SM
-    waves = turns / here
+    blocks_per_sm = math.ceil(blocks / arch.sms)  # of the busiest SM
+    waves = blocks_per_sm / here
     moved = block * (form.depth / 2.0 + 2.0 * form.depth / form.group)
-    far = form.rows / block * moved > 0.5 * arch.l2_bytes
+    far = form.rows / block * moved > costs.l2_resident_share * arch.l2_bytes
     total = arch.dram_bytes_cycle if far else arch.l2_bytes_cycle
-    flight = here * warps * (hint.stages - 1) * hint.warp[0] * STAGE / 2.0
-    rate = min(total * _REACHED / min(blocks, arch.sms), flight / _LATENCY)
-    fine = form.scales is not None and form.group < STAGE // 2
-    each = math.ceil(math.ceil(form.depth / STAGE) / hint.reduce_threads)
-    work = each * (_STAGE_WORK + tiles * (_TILE_WORK + _FINE_WORK * fine))
-    memory = turns * moved / rate
-    issue = turns * warps * work / (arch.partitions * _ISSUE)
-    start = _START + form.batch * form.depth / (32.0 * warps) + hint.reduce_threads * 15.0
-    wait = math.ceil(waves) * (start + _END)
-    return LAUNCH + max(memory, issue) + 0.2 * min(memory, issue) + wait, (memory, issue, wait)
+    in_flight = here * warps * (config.stages - 1) * config.warp_tile * STAGE / 2.0
+    sm_rate = total * costs.stream_bandwidth_share / min(blocks, arch.sms)
+    rate = min(sm_rate, in_flight / costs.int4_load_latency_cycles)
+    tile_work = costs.int4_tile_instructions
+    if form.scales is not None and form.group < STAGE // 2:
+        tile_work += costs.int4_fine_scale_instructions
+    each = math.ceil(math.ceil(form.depth / STAGE) / config.reduce_warps)
+    work = each * (costs.int4_stage_instructions + tiles * tile_work)
+    memory = blocks_per_sm * moved / rate
+    issue = blocks_per_sm * warps * work / (arch.partitions * costs.int4_issue_slot_share)
+    start = costs.int4_start_cycles + form.batch * form.depth / (32.0 * warps)
+    start += config.reduce_warps * 15.0
+    wait = math.ceil(waves) * (start + costs.int4_end_cycles)
+    exposed = costs.exposed_share * min(memory, issue)
+    cycles = costs.launch_cycles + max(memory, issue) + exposed + wait
+    return cycles, (memory, issue, wait)

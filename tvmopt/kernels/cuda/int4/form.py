@@ -10,9 +10,11 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, substitute
-from tvmopt.kernels.cuda.common.steps import one_reduction, with_epilogue
+from tvmopt.kernels.cuda.common.inlining import one_reduction
+from tvmopt.kernels.cuda.common.loops import with_epilogue
 from tvmopt.kernels.cuda.int4.source import PIECE, STEP
 from tvmopt.kernels.cuda.int4.unpack import nibble_of
+from tvmopt.kernels.workload import Refusal
 
 # Weights of a 32-bit word.
 _WORD = 8
@@ -107,9 +109,9 @@ class _Epilogue:
 def prepare_int4(func: tirx.PrimFunc) -> Int4Form | None:
     """Return the int4 form of ``func``; None unless it matches, with divisible K and groups."""
     found = one_reduction(func)
-    if found is None:
+    if isinstance(found, Refusal):
         return None
-    sch, facts, _ = found
+    sch, facts = found
     block = sch.get_sblock(facts.name)
     last = with_epilogue(sch, block)
     update = sch.get(block).body

@@ -10,9 +10,10 @@ from tvm.backend.cuda.op import cuda_func_call
 
 from tvmopt.kernels.analysis import substitute
 from tvmopt.kernels.cuda.elementwise.copy import bound
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.int4.config import Int4Config
 from tvmopt.kernels.cuda.int4.form import Int4Form, prepare_int4
 from tvmopt.kernels.cuda.int4.source import STAGE, TILE, int4_source
+from tvmopt.kernels.workload import Refusal
 
 # Most shared memory of the activation and of the scales, in bytes; larger ones stay in global.
 _MOST_X, _MOST_SCALES = 64 * 1024, 48 * 1024
@@ -39,10 +40,10 @@ class Int4Layout:
     s_pitch: int
 
 
-def int4_layout(form: Int4Form, hint: CudaHint) -> Int4Layout:
-    """Return the shared-memory layout of the kernel that ``hint`` configures."""
-    block, share = hint.block[0], hint.reduce_threads
-    warps = block // hint.warp[0] * share
+def int4_layout(form: Int4Form, config: Int4Config) -> Int4Layout:
+    """Return the shared-memory layout of the kernel that ``config`` configures."""
+    block, share = config.tile, config.reduce_warps
+    warps = block // config.warp_tile * share
     stages = -(-form.depth // STAGE)
     x = 16 * form.batch * (stages * 32 + 4)
     x_shared = x <= _MOST_X
@@ -52,7 +53,7 @@ def int4_layout(form: Int4Form, hint: CudaHint) -> Int4Layout:
     s_shared = form.scales is not None and groups % 2 == 0 and scales <= _MOST_SCALES
     at = x if x_shared else 0
     ring = at + (scales if s_shared else 0)
-    size = ring + warps * hint.stages * hint.warp[0] * STAGE // 2
+    size = ring + warps * config.stages * config.warp_tile * STAGE // 2
     sums = 4 * share * block * form.batch
     return Int4Layout(at, ring, max(size, sums), x_shared, s_shared, pitch)
 
@@ -60,8 +61,8 @@ def int4_layout(form: Int4Form, hint: CudaHint) -> Int4Layout:
 NAME = "gpu_int4"
 
 
-def emit(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
-    """Emit the kernel of ``func``; None unless :func:`prepare_int4` takes it and the hint fits.
+def emit(func: tirx.PrimFunc, config: Int4Config) -> tirx.PrimFunc | Refusal:
+    """Emit the kernel of the int4 GEMV ``func``.
 
     Before -> after, with 8 warps that share 16 rows::
 
@@ -72,17 +73,19 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
             if t < 16 and b * 16 + t < N: Y[b * 16 + t] = total
     """
     form = prepare_int4(func)
-    if form is None or hint.arch.sm < 80 or not _fits(form, hint):
-        return None
-    layout = int4_layout(form, hint)
-    if layout.size > hint.arch.smem_bytes:
-        return None
-    block, warps = hint.block[0], hint.block[0] // hint.warp[0] * hint.reduce_threads
+    if form is None or config.arch.sm < 80:
+        return Refusal("not an int4 GEMV for a GPU with tensor cores")
+    if not _fits(form, config):
+        return Refusal("tiles, warps and stages do not fit")
+    layout = int4_layout(form, config)
+    if layout.size > config.arch.smem_bytes:
+        return Refusal(f"{layout.size} bytes of shared memory are too many")
+    block, warps = config.tile, config.tile // config.warp_tile * config.reduce_warps
     numbers = {
         "batch": form.batch, "rows": form.rows, "depth": form.depth, "group": form.group,
-        "tiles": hint.warp[0] // TILE, "share": hint.reduce_threads, "deep": hint.stages,
+        "tiles": config.warp_tile // TILE, "share": config.reduce_warps, "deep": config.stages,
         "block": block, "scaled": int(form.scales is not None),
-        "unroll": hint.option("unroll", 2),
+        "unroll": 2,
         "x_shared": int(layout.x_shared), "s_shared": int(layout.s_shared),
         "s_pitch": layout.s_pitch, "s_at": layout.scales, "ring_at": layout.ring,
     }  # fmt: skip
@@ -108,11 +111,11 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> tirx.PrimFunc | None:
     return func.with_body(bound(at, "blockIdx.x", -(-form.rows // block), body))
 
 
-def _fits(form: Int4Form, hint: CudaHint) -> bool:
-    """Whether the numbers of ``hint`` make a kernel for ``form``."""
-    if len(hint.block) != 1 or len(hint.warp) != 1 or not 2 <= hint.stages <= 8:
+def _fits(form: Int4Form, config: Int4Config) -> bool:
+    """Whether the numbers of ``config`` make a kernel for ``form``."""
+    if not 2 <= config.stages <= 8:
         return False
-    block, warp, share = hint.block[0], hint.warp[0], hint.reduce_threads
+    block, warp, share = config.tile, config.warp_tile, config.reduce_warps
     if warp not in (TILE, 2 * TILE) or block % warp or share < 1:
         return False
     threads = 32 * share * block // warp

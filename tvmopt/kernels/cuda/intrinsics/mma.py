@@ -37,12 +37,12 @@ ACCUMULATORS = {
 
 @dataclasses.dataclass(frozen=True)
 class MmaIntrinsic:
-    """``sums[i, j] += sum_k a[i, k] * b[j, k]`` on a 16 x 16 accumulator tile, by one warp.
+    """``acc[i, j] += sum_k a[i, k] * b[j, k]`` on a 16 x 16 accumulator tile, by one warp.
 
     Attributes:
         dtype: Dtype of ``a``, and of ``b`` unless ``other`` is set: a key of
             :data:`ACCUMULATORS`.
-        sums: Accumulator dtype: ``"float32"``, ``"float16"`` (for float16) or ``"int32"``.
+        accumulator: Accumulator dtype: ``"float32"``, ``"float16"`` (for float16) or ``"int32"``.
         a_along_k: Whether ``a`` is K-major in shared memory (``[i][k]``), else ``[k][i]``.
         b_along_k: Whether ``b`` is K-major (``[j][k]``), else ``[k][j]``, which needs 16 bits.
         swapped: Whether the multiplication is written ``b * a``, which TVM tells apart.
@@ -51,7 +51,7 @@ class MmaIntrinsic:
     """
 
     dtype: str
-    sums: str
+    accumulator: str
     a_along_k: bool = True
     b_along_k: bool = True
     swapped: bool = False
@@ -60,8 +60,10 @@ class MmaIntrinsic:
 
     def __post_init__(self) -> None:
         allowed = ACCUMULATORS.get(self.dtype, ())
-        if self.sums not in allowed:
-            raise ValueError(f"sums must be one of {allowed} for {self.dtype}, but got {self.sums}")
+        if self.accumulator not in allowed:
+            raise ValueError(
+                f"accumulators of {self.dtype} must be among {allowed}, but got {self.accumulator}"
+            )
         if self.weight != self.dtype and not {self.dtype, self.weight} <= set(BYTE_INTEGERS):
             raise ValueError(f"only bytes differ in type, but got {self.dtype} and {self.weight}")
         if self.dtype in BYTE_INTEGERS and not (self.a_along_k and self.b_along_k):
@@ -101,7 +103,7 @@ class MmaIntrinsic:
 
     @staticmethod
     def place_c(i: Any, j: Any) -> tuple[Any, Any]:
-        """Return lane and element of ``sums[i, j]``."""
+        """Return lane and element of ``acc[i, j]``."""
         return 4 * (i % 8) + (j % 8) // 2, 4 * (j // 8) + 2 * (i // 8) + j % 2
 
     @staticmethod
@@ -128,16 +130,17 @@ class MmaIntrinsic:
         """Register the mma.sync intrinsic; return its name."""
         order = "_swapped" if self.swapped else ""
         return _register(
-            f"tvmopt.mma_{self.dtype}_{self.weight}_{self.sums}{order}", lambda: _multiply(self)
+            f"tvmopt.mma_{self.dtype}_{self.weight}_{self.accumulator}{order}",
+            lambda: _multiply(self),
         )
 
     def zero(self) -> str:
         """Register the zeroing of the accumulators; return its name."""
-        return _register(f"tvmopt.mma_zero_{self.sums}", lambda: _zero(self))
+        return _register(f"tvmopt.mma_zero_{self.accumulator}", lambda: _zero(self))
 
     def store(self) -> str:
         """Register the store of the accumulators to shared memory; return its name."""
-        return _register(f"tvmopt.mma_store_{self.sums}_{self.scope}", lambda: _store(self))
+        return _register(f"tvmopt.mma_store_{self.accumulator}_{self.scope}", lambda: _store(self))
 
 
 def register_used(text: str) -> None:
@@ -145,7 +148,7 @@ def register_used(text: str) -> None:
     if "tvmopt.mma_" not in text:
         return
     for mma in _ALL:
-        if f"tvmopt.mma_{mma.dtype}_{mma.weight}_{mma.sums}" in text:
+        if f"tvmopt.mma_{mma.dtype}_{mma.weight}_{mma.accumulator}" in text:
             for register in (mma.load_a, mma.load_b, mma.multiply, mma.zero, mma.store):
                 register()
 
@@ -162,7 +165,7 @@ def _fragment(handle: Any, mma: MmaIntrinsic, dtype: str) -> Any:
     return T.match_buffer(handle, shape, dtype, align=64, offset_factor=mma.row, scope="local")
 
 
-def _sums(handle: Any, dtype: str) -> Any:
+def _accumulator(handle: Any, dtype: str) -> Any:
     """Declare a 16 x 16 accumulator fragment in a TVMScript function."""
     return T.match_buffer(handle, (LANES, _LOCAL), dtype, align=64, offset_factor=8, scope="local")
 
@@ -239,7 +242,7 @@ def _load(mma: MmaIntrinsic, is_a: bool) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Return description and implementation of mma.sync on fragments."""
-    sums, depth, local = mma.sums, mma.depth, mma.local
+    acc, depth, local = mma.accumulator, mma.depth, mma.local
     swapped, place_c = mma.swapped, mma.place_c
 
     def place_a(i: Any, _j: Any, k: Any) -> tuple[Any, Any]:
@@ -253,24 +256,24 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     place_x, place_y = (place_b, place_a) if swapped else (place_a, place_b)
     type_x, type_y = by_role(mma.dtype, mma.weight)
-    instruction, short_sums = f"m16n8k{depth}", dtypes.dtype(sums).tvm_mma
+    instruction, short_acc = f"m16n8k{depth}", dtypes.dtype(acc).tvm_mma
     short_a, short_b = (dtypes.dtype(name).tvm_mma for name in (mma.dtype, mma.weight))
 
     def product(A: Any, B: Any, C: Any, half: int) -> Any:  # noqa: N803
         """Return the call of one m16n8 instruction, for 8 of the 16 columns."""
         return T.ptx_legacy.mma(
-            instruction, "row", "col", short_a, short_b, short_sums,
+            instruction, "row", "col", short_a, short_b, short_acc,
             A.data, A.elem_offset,
             B.data, B.elem_offset + half * (local // 2),
             C.data, C.elem_offset + half * (_LOCAL // 2),
-            False, dtype=sums,
+            False, dtype=acc,
         )  # fmt: skip
 
     @T.prim_func(s_tir=True)
     def definition(first: T.handle, second: T.handle, c: T.handle) -> None:
         X = _fragment(first, mma, type_x)  # noqa: N806
         Y = _fragment(second, mma, type_y)  # noqa: N806
-        C = _sums(c, sums)  # noqa: N806
+        C = _accumulator(c, acc)  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:_LOCAL], X[0:LANES, 0:local], Y[0:LANES, 0:local])
             T.writes(C[0:LANES, 0:_LOCAL])
@@ -282,15 +285,15 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                     lane_c, at_c = T.meta_var(place_c(vi, vj))
                     T.reads(C[lane_c, at_c], X[lane_x, at_x], Y[lane_y, at_y])
                     T.writes(C[lane_c, at_c])
-                    C[lane_c, at_c] = C[lane_c, at_c] + T.cast(X[lane_x, at_x], sums) * T.cast(
-                        Y[lane_y, at_y], sums
+                    C[lane_c, at_c] = C[lane_c, at_c] + T.cast(X[lane_x, at_x], acc) * T.cast(
+                        Y[lane_y, at_y], acc
                     )
 
     @T.prim_func(s_tir=True)
     def implementation(first: T.handle, second: T.handle, c: T.handle) -> None:
         X = _fragment(first, mma, type_x)  # noqa: N806
         Y = _fragment(second, mma, type_y)  # noqa: N806
-        C = _sums(c, sums)  # noqa: N806
+        C = _accumulator(c, acc)  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:_LOCAL], X[0:LANES, 0:local], Y[0:LANES, 0:local])
             T.writes(C[0:LANES, 0:_LOCAL])
@@ -303,11 +306,11 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Return description and implementation of zeroing the accumulators."""
-    sums, place_c = mma.sums, mma.place_c
+    acc, place_c = mma.accumulator, mma.place_c
 
     @T.prim_func(s_tir=True)
     def definition(c: T.handle) -> None:
-        C = _sums(c, sums)  # noqa: N806
+        C = _accumulator(c, acc)  # noqa: N806
         with T.sblock("root"):
             T.reads()
             T.writes(C[0:LANES, 0:_LOCAL])
@@ -317,28 +320,28 @@ def _zero(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                     lane_c, at_c = T.meta_var(place_c(vi, vj))
                     T.reads()
                     T.writes(C[lane_c, at_c])
-                    C[lane_c, at_c] = T.cast(0, sums)
+                    C[lane_c, at_c] = T.cast(0, acc)
 
     @T.prim_func(s_tir=True)
     def implementation(c: T.handle) -> None:
-        C = _sums(c, sums)  # noqa: N806
+        C = _accumulator(c, acc)  # noqa: N806
         with T.sblock("root"):
             T.reads()
             T.writes(C[0:LANES, 0:_LOCAL])
             for n in T.serial(_LOCAL):
-                C[0, n] = T.cast(0, sums)
+                C[0, n] = T.cast(0, acc)
 
     return definition, implementation
 
 
 def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Return description and implementation of storing accumulators to shared memory."""
-    sums, scope, place_c, at_c = mma.sums, mma.scope, mma.place_c, mma.at_c
+    acc, scope, place_c, at_c = mma.accumulator, mma.scope, mma.place_c, mma.at_c
 
     @T.prim_func(s_tir=True)
     def definition(c: T.handle, d: T.handle) -> None:
-        C = _sums(c, sums)  # noqa: N806
-        D = _shared(d, (ROWS, COLUMNS), sums, 2, scope)  # noqa: N806
+        C = _accumulator(c, acc)  # noqa: N806
+        D = _shared(d, (ROWS, COLUMNS), acc, 2, scope)  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:_LOCAL])
             T.writes(D[0:ROWS, 0:COLUMNS])
@@ -354,8 +357,8 @@ def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     def implementation(c: T.handle, d: T.handle) -> None:
         s0 = T.int32()
         s1 = T.int32()
-        C = _sums(c, sums)  # noqa: N806
-        D = _shared(d, (ROWS, COLUMNS), sums, 2, scope, [s0, s1])  # noqa: N806
+        C = _accumulator(c, acc)  # noqa: N806
+        D = _shared(d, (ROWS, COLUMNS), acc, 2, scope, [s0, s1])  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:_LOCAL])
             T.writes(D[0:ROWS, 0:COLUMNS])
@@ -369,9 +372,9 @@ def _store(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 _ALL = (
     *(
-        MmaIntrinsic(half, sums, a, b, swapped)
+        MmaIntrinsic(half, acc, a, b, swapped)
         for half in HALF_FLOATS
-        for sums in ACCUMULATORS[half]
+        for acc in ACCUMULATORS[half]
         for a in (True, False)
         for b in (True, False)
         for swapped in (False, True)

@@ -2,158 +2,182 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+from collections.abc import Iterator
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
 from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig, RowCache
 from tvmopt.kernels.cuda.row_reduction.form import RowForm
 from tvmopt.kernels.cuda.row_reduction.schedule import NAME
 from tvmopt.kernels.ranked import Ranked
 
-# Instructions of a thread besides its elements.
-_PROLOGUE = 30.0
-# Instructions of one shuffle step, and its cycles.
-_SHUFFLE = 6.0
-_SHUFFLE_WAIT = 45.0
-# Cycles of a reduction over several warps: two barriers and shared memory.
-_BARRIERS = 150.0
-# Cycles until data that was read before arrives again.
-_AGAIN = 120.0
-# Fewest threads of a block of rows; some idle where the elements are fewer.
-_FEWEST = 32
-# Bytes of an L1 line; lines that a store of less than an L2 sector costs.
-_LINE, _PARTIAL = 128, 3.0
+# Fewest and most threads of a block of several rows; some idle where the elements are fewer.
+_FEWEST_THREADS, _MOST_THREADS = 32, 512
+# Most elements of a row that a thread keeps in registers.
+_MOST_CACHED = 128
 
 
-def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[Ranked[CudaHint]]:
+def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[Ranked[CudaRowReductionConfig]]:
     """Return the ``gpu_row_reduction`` configurations for ``form``, fastest predicted first."""
-    blocks = all_facts(form.sch)
-    passes = [f for f in blocks if f.reduction or form.wide]
-    work = sum(0.5 + float_work(form.sch, f.name) for f in passes)
-    moved = max(traffic(f) for f in passes) + (0.0 if form.wide else form.rows * 2.0)
-    alone = form.crosses and _alone(form)
-    vectors = {form.vector, max(1, form.vector // 2), 1 if form.vector < 4 else form.vector}
-    few = _most_threads(form, min(vectors)) < _FEWEST
+    rows = _Rows.of(form)
     ranked = []
-    for vector, share, place, unroll, stage in itertools.product(
+    for config in _configs(form, arch):
+        if rows.takes(config):
+            stream = rows.stream(config)
+            ranked.append(Ranked(config, stream.cycles(arch), stream.parts(arch)))
+    return sorted(ranked, key=lambda r: r.cycles)
+
+
+def _configs(form: RowForm, arch: CudaArch) -> Iterator[CudaRowReductionConfig]:
+    """Yield the configurations whose threads have work, and whose unroll factor divides it."""
+    vectors = {form.vector, max(1, form.vector // 2), 1 if form.vector < 4 else form.vector}
+    few = _useful_threads(form, min(vectors)) < _FEWEST_THREADS
+    most_rows = 1 if form.rows == 1 else _FEWEST_THREADS if few else 2 * form.rows
+    for vector, share, rows, unroll, cache in itertools.product(
         sorted(vectors),
         (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
         (1, 2, 4, 8, 16, 32, 64),
         (1, 2, 4, 8),
-        (0, 1, 2),
+        RowCache,
     ):
-        threads = share * place
-        pieces = form.columns // vector
-        if not _FEWEST <= threads <= 512 and not (place == 1 and threads == 1024):
+        threads, pieces = share * rows, form.columns // vector
+        whole_block = rows == 1 and threads == arch.threads_block
+        if not (_FEWEST_THREADS <= threads <= _MOST_THREADS or whole_block) or rows > most_rows:
             continue
-        if place > (1 if form.rows == 1 else _FEWEST if few else 2 * form.rows):
+        if share > (_FEWEST_THREADS if few and form.rows == 1 else 2 * pieces):
             continue
-        if share > (_FEWEST if few and form.rows == 1 else 2 * pieces):
-            continue
-        if (share < 32 and pieces > 64 * share) or pieces == 1 < share:
+        if (share < arch.warp and pieces > 64 * share) or pieces == 1 < share:
             continue
         steps = math.ceil(pieces / share)
-        if unroll >= 2 * steps or (steps > unroll and steps % unroll):
-            continue
-        if stage and not (form.wide and len(blocks) > 1):
-            continue
-        if stage == 2 and (
-            form.crosses
-            or (form.columns % (vector * share) and (vector > 1 or form.columns < 4 * share))
-            or form.columns // share > 128
-            or unroll > 1
-            or share < 2
-            or blocks[0].axes[-1].extent != form.columns
-        ):
-            continue
-        if form.crosses and (form.parts % place or (alone and pieces % share)):
-            continue
-        hint = CudaHint(
-            NAME, arch, thread=(place,), reduce_threads=share, vector=vector,
-            options=(("stage", stage), ("unroll", unroll)),
-        )  # fmt: skip
-        stream = _rows(form, blocks, hint, work, moved)
-        ranked.append(Ranked(hint, stream.cycles(arch), stream.parts(arch)))
-    return sorted(ranked, key=lambda r: r.cycles)
+        if unroll < 2 * steps and (steps <= unroll or steps % unroll == 0):
+            yield CudaRowReductionConfig(NAME, arch, rows, share, vector, cache, unroll)
 
 
-def _most_threads(form: RowForm, vector: int) -> int:
+def _useful_threads(form: RowForm, vector: int) -> int:
     """Return the most useful threads: up to twice the rows, times twice the vectors of a row."""
     share = 2 ** int(math.log2(2 * (form.columns // vector)))
     return share if form.rows == 1 else share * 2 ** int(math.log2(2 * form.rows))
 
 
-def _rows(
-    form: RowForm, blocks: list[BlockFacts], hint: CudaHint, work: float, moved: float
-) -> StreamCost:
-    """Return the cost model's view of the kernel."""
-    (place,), share, vector = hint.thread, hint.reduce_threads, hint.vector
-    stage, unroll = hint.option("stage"), hint.option("unroll", 1)
-    passes = [f for f in blocks if f.reduction or form.wide]
-    steps = math.ceil(form.columns / vector / share)
-    size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
-    row = form.columns * size
-    exchanges = math.log2(share) * sum(f.stores for f in blocks if f.reduction)
-    loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
-    many = max(0, len(passes) - 1)
-    most = math.ceil(form.columns / share)
-    kept = min(most, 128) if stage == 2 else vector * min(unroll, steps)
-    return StreamCost(
-        blocks=math.ceil(form.rows / place),
-        threads=share * place,
-        moved=moved,
-        again=float(many * form.rows * row) if stage != 2 else 0.0,
-        kept=float(place * row) if not stage else 0.0,
-        flight=float(size * kept),
-        instructions=_PROLOGUE
-        + steps * (vector * work + loads)
-        + exchanges * _SHUFFLE
-        + (steps * 8.0 if stage == 1 else 0.0),
-        chain=exchanges * _SHUFFLE_WAIT
-        + (_BARRIERS * len(form.reductions) if share > 32 else 0.0)
-        + (many * _AGAIN if stage != 2 else 0.0)
-        + (60.0 if stage == 1 else 0.0),
-        rounds=1.0 if stage == 2 else math.ceil(steps / unroll) * (0.5 + 0.5 * len(passes)),
-        lines=steps * _lines(form, blocks, hint),
-        registers=32 + kept * size // 4,
-        smem=place * row if stage == 1 else 0,
-    )
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """A row reduction as its cost model sees it, common to all configurations.
 
-
-def _lines(form: RowForm, blocks: list[BlockFacts], hint: CudaHint) -> float:
-    """Return the lines that a warp touches for one vector of each thread.
-
-    Threads of a warp in different rows touch different lines.
+    Attributes:
+        form: The row reduction.
+        blocks: Its blocks.
+        passes: The blocks that read whole rows.
+        work: Instructions of an element, in all passes.
+        moved: Compulsory memory traffic in bytes.
+        within_axis: Whether the row is only a part of the output's last axis.
     """
-    vector, stage = hint.vector, hint.option("stage")
-    together = min(hint.reduce_threads, hint.arch.warp)
-    rows = hint.arch.warp / together
-    total = 0.0
-    for number, facts in enumerate(f for f in blocks if f.reduction or form.wide):
-        size = max((int(r.buffer.dtype.itemsize) for r in facts.reads), default=4)
-        if stage == 0 or number == 0:
-            total += rows * _touched(together * vector * size, form.columns * size, _LINE)
-        elif stage == 1:
-            total += hint.arch.warp * vector * size / _LINE
-        if not facts.reduction:
-            out = int(facts.write.buffer.dtype.itemsize)
-            piece, row = together * vector * out, form.columns * out
-            whole = piece >= (hint.arch.sector if row % hint.arch.sector == 0 else _LINE // 2)
-            total += rows * _touched(piece, row, _LINE) * (1.0 if whole else _PARTIAL)
-    return total
+
+    form: RowForm
+    blocks: list[BlockFacts]
+    passes: list[BlockFacts]
+    work: float
+    moved: float
+    within_axis: bool
+
+    @classmethod
+    def of(cls, form: RowForm) -> _Rows:
+        """Analyse ``form``."""
+        blocks = all_facts(form.sch)
+        passes = [f for f in blocks if f.reduction or form.wide]
+        work = sum(0.5 + float_work(form.sch, f.name) for f in passes)
+        moved = max(traffic(f) for f in passes) + (0.0 if form.wide else form.rows * 2.0)
+        last = next(f for f in blocks if f.name == form.last)
+        within_axis = form.crosses and last.axes[-1].extent > form.columns
+        return cls(form, blocks, passes, work, moved, within_axis)
+
+    def takes(self, config: CudaRowReductionConfig) -> bool:
+        """Whether rows and the row cache of ``config`` fit."""
+        form, share = self.form, config.reduce_threads
+        if form.crosses and form.parts % config.threads:
+            return False
+        if self.within_axis and form.columns // config.vector_elements % share:
+            return False
+        if config.row_cache == RowCache.NONE:
+            return True
+        if not form.wide or len(self.blocks) == 1:
+            return False  # nothing reads a row again
+        return config.row_cache == RowCache.SHARED or self._fits_registers(config)
+
+    def _fits_registers(self, config: CudaRowReductionConfig) -> bool:
+        """Whether the threads' registers hold a row, each thread's part at constant places."""
+        columns, share, vector = self.form.columns, config.reduce_threads, config.vector_elements
+        divides = columns % (vector * share) == 0 or (vector == 1 and columns >= 4 * share)
+        one_axis = self.blocks[0].axes[-1].extent == columns
+        few = columns // share <= _MOST_CACHED and config.unroll == 1 < share
+        return divides and one_axis and few and not self.form.crosses
+
+    def stream(self, config: CudaRowReductionConfig) -> StreamCost:
+        """Return the cost model's view of the kernel."""
+        form, passes, costs = self.form, self.passes, config.arch.costs
+        share, vector, unroll = config.reduce_threads, config.vector_elements, config.unroll
+        in_shared = config.row_cache == RowCache.SHARED
+        in_registers = config.row_cache == RowCache.REGISTERS
+        steps = math.ceil(form.columns / vector / share)
+        size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
+        rows_bytes = config.threads * form.columns * size
+        shuffles = math.log2(share) * sum(f.stores for f in self.blocks if f.reduction)
+        loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
+        rereads = 0 if in_registers else max(0, len(passes) - 1)
+        cached = vector * min(unroll, steps)
+        rounds = math.ceil(steps / unroll) * (0.5 + 0.5 * len(passes))
+        if in_registers:
+            cached, rounds = min(math.ceil(form.columns / share), _MOST_CACHED), 1.0
+        return StreamCost(
+            blocks=math.ceil(form.rows / config.threads),
+            threads=share * config.threads,
+            compulsory_bytes=self.moved,
+            reread_bytes=float(rereads * form.rows * form.columns * size),
+            block_reread_bytes=float(rows_bytes) if config.row_cache == RowCache.NONE else 0.0,
+            in_flight_bytes=float(size * cached),
+            instructions=costs.reduction_instructions
+            + steps * (vector * self.work + loads)
+            + shuffles * costs.shuffle_instructions
+            + (steps * 8.0 if in_shared else 0.0),
+            wait_cycles=shuffles * costs.shuffle_cycles
+            + (costs.cross_warp_cycles * len(form.reductions) if share > config.arch.warp else 0.0)
+            + rereads * costs.reread_cycles
+            + (60.0 if in_shared else 0.0),
+            load_rounds=rounds,
+            warp_lines=steps * self._lines(config),
+            registers=32 + cached * size // 4,
+            smem_bytes=rows_bytes if in_shared else 0,
+        )
+
+    def _lines(self, config: CudaRowReductionConfig) -> float:
+        """Return the lines that a warp touches for one vector of each thread.
+
+        Threads of a warp in different rows touch different lines.
+        """
+        form, arch, vector = self.form, config.arch, config.vector_elements
+        together = min(config.reduce_threads, arch.warp)
+        rows = arch.warp / together
+        total = 0.0
+        for number, facts in enumerate(self.passes):
+            size = max((int(r.buffer.dtype.itemsize) for r in facts.reads), default=4)
+            if config.row_cache == RowCache.NONE or number == 0:
+                total += rows * _touched(together * vector * size, form.columns * size, arch.line)
+            elif config.row_cache == RowCache.SHARED:
+                total += arch.warp * vector * size / arch.line
+            if not facts.reduction:
+                out = int(facts.write.buffer.dtype.itemsize)
+                piece, row = together * vector * out, form.columns * out
+                whole = piece >= (arch.sector if row % arch.sector == 0 else arch.line // 2)
+                weight = 1.0 if whole else arch.costs.partial_sector_lines
+                total += rows * _touched(piece, row, arch.line) * weight
+        return total
 
 
 def _touched(piece: int, row: int, line: int) -> float:
     """Return the mean number of lines that a piece of a row touches, at any alignment of rows."""
     return math.ceil(piece / line) + (piece / line % 1.0 if row % line else 0.0)
-
-
-def _alone(form: RowForm) -> bool:
-    """Whether the row is only a part of the output's last axis."""
-    last = next(f for f in all_facts(form.sch) if f.name == form.last)
-    return last.axes[-1].extent > form.columns

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tvm import s_tir, tirx
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.common.memory_bound import GEMV, REDUCTION, MemoryBound
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.common.memory_bound import GEMV, REDUCTION, MemoryBound, analysed
+from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig
 from tvmopt.kernels.cuda.row_reduction.configs import row_reduction_hints
 from tvmopt.kernels.cuda.row_reduction.form import RowForm, prepare_rows
 from tvmopt.kernels.cuda.row_reduction.schedule import NAME, emit
@@ -17,10 +17,11 @@ from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
 
-class CudaRowReduction(MemoryBound[RowForm]):
+class CudaRowReduction(MemoryBound[RowForm, CudaRowReductionConfig]):
     """Rows on threadIdx.y, elements of a row on threadIdx.x."""
 
     name = NAME
+    config_type = CudaRowReductionConfig
     kind = REDUCTION
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
@@ -29,14 +30,12 @@ class CudaRowReduction(MemoryBound[RowForm]):
 
     def match(self, workload: Workload, arch: CudaArch) -> RowForm | Refusal:
         """Return the row reduction form of the function."""
-        if workload.refusal_of_kernel is not None:
-            return workload.refusal_of_kernel
-        return workload.analysed(prepare_rows) or Refusal("its reductions are not along memory")
+        return analysed(workload, prepare_rows)
 
-    def rank(self, form: RowForm, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
+    def rank(self, form: RowForm, arch: CudaArch) -> Sequence[Ranked[CudaRowReductionConfig]]:
         """Return the configurations, fastest predicted first."""
         return row_reduction_hints(form, arch)
 
-    def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Emit the kernel of ``func``; None where it does not fit."""
+    def emit(self, func: tirx.PrimFunc, hint: CudaRowReductionConfig) -> s_tir.Schedule | Refusal:
+        """Emit the kernel of ``func``."""
         return emit(func, hint)

@@ -9,13 +9,10 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
-from tvmopt.kernels.cuda.common.steps import (
-    index_map,
-    inline_all,
-    most_lanes,
-    output_block,
-    spatial_extent,
-)
+from tvmopt.kernels.cuda.common.inlining import inline_all, output_block, spatial_extent
+from tvmopt.kernels.cuda.common.loops import index_map
+from tvmopt.kernels.cuda.common.vectors import most_lanes
+from tvmopt.kernels.workload import Refusal
 
 
 @dataclasses.dataclass
@@ -48,8 +45,8 @@ class RowForm:
         return self.parts > 1
 
 
-def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
-    """Return the row reduction form of ``func``; None unless all reductions share the rows."""
+def prepare_rows(func: tirx.PrimFunc) -> RowForm | Refusal:
+    """Return the row reduction form of ``func``, whose reductions must share the rows."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     inline_all(sch)
     for block in leaf_blocks(sch):
@@ -58,7 +55,7 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
     found = [f for f in blocks if f.reduction]
     last = output_block(sch)
     if not found or last is None:
-        return None
+        return Refusal("it has no reduction or several outputs")
     final = block_facts(sch, last)
     if final.reduction:
         # TVM's cross-thread reductions may store past the last row; the copy's stores do not.
@@ -67,25 +64,23 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | None:
         blocks = all_facts(sch)
         found = [f for f in blocks if f.reduction]
     if any(not f.reduction and f.name != final.name for f in blocks):
-        return None
+        return Refusal("a block between its reductions cannot be inlined")
     columns, rows = found[0].reduced, spatial_extent(found[0])
-    if any(f.reduced != columns or spatial_extent(f) != rows for f in found):
-        return None
-    if columns == 1:
-        return None
+    if columns == 1 or any(f.reduced != columns or spatial_extent(f) != rows for f in found):
+        return Refusal("its reductions do not share rows of several elements")
     if final.work not in (rows, rows * columns):
-        return None
+        return Refusal("its output has neither an element a row nor one for each input element")
     vector = 16
     for facts in blocks:
         inner = len(facts.axes) - 1
         if facts.reduction:
             inner = facts.reduction[-1]
             if inner != len(facts.axes) - 1:
-                return None
+                return Refusal("its reductions are not along the last axis")
             walked = [r for r in facts.reads if any(r.strides[i] != 0 for i in facts.reduction)]
             largest = max(walked, key=_elements, default=None)
             if largest is None or not _is_row(facts, largest):
-                return None
+                return Refusal("its rows are not contiguous")
         elif facts.work == rows:
             continue
         for access in (*facts.reads, facts.write):

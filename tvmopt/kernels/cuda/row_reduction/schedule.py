@@ -8,35 +8,25 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import block_facts
-from tvmopt.kernels.cuda.common.steps import (
-    cache_reads,
-    cache_result,
-    extent,
-    fuse_all,
-    load_at,
-    split_prefix,
-    split_vector,
-    store_at,
-    unrolled,
-)
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.common.loops import extent, fuse_all, split_prefix, split_vector, unrolled
+from tvmopt.kernels.cuda.common.vectors import cache_reads, cache_result, load_at, store_at
+from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig, RowCache
 from tvmopt.kernels.cuda.row_reduction.form import prepare_rows
-from tvmopt.kernels.cuda.row_reduction.row_stage import (
-    REGISTERS,
-    SHARED,
-    bind_parts,
+from tvmopt.kernels.cuda.row_reduction.row_cache import (
+    bind_divided,
+    cache_in_registers,
+    cache_in_shared,
     is_ragged,
-    keep_rows,
-    place_kept,
-    place_staged,
-    stage_rows,
+    load_registers,
+    load_shared,
 )
+from tvmopt.kernels.workload import Refusal
 
 NAME = "gpu_row_reduction"
 
 
-def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None unless :func:`prepare_rows` takes it.
+def emit(func: tirx.PrimFunc, config: CudaRowReductionConfig) -> s_tir.Schedule | Refusal:
+    """Schedule the row reduction ``func``.
 
     Before -> after, for a softmax with 32 threads a row, 4 rows a block, vectors of 8::
 
@@ -49,17 +39,19 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
             allreduce over x;  ...
     """
     form = prepare_rows(func)
-    if form is None:
-        return None
+    if isinstance(form, Refusal):
+        return form
     sch = form.sch
-    vector = math.gcd(form.vector, hint.vector)
+    vector = math.gcd(form.vector, config.vector_elements)
     last = sch.get_sblock(form.last)
     others = [sch.get_sblock(n) for n in form.reductions]
-    stage = hint.option("stage") if form.wide else 0
-    staged = stage_rows(sch, form, hint) if stage == SHARED else None
-    kept = keep_rows(sch, form, hint, vector) if stage == REGISTERS else None
-    if stage == REGISTERS and kept is None:
-        return None
+    in_shared = in_registers = None
+    if form.wide and config.row_cache == RowCache.SHARED:
+        in_shared = cache_in_shared(sch, form, config)
+    elif form.wide and config.row_cache == RowCache.REGISTERS:
+        in_registers = cache_in_registers(sch, form, config, vector)
+        if isinstance(in_registers, Refusal):
+            return in_registers
     loads = {
         sch.get(b).name_hint: cache_reads(sch, b, len(sch.get(b).iter_vars) - 1, vector)
         for b in [*others, *([last] if form.wide else [])]
@@ -67,11 +59,11 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
     result = cache_result(sch, last, vector) if form.wide and vector > 1 else None
     divided = split_prefix(sch, sch.get_loops(last), form.rows)
     if divided is None:
-        return None
+        return Refusal("the axes of its output do not divide into rows")
     rows, columns = divided
     rows = rows or [sch.add_unit_loop(columns[0] if columns else last)]
     # With a single row, no index tells further threads apart: they would store it too.
-    together = hint.thread[0] if hint.thread and form.rows > 1 else 1
+    together = config.threads if form.rows > 1 else 1
     if together <= extent(sch, rows[-1]):
         inner, place = sch.split(rows[-1], [None, together])
         grid = fuse_all(sch, [*rows[:-1], inner])
@@ -79,7 +71,7 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         grid, place = sch.split(fuse_all(sch, rows), [None, together])
     sch.bind(grid, "blockIdx.x")
     sch.bind(place, "threadIdx.y")
-    divides = kept is not None and not is_ragged(form, hint, vector)
+    divides = in_registers is not None and not is_ragged(form, config, vector)
     parts = 3 if vector > 1 else 2
     work = [(last, columns[-parts:] if divides else columns)] if form.wide else []
     for block in reversed(others):
@@ -90,52 +82,53 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
         count = parts if divides else len(block_facts(sch, block).reduction)
         inside = sch.get_loops(block)[2:]
         if math.prod(extent(sch, loop) for loop in inside[:-count]) > 1:
-            return None
+            return Refusal("a thread would reduce several rows")
         work.append((block, inside[-count:]))
     for block, inside in work:
         if divides:
-            at = bind_parts(sch, inside)
-        elif (found := _deal_columns(sch, block, inside, hint, vector, form.crosses)) is None:
-            return None
+            at = bind_divided(sch, inside)
         else:
-            at = found
+            bound = _bind_columns(sch, block, inside, config, vector, form.crosses)
+            if isinstance(bound, Refusal):
+                return bound
+            at = bound
         load_at(sch, loads[sch.get(block).name_hint], at)
         if result is not None and sch.get(block).name_hint == form.last:
             store_at(sch, result, at)
-    if staged is not None:
-        place_staged(sch, staged, grid, hint, vector)
-    if kept is not None:
-        place_kept(sch, kept, place)
+    if in_shared is not None:
+        load_shared(sch, in_shared, grid, config, vector)
+    if in_registers is not None:
+        load_registers(sch, in_registers, place)
     return sch
 
 
-def _deal_columns(
+def _bind_columns(
     sch: s_tir.Schedule,
     block: SBlockRV,
     loops: list[LoopRV],
-    hint: CudaHint,
+    config: CudaRowReductionConfig,
     vector: int,
     crosses: bool,
-) -> LoopRV | None:
+) -> LoopRV | Refusal:
     """Distribute the elements of a row to threads, ``vector`` at a time.
 
     If a row is only part of an axis, threads past its end would be in the next row: TVM checks the
     bounds of buffers, not of rows. The loop over that part then stays whole.
 
     Returns:
-        The loop around a vector; None where threads would exceed the row.
+        The loop around a vector.
     """
     around = loops[:1] if crosses and len(loops) > 1 else []
     pieces, lane = split_vector(sch, loops[len(around) :], vector)
-    if crosses and not around and extent(sch, pieces) % hint.reduce_threads:
-        return None
-    if extent(sch, pieces) == 1 < hint.reduce_threads:  # a constant index: no bounds check
-        return None
-    step, thread = sch.split(pieces, [None, hint.reduce_threads])
+    if crosses and not around and extent(sch, pieces) % config.reduce_threads:
+        return Refusal("threads past the end of a row would be in the next one")
+    if extent(sch, pieces) == 1 < config.reduce_threads:  # a constant index: no bounds check
+        return Refusal("a row of one vector has work for one thread")
+    step, thread = sch.split(pieces, [None, config.reduce_threads])
     sch.reorder(thread, *around, step, lane)
     sch.bind(thread, "threadIdx.x")
     if vector > 1:
         sch.unroll(lane)
     # Registers have no address: the step must be a constant.
-    every = extent(sch, step) if hint.option("stage") == REGISTERS else 1
-    return unrolled(sch, step, max(every, hint.option("unroll", 1)))
+    every = extent(sch, step) if config.row_cache == RowCache.REGISTERS else 1
+    return unrolled(sch, step, max(every, config.unroll))

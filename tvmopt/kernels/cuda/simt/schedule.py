@@ -17,11 +17,13 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.device.dtypes import itemsize
-from tvmopt.kernels.cuda.common.inlining import inline_consumers, inline_producers
+from tvmopt.kernels.cuda.common.gemm_form import GemmForm, normalise
+from tvmopt.kernels.cuda.common.gemm_inlining import inline_consumers, inline_producers
+from tvmopt.kernels.cuda.common.gemm_operand import VECTOR_BYTES, GemmOperand
 from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline
-from tvmopt.kernels.cuda.common.product import VECTOR_BYTES, GemmOperand, Product, normalise
-from tvmopt.kernels.cuda.common.split_k import finish_parts, split_reduction
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.common.split_k import schedule_split_k_reduction, split_k_reduction
+from tvmopt.kernels.cuda.simt.config import SimtConfig
+from tvmopt.kernels.workload import Refusal
 
 # Staged elements of a thread up to which shared memory is double-buffered. With more, the extra
 # registers cost one of two resident thread blocks.
@@ -31,8 +33,8 @@ _FEW_STAGED = 8
 NAME = "simt_matmul"
 
 
-def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func`` as configured by ``hint``; None when the template does not fit.
+def emit(func: tirx.PrimFunc, config: SimtConfig) -> s_tir.Schedule | Refusal:
+    """Schedule the GEMM ``func`` as configured by ``config``.
 
     Before -> after::
 
@@ -46,91 +48,86 @@ def emit(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
                     for i in T.unroll(4): for j in T.unroll(4): acc[i, j] += a[i] * b[j]
             C[i, j] = acc[i, j]
     """
-    if why_not_simt(hint):
-        return None
-    product = normalise(func)
-    if product is None or product.extents[3] < hint.split_k:
-        return None
-    sch, anchor = product.sch, product.anchor
-    (bm, bn), (tm, tn), bk = hint.block, hint.thread, hint.rstep
-    sch.pad_einsum(anchor, [1, bm, bn, bk * hint.split_k])
+    if (refusal := why_not_simt(config)) is not None:
+        return refusal
+    gemm = normalise(func)
+    if isinstance(gemm, Refusal):
+        return gemm
+    if gemm.extents[3] < config.split_k:
+        return Refusal("K is shorter than the split-K factor")
+    sch, anchor = gemm.sch, gemm.anchor
+    (bm, bn), (tm, tn), bk = config.tile, config.threads, config.k_block
+    sch.pad_einsum(anchor, [1, bm, bn, bk * config.split_k])
     total = None
-    if hint.split_k > 1:
-        anchor, total = split_reduction(sch, anchor, hint.split_k)
+    if config.split_k > 1:
+        anchor, total = split_k_reduction(sch, anchor, config.split_k)
     store = sch.cache_write(anchor, 0, "local")
     *batch, i, j, k = sch.get_loops(anchor)
-    lanes_m, lanes_n = _lanes(hint)
-    vm, vn = math.gcd(bm // tm, _group(product)), math.gcd(bn // tn, _group(product))
+    lanes_m, lanes_n = _warp_shape(config)
+    vm, vn = math.gcd(bm // tm, _group(gemm)), math.gcd(bn // tn, _group(gemm))
     io, ig, iw, il, iv = sch.split(i, [None, bm // tm // vm, tm // lanes_m, lanes_m, vm])
     jo, jg, jw, jl, jv = sch.split(j, [None, bn // tn // vn, tn // lanes_n, lanes_n, vn])
     ko, ki = sch.split(k, [None, bk])
     sch.reorder(*batch, io, jo, ig, jg, iw, jw, il, jl, ko, ki, iv, jv)
-    bind_blocks(sch, batch, io, jo, hint.raster)
+    bind_blocks(sch, batch, io, jo, config.raster_group)
     # Virtual threads share all but accumulators; code that depends on none is emitted once.
     sch.bind(ig, "vthread.y")
     sch.bind(jg, "vthread.x")
     thread = sch.fuse(iw, jw, il, jl)
     sch.bind(thread, "threadIdx.x")
     sch.reverse_compute_at(store, thread, preserve_unit_loops=True)
-    run = 16
+    run = gemm.store_elements
     if total is None:
         inline_consumers(sch, store)
-        run = product.out_run
-    _store(sch, store, math.gcd(run, _most(product)))
-    copies = [_copy(sch, anchor, n, x, ko, hint) for n, x in enumerate(product.copies)]
-    for operand in product.copies:
+        run = gemm.out_run
+    _store(sch, store, math.gcd(run, gemm.store_elements))
+    copies = [_copy(sch, anchor, n, x, ko, config) for n, x in enumerate(gemm.operands)]
+    for operand in gemm.operands:
         _fragment(sch, anchor, operand, ki)
     sch.decompose_reduction(anchor, ko)
     for loop in (ki, iv, jv):
         sch.unroll(loop)
     # nvcc unrolls: the source text of so many multiply-adds would take it seconds.
     sch.annotate(ki, "pragma_unroll_explicit", 0)
-    stages = min(hint.stages, int(sch.get(ko).extent))
+    stages = min(config.stages, int(sch.get(ko).extent))
     if stages > 1:
-        staged = sum(hint.block) * bk / math.prod(hint.thread)
-        pipeline(sch, ko, copies, stages, hint.async_copy, halves=staged <= _FEW_STAGED)
+        staged = sum(config.tile) * bk / math.prod(config.threads)
+        pipeline(sch, ko, copies, stages, config.async_copy, double_buffered=staged <= _FEW_STAGED)
     if total is not None:
-        finish_parts(sch, total, math.gcd(product.out_run, _most(product)))
+        schedule_split_k_reduction(sch, total, math.gcd(gemm.out_run, gemm.store_elements))
     return sch
 
 
-def why_not_simt(hint: CudaHint) -> str:
-    """Return what is wrong with ``hint``; empty when nothing is."""
-    if len(hint.block) != 2 or len(hint.thread) != 2 or hint.rstep < 1:
-        return "block and thread must be of two axes and rstep positive"
-    threads = math.prod(hint.thread)
-    if any(b % t for b, t in zip(hint.block, hint.thread, strict=True)):
-        return "threads must divide the block"
-    if threads % hint.arch.warp or threads > hint.arch.threads_block:
-        return "threads must be whole warps, at most a block of them"
-    if any(b * hint.rstep % threads for b in hint.block):
-        return "each thread must copy the same number of elements"
-    if hint.stages < 1 or hint.split_k < 1:
-        return "stages and split_k must be at least 1"
-    if hint.stages > 2 and not hint.async_copy:
-        return "more than two stages need async_copy"
-    return ""
+def why_not_simt(config: SimtConfig) -> Refusal | None:
+    """Return why no GEMM can have ``config``; None where one can."""
+    threads = math.prod(config.threads)
+    if config.k_block < 1 or config.stages < 1 or config.split_k < 1:
+        return Refusal("k_block, stages and split_k must be at least 1")
+    if any(b % t for b, t in zip(config.tile, config.threads, strict=True)):
+        return Refusal("threads must divide the tile")
+    if threads % config.arch.warp or threads > config.arch.threads_block:
+        return Refusal("threads must be whole warps, at most a block of them")
+    if any(b * config.k_block % threads for b in config.tile):
+        return Refusal("each thread must copy the same number of elements")
+    if config.stages > 2 and not config.async_copy:
+        return Refusal("more than two stages need async_copy")
+    return None
 
 
-def _lanes(hint: CudaHint) -> tuple[int, int]:
+def _warp_shape(config: SimtConfig) -> tuple[int, int]:
     """Return rows and columns of threads in a warp."""
-    (tm, tn), rows = hint.thread, hint.option("lanes_m", 4)
-    while tm % rows or tn % (hint.arch.warp // rows):
-        rows = rows * 2 if rows < hint.arch.warp else 1
+    (tm, tn), rows, warp = config.threads, config.warp_rows, config.arch.warp
+    while tm % rows or tn % (warp // rows):
+        rows = rows * 2 if rows < warp else 1
         if rows == 1:
             return 1, 1
-    return rows, hint.arch.warp // rows
+    return rows, warp // rows
 
 
-def _group(product: Product) -> int:
+def _group(gemm: GemmForm) -> int:
     """Return the vector width of a thread's loads from shared memory, in elements."""
-    widest = max(itemsize(x.dtype) for x in product.copies)
+    widest = max(itemsize(x.dtype) for x in gemm.operands)
     return max(1, int(VECTOR_BYTES / widest))
-
-
-def _most(product: Product) -> int:
-    """Return the vector width of output stores, in elements."""
-    return max(1, int(VECTOR_BYTES / max(itemsize(product.out), itemsize(product.sums))))
 
 
 def _store(sch: s_tir.Schedule, store: SBlockRV, vector: int) -> None:
@@ -150,10 +147,10 @@ def _copy(
     place: int,
     operand: GemmOperand,
     at: LoopRV,
-    hint: CudaHint,
+    config: SimtConfig,
 ) -> SBlockRV:
     """Copy an operand to shared memory as [k][x], with padded rows where that transposes it."""
-    size, threads = itemsize(operand.dtype), math.prod(hint.thread)
+    size, threads = itemsize(operand.dtype), math.prod(config.threads)
     copy = sch.cache_read(anchor, operand.index, "shared.dyn")
     sch.transform_layout(copy, ("write", 0), lambda s, x, k: (s, k, x))
     sch.compute_at(copy, at, preserve_unit_loops=True)
@@ -167,10 +164,10 @@ def _copy(
         sch.storage_align(copy, 0, axis=1, factor=int(128 / size), offset=width)
     else:
         sch.reorder(k, x)
-    inner = hint.rstep if along_k else hint.block[place]
-    count = hint.rstep * hint.block[place]
+    inner = config.k_block if along_k else config.tile[place]
+    count = config.k_block * config.tile[place]
     vector = min(operand.run, max(1, int(VECTOR_BYTES / max(size, operand.size))))
-    if along_k and hint.async_copy:
+    if along_k and config.async_copy:
         vector = 1  # cp.async transposes element by element
     elif along_k or size == 1:
         vector = min(vector, 4)  # TVM generates wrong code for longer scattered or byte vectors

@@ -53,7 +53,7 @@ def _on_loop(loop: tirx.For) -> tirx.Stmt:
     commit, wait, *rest = parts
     if not _is_scope(wait.body, _COUNT):
         return loop
-    body = _among_products(commit, wait, rest) or _after_barrier(commit, wait, rest)
+    body = _copies_among_mma(commit, wait, rest) or _after_barrier(commit, wait, rest)
     if body is None:
         return loop
     return tirx.For(
@@ -62,7 +62,7 @@ def _on_loop(loop: tirx.For) -> tirx.Stmt:
     )  # fmt: skip
 
 
-def _among_products(
+def _copies_among_mma(
     commit: tirx.AttrStmt, wait: tirx.AttrStmt, rest: Sequence[tirx.Stmt]
 ) -> list[tirx.Stmt] | None:
     """Return the loop body with copies between its mma; None without double-buffered fragments."""

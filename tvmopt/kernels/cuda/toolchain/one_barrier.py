@@ -22,12 +22,12 @@ import tvm_ffi
 from tvm import ir, tirx
 
 #: Annotation of a loop that stores to one of two shared-memory buffers and reads the other.
-HALVES = "tvmopt.halves"
+DOUBLE_BUFFERED = "tvmopt.halves"
 _SYNC = "tvm_storage_sync"
 
 
-def meet_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Remove the second barrier of loops that are annotated with :data:`HALVES`.
+def remove_second_barrier(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Remove the second barrier of loops that are annotated with :data:`DOUBLE_BUFFERED`.
 
     Args:
         func: A lowered device function.
@@ -37,7 +37,7 @@ def meet_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _on_loop(loop: tirx.For) -> tirx.Stmt:
     """Return ``loop`` without its second barrier, if it is annotated and has two."""
-    if HALVES not in loop.annotations or not _alternates(loop):
+    if DOUBLE_BUFFERED not in loop.annotations or not _alternates(loop):
         return loop
     parts = _flat(loop.body)
     syncs = [n for n, part in enumerate(parts) if _is_sync(part)]

@@ -8,9 +8,9 @@ from tvm import s_tir, tirx
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts
-from tvmopt.kernels.cuda.common.memory_bound import NOT_INLINED, MemoryBound, inlined
-from tvmopt.kernels.cuda.common.steps import output_block, spatial_extent
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.common.inlining import inlined, only_reduction
+from tvmopt.kernels.cuda.common.memory_bound import MemoryBound, analysed
+from tvmopt.kernels.cuda.window.config import CudaFallbackConfig, CudaWindowConfig
 from tvmopt.kernels.cuda.window.configs import fallback_hints, window_hints
 from tvmopt.kernels.cuda.window.schedule import (
     FALLBACK_NAME,
@@ -22,52 +22,50 @@ from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Inlined, Refusal, Workload
 
 
-class CudaWindow(MemoryBound[tuple[Inlined, BlockFacts]]):
+class CudaWindow(MemoryBound[tuple[s_tir.Schedule, BlockFacts], CudaWindowConfig]):
     """One thread computes a vector of outputs, with the pooling window unrolled."""
 
     name = WINDOW_NAME
+    config_type = CudaWindowConfig
     kind = "window"
 
-    def match(self, workload: Workload, arch: CudaArch) -> tuple[Inlined, BlockFacts] | Refusal:
+    def match(
+        self, workload: Workload, arch: CudaArch
+    ) -> tuple[s_tir.Schedule, BlockFacts] | Refusal:
         """Return the inlined function and its only reduction."""
-        if workload.refusal_of_kernel is not None:
-            return workload.refusal_of_kernel
-        found = workload.analysed(inlined)
-        if found is None:
-            return NOT_INLINED
-        reductions = [facts for facts in found.blocks if facts.reduction]
-        if len(reductions) != 1 or reductions[0].stores != 1 or len(found.blocks) > 2:
-            return Refusal("not one reduction and an epilogue")
-        end = found.blocks[-1]
-        whole = end.reduction or end.work == spatial_extent(reductions[0])
-        if output_block(found.sch) is None or not whole:
-            return Refusal("its epilogue has another shape than its reduction")
-        return found, reductions[0]
+        found = analysed(workload, inlined)
+        if isinstance(found, Refusal):
+            return found
+        facts = only_reduction(found.sch, found.blocks)
+        return facts if isinstance(facts, Refusal) else (found.sch, facts)
 
-    def rank(self, form: tuple[Inlined, BlockFacts], arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
+    def rank(
+        self, form: tuple[s_tir.Schedule, BlockFacts], arch: CudaArch
+    ) -> Sequence[Ranked[CudaWindowConfig]]:
         """Return the configurations, fastest predicted first."""
-        found, facts = form
-        return window_hints(found.sch, facts, arch)
+        sch, facts = form
+        return window_hints(sch, facts, arch)
 
-    def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-        """Emit the kernel of ``func``; None where it does not fit."""
+    def emit(self, func: tirx.PrimFunc, hint: CudaWindowConfig) -> s_tir.Schedule | Refusal:
+        """Emit the kernel of ``func``."""
         return emit_window(func, hint)
 
 
-class CudaFallback(MemoryBound[Inlined]):
+class CudaFallback(MemoryBound[Inlined, CudaFallbackConfig]):
     """A kernel for every block, one thread for each output element."""
 
     name = FALLBACK_NAME
+    config_type = CudaFallbackConfig
     kind = "any"
 
     def match(self, workload: Workload, arch: CudaArch) -> Inlined | Refusal:
         """Return the inlined function."""
-        return workload.refusal_of_kernel or workload.analysed(inlined) or NOT_INLINED
+        return analysed(workload, inlined)
 
-    def rank(self, form: Inlined, arch: CudaArch) -> Sequence[Ranked[CudaHint]]:
+    def rank(self, form: Inlined, arch: CudaArch) -> Sequence[Ranked[CudaFallbackConfig]]:
         """Return a configuration for each thread block size, fastest predicted first."""
         return fallback_hints(form.sch, arch)
 
-    def emit(self, func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
+    def emit(self, func: tirx.PrimFunc, hint: CudaFallbackConfig) -> s_tir.Schedule:
         """Emit a kernel for every block."""
         return emit_fallback(func, hint)

@@ -16,17 +16,17 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import block_facts, leaf_blocks, why_not_schedulable
-from tvmopt.kernels.cuda.common.steps import (
+from tvmopt.kernels.cuda.common.inlining import inline_all
+from tvmopt.kernels.cuda.common.loops import fuse_all, split_threads
+from tvmopt.kernels.cuda.common.vectors import (
     cache_reads,
     cache_result,
-    fuse_all,
-    inline_all,
     load_at,
     moves_by_vectors,
-    split_threads,
     store_at,
 )
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.winograd.config import WinogradTransformConfig
+from tvmopt.kernels.workload import Refusal
 
 #: Annotations of the blocks with the transformed input and the output tiles; the value is the
 #: tile size m.
@@ -58,22 +58,22 @@ class TransformForm:
     grid: tuple[int, int, int]
     channels: int
 
-    def takes(self, hint: CudaHint) -> bool:
-        """Whether vectors and tiles of ``hint`` divide channels and tiles."""
-        sizes = hint.vector, hint.option("tiles", 1), *hint.thread
-        return (
-            len(hint.thread) == 1
-            and min(sizes) >= 1
-            and self.channels % hint.vector == 0
-            and self.grid[2] % hint.option("tiles", 1) == 0
-        )
-
-
-def prepare_data(func: tirx.PrimFunc) -> TransformForm | None:
-    """Analyse an input transform; None when ``func`` is none."""
-    found = _marked(func, WINOGRAD_DATA)
-    if found is None:
+    def why_not(self, config: WinogradTransformConfig) -> Refusal | None:
+        """Return why vectors and tiles of ``config`` do not fit; None where they do."""
+        if min(config.vector_elements, config.tiles_per_thread, config.threads) < 1:
+            return Refusal("vectors, tiles and threads must be at least 1")
+        if self.channels % config.vector_elements:
+            return Refusal(f"vectors must divide {self.channels} channels")
+        if self.grid[2] % config.tiles_per_thread:
+            return Refusal(f"tiles of a thread must divide {self.grid[2]} tiles")
         return None
+
+
+def prepare_data(func: tirx.PrimFunc) -> TransformForm | Refusal:
+    """Analyse an input transform."""
+    found = _marked(func, WINOGRAD_DATA)
+    if isinstance(found, Refusal):
+        return found
     sch, whole, m = found
     [half] = sch.get_producers(whole)
     [padded] = sch.get_producers(half)
@@ -84,25 +84,25 @@ def prepare_data(func: tirx.PrimFunc) -> TransformForm | None:
     return TransformForm(sch, m, padded, half, whole, whole, grid, channels)
 
 
-def prepare_out(func: tirx.PrimFunc) -> TransformForm | None:
-    """Analyse an output transform; None when ``func`` is none, or rearranges its output."""
+def prepare_out(func: tirx.PrimFunc) -> TransformForm | Refusal:
+    """Analyse an output transform, whose epilogue must not rearrange the output."""
     found = _marked(func, WINOGRAD_OUT)
-    if found is None:
-        return None
+    if isinstance(found, Refusal):
+        return found
     sch, whole, m = found
     if len(sch.get_output_blocks("root")) != 1:
-        return None
+        return Refusal("it has several outputs")
     [half] = sch.get_producers(whole)
     inline_all(sch, kept=[sch.get(block).name_hint for block in (half, whole)])
     ends = sch.get_consumers(whole)
     if len(ends) != 1 or len(leaf_blocks(sch)) != 3:
-        return None
+        return Refusal("its epilogue is not one block")
     _, _, images, tiles_y, tiles_x, channels = _shape(sch, whole)
     extents = [axis.extent for axis in block_facts(sch, ends[0]).axes]
     if len(extents) != 4 or (extents[0], extents[3]) != (images, channels):
-        return None
+        return Refusal("its epilogue rearranges the output")
     if (math.ceil(extents[1] / m), math.ceil(extents[2] / m)) != (tiles_y, tiles_x):
-        return None
+        return Refusal("its epilogue has another size than its tiles")
     grid = (images, tiles_y, tiles_x)
     return TransformForm(sch, m, None, half, whole, ends[0], grid, channels)
 
@@ -110,8 +110,8 @@ def prepare_out(func: tirx.PrimFunc) -> TransformForm | None:
 DATA_NAME = "gpu_winograd_data"
 
 
-def emit_data(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None when it is no input transform.
+def emit_data(func: tirx.PrimFunc, config: WinogradTransformConfig) -> s_tir.Schedule | Refusal:
+    """Schedule the input transform ``func``.
 
     Before -> after, for one tile of 2 x 2 a thread and vectors of 4 channels::
 
@@ -128,15 +128,18 @@ def emit_data(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
                 V[i * 4 + j, t, 0:4] = V_local[0:4]
     """
     form = prepare_data(func)
-    if form is None or form.padded is None or not form.takes(hint):
-        return None
-    sch, vector = form.sch, hint.vector
+    if isinstance(form, Refusal):
+        return form
+    if (refusal := form.why_not(config)) is not None:
+        return refusal
+    assert form.padded is not None
+    sch, vector = form.sch, config.vector_elements
     store = sch.cache_write(form.whole, 0, "local")
     i, j, b, y, x, c = sch.get_loops(form.whole)
-    x, tile = sch.split(x, [None, hint.option("tiles", 1)])
+    x, tile = sch.split(x, [None, config.tiles_per_thread])
     c, lane = sch.split(c, [None, vector])
     sch.reorder(b, y, x, c, tile, i, j, lane)
-    thread = _bind(sch, [b, y, x, c], hint)
+    thread = _bind(sch, [b, y, x, c], config.threads)
     for block, loop in ((form.half, tile), (form.padded, thread)):
         sch.set_scope(block, 0, "local")
         sch.compute_at(block, loop, preserve_unit_loops=True)
@@ -151,8 +154,8 @@ def emit_data(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
 OUT_NAME = "gpu_winograd_out"
 
 
-def emit_out(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None when it is no output transform.
+def emit_out(func: tirx.PrimFunc, config: WinogradTransformConfig) -> s_tir.Schedule | Refusal:
+    """Schedule the output transform ``func`` and its epilogue.
 
     Before -> after, for tiles of 2 x 2 and a bias::
 
@@ -171,28 +174,30 @@ def emit_out(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
                     Y[...] = Y_local[0:4]
     """
     form = prepare_out(func)
-    if form is None or not form.takes(hint):
-        return None
-    sch, vector = form.sch, hint.vector
+    if isinstance(form, Refusal):
+        return form
+    if (refusal := form.why_not(config)) is not None:
+        return refusal
+    sch, vector = form.sch, config.vector_elements
     for block in (form.half, form.whole):
         sch.set_scope(block, 0, "local")
-    products = sch.cache_read(form.half, 0, "local")
+    gemm_output = sch.cache_read(form.half, 0, "local")
     facts = block_facts(sch, form.last)
     wide = moves_by_vectors(facts, facts.write, 3, vector)
     loads = cache_reads(sch, form.last, 3, vector) if wide else []
     store = cache_result(sch, form.last, vector) if wide else None
     b, y, x, c = sch.get_loops(form.last)
     y, row = sch.split(y, [None, form.m])
-    x, tile, column = sch.split(x, [None, hint.option("tiles", 1), form.m])
+    x, tile, column = sch.split(x, [None, config.tiles_per_thread, form.m])
     c, lane = sch.split(c, [None, vector])
     sch.reorder(b, y, x, c, tile, row, column, lane)
-    thread = _bind(sch, [b, y, x, c], hint)
+    thread = _bind(sch, [b, y, x, c], config.threads)
     sch.compute_at(form.whole, tile, preserve_unit_loops=True)
     sch.compute_at(form.half, tile, preserve_unit_loops=True)
-    sch.compute_at(products, thread, preserve_unit_loops=True)
+    sch.compute_at(gemm_output, thread, preserve_unit_loops=True)
     _straight(sch, sch.get_loops(form.whole)[3:])
     _straight(sch, sch.get_loops(form.half)[3:])
-    _straight(sch, sch.get_loops(products)[2:], vector)
+    _straight(sch, sch.get_loops(gemm_output)[2:], vector)
     load_at(sch, loads, column)
     if store is not None:
         store_at(sch, store, column)
@@ -200,14 +205,14 @@ def emit_out(func: tirx.PrimFunc, hint: CudaHint) -> s_tir.Schedule | None:
     return sch
 
 
-def _marked(func: tirx.PrimFunc, key: str) -> tuple[s_tir.Schedule, SBlockRV, int] | None:
-    """Return a schedule, its one block with annotation ``key``, and the value; None without."""
-    if why_not_schedulable(func) is not None:
-        return None
+def _marked(func: tirx.PrimFunc, key: str) -> tuple[s_tir.Schedule, SBlockRV, int] | Refusal:
+    """Return a schedule, its one block with annotation ``key``, and the value."""
+    if (reason := why_not_schedulable(func)) is not None:
+        return Refusal(reason)
     sch = s_tir.Schedule(IRModule({"main": func}))
     blocks = [block for block in leaf_blocks(sch) if key in sch.get(block).annotations]
     if len(blocks) != 1:
-        return None
+        return Refusal("not a Winograd transform")
     return sch, blocks[0], int(sch.get(blocks[0]).annotations[key])
 
 
@@ -216,9 +221,9 @@ def _shape(sch: s_tir.Schedule, block: SBlockRV) -> list[int]:
     return [int(extent) for extent in sch.get(block).writes[0].source.shape]
 
 
-def _bind(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: CudaHint) -> LoopRV:
+def _bind(sch: s_tir.Schedule, loops: Sequence[LoopRV], threads: int) -> LoopRV:
     """Bind the fused ``loops`` to thread blocks and threads; return the loop over threads."""
-    grid, thread = split_threads(sch, fuse_all(sch, loops), hint.thread[0])
+    grid, thread = split_threads(sch, fuse_all(sch, loops), threads)
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     return thread

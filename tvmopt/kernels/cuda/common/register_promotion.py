@@ -15,13 +15,13 @@ from tvm.s_tir.schedule import SBlockRV
 OWN = "tvmopt.own_parts"
 
 
-def mark_own(sch: s_tir.Schedule, block: SBlockRV) -> None:
+def mark_thread_local(sch: s_tir.Schedule, block: SBlockRV) -> None:
     """Mark that each thread reads the output of ``block`` only at its own last index."""
     sch.annotate(block, OWN, 1)
 
 
-def drop_threads(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Set the last index of the registers that :func:`mark_own` marked to zero.
+def promote_to_registers(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Set the last index of the registers that :func:`mark_thread_local` marked to zero.
 
     Before -> after, for a row of 197 elements and 32 threads::
 

@@ -10,13 +10,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.error import InternalError
 from tvm.ir import IRModule
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import SBlockRV
 
+from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.analysis import (
     Axis,
     BlockFacts,
@@ -25,39 +25,20 @@ from tvmopt.kernels.analysis import (
     variables,
     why_not_schedulable,
 )
-from tvmopt.kernels.cuda.common.inlining import inline_producers
-from tvmopt.kernels.cuda.common.runs import aligned_run, contiguous_run
-
-#: Bytes of the longest vector that a thread loads or stores.
-VECTOR_BYTES = 16
-
-
-@dataclasses.dataclass(frozen=True)
-class GemmOperand:
-    """One operand of the GEMM.
-
-    Attributes:
-        index: Index among the anchor block's reads.
-        dtype: Dtype in which it is multiplied.
-        size: Bytes of the widest element in memory that it is computed from.
-        contiguous: Contiguous axis: ``"k"``, or ``"x"`` for its spatial one (i or j); ``""`` for
-            none.
-        run: Length of aligned contiguous runs along that axis, in elements: a power of two.
-        plain: Whether it is loaded without arithmetic (zero where padded).
-        padded: Whether a condition pads it with zeros.
-    """
-
-    index: int
-    dtype: str
-    size: float
-    contiguous: str
-    run: int
-    plain: bool
-    padded: bool
+from tvmopt.kernels.cuda.common.gemm_operand import (
+    VECTOR_BYTES,
+    GemmOperand,
+    epilogue_inputs,
+    gemm_operand,
+    output_run,
+    stores,
+)
+from tvmopt.kernels.cuda.common.traffic import size_of
+from tvmopt.kernels.workload import Refusal, Workload
 
 
 @dataclasses.dataclass(frozen=True)
-class Product:
+class GemmForm:
     """A function in GEMM normal form.
 
     Attributes:
@@ -66,11 +47,11 @@ class Product:
         extents: Extents of ``s, i, j, k``.
         a: Operand with the axis ``i``.
         b: Operand with the axis ``j``, along which the output is contiguous.
-        sums: Accumulator dtype.
+        accumulator: Accumulator dtype.
         out: Output dtype.
         out_run: Length of aligned contiguous runs of the output along ``j``: a power of two.
-        read: Bytes that the epilogue reads besides the accumulator.
-        unique: Bytes of each operand in memory; a convolution reads its image many times.
+        epilogue_bytes: Bytes that the epilogue reads besides the accumulator.
+        operand_bytes: Bytes of each operand in memory; a convolution reads its image many times.
     """
 
     sch: s_tir.Schedule
@@ -78,11 +59,11 @@ class Product:
     extents: tuple[int, int, int, int]
     a: GemmOperand
     b: GemmOperand
-    sums: str
+    accumulator: str
     out: str
     out_run: int
-    read: int
-    unique: tuple[int, int]
+    epilogue_bytes: int
+    operand_bytes: tuple[int, int]
 
     def ragged(self, operand: GemmOperand, tile: int, step: int) -> bool:
         """Whether tiles of ``operand`` exceed its extents.
@@ -96,13 +77,33 @@ class Product:
         return bool(edge % tile or self.extents[3] % step)
 
     @property
-    def copies(self) -> tuple[GemmOperand, GemmOperand]:
+    def store_elements(self) -> int:
+        """Elements of the widest vector in which outputs, or partial sums, are stored."""
+        return max(1, int(VECTOR_BYTES / max(itemsize(self.out), itemsize(self.accumulator))))
+
+    @property
+    def operands(self) -> tuple[GemmOperand, GemmOperand]:
         """Both operands."""
         return self.a, self.b
 
 
-def normalise(func: tirx.PrimFunc) -> Product | None:
-    """Bring ``func`` into GEMM normal form; None when it does not hold exactly one GEMM.
+def gemm_form(func: tirx.PrimFunc) -> GemmForm | Refusal:
+    """Return the GEMM normal form of ``func``; a refusal also where TVM rejects a primitive."""
+    if (reason := why_not_schedulable(func)) is not None:
+        return Refusal(reason)
+    try:
+        return normalise(func)
+    except (ScheduleError, InternalError):
+        return Refusal("TVM refuses a schedule primitive of the GEMM normal form")
+
+
+def gemm_form_of(workload: Workload) -> GemmForm | Refusal:
+    """Return the cached GEMM normal form of ``workload``."""
+    return workload.analysed(gemm_form) or Refusal("not a GEMM")
+
+
+def normalise(func: tirx.PrimFunc) -> GemmForm | Refusal:
+    """Bring ``func`` into GEMM normal form.
 
     Before -> after::
 
@@ -116,28 +117,26 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
     A reduction without rows, columns or K, of extent 1 and in no index, is no GEMM.
     """
     sch = s_tir.Schedule(IRModule({"main": func}))
-    outputs = sch.get_output_blocks("root")
-    blocks = leaf_blocks(sch)
-    reductions = [block for block in blocks if _reduces(sch, block)]
-    if len(reductions) != 1 or len(outputs) != 1:
-        return None
+    reductions = [block for block in leaf_blocks(sch) if _reduces(sch, block)]
+    if len(reductions) != 1 or len(sch.get_output_blocks("root")) != 1:
+        return Refusal("not one reduction and one output")
     (anchor,) = reductions
     _inline_views(sch, anchor)
     facts = _in_block_order(sch, anchor)
-    used = _used(sch, anchor)
-    kinds = _kinds(facts, used)
-    if kinds is None or not is_product(sch, anchor):
-        return None
-    if not any(kind in ("i", "j", "s") for kind in kinds):  # dot product of two vectors
-        return None
+    kinds = _kinds(facts, _used(sch, anchor))
+    if kinds is None or not _multiplies_and_adds(sch, anchor):
+        return Refusal("its reduction is no GEMM")
+    if not any(kind in ("i", "j", "s") for kind in kinds):
+        return Refusal("a dot product of two vectors is no GEMM")
+    # The output must be contiguous along j.
     innermost = [kind for axis, kind in zip(facts.axes, kinds, strict=True) if _last(facts, axis)]
     swapped = innermost == ["i"]
     if swapped:
         kinds = [{"i": "j", "j": "i"}.get(kind, kind) for kind in kinds]
-    extents = [
+    s, i, j, k = (
         math.prod(x.extent for x, kind in zip(facts.axes, kinds, strict=True) if kind == wanted)
         for wanted in "sijk"
-    ]
+    )
     copies = [sch.reindex(anchor, where) for where in (("read", 0), ("read", 1), ("write", 0))]
     iters = list(sch.get(anchor).iter_vars)
     members = _members(sch, anchor)
@@ -145,14 +144,10 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
     operands = []
     for n, order in enumerate((first, second)):
         own = [kinds[m] for m in members[n]]
-        operands.append(_operand(sch, copies[n], n, own, order[1]))
-    output = block_facts(sch, sch.get_output_blocks("root")[0])
-    extents_out = [x.extent for x in output.axes]
-    last = len(extents_out) - 1
-    run = contiguous_run(output.write, extents_out, last) if last >= 0 else 1
-    if str(output.write.buffer.dtype) == "bool" or _reads_bools(sch, copies[2]):
-        run = 1  # TVM has no bool vectors
-    read = _epilogue_bytes(sch, copies[2])
+        operands.append(gemm_operand(sch, copies[n], n, own, order[1]))
+    run = output_run(sch, copies[2])
+    epilogue_bytes = sum(size_of(buffer) for buffer in epilogue_inputs(sch, copies[2]))
+    output = sch.get(sch.get_output_blocks("root")[0]).writes[0].source
     for n, order in enumerate((first, second, "sij")):
         axes = [(kinds[m], iters[m].dom.extent) for m in members[n]]
         sch.transform_layout(copies[n], ("read" if n == 2 else "write", 0), _fuse(axes, order))
@@ -161,20 +156,20 @@ def normalise(func: tirx.PrimFunc) -> Product | None:
     block = sch.get(anchor)
     regions = [*block.reads, *block.writes]
     if not all(isinstance(r.min, tirx.Var) for x in regions for r in x.region[1:]):
-        return None  # TVM has dropped a unit axis, which cannot be padded
+        return Refusal("TVM drops a unit axis of the GEMM, which cannot be padded")
     a, b = reversed(operands) if swapped else operands
-    sizes = [_size(access.buffer) for access in facts.reads]
-    return Product(
+    sizes = [size_of(access.buffer) for access in facts.reads]
+    return GemmForm(
         sch=sch,
         anchor=anchor,
-        extents=(extents[0], extents[1], extents[2], extents[3]),
+        extents=(s, i, j, k),
         a=a,
         b=b,
-        sums=str(facts.write.buffer.dtype),
-        out=str(output.write.buffer.dtype),
+        accumulator=str(facts.write.buffer.dtype),
+        out=str(output.dtype),
         out_run=run,
-        read=read,
-        unique=(sizes[a.index], sizes[b.index]),
+        epilogue_bytes=epilogue_bytes,
+        operand_bytes=(sizes[a.index], sizes[b.index]),
     )
 
 
@@ -188,23 +183,13 @@ def _inline_views(sch: s_tir.Schedule, anchor: SBlockRV) -> None:
     while changed:
         changed = False
         for producer in sch.get_producers(anchor):
-            stores = _stores(sch, producer)
-            if len(stores) == 1 and isinstance(stores[0].value, ir.TensorLoad):
+            found = stores(sch, producer)
+            if len(found) == 1 and isinstance(found[0].value, ir.TensorLoad):
                 try:
                     sch.compute_inline(producer)
                     changed = True
                 except ScheduleError:
                     continue
-
-
-def _last(facts: BlockFacts, axis: Axis) -> bool:
-    """Whether the output is contiguous along ``axis``."""
-    place = facts.axes.index(axis)
-    return not axis.reduce and axis.extent > 1 and facts.write.strides[place] == 1
-
-
-def _size(buffer: tirx.Buffer) -> int:
-    return math.prod(int(e) for e in buffer.shape) * int(buffer.dtype.itemsize)
 
 
 def _in_block_order(sch: s_tir.Schedule, block: SBlockRV) -> BlockFacts:
@@ -247,6 +232,12 @@ def _kinds(facts: BlockFacts, used: Sequence[set[tirx.Var]]) -> list[str] | None
     return kinds if "k" in kinds else None
 
 
+def _last(facts: BlockFacts, axis: Axis) -> bool:
+    """Whether the output is contiguous along ``axis``."""
+    place = facts.axes.index(axis)
+    return not axis.reduce and axis.extent > 1 and facts.write.strides[place] == 1
+
+
 def _members(sch: s_tir.Schedule, anchor: SBlockRV) -> list[list[int]]:
     """Return, for each reindexed access, the axes that index it; unit axes may be missing."""
     found = sch.get(anchor)
@@ -255,15 +246,9 @@ def _members(sch: s_tir.Schedule, anchor: SBlockRV) -> list[list[int]]:
     return [[places[r.min] for r in region.region] for region in regions]
 
 
-def _stores(sch: s_tir.Schedule, block: SBlockRV) -> list[tirx.BufferStore]:
-    stores: list[tirx.BufferStore] = []
-    tvm_ffi.structural_walk(sch.get(block).body, (tirx.BufferStore, stores.append), order="post")
-    return stores
-
-
-def is_product(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+def _multiplies_and_adds(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     """Whether ``block`` accumulates the product of its two reads, cast or not."""
-    (store,) = _stores(sch, block)
+    (store,) = stores(sch, block)
     value = store.value
     if not isinstance(value, tirx.Add):
         return False
@@ -281,82 +266,6 @@ def _uncast(value: ir.Expr) -> ir.Expr:
     return value
 
 
-def _operand(
-    sch: s_tir.Schedule, copy: SBlockRV, index: int, kinds: Sequence[str], own: str
-) -> GemmOperand:
-    """Analyse the reads of an operand's copy, with its producers inlined.
-
-    Args:
-        sch: The schedule.
-        copy: The copy block, as ``reindex`` leaves it.
-        index: Index among the anchor's reads.
-        kinds: Class of each of the copy's axes.
-        own: Class of its spatial axis, ``"i"`` or ``"j"``.
-    """
-    trial = sch.copy()
-    block = trial.get_sblock(sch.get(copy).name_hint)
-    inline_producers(trial, block)
-    facts = block_facts(trial, block)
-    dtype = str(facts.write.buffer.dtype)
-    rank = len(facts.axes)
-    reads = [r for r in facts.reads if sum(s != 0 for s in r.strides) * 2 > rank]
-    best, run = "", 1
-    for kind in ("k", own):
-        axes = [n for n, k in enumerate(kinds) if k == kind and facts.axes[n].extent > 1]
-        if axes and reads:
-            found = min(aligned_run(r, facts, axes) for r in reads)
-            if found > run:
-                best, run = ("k" if kind == "k" else "x"), found
-    if not best and reads:
-        # No vectors; still prefer coalesced loads by neighbouring threads.
-        near = [n for n, a in enumerate(facts.axes) if a.extent > 1 and reads[0].strides[n] == 1]
-        longest = max(near, key=lambda n: facts.axes[n].extent, default=-1)
-        best = {"k": "k", own: "x"}.get(kinds[longest], "") if near else ""
-    value = _stores(trial, block)[0].value
-    plain = _is_plain(value) and all(str(r.buffer.dtype) == dtype for r in facts.reads)
-    size = max([float(r.buffer.dtype.itemsize) for r in facts.reads] or [1.0])
-    padded = any(call.endswith("if_then_else") for call in facts.calls)
-    return GemmOperand(index, dtype, size, best, run, plain, padded)
-
-
-def _is_plain(value: ir.Expr) -> bool:
-    """Whether ``value`` is a load, or a choice between a load and zero (padding)."""
-    if isinstance(value, ir.Call) and str(getattr(value.op, "name", "")).endswith("if_then_else"):
-        _, then, other = value.args
-        return (
-            _is_plain(then)
-            and isinstance(other, tirx.IntImm | tirx.FloatImm)
-            and (float(other.value) == 0.0)
-        )
-    return isinstance(value, ir.TensorLoad)
-
-
-def _reads_bools(sch: s_tir.Schedule, copy: SBlockRV) -> bool:
-    """Whether the epilogue of ``copy`` reads bool tensors."""
-    return any(str(buffer.dtype) == "bool" for buffer in _epilogue_reads(sch, copy))
-
-
-def _epilogue_bytes(sch: s_tir.Schedule, copy: SBlockRV) -> int:
-    """Return the bytes that the epilogue reads besides the accumulator ``copy``."""
-    return sum(_size(buffer) for buffer in _epilogue_reads(sch, copy))
-
-
-def _epilogue_reads(sch: s_tir.Schedule, copy: SBlockRV) -> list[tirx.Buffer]:
-    """Return the buffers that the epilogue of ``copy`` reads besides its own, block by block."""
-    outside: list[tirx.Buffer] = []
-    waiting = [copy]
-    made = [sch.get(copy).writes[0].source]
-    while waiting:
-        for block in sch.get_consumers(waiting.pop()):
-            found = sch.get(block)
-            made.append(found.writes[0].source)
-            waiting.append(block)
-            for region in found.reads:
-                if not any(region.source.same_as(m) for m in made):
-                    outside.append(region.source)
-    return outside
-
-
 def _fuse(axes: Sequence[tuple[str, ir.Expr]], order: str) -> tirx.IndexMap:
     """Return the index map that fuses all axes of a class, row-major, in the ``order`` given."""
     inputs = [tirx.Var(f"v{n}", extent.ty) for n, (_, extent) in enumerate(axes)]
@@ -366,13 +275,3 @@ def _fuse(axes: Sequence[tuple[str, ir.Expr]], order: str) -> tirx.IndexMap:
             fused[kind] = fused[kind] * extent + v if kind in fused else v
     zero = tirx.IntImm(axes[0][1].ty, 0)
     return tirx.IndexMap(inputs, [fused.get(kind, zero) for kind in order], None)
-
-
-def product_of(func: tirx.PrimFunc) -> Product | None:
-    """Return the GEMM normal form of ``func``; None also where TVM rejects a primitive."""
-    if why_not_schedulable(func) is not None:
-        return None
-    try:
-        return normalise(func)
-    except (ScheduleError, InternalError):
-        return None

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import block_facts
-from tvmopt.kernels.cuda.common.own_parts import mark_own
-from tvmopt.kernels.cuda.common.steps import extent, index_map, split_vector, unrolled
-from tvmopt.kernels.cuda.hint import CudaHint
+from tvmopt.kernels.cuda.common.loops import extent, index_map, split_vector, unrolled
+from tvmopt.kernels.cuda.common.register_promotion import mark_thread_local
+from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig
 from tvmopt.kernels.cuda.row_reduction.form import RowForm
+from tvmopt.kernels.workload import Refusal
 
-#: Values of the option ``stage``: where a row is kept after its first load.
-SHARED, REGISTERS = 1, 2
 # Most static shared memory of a block; shared memory of the cross-warp reductions.
 _SMEM_STATIC = 48 * 1024
 _SMEM_OTHER = 1024
 # Most elements of a row that one thread keeps in registers.
-_MOST_KEPT = 160
+_MOST_CACHED = 160
 
 
-def bind_parts(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
-    """Bind the column loops that :func:`keep_rows` split; return the loop around a vector."""
+def bind_divided(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
+    """Bind the loops that :func:`cache_in_registers` split; return the loop around a vector."""
     step, thread, *lane = loops
     single = extent(sch, step) == 1  # TVM makes a unit step a spatial axis: it stays outside
     if not single:
@@ -35,7 +33,9 @@ def bind_parts(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
     return thread if single else step
 
 
-def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint) -> SBlockRV | None:
+def cache_in_shared(
+    sch: s_tir.Schedule, form: RowForm, config: CudaRowReductionConfig
+) -> SBlockRV | None:
     """Cache in shared memory the row that all passes read.
 
     Returns:
@@ -48,8 +48,8 @@ def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint) -> SBlockRV |
         return None
     buffer = reads[0].buffer
     users = [b for b in blocks if any(r.source.same_as(buffer) for r in sch.get(b).reads)]
-    size = math.prod(hint.thread) * form.columns * int(buffer.dtype.itemsize)
-    if size > hint.arch.smem_bytes - _SMEM_OTHER:
+    size = config.threads * form.columns * int(buffer.dtype.itemsize)
+    if size > config.arch.smem_bytes - _SMEM_OTHER:
         return None
     scope = "shared" if size <= _SMEM_STATIC - _SMEM_OTHER else "shared.dyn"
     regions = sch.get(blocks[0]).reads
@@ -57,22 +57,23 @@ def stage_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint) -> SBlockRV |
     return sch.cache_read(blocks[0], index, scope, consumer_blocks=users)
 
 
-def place_staged(
-    sch: s_tir.Schedule, copy: SBlockRV, grid: LoopRV, hint: CudaHint, vector: int
+def load_shared(
+    sch: s_tir.Schedule, copy: SBlockRV, grid: LoopRV, config: CudaRowReductionConfig, vector: int
 ) -> None:
     """Load a block's rows into shared memory before use, with all its threads."""
     sch.compute_at(copy, grid, preserve_unit_loops=True)
     pieces, lane = split_vector(sch, sch.get_loops(copy)[1:], vector)
-    together = hint.thread[0] if hint.thread else 1
-    step, place, thread = sch.split(pieces, [None, together, hint.reduce_threads])
+    step, place, thread = sch.split(pieces, [None, config.threads, config.reduce_threads])
     sch.bind(place, "threadIdx.y")
     sch.bind(thread, "threadIdx.x")
     if vector > 1:
         sch.vectorize(lane)
-    unrolled(sch, step, hint.option("unroll", 1))
+    unrolled(sch, step, config.unroll)
 
 
-def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint, vector: int) -> SBlockRV | None:
+def cache_in_registers(
+    sch: s_tir.Schedule, form: RowForm, config: CudaRowReductionConfig, vector: int
+) -> SBlockRV | Refusal:
     """Keep each thread's part of a row in registers for all passes.
 
     Columns are split by step, thread and vector lane in all blocks, so that TVM sees which thread
@@ -80,20 +81,23 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint, vector: int) -
     zero-padded elements past the end, which no thread reads (:func:`is_ragged`).
 
     Returns:
-        The block that loads; None where nothing is gained, a row has several axes, or vectors do
-        not divide.
+        The block that loads.
     """
     blocks = [sch.get_sblock(n) for n in dict.fromkeys([*form.reductions, form.last])]
-    share = hint.reduce_threads
+    share = config.reduce_threads
     facts = [block_facts(sch, block) for block in blocks]
-    if len(blocks) < 2 or any(f.axes[-1].extent != form.columns for f in facts):
-        return None
-    ragged = is_ragged(form, hint, vector)
-    if (form.columns % (share * vector) and not ragged) or form.columns // share > _MOST_KEPT:
-        return None
+    if len(blocks) < 2:
+        return Refusal("one pass reads its rows only once")
+    if any(f.axes[-1].extent != form.columns for f in facts):
+        return Refusal("a row has several axes")
+    ragged = is_ragged(form, config, vector)
+    if form.columns % (share * vector) and not ragged:
+        return Refusal("threads times vectors do not divide a row")
+    if form.columns // share > _MOST_CACHED:
+        return Refusal(f"a thread has registers for {_MOST_CACHED} elements of a row")
     reads = [r for r in facts[0].reads if r.strides[-1] == 1]
     if not reads or int(reads[0].buffer.shape[-1]) != form.columns:
-        return None
+        return Refusal("its first pass does not read whole rows")
     buffer = reads[0].buffer
     users = [b for b in blocks if any(r.source.same_as(buffer) for r in sch.get(b).reads)]
     regions = sch.get(blocks[0]).reads
@@ -102,11 +106,11 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint, vector: int) -
 
     if ragged:
         if share == 1:
-            return None
+            return Refusal("threads that share a row are needed where vectors do not divide it")
         pad = tirx.const(0, str(buffer.dtype))
         how = index_map(sch, copy, _divided(-1, share))
         sch.transform_layout(copy, ("write", 0), how, pad_value=pad)
-        mark_own(sch, copy)
+        mark_thread_local(sch, copy)
         return copy
 
     # Two maps: TVM does not simplify the indices that a single one leaves.
@@ -119,12 +123,12 @@ def keep_rows(sch: s_tir.Schedule, form: RowForm, hint: CudaHint, vector: int) -
     return copy
 
 
-def is_ragged(form: RowForm, hint: CudaHint, vector: int) -> bool:
-    """Whether single columns are dealt to threads and the last round is incomplete."""
-    return vector == 1 and form.columns % hint.reduce_threads != 0
+def is_ragged(form: RowForm, config: CudaRowReductionConfig, vector: int) -> bool:
+    """Whether single columns are bound to threads and the last round is incomplete."""
+    return vector == 1 and form.columns % config.reduce_threads != 0
 
 
-def place_kept(sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV) -> None:
+def load_registers(sch: s_tir.Schedule, copy: SBlockRV, place: LoopRV) -> None:
     """Load a thread's part of a row before use."""
     sch.compute_at(copy, place, preserve_unit_loops=True)
     rank = len(sch.get(copy).iter_vars)

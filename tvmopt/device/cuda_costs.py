@@ -1,0 +1,145 @@
+"""CudaCosts: fitted parameters of the cost models of CUDA kernels, apart from wgmma kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class CudaCosts:
+    """Fitted parameters of a GPU's cost models; the defaults are those of an H200.
+
+    Fits, by the median of repeated launches: SIMT and mma.sync GEMMs on 2026-11-22 and 2026-11-23,
+    row reductions, elementwise functions and copies on 2026-11-23. ``benchmarks/cuda_fit.py`` fits
+    a parameter again; ``benchmarks/results/2026-11-23-cuda.md`` shows kernels that this ranks.
+    A parameter whose description says "estimated" was not fitted.
+
+    Attributes:
+        launch_cycles: From a launch to the first instruction, plus from the last to the next
+            launch.
+        small_block_launch_cycles: Between two launches of blocks of one or two warps on an SM.
+        dram_latency_cycles: Latency of DRAM under load.
+        l2_latency_cycles: Latency of L2.
+        async_copy_latency_cycles: Latency of cp.async; the stages in flight must cover it.
+        stream_bandwidth_share: Share of DRAM and L2 bandwidth that a stream reaches.
+        sm_l2_bytes_per_cycle: L2 bandwidth of one SM.
+        sm_tile_bytes_per_cycle: The same for the tiles of a GEMM.
+        l2_resident_share: Share of L2 that holds data for SMs everywhere.
+        l1_resident_share: Share of L1 in which rows stay until they are read again.
+        issue_slot_share: Share of the issue slots that is used at best.
+        lone_warp_instruction_cycles: Between two instructions of a warp, without contention.
+        exposed_share: Share of the shorter of memory and issue time that the longer does not hide.
+        single_wait_exposed_share: More of it where threads wait only once.
+        wave_tail_share: Share of a wave's wait that later waves do not hide.
+        shuffle_instructions: Instructions of one step of a warp shuffle reduction.
+        shuffle_cycles: Cycles of that step.
+        cross_warp_cycles: Reduction over several warps: two barriers and shared memory.
+        reread_cycles: Until data that was read before arrives again.
+        partial_sector_lines: 128-byte lines that a store of less than an L2 sector costs.
+        reduction_instructions: Instructions of a thread of a reduction besides its elements.
+        block_reduction_instructions: The same of a reduction by whole blocks (estimated).
+        elementwise_instructions: The same of an elementwise function.
+        transform_instructions: The same of a Winograd transform (estimated).
+        load_instructions: Instructions of a load with its index (estimated).
+        window_load_instructions: Instructions of a load in a window (estimated).
+        transform_access_instructions: Instructions of a load or store of a Winograd transform,
+            with address and bounds check (estimated).
+        unpack_instructions: Instructions to unpack an element of a packed weight.
+        convert_instructions: Instructions to convert an element.
+        accumulator_time_share: Relative memory time that each further column of a thread adds.
+        vector_dram_share: Relative DRAM time that a doubling of a thread's bytes beyond 16 adds.
+        small_block_dram_share: Relative DRAM time that blocks of fewer than the most threads add.
+        copy_step_cycles: Cycles of a small copy for each doubling of the block, and for each vector
+            more or less than two.
+        copy_time_ratio: Time of a plain copy relative to another kernel.
+        bank_conflict_degree: Mean bank-conflict degree of a transpose's accesses.
+        block_reduction_time_ratio: Safety factor on the model of block reductions (estimated).
+        fallback_time_ratio: Time of the fallback relative to a kernel that fits (estimated).
+        gemv_time_ratio: Measured over predicted cycles of GEMV kernels beside wgmma kernels.
+        int4_tile_instructions: Instructions of a warp for 16 rows of a stage of the int4 GEMV.
+        int4_fine_scale_instructions: More of them for scales of less than half a stage.
+        int4_stage_instructions: Instructions of a stage, besides.
+        int4_issue_slot_share: Share of the issue slots that is used at best.
+        int4_load_latency_cycles: Latency of a load.
+        int4_start_cycles: Until the first MMA of a block.
+        int4_end_cycles: After its last MMA.
+        packing_cycles: Least cycles from the first load to the last store of a packing kernel.
+        mma_sync_rate: Share of the tensor cores' rate that mma.sync reaches before Hopper.
+        hopper_mma_sync_rate: The same on Hopper, where only wgmma reaches it all.
+        mma_fill_cycles: Before the first and after the last K block of a GEMM with mma.sync.
+        mma_time_ratio: Measured over predicted cycles of mma.sync kernels beside wgmma kernels.
+        mma_conv_time_ratio: The same again for convolutions, whose pixel loads are not modelled.
+        shared_line_cycles: For which a 128-byte line from L2 keeps the shared-memory port busy.
+        register_copy_ratio: How many times as long where the line goes through registers.
+        shared_access_cycles: Of that port for a load and a store of a warp, of any width.
+        exposed_port_share: Share of the port's time that is exposed without double-buffered
+            fragments.
+        staged_register_share: Share of the elements staged through registers that have their own.
+        shared_return_cycles: In which shared memory returns 16 bytes to each lane of a warp.
+        lone_warp_stall_share: Stall of a warp that is alone on its scheduler, relative to its work.
+        barrier_stall_share: Barrier stall of a tile that runs alone, relative to its work.
+        simt_fill_cycles: Before the first multiply-add of a SIMT GEMM and after the last.
+        clock_ratio: Measured SIMT time relative to the data sheet's clock; the clock boosts.
+    """
+
+    launch_cycles: float = 2500.0
+    small_block_launch_cycles: float = 170.0
+    dram_latency_cycles: float = 900.0
+    l2_latency_cycles: float = 300.0
+    async_copy_latency_cycles: float = 1300.0
+    stream_bandwidth_share: float = 0.92
+    sm_l2_bytes_per_cycle: float = 64.0
+    sm_tile_bytes_per_cycle: float = 48.0
+    l2_resident_share: float = 0.5
+    l1_resident_share: float = 0.75
+    issue_slot_share: float = 0.8
+    lone_warp_instruction_cycles: float = 2.5
+    exposed_share: float = 0.2
+    single_wait_exposed_share: float = 0.6
+    wave_tail_share: float = 0.15
+    shuffle_instructions: float = 6.0
+    shuffle_cycles: float = 45.0
+    cross_warp_cycles: float = 150.0
+    reread_cycles: float = 120.0
+    partial_sector_lines: float = 3.0
+    reduction_instructions: float = 30.0
+    block_reduction_instructions: float = 40.0
+    elementwise_instructions: float = 25.0
+    transform_instructions: float = 60.0
+    load_instructions: float = 8.0
+    window_load_instructions: float = 2.0
+    transform_access_instructions: float = 4.0
+    unpack_instructions: float = 5.0
+    convert_instructions: float = 1.0
+    accumulator_time_share: float = 0.03
+    vector_dram_share: float = 0.03
+    small_block_dram_share: float = 0.004
+    copy_step_cycles: float = 120.0
+    copy_time_ratio: float = 0.95
+    bank_conflict_degree: float = 1.5
+    block_reduction_time_ratio: float = 1.25
+    fallback_time_ratio: float = 3.0
+    gemv_time_ratio: float = 0.75
+    int4_tile_instructions: float = 190.0
+    int4_fine_scale_instructions: float = 64.0
+    int4_stage_instructions: float = 70.0
+    int4_issue_slot_share: float = 0.7
+    int4_load_latency_cycles: float = 1100.0
+    int4_start_cycles: float = 1800.0
+    int4_end_cycles: float = 500.0
+    packing_cycles: float = 500.0
+    mma_sync_rate: float = 0.9
+    hopper_mma_sync_rate: float = 0.62
+    mma_fill_cycles: float = 1500.0
+    mma_time_ratio: float = 1.5
+    mma_conv_time_ratio: float = 2.0
+    shared_line_cycles: float = 3.05
+    register_copy_ratio: float = 1.5
+    shared_access_cycles: float = 4.0
+    exposed_port_share: float = 0.3
+    staged_register_share: float = 0.75
+    shared_return_cycles: float = 3.0
+    lone_warp_stall_share: float = 0.9
+    barrier_stall_share: float = 0.04
+    simt_fill_cycles: float = 11600.0
+    clock_ratio: float = 0.79
