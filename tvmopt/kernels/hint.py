@@ -8,6 +8,8 @@ import hashlib
 import json
 from typing import Any, ClassVar, Self
 
+from tvmopt.device.arch import Arch
+
 _NOT_SHOWN = ("template", "arch")
 
 
@@ -20,7 +22,7 @@ class Hint(abc.ABC):
         arch: The device that the parameters were chosen for.
     """
 
-    arch_type: ClassVar[type]
+    arch_type: ClassVar[type[Arch]]
 
     template: str
     arch: Any
@@ -43,14 +45,13 @@ class Hint(abc.ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict; :meth:`from_dict` is the inverse."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self) | {"arch": self.arch.to_dict()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Rebuild a hint from the result of :meth:`to_dict`, or from its JSON."""
         values = {key: _tupled(value) for key, value in data.items()}
-        arch = {key: _tupled(value) for key, value in values["arch"].items()}
-        return cls(**(values | {"arch": cls.arch_type(**arch)}))
+        return cls(**(values | {"arch": cls.arch_type.from_dict(data["arch"])}))
 
     def without_prefetch(self) -> Self | None:
         """Return the configuration without weight prefetches; None when it has none."""

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import ClassVar
 
+from tvmopt.device.arch import Arch
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.hint import Hint
 
@@ -46,7 +47,7 @@ class CpuHint(Hint):
         vectors: Longest vector in these stages, in registers.
     """
 
-    arch_type: ClassVar[type] = CpuArch
+    arch_type: ClassVar[type[Arch]] = CpuArch
 
     arch: CpuArch
     block: tuple[int, ...] = ()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from tvmopt.device.arch import Arch
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.hint import Hint
 
@@ -30,13 +31,9 @@ class CudaHint(Hint):
     ``k_block`` and ``stages`` of a pipeline. All other fields are options of the family.
     """
 
-    arch_type: ClassVar[type] = CudaArch
+    arch_type: ClassVar[type[Arch]] = CudaArch
 
     arch: CudaArch
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict; :meth:`from_dict` is the inverse."""
-        return super().to_dict() | {"arch": self.arch.to_dict()}
 
     @property
     def options(self) -> tuple[float, ...]:
