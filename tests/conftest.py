@@ -1,4 +1,4 @@
-"""Fixtures that several folders of tests use: small ONNX models, and bundles built from them."""
+"""Fixtures shared by several test folders: small ONNX models and bundles built from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries: the same bytes every time, and errors that say what is missing."""
+"""Tests of library builds: reproducible bytes, and errors that name what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries for a GPU, built where there is none."""
+"""Libraries for a GPU, built on a machine without a GPU."""
 
 from __future__ import annotations
 

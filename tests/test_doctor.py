@@ -1,4 +1,4 @@
-"""The doctor names each problem with its cure."""
+"""The doctor reports each problem with its solution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operating system says of this machine."""
+"""Tests of the facts that the operating system reports of this machine."""
 
 from __future__ import annotations
 

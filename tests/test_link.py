@@ -1,4 +1,4 @@
-"""Who links: this machine's compiler, a cross compiler, Zig, or nobody, and what is said then."""
+"""Tests of the linker choice: native compiler, cross compiler, Zig, or an error."""
 
 from __future__ import annotations
 

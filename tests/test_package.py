@@ -1,4 +1,4 @@
-"""The package as a whole: quick to import, in layers, pinned, and useful without MLflow."""
+"""Tests of the whole package: import time, layering, pinned versions, use without MLflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is alive: by boot id, PID namespace, process id and start; else by a watched heartbeat."""
+"""Liveness of processes: by boot id, PID namespace, pid and start time, or by a heartbeat."""
 
 from __future__ import annotations
 

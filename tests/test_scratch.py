@@ -1,4 +1,4 @@
-"""Temporary folders of dead processes go; those of living ones and of strangers stay."""
+"""Temporary folders of dead processes are removed; other folders stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX models as the frontend leaves them."""
+"""Build small ONNX models in the form the frontend leaves: folded, with inferred shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of low number formats: models, kernels, and where the time goes."""
+"""Tests of ``benchmarks.cpu_int8``: model table, kernel table, and time per operator class."""
 
 from __future__ import annotations
 

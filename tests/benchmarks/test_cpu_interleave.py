@@ -1,4 +1,4 @@
-"""Turns, blocks and intervals, by a clock that only the contenders move."""
+"""Tests of interleaved timing: rotation, blocks of calls, and intervals, on a fake clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole models: right and wrong results, absent peers, the command line."""
+"""Tests of ``benchmarks.cpu_models``: checked results, missing peers, the command line."""
 
 from __future__ import annotations
 

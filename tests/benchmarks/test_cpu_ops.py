@@ -1,4 +1,4 @@
-"""The table of operators: right and wrong results, absent peers, the command line."""
+"""Tests of ``benchmarks.cpu_ops``: checked results, missing peers, the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps and what is fitted to them: what is drawn, and that a fit finds what was changed."""
+"""Tests of the fit of the GPU cost model: sampling of configurations, recovery of constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuda_models without a GPU: its refusals, its table, its networks."""
+"""Tests of ``benchmarks.cuda_models`` without a GPU: rejected options, the table, the networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuda_ops without a GPU: its rows, its tables, its refusals."""
+"""Tests of ``benchmarks.cuda_ops`` without a GPU: rows, tables, rejected options."""
 
 from __future__ import annotations
 

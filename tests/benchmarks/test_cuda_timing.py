@@ -1,4 +1,4 @@
-"""Contenders of the GPU benchmarks take turns that favour nobody."""
+"""Tests of GPU benchmark timing: contenders are interleaved in an order without bias."""
 
 from __future__ import annotations
 

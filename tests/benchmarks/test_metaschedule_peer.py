@@ -1,4 +1,4 @@
-"""Fast beside MetaSchedule: who gets what, what counts, what is wrong."""
+"""Tests of the comparison with MetaSchedule: time budgets, what is counted, wrong results."""
 
 from __future__ import annotations
 

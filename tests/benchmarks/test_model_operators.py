@@ -1,4 +1,4 @@
-"""The operators of a model: shapes, padding, what has none."""
+"""Tests of benchmark rows extracted from ONNX models: shapes, padding, unsupported nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The built-in operators: their names, and that they are those of the networks."""
+"""The built-in operator rows have unique names, and match the layers of the zoo models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single operators: ours and every form of PyTorch compute the same."""
+"""Single operators: our kernel and each PyTorch variant compute the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples, batches, last measurements, regrets and their means."""
+"""Tests of the regret benchmark: samples, batches, final measurements, means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of a lowered module, each on its own."""
+"""Tests of :mod:`benchmarks.single_calls`: one module per kernel of a lowered network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state-dict reader, on files that the test writes byte by byte: no PyTorch is needed."""
+"""Tests of the state-dict reader on files written byte by byte, without PyTorch."""
 
 from __future__ import annotations
 

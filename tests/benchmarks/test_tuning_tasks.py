@@ -1,4 +1,4 @@
-"""Tasks of an operator and of a model: two forms that compute the same."""
+"""Tests of tuning tasks from operators and models: both variants of a task compute the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The zoo without downloads: its table, its builders, its caches, its command line."""
+"""Tests of the model zoo without downloads: table, builders, cache, command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bandwidth ratios: measured once a machine, remembered, and harmless when the file is not."""
+"""Tests of measured memory bandwidth: one measurement per machine, cached, robust to bad files."""
 
 from __future__ import annotations
 

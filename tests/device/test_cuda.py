@@ -1,4 +1,4 @@
-"""GPUs by name: found by whatever they are called, their facts consistent, their targets TVM's."""
+"""Tests of GPU descriptors: look-up by name, consistent facts, round trip through TVM targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is missing to use a GPU: the driver, CUDA's library, the GPU; and what is done then."""
+"""Tests of the CUDA runtime check: missing driver, missing CUDA library, missing GPU."""
 
 from __future__ import annotations
 

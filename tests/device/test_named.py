@@ -1,4 +1,4 @@
-"""CPUs of other platforms: by LLVM's names, and by those of boards and clouds."""
+"""Tests of CPUs by name: LLVM CPU names, boards, and cloud instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a user writes to one exact target."""
+"""Tests of target resolution: user input becomes one exact target."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Intel AMX in software, so that kernels for it run in tests on a CPU without it.
+"""Emulate Intel AMX in software, for tests of AMX kernels on a CPU without AMX.
 
-The CPU raises an illegal instruction, and ``amx.c`` executes it, in whatever thread it came from: a
-microsecond or two each, so that time says nothing. On a CPU that has AMX and has been allowed to
-use it nothing is caught, and nothing counted.
+The CPU raises an illegal-instruction signal, and ``amx.c`` executes the instruction in its signal
+handler, in any thread. An instruction takes one or two microseconds, so timings mean nothing. On a
+CPU with AMX and its permission, instructions run natively and are not counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One compiled kernel as a program of another CPU, run by QEMU."""
+"""Run one compiled kernel as a program for another CPU under QEMU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The AMX emulator beside NumPy: every instruction, form of address and refusal."""
+"""The AMX emulator against NumPy: every instruction, addressing mode and fault."""
 
 from __future__ import annotations
 

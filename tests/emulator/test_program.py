@@ -1,4 +1,4 @@
-"""Kernels of other CPUs under emulation: what goes in, what comes out, and what can go wrong."""
+"""Tests of kernels for other CPUs under QEMU: arguments, results, errors."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""One convolution and one dense layer of bytes, on every family of instructions.
+"""One int8 convolution and one int8 dense layer, by the dot-product instructions of every CPU.
 
-The functions are lowered for no CPU in particular and scheduled by the policy for each. They run
-here where this machine can, else under emulation, and give NumPy's numbers to the bit; the machine
-code has the instruction; another weight gives other numbers; and a CPU that lacks the instruction
-says so.
+The functions are lowered once, and scheduled for each CPU by its policy. They run natively or under
+emulation. Tests check that results equal NumPy bit for bit, that the machine code contains the
+instruction, that a changed weight changes the result, and that a CPU without the instruction
+reports an error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Functions as the policy schedules them for another CPU, run there: the numbers of NumPy.
+"""Functions scheduled for another CPU run under QEMU, and equal NumPy.
 
-QEMU before 8.1 dies of vectors of floats made integers, so there RISC-V gets vectors of integers
-alone. LLVM takes a minute for floats in Hexagon's vectors, so these are left to the other CPUs but
-for one small case.
+QEMU before 8.1 crashes on vector conversions from float to integer, so RISC-V gets integer vectors
+only. LLVM takes a minute for Hexagon float vectors, so Hexagon gets one small float case.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compilers and emulators of other CPUs, as Debian packages them."""
+"""Find cross compilers and user-mode emulators, as Debian packages them."""
 
 from __future__ import annotations
 

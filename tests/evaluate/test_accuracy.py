@@ -1,4 +1,4 @@
-"""The accuracy meter on outputs made by hand."""
+"""Tests of the accuracy meter on hand-made outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation data: what files may hold, and how they become batches."""
+"""Tests of evaluation data: file formats, dtypes, labels, batches, splits."""
 
 from __future__ import annotations
 

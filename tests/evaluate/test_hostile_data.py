@@ -1,4 +1,4 @@
-"""Data that is damaged, or made to break its reader, is refused in one line."""
+"""Damaged or malicious data files are rejected with a one-line error."""
 
 from __future__ import annotations
 

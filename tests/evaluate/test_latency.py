@@ -1,4 +1,4 @@
-"""Side-by-side timing: fair shares, limited time, rotating order."""
+"""Tests of interleaved latency measurement: sample counts, time limit, rotating order."""
 
 from __future__ import annotations
 

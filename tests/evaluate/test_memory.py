@@ -1,4 +1,4 @@
-"""Peak memory of a process that only runs the model."""
+"""Tests of peak memory: a child process runs only the model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A search whose stages only sleep, killed and stopped at random: ``FOLDER SEED FAULTS``.
+"""Run a search with stages that sleep, and inject faults at random: ``FOLDER SEED FAULTS``.
 
-Runs, claims, heartbeats, locks and the database are the real ones. Each search is a fork of this
-process, so that none of them has to import MLflow; a stage is a process of its own. Prints JSON:
-how often each fault was made, and how many seconds it took.
+Runs, claims, heartbeats, locks and the database are real. Each search is a fork of this process, so
+that MLflow is imported once; each stage is a process. Prints JSON: the count of each fault, and the
+seconds taken.
 """
 
 from __future__ import annotations

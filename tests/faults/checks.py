@@ -1,4 +1,4 @@
-"""What must hold after faults: one end for every choice, and runs that say the same."""
+"""Invariants after faults: each choice ends once, and run statuses agree with the study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults hit processes as they do in a terminal, whatever started the tests."""
+"""Restore default signal handling, so that faults reach processes as in a terminal."""
 
 from __future__ import annotations
 

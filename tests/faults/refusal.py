@@ -1,4 +1,4 @@
-"""A disk that refuses: writes and syncs below a folder fail with an error for a while."""
+"""Fault injection for a disk: writes and syncs below a folder fail with an errno for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches that are killed, stopped and refused by the disk at random: nothing is lost or left."""
+"""Random kills, signals and disk errors in searches: no trial is lost, no file or process left."""
 
 from __future__ import annotations
 

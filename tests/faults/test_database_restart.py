@@ -1,4 +1,4 @@
-"""A database server that is restarted while a trial is worked on."""
+"""The database server restarts during a trial: the search goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that is full or read-only: one line at once, and work goes on when that is cured."""
+"""Full or read-only disk: a one-line error at once, and the study goes on once space is there."""
 
 from __future__ import annotations
 

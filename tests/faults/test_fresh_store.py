@@ -1,4 +1,4 @@
-"""A process that is killed while it creates the schema of a fresh store does not ruin it."""
+"""A process killed during the schema migration of a new store leaves a usable store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hundred faults at random moments of searches of the bundled example."""
+"""A hundred faults at random times in searches of the bundled example."""
 
 from __future__ import annotations
 

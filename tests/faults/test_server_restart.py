@@ -1,4 +1,4 @@
-"""A tracking server that is killed and started again in the middle of a search."""
+"""The tracking server is killed and restarted during a search: the search goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command lines: help at once, wrong input in one line, and one table behind everything."""
+"""Tests of the command line: fast help, one-line errors, one parameter table behind all of it."""
 
 from __future__ import annotations
 

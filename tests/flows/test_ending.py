@@ -1,4 +1,4 @@
-"""A command that is ended, or whose ``mlflow run`` is gone, closes its run and leaves nothing."""
+"""A command that is signalled, or loses its ``mlflow run``, closes its run and cleans up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is no model, or names that are no names, are refused in one line."""
+"""Malformed models and invalid names are rejected with a one-line error."""
 
 from __future__ import annotations
 

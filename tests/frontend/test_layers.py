@@ -1,4 +1,4 @@
-"""The layer table against numbers counted by hand."""
+"""Tests of the layer table against hand-computed shapes and FLOPs."""
 
 from __future__ import annotations
 

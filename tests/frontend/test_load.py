@@ -1,4 +1,4 @@
-"""Reading ONNX files: what is refused, and what makes two models different."""
+"""Tests of loading ONNX files: rejected files, external data, the model digest."""
 
 from __future__ import annotations
 

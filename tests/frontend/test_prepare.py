@@ -1,4 +1,4 @@
-"""Preparing: dimensions fixed, constants folded, and the caller's model left alone."""
+"""Tests of model preparation: static shapes, constant folding, unchanged input model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LRN beside the formula of ONNX, computed with NumPy in float64."""
+"""LRN against the ONNX formula in NumPy float64."""
 
 from __future__ import annotations
 

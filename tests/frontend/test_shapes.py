@@ -1,4 +1,4 @@
-"""Input shapes: the notation, and fixing what a model declares."""
+"""Tests of input shapes: the text notation, and static shapes for dynamic dimensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of onnx that may abort the process: one assertion of its C++ has been seen to."""
+"""Call onnx functions in a forked child, because a C++ assertion in onnx may abort the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models that ask for very much memory, time or depth."""
+"""Small models that ask for excessive memory, time or recursion depth."""
 
 from __future__ import annotations
 

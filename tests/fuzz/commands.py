@@ -1,4 +1,4 @@
-"""Run the commands of this folder, which print one JSON line a mutant."""
+"""Run the commands of this folder, which print one JSON line per mutant."""
 
 from __future__ import annotations
 

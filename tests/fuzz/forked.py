@@ -1,4 +1,4 @@
-"""Run a piece of work in a forked child: a crash, a hang or a bomb ends the child alone."""
+"""Run work in a forked child, so that a crash, hang or memory bomb ends only the child."""
 
 from __future__ import annotations
 

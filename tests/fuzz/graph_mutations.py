@@ -1,6 +1,6 @@
-"""Mutations of names, shapes, types, attributes, nodes and edges.
+"""Mutations of names, shapes, types, attributes, nodes and edges of an ONNX model.
 
-Each takes the model, a source of chance and the files that lie beside the model.
+Each mutation takes the model, a random generator, and the files beside the model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mutations of JSON: values exchanged, taken away or added; texts that are damaged."""
+"""Mutations of JSON: values replaced, removed or added; damaged text."""
 
 from __future__ import annotations
 

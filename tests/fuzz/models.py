@@ -1,6 +1,6 @@
-"""Mutated ONNX models through the stages, each in a forked child.
+"""Fuzz the stages with mutated ONNX models, each in a forked child.
 
-``python -m tests.fuzz.models FIRST LAST --seed S --whole SHARE`` prints one JSON line a mutant.
+``python -m tests.fuzz.models FIRST LAST --seed S --whole SHARE`` prints one JSON line per mutant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A mutant by its number: a seed model with one to four mutations, or its damaged bytes."""
+"""Make a mutant from its number: a seed model with one to four mutations, or damaged bytes."""
 
 from __future__ import annotations
 

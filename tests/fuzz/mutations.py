@@ -1,6 +1,6 @@
-"""Structure-aware mutations of ONNX models: each changes a model in place.
+"""Structure-aware mutations of ONNX models; each changes a model in place.
 
-A mutation takes the model, a source of chance and the files that lie beside the model.
+A mutation takes the model, a random generator, and the files beside the model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What becomes of one model: refused in one line, or compiled and right; all else is a fault."""
+"""Classify one model: rejected in one line, compiled with right results, or a fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of an ONNX model drawn by chance; where there is none, a new empty one."""
+"""Pick random parts of an ONNX model; add an empty part where the model has none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Mutated tuning databases, each built from in a forked child.
+"""Fuzz builds with mutated tuning databases, each in a forked child.
 
-``python -m tests.fuzz.records COUNT --seed S --whole SHARE`` prints one JSON line a mutant.
+``python -m tests.fuzz.records COUNT --seed S --whole SHARE`` prints one JSON line per mutant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small ONNX models that mutations start from: many operators, few numbers."""
+"""Seed models for the mutations: small ONNX models with many operators and few elements."""
 
 from __future__ import annotations
 

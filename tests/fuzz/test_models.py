@@ -1,4 +1,4 @@
-"""Mutated ONNX models: one clear line, or the right numbers; no crash, no hang, no traceback."""
+"""Mutated ONNX models give a one-line error or right results; no crash, hang or traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutated tuning databases: refused in one line, or a library with the right numbers."""
+"""Mutated tuning databases are rejected in one line, or give a library with right results."""
 
 from __future__ import annotations
 

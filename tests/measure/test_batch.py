@@ -1,4 +1,4 @@
-"""A task's candidates: built together, checked before they are timed, and timed in turns."""
+"""CPU candidates of a task: built into one library, checked, then timed interleaved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates of a GPU are built without one; measuring them says that there is none."""
+"""GPU candidates are built without a GPU; measurement reports that there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison on the GPU, computed here by the CPU; inputs of any size and type."""
+"""The array comparison on the GPU, run here on the CPU, and inputs of any size and dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates that lose NaN, or move it, are refused, on CPUs and on GPUs."""
+"""Candidates that drop or move NaN are rejected, on CPUs and on GPUs."""
 
 from __future__ import annotations
 

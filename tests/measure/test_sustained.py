@@ -1,4 +1,4 @@
-"""The choice among kernels that are nearly as fast."""
+"""Tests of timing under sustained load, which decides among the fastest kernels."""
 
 from __future__ import annotations
 

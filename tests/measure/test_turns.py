@@ -1,4 +1,4 @@
-"""In which order contenders take turns."""
+"""Tests of the rotating order of contenders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quickstart notebook runs from top to bottom and shows what its text promises."""
+"""The quickstart notebook runs from top to bottom, and prints what its text promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The digits classifier and its data, and a small network with every structure that matters."""
+"""Fixtures: the digits classifier with its data, and a small network of varied structure."""
 
 from __future__ import annotations
 

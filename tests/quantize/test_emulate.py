@@ -1,4 +1,4 @@
-"""What stands for a converted layer must be what conversion does to that layer."""
+"""The emulation of a converted layer equals the conversion of that layer."""
 
 import ml_dtypes
 import numpy as np

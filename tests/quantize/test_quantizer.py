@@ -1,3 +1,5 @@
+"""Tests of the ONNX quantizer: integer layers, scales, skipped layers, rejected models."""
+
 import logging
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Tests of calibration ranges: min-max, histograms, percentiles."""
+
 import json
 import math
 

@@ -1,4 +1,4 @@
-"""Int8 ResNet-50: every convolution in integers, and nothing but bytes between two of them."""
+"""Int8 ResNet-50: every convolution runs in integers, and passes 8-bit tensors to the next."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Tests of the quantization scheme and of the modelled gain of each dtype."""
+
 import pytest
 
 from tvmopt.errors import ConfigError

@@ -1,3 +1,5 @@
+"""Tests of the sensitivity analysis: it finds the fragile layer and proposes a skip set."""
+
 import csv
 import dataclasses
 import json

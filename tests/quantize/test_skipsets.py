@@ -1,4 +1,4 @@
-"""The search for skip sets, on layers whose losses are known."""
+"""Tests of the search for skip sets, on layers with known losses."""
 
 import time
 

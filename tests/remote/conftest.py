@@ -1,4 +1,4 @@
-"""TVM's tracker and servers as processes of this machine, on the loopback interface alone."""
+"""TVM's tracker and RPC servers as processes of this machine, on loopback only."""
 
 from __future__ import annotations
 

@@ -3,10 +3,10 @@
 Needs qemu-user, and a folder that ``TVMOPT_AARCH64`` names, with an AArch64 Python 3.11 as
 ``sysroot`` and the wheels that TVM needs there unpacked as ``site``:
 
-    mmdebstrap --architectures=arm64 --variant=extract \\
+    mmdebstrap --architectures=arm64 --variant=extract \
         --include=python3.11,libstdc++6,libgcc-s1 bookworm sysroot
-    pip download --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \\
-        --only-binary=:all: --no-deps -d wheels apache-tvm==0.27.0.post1 \\
+    pip download --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \
+        --only-binary=:all: --no-deps -d wheels apache-tvm==0.27.0.post1 \
         apache-tvm-ffi==0.1.14.post1 numpy==2.4.6 ml_dtypes==0.6.0 typing_extensions cloudpickle
     for wheel in wheels/*.whl; do python -m zipfile -e $wheel site; done
 """

@@ -1,4 +1,4 @@
-"""The evaluate stage on a board, and where nothing can run the model."""
+"""The evaluate stage on a board, and without any device that runs the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: every wait has an end, and every failure is one line that says whose it is."""
+"""RPC sessions: every wait has a timeout, and every error names its cause in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning on a board, and what becomes of it where there is none."""
+"""Tuning on a board, and without the board."""
 
 from __future__ import annotations
 

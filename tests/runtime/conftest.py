@@ -1,4 +1,4 @@
-"""The compiled models of the session, loaded, and copies that a test may damage."""
+"""Fixtures: compiled models, loaded, and copies that a test may damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bundle that is damaged, or another machine's, is refused before its library is opened."""
+"""A damaged or foreign bundle is rejected before its library is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model for a GPU on a machine without it: one line that says so, and the library stays shut."""
+"""A GPU model on a machine without that GPU: a one-line error, and the library stays closed."""
 
 from __future__ import annotations
 

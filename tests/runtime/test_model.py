@@ -1,4 +1,4 @@
-"""Calling compiled models."""
+"""Tests of calls of compiled models: inputs, dtypes, outputs, threads, golden values."""
 
 from __future__ import annotations
 

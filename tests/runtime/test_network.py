@@ -1,4 +1,4 @@
-"""What plays a network's launches back: recorded once, in a thread of its own."""
+"""Replay of the launches of a network: recorded once, in a thread of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call costs beyond the kernels."""
+"""Overhead of a call beyond its kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that declare a search space, damaged or made to break their reader."""
+"""Damaged or malicious search-space files are rejected with a one-line error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database of studies that is away for a while is waited for, and one that stays away is told."""
+"""Retries when the study database is unavailable, and a one-line error after the time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is tried next: everything once, cheap before dear, the promising first."""
+"""Order of trials: every variant once, cheap before expensive, promising ones first."""
 
 from __future__ import annotations
 

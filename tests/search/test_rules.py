@@ -1,4 +1,4 @@
-"""Limits, budget, front and verdict: small rules, each looked at alone."""
+"""Unit tests of limits, budget, Pareto front and verdict."""
 
 from __future__ import annotations
 

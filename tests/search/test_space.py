@@ -1,4 +1,4 @@
-"""The space: what is in it, how it is made, and what a user may narrow it to."""
+"""Tests of the search space: its variants, its construction, and restrictions by the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study in its database: claims, ends, deaths, budgets, several processes at once."""
+"""Tests of the study database: claims, ends, dead processes, budgets, concurrent processes."""
 
 from __future__ import annotations
 

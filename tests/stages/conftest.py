@@ -1,4 +1,4 @@
-"""A real child process whose stage does what a test says."""
+"""Fixtures: a real child process whose build stage runs the code of a test."""
 
 from __future__ import annotations
 

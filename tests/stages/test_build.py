@@ -1,4 +1,4 @@
-"""The build stage: what a bundle says, and that it answers right before it is handed on."""
+"""Tests of the build stage: bundle metadata, and the check against ONNX Runtime."""
 
 from __future__ import annotations
 

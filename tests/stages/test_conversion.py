@@ -1,4 +1,4 @@
-"""The convert stage to other layouts and number formats: what it leaves, and that it refuses."""
+"""The convert stage with other layouts and dtypes: its artifacts and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The convert stage: what it leaves, and that a wrong import is noticed."""
+"""Tests of the convert stage: its artifacts, and detection of a wrong import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fallback of Winograd convolutions: NaN and infinities where ONNX Runtime has them."""
+"""Fallback of Winograd convolutions: NaN and infinities as in ONNX Runtime."""
 
 from __future__ import annotations
 

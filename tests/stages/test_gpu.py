@@ -1,4 +1,4 @@
-"""The stages for a GPU: what they do where there is none, and, on a machine with one, all of it."""
+"""The stages for a GPU target: without a GPU, and all of them on a machine with one."""
 
 from __future__ import annotations
 

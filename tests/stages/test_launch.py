@@ -1,4 +1,4 @@
-"""Child processes: what they bring back, and how each way of failing is told."""
+"""Child processes of stages: results, and the error of each kind of failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NaN, infinities and huge values: networks answer as ONNX Runtime, and conversion says so."""
+"""NaN, infinities and huge values: networks equal ONNX Runtime, and conversion records it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages that run what they compile ask for AMX first, if it is compiled for a CPU with AMX."""
+"""Stages request AMX permission from Linux before they run code compiled for AMX."""
 
 from __future__ import annotations
 

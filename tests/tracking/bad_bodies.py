@@ -1,4 +1,4 @@
-"""Bodies that a server of the model ``conv`` (input ``x``, float32 1x3x8x8) answers with 400."""
+"""Request bodies that a server of model ``conv`` (``x``: float32 1x3x8x8) answers with 400."""
 
 from __future__ import annotations
 

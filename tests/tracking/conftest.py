@@ -1,4 +1,4 @@
-"""The bundled example, run once through MLflow; the tests look at what it left."""
+"""Fixtures: one MLflow run of the bundled example, stores, commands, servers."""
 
 from __future__ import annotations
 

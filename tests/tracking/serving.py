@@ -1,4 +1,4 @@
-"""A served model: its process, requests to it, and what ONNX Runtime answers."""
+"""A model server process for tests: requests, and the outputs of ONNX Runtime."""
 
 from __future__ import annotations
 

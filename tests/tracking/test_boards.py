@@ -1,4 +1,4 @@
-"""Models of other CPUs as commands: built and registered here, measured on a board."""
+"""Commands for models of another CPU: build and register here, measure on a board."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is linked and what is done again."""
+"""Tests of the stage cache: what is reused, and what runs again."""
 
 from __future__ import annotations
 

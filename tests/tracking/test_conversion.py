@@ -1,4 +1,4 @@
-"""Conversions as commands: what they leave, what they share, and how they fail."""
+"""Conversion commands: their artifacts, their shared runs, their errors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Each entry point through ``mlflow run``, on a model with two inputs and two outputs.
 
-It is tuned by operator here; the bundled example (``test_main.py``) is by subgraph.
+Here the tuning granularity is the operator; the example of ``test_main.py`` tunes subgraphs.
 """
 
 from __future__ import annotations

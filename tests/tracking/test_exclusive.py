@@ -1,4 +1,4 @@
-"""Turns on one machine: one that measures is alone; the dead hold nothing."""
+"""Locks of one machine: a measurement runs alone, and dead processes hold no lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flavor: saving, loading, refusing, serving."""
+"""Tests of the MLflow flavor: save, load, reject, serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be asked of a GPU: refused in one line, before anything is done."""
+"""Validation of parameters for a GPU target: one-line errors before any work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of a GPU where there is none: built, registered, not measured."""
+"""Models for a GPU on a machine without one: built and registered, not measured."""
 
 from __future__ import annotations
 

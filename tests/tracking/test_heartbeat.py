@@ -1,4 +1,4 @@
-"""Runs of commands on machines that are gone are closed by their heartbeat, and no others."""
+"""Heartbeats close runs of commands on dead machines, and no other runs."""
 
 from __future__ import annotations
 

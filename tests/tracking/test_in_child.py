@@ -1,6 +1,6 @@
-"""A model or library that hangs, crashes or eats memory ends no command: one line, no open run.
+"""A model or library that hangs, crashes or exhausts memory gives a one-line error, no open run.
 
-The libraries are registered as any other, with all their hashes; what they do, they do when opened.
+The libraries are registered like any other, with all hashes. They misbehave when they are opened.
 """
 
 from __future__ import annotations

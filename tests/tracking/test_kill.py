@@ -1,4 +1,4 @@
-"""``kill -9`` in every stage: nothing claims to be finished, and the next run completes."""
+"""``kill -9`` in every stage: no run claims to be finished, and the next command completes."""
 
 from __future__ import annotations
 

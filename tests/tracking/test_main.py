@@ -1,4 +1,4 @@
-"""``mlflow run .`` on the bundled example: what a user sees and what is left in MLflow."""
+"""``mlflow run .`` on the bundled example: its output and its runs in MLflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models by path, and ONNX models that MLflow has logged or registered."""
+"""Models given by path, or as ONNX models logged or registered in MLflow."""
 
 from __future__ import annotations
 

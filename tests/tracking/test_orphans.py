@@ -1,4 +1,4 @@
-"""Runs that a dead process left RUNNING are closed, and no other."""
+"""Runs that a dead process left RUNNING are closed, and no other runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promotion is earned on held-out data, and refused with the reason."""
+"""Promotion requires better results on held-out data; a refusal states the reason."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The code in a pulled bundle needs nothing of the package that is not in the bundle.
+"""The code in a pulled bundle imports only modules that the bundle contains.
 
-Where tvmopt is installed, Python would find the missing parts there, and no one would notice.
+Where tvmopt is installed, Python would import a missing module from there, and hide the error.
 """
 
 from __future__ import annotations

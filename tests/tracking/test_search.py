@@ -1,4 +1,4 @@
-"""A search through ``mlflow run``: what it leaves, and what it says to wrong input."""
+"""A search through ``mlflow run``: its champion, its artifacts, and errors for wrong input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trial that crashes, hangs, eats memory or computes nonsense takes nothing else along."""
+"""A trial that crashes, hangs, exhausts memory or computes wrong results fails alone."""
 
 from __future__ import annotations
 

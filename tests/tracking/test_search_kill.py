@@ -1,4 +1,4 @@
-"""``kill -9`` at random moments of a search: it goes on, and nothing is lost or done twice."""
+"""``kill -9`` at random times of a search: it resumes, no trial is lost or repeated."""
 
 from __future__ import annotations
 

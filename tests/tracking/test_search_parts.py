@@ -1,4 +1,4 @@
-"""What a search makes of its trials: finalists, front, table, page, the champion's rival."""
+"""Parts of a search report: finalists, Pareto front, table, HTML page, the current champion."""
 
 from __future__ import annotations
 

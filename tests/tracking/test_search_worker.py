@@ -1,4 +1,4 @@
-"""Several processes on one study: no trial lost or done twice, whatever database it is in."""
+"""Several processes on one study: no trial is lost or repeated, on any database."""
 
 from __future__ import annotations
 

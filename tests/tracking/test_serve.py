@@ -1,4 +1,4 @@
-"""``-e serve``: bad requests are one line of JSON, and what comes after them is answered right."""
+"""``-e serve``: a bad request gets one line of JSON, and the next request a right answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""100,000 requests from 8 clients: no wrong answer, and the server's memory stays flat."""
+"""100,000 requests from 8 clients: no wrong answer, and constant server memory."""
 
 from __future__ import annotations
 

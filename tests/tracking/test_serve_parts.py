@@ -1,4 +1,4 @@
-"""Parts of serving, in this process: several inputs, faults of ours, slow clients, addresses."""
+"""Parts of serving in this process: several inputs, internal errors, slow clients, addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store: absolute URIs, a fresh database under eight processes, experiments without a race."""
+"""Tests of the store: absolute URIs, eight processes on a new database, concurrent experiments."""
 
 from __future__ import annotations
 

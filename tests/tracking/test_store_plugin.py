@@ -1,4 +1,4 @@
-"""MLflow's own commands begin a SQLite store at once, through our plugin, and none fails."""
+"""MLflow's own commands create a SQLite store concurrently through our plugin, without errors."""
 
 from __future__ import annotations
 

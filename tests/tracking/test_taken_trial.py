@@ -1,4 +1,4 @@
-"""A trial that another worker took is dropped in one line, and its worker goes on."""
+"""A worker drops a trial that another worker claimed, in one line, and goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of others are not used again, however well they fit."""
+"""Runs of other users are not reused, even when their digests match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing of a registered model can be exchanged unseen; and no model file runs code on pull."""
+"""Tampering with a registered model is detected, and pulling a model file never runs code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small Relax modules, and a form in which two of them can be compared."""
+"""Fixtures: build small Relax modules, and compare modules structurally."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A residual network of four convolutions, as converted, and what it computes."""
+"""A residual network of four convolutions, and its NumPy reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What broadcasts a product's result is a kernel of its own; all else is fused as before."""
+"""An operator that broadcasts the result of a matmul gets its own kernel; other fusion stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights taken out of a module and put back."""
+"""Weights are moved out of a module and back."""
 
 from __future__ import annotations
 

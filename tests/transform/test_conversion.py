@@ -1,4 +1,4 @@
-"""Every layout, number format and skip set, on graphs nobody chose: they compile and are right."""
+"""Every layout, dtype and skip set on random graphs: they compile, with right results."""
 
 from __future__ import annotations
 

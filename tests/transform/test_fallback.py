@@ -1,4 +1,4 @@
-"""The fallback of Winograd convolutions in a module: which functions it adds, which it shares."""
+"""Fallback of Winograd convolutions in a module: added functions and shared functions."""
 
 from __future__ import annotations
 

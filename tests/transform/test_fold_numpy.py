@@ -1,4 +1,4 @@
-"""Folding with NumPy: modules before and after."""
+"""Constant folding with NumPy: the module before and after."""
 
 from __future__ import annotations
 

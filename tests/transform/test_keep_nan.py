@@ -1,4 +1,4 @@
-"""Max and Min keep NaN: the rewritten functions, their machine code, and ONNX operators."""
+"""Max and min propagate NaN: rewritten functions, machine code, and ONNX operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the table says of a converted layer: read off small modules."""
+"""Dtype and layout of converted layers, read from small modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links between layers, and the functions that change layouts on them."""
+"""Tests of the graph of layers, and of layout-conversion functions on its edges."""
 
 from __future__ import annotations
 

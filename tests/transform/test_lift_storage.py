@@ -1,4 +1,4 @@
-"""Networks whose memory is given to them: the same numbers, nothing allocated by themselves."""
+"""Static memory planning: networks in caller-provided storage compute the same."""
 
 from __future__ import annotations
 

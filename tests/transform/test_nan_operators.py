@@ -1,4 +1,4 @@
-"""Maxima and minima keep NaN, as ONNX Runtime's do, at the price of no instruction."""
+"""Max and min propagate NaN as in ONNX Runtime, without an extra instruction."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Single operators on NaN, infinities, huge and subnormal values, beside ONNX Runtime.
+"""Single operators on NaN, infinities, huge and subnormal values, against ONNX Runtime.
 
-One model has an output for each operator and is compiled once; Hypothesis draws its inputs.
+One model has one output per operator and is compiled once. Hypothesis draws its inputs.
 """
 
 from __future__ import annotations

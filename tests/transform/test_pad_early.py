@@ -1,4 +1,4 @@
-"""Zeros around narrow data: written where the data is made, and as many as an instruction wants."""
+"""Zero padding of 8- and 16-bit data: fused into the producer, to the K granularity of the CPU."""
 
 from __future__ import annotations
 

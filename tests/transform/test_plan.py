@@ -1,4 +1,4 @@
-"""Plans: each layer in its own layout and by its own algorithm, with the same numbers."""
+"""Plans: a layout and an algorithm per layer, with the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Powers by small constants are products; all others are as TVM has them."""
+"""Powers with small constant exponents become multiplications; other powers stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""float16 and bfloat16: which types are stored, what stays float32, and the numbers."""
+"""float16 and bfloat16: stored dtypes, operators that stay float32, and results."""
 
 from __future__ import annotations
 

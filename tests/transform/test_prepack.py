@@ -1,4 +1,4 @@
-"""Weights packed when a model is built: once, and only those that are known."""
+"""Weight prepacking at build time: once per weight, for constant weights only."""
 
 from __future__ import annotations
 

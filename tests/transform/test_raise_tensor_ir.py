@@ -1,4 +1,4 @@
-"""TensorIR that is an operator is recognised, and nothing else is."""
+"""TensorIR functions that equal a Relax operator are raised to it; others stay."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Layers on other number formats: structure before and after, numbers of small graphs, messages."""
+"""Recasting of layers to another dtype: module before and after, results, messages."""
 
 from __future__ import annotations
 

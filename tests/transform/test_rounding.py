@@ -1,4 +1,4 @@
-"""Kernels that keep their sums when they are rounded."""
+"""Rounding of convolution weights to 16 bits keeps the sum of each kernel."""
 
 from __future__ import annotations
 

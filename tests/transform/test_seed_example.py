@@ -1,6 +1,6 @@
-"""The six lines of apache/tvm pull request 6748, on Relax: ResNets, HWNC and int8 but for layer 0.
+"""The six lines of apache/tvm pull request 6748 on Relax: ResNets to HWNC and int8, except layer 0.
 
-Structure is compared: what each of the two steps did to each layer, and what it left alone.
+Tests compare what each of the two steps changes in each layer, and what it leaves alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Products of bytes moved to the signs that a target multiplies: the same numbers, all fused."""
+"""Zero-point shift of 8-bit operands to u8/s8: the same results, fully fused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of halves are added in float32; all other types are as TVM has them."""
+"""Reductions of 16-bit floats accumulate in float32; other dtypes keep TVM's legalization."""
 
 from __future__ import annotations
 

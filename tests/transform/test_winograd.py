@@ -1,4 +1,4 @@
-"""Winograd: the algorithm against the plain convolution, and which convolutions become it."""
+"""Winograd against direct convolution, and the choice between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Winograd on a GPU: which convolutions become three functions, and what these compute."""
+"""Winograd on a GPU: which convolutions become three kernels, and their results."""
 
 from __future__ import annotations
 

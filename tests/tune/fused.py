@@ -1,4 +1,4 @@
-"""Fused functions with an anchor, with what NumPy says of each; traces of their operators."""
+"""Fused functions with an anchor, their NumPy references, and traces of their operators."""
 
 from __future__ import annotations
 

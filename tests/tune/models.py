@@ -1,4 +1,4 @@
-"""Small lowered modules that the tests tune, and the target they are tuned for."""
+"""Small lowered modules for the tuning tests, and their target."""
 
 from __future__ import annotations
 

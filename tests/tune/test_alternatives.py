@@ -1,4 +1,4 @@
-"""Every way of every layer, and the plan whose measured parts take least."""
+"""Alternative implementations of each layer, and the plan with the lowest measured total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records may change loops; they may not bring code."""
+"""Validation of tuning records: they may transform loops, not inject code."""
 
 from __future__ import annotations
 

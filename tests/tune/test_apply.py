@@ -1,4 +1,4 @@
-"""Databases of operators, applied to the functions that these anchor."""
+"""Databases of operators, applied to the functions that contain them as anchor."""
 
 from __future__ import annotations
 

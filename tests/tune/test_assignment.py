@@ -1,4 +1,4 @@
-"""The cheapest choice for every node of a graph."""
+"""Tests of the minimisation of unary and pairwise costs over a graph."""
 
 from __future__ import annotations
 

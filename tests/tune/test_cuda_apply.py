@@ -1,4 +1,4 @@
-"""Records of a GPU: kernels are made anew from their configuration."""
+"""Tuning records of a GPU: the configuration of each record is emitted as a kernel again."""
 
 from __future__ import annotations
 

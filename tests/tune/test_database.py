@@ -1,4 +1,4 @@
-"""Tests of the tuning database: what it refuses, what it repairs, and what it applies."""
+"""Tests of the tuning database: rejected files, repaired files, applied records."""
 
 from __future__ import annotations
 

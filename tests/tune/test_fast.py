@@ -1,4 +1,4 @@
-"""The fast tuner: what it measures, what its database is good for, and what it refuses."""
+"""Tests of the fast tuner: measurements, its database, rejected options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search itself, with a measurer that is told what to find."""
+"""Tests of the search of the fast tuner, with a fake measurer."""
 
 from __future__ import annotations
 

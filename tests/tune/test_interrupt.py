@@ -1,4 +1,4 @@
-"""Tests of holding Ctrl-C back."""
+"""Tests of the deferral of SIGINT."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The seed's inversion on a kernel of int8 ResNet-50: the best schedule of the operator alone is
-not the best of the fused function, by far.
+"""The best schedule of an operator alone is far from the best of its fused function.
 
-The last bottleneck's expansion, 7 x 7 x 512 -> 2048, with its requantisation and its residual.
-Alone it writes int32, and tiles of 5, 6, 12 or 14 rows are the fastest; fused, whatever does not
-divide the 49 rows pays for it in the epilogue. Source: apache/tvm pull request 10650.
+The workload is the last expansion of int8 ResNet-50, 7 x 7 x 512 -> 2048, with requantize and
+residual. Alone it stores int32, and tiles of 5, 6, 12 or 14 rows are fastest. Fused, a tile that
+does not divide the 49 rows pays for it in the epilogue. Source: apache/tvm pull request 10650.
 """
 
 from __future__ import annotations

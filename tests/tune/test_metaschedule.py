@@ -1,4 +1,4 @@
-"""Tests of the evolutionary search: budgets, warm start, failures, what it leaves behind."""
+"""Tests of strategy ``metaschedule``: budgets, warm start, failures, its artifacts."""
 
 from __future__ import annotations
 

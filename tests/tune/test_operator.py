@@ -1,4 +1,4 @@
-"""The anchor operator of a fused function: what is cut off, what stays, and what it computes."""
+"""The anchor operator of a fused function: what extraction removes, what it keeps, its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every strategy must do, whatever it does inside."""
+"""The contract of every tuning strategy."""
 
 from __future__ import annotations
 

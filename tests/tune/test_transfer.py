@@ -1,4 +1,4 @@
-"""Schedules of an operator on the functions that it anchors: numbers, fusion, and refusals."""
+"""Schedule transfer from an operator to its fused functions: results, fusion, refusals."""
 
 from __future__ import annotations
 

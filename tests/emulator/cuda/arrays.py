@@ -1,4 +1,4 @@
-"""Arrays between two processes: their bytes in a file, shape and type beside."""
+"""Pass arrays between two processes: raw bytes in a file, shape and dtype beside it."""
 
 from __future__ import annotations
 

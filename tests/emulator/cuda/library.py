@@ -1,4 +1,4 @@
-"""TVM's CUDA modules on a CPU: kernels are C++ libraries, and the GPU's memory is the CPU's."""
+"""TVM's CUDA modules on a CPU: kernels become C++ libraries, GPU memory becomes host memory."""
 
 from __future__ import annotations
 

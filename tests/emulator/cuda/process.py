@@ -1,4 +1,4 @@
-"""Calls of emulated kernels, by a process that lives as long as this one."""
+"""Call emulated kernels in a worker process that lives as long as this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PTX in CUDA source -> calls of the emulator; a line an instruction, operands as in the manual."""
+"""Translate inline PTX to calls of the emulator: one table row per instruction."""
 
 from __future__ import annotations
 

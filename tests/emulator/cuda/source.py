@@ -1,4 +1,4 @@
-"""CUDA source -> C++ in which the same kernel text runs on a CPU."""
+"""Translate CUDA source to C++ that runs the same kernel on a CPU."""
 
 from __future__ import annotations
 

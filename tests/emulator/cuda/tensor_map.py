@@ -1,4 +1,4 @@
-"""``cuTensorMapEncodeTiled`` as TVM calls it, writing what ``memory.h`` reads."""
+"""``cuTensorMapEncodeTiled`` as TVM calls it: encode the TMA descriptor that ``memory.h`` reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of emulated kernels: what they take, what goes wrong, and that the next one works."""
+"""Tests of calls of emulated kernels: arguments, errors, and recovery after an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instructions: what becomes of their text."""
+"""Tests of the translation of inline PTX to calls of the emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the policy ranks, of functions drawn by chance, computes what TVM does on the CPU."""
+"""Ranked GPU kernels of random functions, emulated, equal the same functions on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that wait for less than they need: each is noticed, whatever it lacks."""
+"""Mutation test of kernel synchronisation: the emulator detects each wait that is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m tests.emulator.cuda.worker`` runs kernels: a JSON line each, until its input ends."""
+"""``python -m tests.emulator.cuda.worker``: run kernels; one JSON request per line of input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run many candidates of one function and compare them: all are functions of one library."""
+"""Build many candidates of one function into one library, run them, and compare the results."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One contract for every template: whatever the function and the hint, the numbers stay.
+"""The contract of every kernel template: each schedule computes what its function computes.
 
-A template gives a schedule or says that it does not fit. What it gives computes the same, with its
-weights packed before or within; its trace replays, since that is what a tuning database keeps; and
-its hint survives JSON.
+For each function and hint, a template emits a schedule or refuses with a reason. An emitted
+schedule gives the same results, with weights packed at build time or at each call. Its trace
+replays, because a tuning database stores traces. Its hint survives JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Functions drawn at random: what :mod:`tests.kernels.cpu.test_templates` holds every template to.
+"""Random functions for the contract tests in :mod:`tests.kernels.cpu.test_templates`.
 
-Each comes with what NumPy, in float64, says that it computes. Shapes are small, ragged and prime.
+Each function has a float64 NumPy reference. Shapes are small, prime or ragged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Elementwise operators and movements of data drawn at random."""
+"""Random elementwise functions and data movement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products drawn at random: convolutions of all kinds, matrix products."""
+"""Random convolutions of all kinds, and random matmuls."""
 
 from __future__ import annotations
 

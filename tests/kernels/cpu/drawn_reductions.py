@@ -1,4 +1,4 @@
-"""Pooling and reductions drawn at random."""
+"""Random pooling and reductions."""
 
 from __future__ import annotations
 

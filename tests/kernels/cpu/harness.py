@@ -1,4 +1,4 @@
-"""Lower a few operators, schedule them, and compare with the same functions left as they were."""
+"""Lower operators, schedule them, and compare with the unscheduled functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of function drawn at random, by name."""
+"""Strategies of random functions, by kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The module level: what is passed through, what is reported, and that schedules take hold."""
+"""Tests of scheduling a whole module: untouched functions, refusals, parallel and vector loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bfloat16 as 16 bits: right for every number, in narrow buffers, and in vectors."""
+"""bfloat16 legalised as uint16: right for every value, in 16-bit buffers, and vectorised."""
 
 from __future__ import annotations
 

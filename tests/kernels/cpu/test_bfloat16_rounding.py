@@ -1,4 +1,4 @@
-"""Vectors are rounded to bfloat16 by the CPU's instruction, to the same numbers."""
+"""Vectors are rounded by the AVX512-BF16 conversion instruction, bit for bit as NumPy rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions across contiguous memory: one nest of vectors of columns, and the same numbers."""
+"""Column reductions: one loop nest over vectors of columns, right results."""
 
 from __future__ import annotations
 

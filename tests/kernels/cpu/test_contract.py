@@ -1,4 +1,4 @@
-"""What every schedule must keep, whatever the operator, shape and dtype: the results."""
+"""Every schedule computes what its function computes, for any operator, shape and dtype."""
 
 from __future__ import annotations
 

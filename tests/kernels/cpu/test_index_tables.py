@@ -1,4 +1,4 @@
-"""Interpolation from tables, with channels last and with channels first."""
+"""Resize with index and weight tables, in NHWC and NCHW."""
 
 from __future__ import annotations
 

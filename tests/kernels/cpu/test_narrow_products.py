@@ -1,6 +1,6 @@
-"""Products of bytes and of bfloat16: by the CPU's instructions, and the numbers of NumPy.
+"""int8 and bfloat16 GEMM and convolution by the dot-product instructions of the CPU, against NumPy.
 
-AMX's tiles run under emulation where this machine has none.
+AMX kernels run under emulation where this machine has no AMX.
 """
 
 from __future__ import annotations

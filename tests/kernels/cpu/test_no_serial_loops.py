@@ -1,4 +1,4 @@
-"""Functions of the sizes that networks have: no heavy loop nest is left serial or scalar."""
+"""Functions of network size: every heavy loop nest is parallel and vectorised."""
 
 from __future__ import annotations
 

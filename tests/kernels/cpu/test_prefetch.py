@@ -1,4 +1,4 @@
-"""The weight of a later step is fetched ahead, and nothing else of the loop changes."""
+"""Software prefetch of the packed weight: the distance, the calls, and an unchanged loop."""
 
 from __future__ import annotations
 

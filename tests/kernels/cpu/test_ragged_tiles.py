@@ -1,4 +1,4 @@
-"""Tiles of which the last is not whole: TVM cuts it off, and no other has a branch in it."""
+"""Ragged tiles: the loop is split, so that only the last tile has a bounds check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounding to a byte by one addition: the bytes of NumPy, for any number, zero point and clip."""
+"""Requantize by magic-number rounding: equal to NumPy for any input, zero point and clip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vector lengths, and the facts that schedules are chosen from."""
+"""Tests of vector lengths, and of the access facts that schedules are chosen from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling with a stride along its vector: columns sorted by phase, and the same numbers."""
+"""Pooling with a stride along the vector axis: columns grouped by phase, right results."""
 
 from __future__ import annotations
 

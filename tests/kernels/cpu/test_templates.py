@@ -1,4 +1,4 @@
-"""Every template keeps the contract of :mod:`tests.kernels.cpu.contract`, whatever the function."""
+"""Every template keeps the contract of :mod:`tests.kernels.cpu.contract` on random functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles of transposes: which are chosen, that ragged extents are covered, that numbers stay."""
+"""Tiled transposes: chosen tiles, ragged extents, right results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accuracy of the polynomials against NumPy in float64."""
+"""Accuracy of the polynomial approximations against NumPy float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small functions for the GPU templates: operators as Relax lowers them, and ones written here."""
+"""Small functions for tests of GPU templates: lowered Relax operators and tensor expressions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Run what a GPU template schedules on a CPU: threads one after the other, all memory plain.
+"""Run the schedule of a GPU template on the CPU: serial threads, plain memory.
 
-A schedule says the same whether its threads run side by side or not. What lies below it, barriers
-and instructions of the tensor cores, is not run.
+A schedule computes the same whether its threads run in parallel or one after the other. This runner
+does not execute barriers and tensor-core instructions; see :mod:`tests.emulator.cuda`.
 """
 
 from __future__ import annotations

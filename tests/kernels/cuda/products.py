@@ -1,4 +1,4 @@
-"""Products of every kind that the templates meet, and what they are."""
+"""GEMM and convolution cases for the GPU templates, with NumPy references."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Run a GPU schedule on the CPU, its threads one after the other.
+"""Run a GPU schedule on the CPU, one thread after the other.
 
-Before it is lowered, a schedule is an ordinary program whose buffers "in registers" are whole
-arrays: what it computes does not depend on which loops are threads.
+Before lowering, a schedule is an ordinary program: buffers in registers are whole arrays. Its
+results do not depend on the loops that are bound to threads.
 """
 
 from __future__ import annotations

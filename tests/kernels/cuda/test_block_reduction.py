@@ -1,4 +1,4 @@
-"""Few long sums, of any axes, compute the same whatever the threads and parts."""
+"""Few long reductions over any axes: right results for any threads and split."""
 
 from __future__ import annotations
 

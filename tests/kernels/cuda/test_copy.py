@@ -1,4 +1,4 @@
-"""Plain copies: which functions, the kernel's text, what is refused."""
+"""Copy kernels: matched functions, emitted source, refusals."""
 
 from __future__ import annotations
 

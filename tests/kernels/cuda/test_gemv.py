@@ -1,4 +1,4 @@
-"""Products with few rows, and weights of four bits."""
+"""GEMV (GEMM with few rows), and int4 weights."""
 
 from __future__ import annotations
 

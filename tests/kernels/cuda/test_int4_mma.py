@@ -1,4 +1,4 @@
-"""Weights of four bits by tensor cores: which functions, what is computed, what is refused."""
+"""GEMM with int4 weights on tensor cores: matching, results, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products on tensor cores: right numbers for any extents, and the instructions they lower to."""
+"""GEMM on tensor cores (mma.sync): right results for ragged extents, emitted instructions."""
 
 from __future__ import annotations
 

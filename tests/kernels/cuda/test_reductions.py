@@ -1,4 +1,4 @@
-"""Reductions of rows and of columns compute the same, whatever does not divide."""
+"""Row and column reductions: right results for ragged extents."""
 
 from __future__ import annotations
 

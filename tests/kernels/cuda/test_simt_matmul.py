@@ -1,4 +1,4 @@
-"""Products without tensor cores: right numbers for any extents, and what they lower to."""
+"""GEMM without tensor cores: right results for ragged extents, emitted instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of one row, one element or one step, and types that CUDA has no long vectors of."""
+"""Functions of one row, element or step, and dtypes without long CUDA vectors."""
 
 from __future__ import annotations
 

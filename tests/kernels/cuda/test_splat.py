@@ -1,6 +1,6 @@
-"""One value over and over: its bits packed into wider words; what TVM writes right by itself stays.
+"""Splat vectors of 8- and 16-bit dtypes: the bits of one value packed into 32-bit words.
 
-That the code then computes what it should is seen by what it holds: nothing here runs it.
+Tests compare the emitted bits and do not run the code. Splats that TVM emits correctly stay.
 """
 
 from __future__ import annotations

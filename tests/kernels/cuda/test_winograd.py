@@ -1,4 +1,4 @@
-"""Winograd's transforms on a GPU: right for any extents, in registers, moved by vectors."""
+"""Winograd's GPU transforms: right results for ragged extents, in registers, with vector loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three functions of a Winograd convolution on a GPU, and its result in NumPy."""
+"""The three kernels of a Winograd convolution on a GPU, and a NumPy reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions and CPUs that the tests of the policy rank configurations for."""
+"""Functions and CPUs for the tests of the ranking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model: regions counted by hand, and costs that move the right way."""
+"""Tests of the CPU cost model: memory footprints counted by hand, and monotonic costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy: distinct, serialisable hints in an order that depends on the function alone."""
+"""The CPU ranking: distinct, serialisable hints in an order that only the function determines."""
 
 from __future__ import annotations
 

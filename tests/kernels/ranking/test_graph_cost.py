@@ -1,4 +1,4 @@
-"""What a network is expected to cost, and the layout that follows from it."""
+"""Predicted cost of a network, and the layout chosen by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of bytes and bfloat16: configurations with the CPU's instruction come first."""
+"""Ranking of int8 and bfloat16 workloads: the CPU's dot-product instructions come first."""
 
 from __future__ import annotations
 

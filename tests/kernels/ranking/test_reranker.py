@@ -1,4 +1,4 @@
-"""The re-ranker: it learns what the model gets wrong, and keeps what it learnt."""
+"""Tests of the learned re-ranker: it corrects the cost model, and survives a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations of the Winograd template: all apply, and the model tells good from bad."""
+"""Configurations of the Winograd template: all apply, and their costs are plausible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small QDQ models: every layer has inputs of its own, and gives its result quantised."""
+"""Build small QDQ models, in which every layer has its own inputs and a quantized output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers equal ONNX Runtime's on the same QDQ model, to one step a layer."""
+"""The integer module equals ONNX Runtime on the same QDQ model, to one quantization step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structure before and after: one pattern a test."""
+"""Quantized lowering: the module before and after, one pattern per test."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What crosses memory between kernels."""
+"""Tests of the dtypes that kernels store to memory between them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Modules with constant weights, and running them."""
+"""Fixtures: bind constant weights to a module, and run a module."""
 
 from __future__ import annotations
 

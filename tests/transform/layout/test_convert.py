@@ -1,4 +1,4 @@
-"""Structure before and after, for small graphs."""
+"""Layout conversion of small graphs: the module before and after."""
 # ruff: noqa: N805 (a function of a module class has no self)
 
 import numpy as np

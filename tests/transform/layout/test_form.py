@@ -1,3 +1,5 @@
+"""Tests of forms: names, shapes, conversions between forms, and reshapes."""
+
 import math
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Converted graphs compute what the graph computed: single operators, then random graphs."""
+"""Converted graphs compute what the original computes: single operators, then random graphs."""
 
 import ml_dtypes
 import numpy as np

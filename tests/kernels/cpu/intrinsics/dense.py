@@ -1,4 +1,4 @@
-"""A dense layer for every intrinsic: several tiles, operands that do not begin at their buffers."""
+"""A tiled dense layer for any dot-product intrinsic; operands have an offset in their buffers."""
 
 from __future__ import annotations
 

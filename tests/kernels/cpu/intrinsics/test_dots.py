@@ -1,7 +1,7 @@
-"""The contract of dot-product intrinsics: right numbers, by the instruction, for any tiles.
+"""The contract of dot-product intrinsics: right results, by the instruction, for any tile shape.
 
-What this CPU lacks runs under emulation, AVX-VNNI-INT8 nowhere: there the instructions are counted
-alone.
+An instruction that this CPU lacks runs under emulation. No emulator has AVX-VNNI-INT8, so the test
+only counts its instructions.
 """
 
 from __future__ import annotations

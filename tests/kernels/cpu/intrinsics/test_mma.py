@@ -1,4 +1,4 @@
-"""Fragments of mma.sync: each element has a place of its own, where the instruction wants it."""
+"""Fragment layouts of mma.sync: each matrix element has the lane and register that PTX defines."""
 
 from __future__ import annotations
 

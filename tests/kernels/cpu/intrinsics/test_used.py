@@ -1,4 +1,4 @@
-"""What a function is said to use, and an intrinsic under the condition of a ragged tile."""
+"""Tests of the report of used instructions, and of an intrinsic inside a ragged tile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epilogues from Python functions."""
+"""Build epilogues of Hopper kernels from Python functions."""
 
 from __future__ import annotations
 

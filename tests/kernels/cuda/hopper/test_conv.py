@@ -1,4 +1,4 @@
-"""Convolutions: boxes of pixels, what is refused, and the instructions that come out."""
+"""Implicit-GEMM convolution for Hopper: TMA im2col boxes, refusals, emitted instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands that the copy engine cannot address: what is copied, and the two kernels."""
+"""Operands that TMA cannot address are copied to an aligned buffer by a kernel of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of matrices: what is refused, and the instructions that come out."""
+"""GEMM for Hopper: refusals, and the emitted wgmma, TMA, cluster, barrier and store code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations as hints, and back."""
+"""Configurations of Hopper kernels survive the round trip through hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels, on a Hopper GPU and emulated, against NumPy: every element."""
+"""Hopper kernels on a GPU or emulated: every output element against NumPy."""
 
 from __future__ import annotations
 

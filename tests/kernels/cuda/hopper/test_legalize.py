@@ -1,4 +1,4 @@
-"""Convolutions and products, brought to the forms that Hopper kernels multiply."""
+"""Legalization of convolutions and matmuls into the operand layouts of the Hopper kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fused functions, seen as products of matrices and convolutions."""
+"""Matching of fused functions as GEMM or implicit-GEMM problems, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated kernels beside other functions, in one Relax module."""
+"""Hopper kernels and other kernels in one Relax module."""
 
 from __future__ import annotations
 

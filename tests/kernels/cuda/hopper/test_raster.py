@@ -1,4 +1,4 @@
-"""The order of tiles."""
+"""Tests of the rasterisation order of the tile scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs of an epilogue that are loaded ahead: which they are, and that they are."""
+"""Residual inputs of an epilogue that TMA loads ahead of the epilogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which thread blocks of a cluster load for which."""
+"""TMA multicast: the thread blocks of a cluster that receive each load, and that each waits for."""
 
 from __future__ import annotations
 

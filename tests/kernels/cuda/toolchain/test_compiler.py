@@ -1,4 +1,4 @@
-"""CUDA's compilers: found or asked for, their machine code, what they complain of."""
+"""Tests of the CUDA compilers: look-up, machine code, error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of ours wait for the one before and are launched early; nobody else's are either."""
+"""Programmatic dependent launch (PDL): kernels wait for their predecessor, and launch early."""
 
 from __future__ import annotations
 

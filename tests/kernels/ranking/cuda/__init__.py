@@ -1,1 +1,1 @@
-"""Tests of how GPU templates are ranked."""
+"""Tests of the ranking of GPU templates."""

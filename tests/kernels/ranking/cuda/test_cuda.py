@@ -1,4 +1,4 @@
-"""CudaPolicy: every kind of function has configurations, of the templates made for it."""
+"""Every kind of function has GPU configurations, from the template made for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranking of Hopper kernels."""
+"""Ranking of Hopper kernel configurations."""
 
 from __future__ import annotations
 

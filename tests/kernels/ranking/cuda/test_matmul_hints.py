@@ -1,4 +1,4 @@
-"""Configurations of products on GPUs: they fit, they build, and the sensible come first."""
+"""GEMM configurations on GPUs: they fit, they build, and sensible ones rank first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranking of memory-bound GPU templates: distinct hints that apply, in a fixed order."""
+"""Ranking of memory-bound GPU templates: distinct hints that apply, in a fixed order."""
 
 from __future__ import annotations
 

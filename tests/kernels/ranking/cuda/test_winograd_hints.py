@@ -1,4 +1,4 @@
-"""The ranking of Winograd's transforms on a GPU, and of the products between them."""
+"""Ranking of Winograd's GPU transforms, and of the batched GEMM between them."""
 
 from __future__ import annotations
 

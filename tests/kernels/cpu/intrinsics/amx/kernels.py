@@ -1,6 +1,6 @@
-"""Kernels of AMX tiles, how they are run, and what they must give.
+"""AMX kernels for the tests: schedule, call, and NumPy reference.
 
-They run on the CPU where it has AMX, else on the emulator, which also says what would be refused.
+They run natively on a CPU with AMX, otherwise on the emulator, which also reports illegal use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""bfloat16 inside a function, which lies as bits there; and weights that do."""
+"""AMX kernels with bfloat16 buffers and weights stored as 16-bit integers."""
 
 from __future__ import annotations
 

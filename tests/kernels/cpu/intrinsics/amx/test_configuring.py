@@ -1,4 +1,4 @@
-"""Where a function sets its AMX tiles up, and what cannot be."""
+"""Tests of the placement of ``ldtilecfg`` and ``tilerelease``, and of rejected functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions on AMX tiles without im2col, beside NumPy."""
+"""Direct convolution (no im2col) with AMX tiles, against NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of AMX kernels is in a library, and where it does not run."""
+"""Tests of compiled AMX libraries: machine code, tile configuration, CPUs without AMX."""
 
 from __future__ import annotations
 

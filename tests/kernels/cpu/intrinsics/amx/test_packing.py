@@ -1,4 +1,4 @@
-"""AMX tiles in a function whose weights are packed at build time, and in a library of many."""
+"""AMX kernels with weight prepacking, and libraries with several AMX kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of AMX tiles beside NumPy: every shape of tile, parts of matrices, extreme values."""
+"""GEMM with AMX tiles against NumPy: every tile shape, strided operands, extreme values."""
 
 from __future__ import annotations
 
