@@ -35,7 +35,7 @@ def _run(model_path, tmp_path, *more):
 
 
 def test_one_run_prints_one_table(model_path, tmp_path, capsys, monkeypatch):
-    # PyTorch's compiler takes longer than all the rest; test_torch_models.py has it.
+    # torch.compile would dominate the run time; test_torch_models.py covers it.
     monkeypatch.setattr(cpu_models, "torch_compile_call", lambda *_: None)
     code, content = _run(model_path, tmp_path)
     out = capsys.readouterr().out
@@ -131,6 +131,6 @@ def test_the_ratio_is_to_the_faster_peer():
 
 
 @pytest.mark.parametrize("nan", [float("nan"), 1.0])
-def test_a_deviation_that_is_no_number_is_wrong(nan):
+def test_a_nan_deviation_is_wrong(nan):
     row = cpu_models.Row("m", errors={"fast": nan, "default": 0.0}, limit=1e-3)
     assert row.wrong == ["fast"] and not row.right

@@ -20,7 +20,7 @@ CHANGED = {"_STORE_STAGED": 3.0, "_MEET": 4.0}
 
 @pytest.fixture
 def constants(monkeypatch):
-    """The model's constants, which are as before afterwards."""
+    """Restore the constants of the cost model after the test."""
     for name in cuda_fit.CONSTANTS:
         monkeypatch.setattr(model, name, getattr(model, name))
 
@@ -40,12 +40,12 @@ def test_the_best_is_first_and_none_is_drawn_twice(drawn) -> None:
         assert chosen[-1].cycles > ranked[60].cycles
 
 
-def test_few_are_all_drawn() -> None:
+def test_a_small_space_is_drawn_completely() -> None:
     ranked = policy_of(row(ROWS[0]).func, H200).ranked[:5]
     assert {r.hint for r in cuda_sweep.drawn(ranked, 60, 0)} == {r.hint for r in ranked}
 
 
-def test_a_fit_finds_what_was_changed(drawn, constants, monkeypatch) -> None:
+def test_a_fit_recovers_changed_constants(drawn, constants, monkeypatch) -> None:
     before = {name: getattr(model, name) for name in CHANGED}
     lines = []
     for name, chosen in drawn.items():

@@ -25,7 +25,7 @@ ROW = {
         (["--contenders", "ours"], "contenders must be of dlight, first, tuned"),
     ],
 )
-def test_what_is_unknown_is_refused(arguments, message, capsys):
+def test_unknown_options_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2 and message in capsys.readouterr().err

@@ -35,7 +35,7 @@ BUILDERS = {
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    """The first output of `model` in ONNX Runtime."""
+    """Return the first output of `model` in ONNX Runtime."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(
@@ -45,7 +45,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def tiny_lite0_weights() -> dict[str, np.ndarray]:
-    """A state dict with Lite0's names and four channels everywhere, so that shortcuts are added."""
+    """Return a state dict with Lite0's names and 4 channels everywhere, so that shortcuts exist."""
     random = np.random.default_rng(0)
     weights = {"_fc.weight": random.standard_normal((10, 4)), "_fc.bias": np.zeros(10)}
 

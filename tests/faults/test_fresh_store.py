@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Kills itself in the middle of MLflow's migrations.
+# A program that kills itself during MLflow's migrations.
 _KILLED = """
 import os, signal
 from alembic.ddl.impl import DefaultImpl

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def answer(work: Callable[[], bytes]) -> bytes | None:
-    """What ``work`` gives, called in a forked child; None where it raises or aborts."""
+    """Return the result of ``work`` from a forked child; None when it raises or aborts."""
     read, write = os.pipe()
     pid = os.fork()
     if not pid:

@@ -21,7 +21,7 @@ def filled(shape, dtype, seed, positive) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def compare():
-    """``compare(got, wanted)`` raises as ``check_equal`` does on a GPU."""
+    """Return ``compare(got, wanted)``, which raises like ``check_equal`` on a GPU."""
     built = {}
 
     def run(got: np.ndarray, wanted: np.ndarray, dtype: str) -> None:

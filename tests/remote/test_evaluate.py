@@ -18,7 +18,7 @@ from tvmopt.tracking.report import as_text, comparison
 
 @pytest.fixture
 def run(evaluate_model, conv_bundle):
-    """Evaluate a bundle beside the untuned one."""
+    """Evaluate a bundle together with the untuned one."""
 
     def evaluate_bundle(bundle=conv_bundle, data=None, **options):
         bundles = {CANDIDATE: bundle, UNTUNED: conv_bundle}

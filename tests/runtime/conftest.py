@@ -12,7 +12,7 @@ from tvmopt.runtime import model
 
 @pytest.fixture(scope="session")
 def conv(conv_bundle):
-    """Loaded single-input model."""
+    """Return the loaded single-input model."""
     from tvmopt.runtime import load
 
     return load(conv_bundle)
@@ -20,7 +20,7 @@ def conv(conv_bundle):
 
 @pytest.fixture(scope="session")
 def two(two_input_bundle):
-    """Loaded model with two inputs and two outputs."""
+    """Return the loaded model with two inputs and two outputs."""
     from tvmopt.runtime import load
 
     return load(two_input_bundle)
@@ -28,7 +28,7 @@ def two(two_input_bundle):
 
 @pytest.fixture
 def copied(conv_bundle, tmp_path) -> Path:
-    """A copy of the single-input bundle."""
+    """Return a copy of the single-input bundle."""
     return Path(shutil.copytree(conv_bundle, tmp_path / "bundle"))
 
 

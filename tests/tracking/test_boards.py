@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, make_store):
-    """A store of its own."""
+    """Make a store for this test."""
     folder = tmp_path_factory.mktemp("boards")
     make_store(folder)
     return folder
@@ -20,7 +20,7 @@ def folder(tmp_path_factory, make_store):
 
 @pytest.fixture
 def board():
-    """Parameters that choose this machine as a board."""
+    """Return the parameters that select this machine as a board."""
     from tvm import rpc
     from tvm.rpc.tracker import Tracker
 
@@ -43,7 +43,7 @@ def _run(folder, entry: str, stage: str = ""):
 
 
 @pytest.mark.slow
-def test_another_cpu_is_built_and_nothing_pretended(folder, mlflow_run, project_env, root):
+def test_a_model_for_another_cpu_is_built_and_not_measured(folder, mlflow_run, project_env, root):
     if shutil.which("aarch64-linux-gnu-gcc") is None:
         pytest.skip("needs aarch64-linux-gnu-gcc (Debian: gcc-aarch64-linux-gnu)")
     done = mlflow_run(folder, target="raspberry-pi-5")
@@ -70,7 +70,7 @@ def test_another_cpu_is_built_and_nothing_pretended(folder, mlflow_run, project_
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "not run here: this machine lacks aarch64" in done.stdout
-    assert (pulled / "model.so").read_bytes()[18] == 183  # ELF's number of AArch64
+    assert (pulled / "model.so").read_bytes()[18] == 183  # ELF machine number of AArch64
 
 
 def test_board_measures_and_earns_the_champion(folder, run_flow, board):

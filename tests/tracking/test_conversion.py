@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, make_store):
-    """A store of its own."""
+    """Make a store for this test."""
     folder = tmp_path_factory.mktemp("conversion")
     make_store(folder)
     return folder
@@ -60,7 +60,7 @@ def test_int8_in_nhwc_is_logged(int8, store, tmp_path):
     assert [row["reason"] for row in rows if row["skipped"] == "True"] == [
         "skip_layers: 0", "skip_layers: fc*",
     ]  # fmt: skip
-    # between two integer convolutions nothing but bytes is stored
+    # between two integer convolutions only 8-bit tensors are stored
     assert all(row["input_dtype"] in ("uint8", "int8") for row in rows[1:6])
     assert all(row["output_dtype"] == "uint8" for row in rows[1:5])
 

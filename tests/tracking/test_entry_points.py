@@ -27,7 +27,7 @@ from tvmopt.tracking.workflow import tune
 from tvmopt.tune.database import granularity_of
 
 _NEXT = "next entry point\n"
-# ``mlflow run`` several times in one process, as importing MLflow takes two CPU seconds.
+# Call ``mlflow run`` several times in one process, because importing MLflow takes two CPU seconds.
 _RUN_EACH = f"""
 import json, sys
 import mlflow
@@ -39,7 +39,7 @@ for entry, parameters in json.loads(sys.argv[2]).items():
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, make_store, two_input_model):
-    """A store of its own, and the model as a file in it."""
+    """Make a store for this file, and write the model into it."""
     folder = tmp_path_factory.mktemp("entry-points")
     make_store(folder)
     onnx.save_model(two_input_model, str(folder / "two.onnx"))
@@ -63,7 +63,7 @@ def _ok(done: subprocess.CompletedProcess) -> str:
 
 @pytest.fixture(scope="module")
 def steps(store, project_env, root):
-    """What each entry point printed when run one after the other, by its name."""
+    """Run the entry points one after the other; return the output of each by name."""
     model = {"model": str(store / "two.onnx"), "name": "two", "threads": 1}
     few = {**model, "granularity": "operator", "topk": 1}
     calls = {

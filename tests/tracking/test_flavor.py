@@ -27,7 +27,7 @@ CLIENTS, REQUESTS = 8, 200
 
 @pytest.fixture(scope="module")
 def saved(conv_bundle, tmp_path_factory) -> Path:
-    """The single-input bundle saved as an MLflow model."""
+    """Save the single-input bundle as an MLflow model."""
     path = tmp_path_factory.mktemp("saved") / "model"
     flavor.save_model(conv_bundle, path)
     return path
@@ -35,13 +35,13 @@ def saved(conv_bundle, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copy(saved, tmp_path) -> Path:
-    """A copy of the saved model to damage."""
+    """Return a copy of the saved model, which a test may damage."""
     return Path(shutil.copytree(saved, tmp_path / "model"))
 
 
 @pytest.fixture
 def never_opened(monkeypatch):
-    """Fail when a library is opened."""
+    """Fail the test when a library is opened."""
     import tvm_ffi
 
     def opened(*args, **kwargs):

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(bool(tvm.runtime.cuda(0).exist), reason="this machine has a GPU"),
 ]
 _GPUS = {
-    # target: its name, compute capability, number format, what its tensor cores are told
+    # target: its name, compute capability, dtype, tensor-core instruction
     "nvidia-h200": ("nvidia-h200", "9.0", "float16", "HGMMA"),
     "a100": ("nvidia-a100", "8.0", "float32", "no tensor instructions"),
 }
@@ -28,7 +28,7 @@ only_one = pytest.mark.parametrize("built", ["nvidia-h200"], indirect=True)
     scope="module", params=["nvidia-h200", pytest.param("a100", marks=pytest.mark.slow)]
 )
 def built(request, tmp_path_factory, run_flow, make_store):
-    """A finished run of main for one GPU: its folder, its output, what is expected."""
+    """Return a finished run of main for one GPU: folder, output, expected facts."""
     name, version, dtype, used = _GPUS[request.param]
     folder = tmp_path_factory.mktemp(request.param)
     make_store(folder)
@@ -49,7 +49,7 @@ def _artifacts(run) -> Path:
     return Path(run.info.artifact_uri.removeprefix("file://"))
 
 
-def test_it_ends_well_and_nothing_is_pretended(built) -> None:
+def test_the_run_finishes_without_measurements(built) -> None:
     folder, said, name, version, _ = built
     lacks = f"this machine lacks a GPU of compute capability {version} ({name})"
     assert f"not measured: {lacks}; evaluate it on a machine with that GPU" in said
@@ -70,7 +70,7 @@ def test_it_ends_well_and_nothing_is_pretended(built) -> None:
     assert {measured.tags[f"tvmopt.unmeasured.{n}"] for n in names} == {lacks}
 
 
-def test_every_function_has_a_kernel_and_says_which(built) -> None:
+def test_every_function_has_a_kernel_of_known_template(built) -> None:
     folder, *_, used = built
     run = _run(folder, "build")
     assert used in run.data.tags["tvmopt.instructions"]

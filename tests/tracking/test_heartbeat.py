@@ -25,7 +25,7 @@ def client(tmp_path_factory, make_store) -> MlflowClient:
 
 @pytest.fixture
 def make(client, tmp_path):
-    """Make a RUNNING run of a process; all that are left are deleted at the end."""
+    """Make a RUNNING run of a process; remaining runs are deleted at the end."""
     experiment, made = client.create_experiment(str(tmp_path)), []
 
     def run(process: Process, name: str = user(), **more: str) -> str:
@@ -57,7 +57,7 @@ def test_runs_of_a_silent_process_elsewhere_are_closed(client, make) -> None:
     others = [
         beating,
         make(lives),
-        make(_elsewhere(3)),  # of a version without heartbeats
+        make(_elsewhere(3)),  # a run of a version without heartbeats
         make(_elsewhere(4), "another user", **{BEATS: "1"}),
         make(dataclasses.replace(OWN), **{BEATS: "1"}),
     ]
@@ -71,7 +71,7 @@ def test_runs_of_a_silent_process_elsewhere_are_closed(client, make) -> None:
     assert sorted(closed) == sorted(dead)
     assert {_status(client, run_id) for run_id in dead} == {"KILLED"}
     assert {_status(client, run_id) for run_id in others} == {"RUNNING"}
-    assert watch.undecided == set()  # so that nobody looks any more
+    assert watch.undecided == set()  # so that no command checks again
     assert watch.look() == []
 
 

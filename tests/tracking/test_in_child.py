@@ -42,7 +42,7 @@ from tvmopt.tracking.promote import promote
 from tvmopt.tracking.request import make_request
 from tvmopt.tracking.stage_run import Session
 
-# What a library does when it is opened, the seconds that it has, and what must be said of it.
+# Action of a library when it is opened, its time limit in seconds, and the expected error.
 LIBRARIES = {
     "crashes": ("*(volatile int *)0 = 1;", 100.0, "was ended by SIGSEGV"),
     "hangs": ("for (;;) sleep(1);", 6.0, "may take 6 s, and had not ended by then"),
@@ -56,13 +56,13 @@ LIBRARIES = {
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, make_store) -> str:
-    """URI of a store for the tests of this file."""
+    """Return the URI of a store for the tests of this file."""
     return make_store(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture
 def client(store, tmp_path, monkeypatch) -> MlflowClient:
-    """A client of the store, which commands of this process use, too."""
+    """Return a client of the store, which commands of this process also use."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -78,7 +78,7 @@ def client(store, tmp_path, monkeypatch) -> MlflowClient:
 
 @pytest.fixture(scope="module")
 def bad_library(tmp_path_factory) -> Callable[[str], Path]:
-    """A library that does what it does when it is opened."""
+    """Build a library that runs an action when it is opened."""
     folder = tmp_path_factory.mktemp("libraries")
 
     def build(kind: str) -> Path:
@@ -96,7 +96,7 @@ def bad_library(tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def register_bad(client, conv_build, conv_bundle, bad_library, tmp_path) -> Callable[[str], str]:
-    """Register such a library in the place of a compiled model; gives the name."""
+    """Register such a library in place of a compiled model; return the name."""
 
     def register(kind: str, **tags: str) -> str:
         name = tmp_path.name
@@ -164,7 +164,7 @@ def test_champion_that_crashes_is_no_obstacle(client, register_bad, tmp_path):
 
 
 def _slow_to_fold() -> onnx.ModelProto:
-    """A small file whose constants take ONNX Runtime's optimiser minutes to fold."""
+    """Write a small model whose constants take ONNX Runtime's optimiser minutes to fold."""
     size, many = 2048, 2000
     shape = helper.make_tensor("shape", onnx.TensorProto.INT64, [2], [size, size])
     one = helper.make_tensor("one", onnx.TensorProto.FLOAT, [1], [1.0])
@@ -189,7 +189,7 @@ def slow_model(tmp_path_factory) -> Path:
     return path
 
 
-def test_layers_of_a_model_that_does_not_end_are_not_waited_for(slow_model):
+def test_listing_layers_of_an_endless_model_times_out(slow_model):
     start = time.monotonic()
     with pytest.raises(LimitError, match="prepare process was stopped: it may take 3 s") as error:
         make_request(slow_model, skip_layers="last", threads=1, allowance=Allowance(3.0))

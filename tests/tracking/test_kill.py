@@ -49,7 +49,7 @@ def test_killed_in_every_stage_then_completed(tmp_path, project_env, make_store,
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         runs = _stage_runs(client, stage)
-        assert [r.info.status for r in runs] == ["RUNNING"]  # for want of anyone to say more
+        assert [r.info.status for r in runs] == ["RUNNING"]  # no process is left to report more
         assert not any(r.info.status == "FINISHED" for r in _stage_runs(client, "main-digits-cnn"))
 
     done = mlflow_run(tmp_path, topk=3)

@@ -84,7 +84,7 @@ def test_metrics_are_finite_and_complete(example):
     assert metrics["latency_ms_p50"] <= metrics["latency_ms_ci_high"]
     assert metrics["accuracy"] > 0.97
     assert abs(metrics["accuracy_drop"]) < 0.005
-    assert metrics["speedup_vs_untuned"] > 1  # much more where nothing else runs
+    assert metrics["speedup_vs_untuned"] > 1  # much more on an idle machine
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_clean_process_loads_the_champion_and_equals_onnx_runtime(example, proje
     )
     want = np.concatenate([session.run(None, {"image": row[None]})[0] for row in image])
     np.testing.assert_allclose(got, np.concatenate([want, want[:1]]), atol=1e-3)
-    assert "mlruns" in loaded_from  # the code that the model carries, not this checkout
+    assert "mlruns" in loaded_from  # the code inside the model, not this checkout
 
 
 def test_second_run_reuses_every_stage(example, mlflow_run):

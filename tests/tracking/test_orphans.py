@@ -32,7 +32,7 @@ def client(tmp_path_factory, make_store) -> MlflowClient:
 
 @pytest.fixture
 def make(client, monkeypatch, tmp_path):
-    """Make a RUNNING run with tags, so many seconds old."""
+    """Make a RUNNING run with tags and an age in seconds."""
     experiment = client.create_experiment(str(tmp_path))
     monkeypatch.setattr(orphans, "_starts_of_mlflow_run", list)
 

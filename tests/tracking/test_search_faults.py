@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-# A sitecustomize module: Python imports it when it starts, so in the processes of the stages, too.
+# A sitecustomize module, which Python imports at start-up, also in the processes of stages.
 FAULTS = """
 import json, os, signal, sys, time
 argv = sys.orig_argv

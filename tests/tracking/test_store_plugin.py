@@ -23,7 +23,7 @@ _REGISTRY = "import mlflow; print(len(mlflow.MlflowClient().search_registered_mo
 
 @pytest.fixture
 def installed(tmp_path, project_env) -> dict[str, str]:
-    """Environment in which this package is installed with the entry points of pyproject.toml."""
+    """Return an environment with this package and its entry points installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     metadata = tmp_path / "site" / "tvmopt_plugin-0.dist-info"
     metadata.mkdir(parents=True)
@@ -47,7 +47,7 @@ def _start(args: list[str], env: dict[str, str], folder: Path) -> subprocess.Pop
 
 
 def test_stores_are_opened_at_once(tmp_path, installed) -> None:
-    folder = tmp_path / "a folder"  # MLflow's default, which it writes with %20
+    folder = tmp_path / "a folder"  # MLflow's default, which it encodes with %20
     folder.mkdir()
     processes = [_start(["-c", _LOOK], installed, folder) for _ in range(2)]
     processes.append(_start(["-c", _REGISTRY], installed, folder))
@@ -61,7 +61,7 @@ def test_stores_are_opened_at_once(tmp_path, installed) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_three_first_mlflow_runs_at_once(tmp_path, installed) -> None:
-    # The cheapest entry point: nothing is registered, so each fails for that reason alone.
+    # The cheapest entry point; each fails only because nothing is registered.
     args = ["-m", "mlflow", "run", str(ROOT), "-e", "promote", "--env-manager", "local"]
     processes = [_start([*args, "-P", "name=none"], installed, tmp_path) for _ in range(3)]
     for process in processes:
@@ -124,7 +124,7 @@ def test_a_complete_store_is_not_waited_for(tmp_path, monkeypatch) -> None:
 
 
 def test_a_saved_model_finds_no_other_tvmopt(tmp_path, installed) -> None:
-    # MLflow puts the code that a model carries before all else; what is imported already stays.
+    # MLflow prepends the code of a model to sys.path; modules already imported stay.
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     MlflowClient(uri, uri).search_experiments()
     code = (

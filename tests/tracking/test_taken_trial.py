@@ -30,7 +30,7 @@ STAGES = [StageOutput("stage", "digest", "run", Path(), METRICS, False)] * 4
 
 
 class Worker:
-    """A worker, and what its stages do: by turns what the test puts into ``ends``."""
+    """A worker whose stages run the actions in ``ends``, one after the other."""
 
     def __init__(self, client: MlflowClient, folder: Path, monkeypatch) -> None:
         self.client = client
@@ -40,7 +40,7 @@ class Worker:
         storage, budget = open_storage(f"sqlite:///{folder / 'studies.db'}"), Budget(2, 0.0)
         declaration = {"space": SPACE.to_dict(), "objectives": ["latency"]}
         self.study = open_study(storage, "s", declaration, budget)
-        # Another machine that finds this worker silent at its second look.
+        # Another machine that finds this worker silent at its second check.
         clone = dataclasses.replace(Process.own(), boot="another boot")
         self.now = 0.0
         self.other = SearchStudy(storage, "s", clone, Clock(lambda: 0.0, lambda: self.now), 5.0)
@@ -60,7 +60,7 @@ class Worker:
         end = self.ends.pop(0)
         self.other.sweep()
         self.now += 6.0
-        assert len(self.other.sweep()) == 1  # the trial is taken
+        assert len(self.other.sweep()) == 1  # another worker claims the trial
         if end is not None:
             raise end
         return STAGES

@@ -26,19 +26,19 @@ KEY = "k" * 32
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory, make_store):
-    """A store for the tests of this file."""
+    """Return the URI of a store for the tests of this file."""
     return make_store(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture
 def place(uri, tmp_path, monkeypatch):
-    """A session in an experiment of its own, and what makes finished runs in any."""
+    """Return a session in a new experiment, and a function that makes finished runs."""
     monkeypatch.delenv(trust.VARIABLE, raising=False)
     client = MlflowClient(uri, uri)
     experiment = client.create_experiment(f"own {tmp_path}", (tmp_path / "own").as_uri())
     foreign = client.create_experiment(f"foreign {tmp_path}", (tmp_path / "foreign").as_uri())
     run = client.create_run(experiment)
-    digest = sha256_text(str(tmp_path))  # runs of one test are not those of another
+    digest = sha256_text(str(tmp_path))  # runs of two tests differ
     work = tmp_path / "work"
     work.mkdir()
     session = Session(client, experiment, run.info.run_id, {}, True, work, 1)
@@ -72,7 +72,7 @@ def _run_of(folder: Path) -> str:
 
 
 def _exchange(folder: Path) -> None:
-    """Do as somebody who can write to the artifact store: another file, and its manifest."""
+    """Replace a file and its manifest, as an attacker of the artifact store would."""
     (folder / "model.so").write_text("foreign")
     write_manifest(folder)
 
@@ -201,7 +201,7 @@ def test_a_foreign_database_is_not_used(place):
 class TestWithAKey:
     @pytest.fixture(autouse=True)
     def key(self, place, monkeypatch):
-        """Runs that are made before have no signature."""
+        """Set a key; runs made before have no signature."""
         self.unsigned = place()
         monkeypatch.setenv(trust.VARIABLE, KEY)
 

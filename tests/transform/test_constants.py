@@ -77,7 +77,7 @@ def test_argument_keeps_its_constants(relax_main):
 
 @pytest.fixture
 def branching(make_model):
-    """Imported ``If`` with a weight of its own in each branch."""
+    """Import an ``If`` with a different weight in each branch."""
     import onnx
 
     def branch(name):

@@ -122,7 +122,7 @@ _BOUNDS = {"Clip": (0.0, 6.0), "PRelu": (0.25,), "Max": (0.0,), "Min": (0.0,), "
 
 
 def _operators() -> onnx.ModelProto:
-    """A model with an output for each operator, all of one input."""
+    """Build a model with one output per operator, all of one input."""
     nodes, weights = [], []
     for op in (*_ALONE, *_BOUNDS):
         names = []
@@ -142,7 +142,7 @@ def _operators() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def answers():
-    """What ONNX Runtime and the compiled model give for each operator."""
+    """Return the outputs of ONNX Runtime and of the compiled model, by operator."""
     prepared = prepare(_operators(), {})
     reference = Reference(prepared.reference)
     module = import_onnx(prepared.model, layer_table(prepared.model))

@@ -18,7 +18,7 @@ from tvmopt.transform.precision.rounding import round_keeping_sums
     st.integers(0, 2**16),
     st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(1, 5), st.integers(1, 5)),
 )
-def test_taps_move_by_less_than_a_unit_and_sums_come_nearer(dtype, seed, shape):
+def test_taps_change_by_at_most_one_ulp_and_kernel_sums_get_closer(dtype, seed, shape):
     rng = np.random.default_rng(seed)
     weight = (rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 3)).astype(np.float32)
     got = round_keeping_sums(weight, dtype)
@@ -32,7 +32,7 @@ def test_taps_move_by_less_than_a_unit_and_sums_come_nearer(dtype, seed, shape):
 
 
 @pytest.mark.parametrize(("dtype", "nearly"), [("bfloat16", 2**-9), ("float16", 2**-12)])
-def test_edge_detectors_stay_blind_to_brightness(dtype, nearly):
+def test_kernels_with_zero_sum_keep_it(dtype, nearly):
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((64, 1, 3, 3)).astype(np.float32)
     weight -= weight.mean(axis=(2, 3), keepdims=True)
@@ -42,7 +42,7 @@ def test_edge_detectors_stay_blind_to_brightness(dtype, nearly):
     assert np.median(sums) < np.median(plain) / 5
 
 
-def test_values_that_fit_stay():
+def test_exact_values_stay():
     weight = np.arange(-8, 10, dtype=np.float32).reshape(2, 1, 3, 3)
     np.testing.assert_array_equal(round_keeping_sums(weight, "bfloat16").astype(np.float32), weight)
 

@@ -21,12 +21,12 @@ op, nn = relax.op, relax.op.nn
 PAIRS = [(data, weight) for data in ("uint8", "int8") for weight in ("int8", "uint8")]
 U8S8, S8S8, U8U8, S8U8 = ("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8"), ("int8", "uint8")
 LAYOUT = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
-# They multiply u8 by s8; equal signs; all but s8 by u8.
+# Dot products of these CPUs: u8 x s8; u8 x u8 and s8 x s8; all but s8 x u8.
 CPUS = ["cascadelake", "cortex-a76", "hexagon-v68"]
 
 
 def bytes_of(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
-    """Of the whole range, both ends many times."""
+    """Draw from the whole range, with many values at both ends."""
     limits, rng = np.iinfo(dtype), np.random.default_rng(seed)
     made = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
     made[rng.random(shape) < 0.1] = limits.min
@@ -43,7 +43,7 @@ def dense_numpy(x, w):
 
 
 def convolution(strides=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1)):
-    """The operator, and the same in NumPy."""
+    """Return the operator and its NumPy reference."""
 
     def build(x, w):
         settings = {"strides": strides, "padding": padding, "dilation": dilation}
@@ -78,12 +78,12 @@ PRODUCTS = {
     "dilated": (*convolution((1, 2), (2, 2, 2, 2), (2, 3)), (1, 9, 11, 8), (3, 3, 8, 24)),
     "ragged": (*convolution(padding=(1, 1, 1, 1)), (1, 6, 6, 5), (3, 3, 5, 19)),
 }
-# Whose weight is also taken as an input: its sums are then computed.
+# These also take the weight as an input, so that its column sums are computed at each call.
 AT_EVERY_CALL = ["dense of many, each with its own", "strided"]
 
 
 def module(product, types, constant, after=None):
-    """``main`` of one product: an input, and a weight that is a constant or another input."""
+    """Build ``main`` of one workload: an input, and a weight that is a constant or an input."""
     build, _, data, weight = PRODUCTS[product]
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(data, types[0]))
@@ -104,7 +104,7 @@ def operands(product, types):
 
 
 def called(mod) -> list[tvm.ir.Call]:
-    """The calls of operators in ``main``."""
+    """Return the operator calls in ``main``."""
     found = []
 
     def visit(expr):
@@ -116,14 +116,14 @@ def called(mod) -> list[tvm.ir.Call]:
 
 
 def types_multiplied(mod) -> list[tuple[str, str]]:
-    """Types of data and weight of every product."""
+    """Return dtypes of data and weight of every convolution and matmul."""
     names = "relax.nn.conv2d", "relax.matmul"
     products = [call for call in called(mod) if call.op.name in names]
     return [(str(call.args[0].ty.dtype), str(call.args[1].ty.dtype)) for call in products]
 
 
 def run(mod, *arrays):
-    """Compile and run on this machine, by TVM alone."""
+    """Compile and run on this machine with plain TVM."""
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
     with target, tvm.transform.PassContext(opt_level=3):
         mod = relax.transform.LegalizeOps()(mod)
@@ -131,7 +131,7 @@ def run(mod, *arrays):
     return machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
 
 
-# ---- which operands move ----
+# ---- which operands are shifted ----
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def run(mod, *arrays):
         (U8S8, {S8S8}, (True, False)),
         (U8U8, {S8S8}, (True, True)),
         (S8U8, {S8S8}, (False, True)),
-        (S8U8, {U8S8, U8U8, S8S8}, (True, False)),  # the data: a constant a channel
+        (S8U8, {U8S8, U8U8, S8S8}, (True, False)),  # the data: one constant per channel
         (U8S8, {S8U8, S8S8}, (True, False)),
         (U8S8, {S8U8}, (True, True)),
         (U8S8, set(), None),
@@ -153,7 +153,7 @@ def run(mod, *arrays):
         (("int8", "bfloat16"), {U8S8}, None),
     ],
 )
-def test_moved_operands(types, pairs, moved):
+def test_shifted_operands(types, pairs, moved):
     assert moved_operands(types, pairs) == moved
 
 
@@ -170,12 +170,12 @@ def test_moved_operands(types, pairs, moved):
         ("sifive-u74", set()),
     ],
 )
-def test_what_a_target_multiplies(cpu, pairs):
+def test_dot_product_dtypes_of_targets(cpu, pairs):
     found = multipliable(resolve_target(cpu, 2).to_tvm())
     assert {pair for pair in found if "bfloat16" not in pair or cpu == "sapphirerapids"} == pairs
 
 
-# ---- numbers ----
+# ---- results ----
 
 
 @pytest.mark.parametrize("types", PAIRS, ids="x".join)
@@ -212,7 +212,7 @@ def test_a_wrong_correction_is_noticed(monkeypatch):
     assert not np.array_equal(wrong, expected)
 
 
-def test_an_operand_is_moved_once_for_all_its_users():
+def test_an_operand_is_shifted_once_for_all_its_users():
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((4, 8), "int8"))
     weights = [bytes_of((8, 16), "int8", seed) for seed in (1, 2)]
@@ -284,7 +284,7 @@ def test_left_alone(mod):
 
 
 def requantised(builder, y):
-    """What follows every product of a quantised model."""
+    """Append the epilogue of a quantized layer."""
     y = builder.emit(op.add(y, relax.const(np.arange(y.ty.shape[-1].value, dtype="int32"))))
     y = builder.emit(op.multiply(op.astype(y, "float32"), relax.const(np.float32(0.0071))))
     return op.astype(op.clip(op.round(y), -128, 127), "int8")
@@ -298,7 +298,7 @@ def requantised(builder, y):
         ("dense", S8S8, ["reinterpreted data", "product"]),
     ],
 )
-def test_all_that_follows_is_fused_with_the_product(product, types, kernels):
+def test_the_epilogue_is_fused(product, types, kernels):
     spec = resolve_target("cascadelake", 2)
     mod = lower(module(product, types, True, requantised), spec.to_tvm())
     scripts = [f.script() for _, f in mod.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
@@ -321,7 +321,7 @@ def test_all_that_follows_is_fused_with_the_product(product, types, kernels):
 )
 @pytest.mark.parametrize("product", ["dense", "padded"])
 def test_on_the_target(product, cpu, types, instruction):
-    """The one function with the product, whose other operands NumPy makes."""
+    """Run the one function that contains the matmul or convolution; NumPy computes its operands."""
     spec = resolve_target(cpu, 2)
     tools = find_tools(spec.isa)
     if isinstance(tools, str):
@@ -335,7 +335,7 @@ def test_on_the_target(product, cpu, types, instruction):
 
 
 def run_calls(mod, values, spec):
-    """Each call of ``main`` by the emulator in turn; the last result, and all assembly."""
+    """Run each call of ``main`` in the emulator; return the last result and all assembly."""
     from tvmopt.device.llvm import pass_config
 
     values, assembly, last = dict(values), "", ""

@@ -29,18 +29,18 @@ LARGE = Problem((16, 28, 28, 128), 128)
 
 
 def names(mod: tvm.IRModule) -> list[str]:
-    """Of the TensorIR functions, in alphabetical order."""
+    """Return names of the TensorIR functions, in alphabetical order."""
     return sorted(v.name_hint for v, f in mod.functions_items() if isinstance(f, tirx.PrimFunc))
 
 
 def calls(mod: tvm.IRModule) -> list[str]:
-    """Functions that ``main`` calls, in order."""
+    """Return functions that ``main`` calls, in order."""
     bindings = [b for block in mod["main"].body.blocks for b in block.bindings]
     return [b.value.args[0].name_hint for b in bindings if isinstance(b.value, relax.Call)]
 
 
 @pytest.mark.parametrize("arch", [H200, T4], ids=lambda gpu: gpu.name)
-def test_it_becomes_three_functions_the_epilogue_in_the_third(arch) -> None:
+def test_a_convolution_becomes_three_functions_with_the_epilogue_in_the_third(arch) -> None:
     lowered = lower(LARGE.module(), arch.to_tvm())
     data, product, out = calls(lowered)
     assert data.startswith("winograd_data") and product.startswith("winograd_product")
@@ -60,7 +60,7 @@ def test_the_weight_is_transformed_when_it_is_lowered() -> None:
     np.testing.assert_array_equal(call.args[1][1].value.numpy(), LARGE.transformed_weight())
 
 
-def test_it_is_left_out_when_asked() -> None:
+def test_winograd_can_be_disabled() -> None:
     lowered = lower(LARGE.module(), H200.to_tvm(), winograd=False)
     assert len(names(lowered)) == 1 and "winograd" not in names(lowered)[0]
 
@@ -68,9 +68,9 @@ def test_it_is_left_out_when_asked() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "points"), [("direct", 0), ("winograd2", 16), ("winograd4", 36)]
 )
-def test_a_plan_says_how(algorithm, points) -> None:
+def test_a_plan_chooses_the_algorithm(algorithm, points) -> None:
     lowered = lower(LARGE.module(), H200.to_tvm(), plan={0: Implementation("", algorithm)})
-    assert tiles(lowered) == []  # none in the form of a CPU
+    assert tiles(lowered) == []  # no CPU variant
     found = [n for n in names(lowered) if n.startswith("winograd_product")]
     assert len(found) == bool(points)
     if points:
@@ -154,7 +154,7 @@ def test_a_target_names_a_gpu_of_its_capability() -> None:
 
 
 def _run(problem: Problem) -> np.ndarray:
-    """What the kernels of the policy's first choices compute, run on the CPU."""
+    """Run the top-1 kernels on the CPU."""
     data, product, out = problem.functions()
     image, residual = problem.inputs()
 
@@ -177,7 +177,7 @@ def test_the_kernels_compute_the_convolution(m) -> None:
     problem = Problem((2, 13, 10, 24), 20, m, (1, 0, 2, 1))
     wanted = problem.wanted()
     found = _run(problem)
-    # Rounding: of sums of 9 x 24 products, times what the transforms enlarge.
+    # Rounding error of reductions over 9 x 24 terms, amplified by the transforms.
     bound = {2: 3e-6, 4: 2e-5}[m] * np.abs(wanted).max()
     assert found.shape == problem.result and np.abs(found - wanted).max() < bound
 
@@ -190,7 +190,7 @@ def test_every_function_has_a_kernel_made_for_it() -> None:
 
 @pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
 def gpu(request) -> CudaArch | None:
-    """The GPU, where there is one; None to emulate one."""
+    """Return the GPU, or None to emulate one."""
     if request.param == "emulated":
         return None
     if not tvm.runtime.cuda(0).exist:

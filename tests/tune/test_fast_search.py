@@ -20,10 +20,10 @@ from .models import ARCH, TARGET
 
 
 class FakeMeasurer:
-    """Latencies made of the configuration's name, on a machine that slows down batch by batch.
+    """Fake latencies, hashed from the configuration, on a machine that slows down per batch.
 
     Args:
-        slower: How many times slower each batch is than the one before.
+        slower: Slow-down factor of each batch over the previous one.
     """
 
     def __init__(self, slower: float = 1.0) -> None:
@@ -32,7 +32,7 @@ class FakeMeasurer:
         self.rounds: list[int] = []
 
     def latency(self, hint: CpuHint) -> float:
-        # Steps of 2 %: what is nearer is a tie, and there the first choice stands.
+        # Steps of 2 %: smaller differences are ties, which the top-1 candidate wins.
         return 100.0 * 1.02 ** (zlib.crc32(hint.config_id.encode()) % 1000)
 
     def measure(self, groups: list[Candidates], stop: object = None) -> list[list[Measured]]:
@@ -104,7 +104,7 @@ def test_the_first_choice_stands_unless_another_is_clearly_faster(workload) -> N
 
 
 def test_one_that_was_fast_only_in_the_first_round_is_not_taken(workload) -> None:
-    """The first of all is timed at half of what it takes, as any may be by luck."""
+    """The first candidate is timed at half of its latency once, as may happen by luck."""
     measurer = FakeMeasurer()
     lucky: list[CpuHint] = []
 

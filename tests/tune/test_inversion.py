@@ -24,12 +24,12 @@ from .models import ARCH, TARGET, THREADS
 
 ROWS, DEPTH, OUTPUTS = 49, 512, 2048
 DOT = find_dot(ARCH, "uint8", "int8")
-# Tile of rows and columns, and the step of the reduction whose sums are kept in memory.
+# Tile of rows and columns, and the K step between stores of the accumulators to memory.
 TILES = (((6, 64), 128), ((5, 64), 128), ((6, 64), 0), ((12, 32), 0), ((14, 32), 0), ((7, 32), 0))
 
 
 def expansion() -> tvm.IRModule:
-    """The kernel as Relax operators."""
+    """Build the workload from Relax operators."""
     rng = np.random.default_rng(0)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((1, 7, 7, DEPTH), "uint8"))

@@ -13,12 +13,12 @@ _TYPES = ("f16", "bf16", "e4m3", "e5m2", "s8", "u8")
 _STORED = {"f32": "float", "u32": "uint32_t", "s32": "int", "b32": "uint32_t"}
 _AREA = rf"\[{_REG}, {_LIST}\]"
 
-# Without effect here: what orders memory, which is in order; hints; registers and launches.
+# No-ops here: fences (memory is sequentially consistent), prefetch, register counts, PDL.
 _NOTHING = re.compile(
     r"(fence\.mbarrier_init|prefetch|setmaxnreg|griddepcontrol\.launch_dependents|wgmma\.fence)\b.*"
 )
 
-# An instruction and the call that does it. ``&{...}`` are the places of a list of results.
+# Instruction pattern, and the call that emulates it. ``&{...}`` takes the address of each result.
 _CALLS = [
     (rf"mbarrier\.init\.shared\.b64 \[{_REG}\], {_REG}", r"emu::init_barrier(\1, \2)"),
     (
@@ -102,10 +102,10 @@ _GUARDED = re.compile(rf"\{{ \.reg \.pred (\w+); setp\.ne\.b32 \1, {_REG}, 0; @\
 
 
 def call_of(text: str, operands: Sequence[str]) -> str:
-    """The statement that does what an ``asm`` statement says.
+    """Return the C++ statement that emulates an ``asm`` statement.
 
     Args:
-        text: Its template.
+        text: Template of the ``asm`` statement.
         operands: C++ expressions of ``%0``, ``%1``, ...: outputs, then inputs.
 
     Raises:

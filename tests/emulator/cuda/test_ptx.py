@@ -36,7 +36,7 @@ def test_an_unknown_instruction_is_refused(text: str) -> None:
         call_of(text, ["x", "y"])
 
 
-def test_products_of_other_types_are_refused() -> None:
+def test_mma_of_other_dtypes_is_refused() -> None:
     text = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0}, {%1}, {%1}, {%0};"
     with pytest.raises(ConfigError, match="to be emulated, but got tf32"):
         call_of(text, ["x", "y"])
@@ -53,7 +53,7 @@ void f(unsigned a, bool b) {
     assert 'emu::meet((b ? g("a:(") : h(a, 3)), (a));' in made and "asm" not in made
 
 
-def test_shared_memory_is_the_blocks() -> None:
+def test_shared_variables_become_references_into_the_block() -> None:
     source = """#include <cuda_fp16.h>
 extern "C" __global__ void main_kernel() {
   extern __shared__ __align__(64) uchar all[];

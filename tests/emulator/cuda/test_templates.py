@@ -15,7 +15,7 @@ from tvmopt.kernels.emit import NotApplicable, emit_kernel
 from tvmopt.kernels.policies import policy_of
 
 _TOLERANCES = {"float32": 1e-4, "float16": 6e-3, "bfloat16": 2e-2, "int32": 0.0}
-_MOST = 40  # configurations of a ranking that are drawn from
+_MOST = 40  # the test draws from this many configurations of a ranking
 _EXTENTS = st.one_of(st.integers(1, 40), st.sampled_from([48, 64, 77, 100, 128, 136, 200, 333]))
 _PRODUCTS = st.builds(
     "matmul_{}-{}-{}-{}-{}".format,
@@ -54,14 +54,14 @@ def _inputs(func: tirx.PrimFunc, rng: np.random.Generator) -> list[np.ndarray]:
     order=st.sampled_from(ORDERS),
     seed=st.integers(0, 99),
 )
-def test_ranked_kernels_compute_what_their_functions_do(name, gpu, place, order, seed) -> None:
+def test_ranked_kernels_equal_their_functions(name, gpu, place, order, seed) -> None:
     func, arch = row(name).func, GPUS[gpu]
     hints = [ranked.hint for ranked in list(policy_of(func, arch).ranked)[:_MOST]]
     hint = hints[place % len(hints)]
     try:
         kernel = emit_kernel(func, hint)
     except NotApplicable:
-        return  # said for one candidate of several; the policy's own tests count those
+        return  # a refused candidate; tests of the ranking limit how many are refused
     inputs = _inputs(func, np.random.default_rng(seed))
     want = serial.run(func, inputs).astype(np.float64)
     [got] = run(kernel, inputs, [serial.empty_of(func)], arch, order=order, seed=seed)

@@ -16,7 +16,7 @@ from tvmopt.kernels.cpu.register_tile.configs import _row_counts
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
 
-# From a name: what is tested here must not depend on the machine.
+# A CPU by name, so that the tests do not depend on the machine.
 SPEC = resolve_target("skylake-avx512", 2)
 ARCH = SPEC.arch()
 _PASSES = [
@@ -35,7 +35,7 @@ _PASSES = [
 
 
 def matmul(rows: int, depth: int, columns: int) -> tirx.PrimFunc:
-    """Product with a weight."""
+    """A matmul with a constant weight."""
     return harness.matmul(rows, depth, columns, SPEC.to_tvm())
 
 
@@ -65,7 +65,7 @@ def test_no_row_has_a_branch(hint: CpuHint) -> None:
 
 
 def test_rows_have_branches_where_a_ragged_loop_is_one_with_others() -> None:
-    """What the cut saves: loops over rows and columns as one cannot be cut."""
+    """A fused loop over rows and columns cannot be split, so its branches stay."""
     func = matmul(100, 64, 128)
     fused = finish(emit(func, _tile(6, 64, parallel=2)).mod["main"], func)
     assert _branches(fused) > 0
@@ -96,7 +96,7 @@ def test_rests_are_small_and_sought_where_divisors_are() -> None:
 
 
 def test_rows_without_divisors_are_never_taken_one_by_one() -> None:
-    """31 x 31 outputs of 16 channels; a rest that is too large is better than none."""
+    """31 x 31 outputs of 16 channels; a large rest is better than single rows."""
     assert _row_counts(961, most=30, rest=19, near=0.5) == [1, 24, 30]
     assert _row_counts(1009, most=14, rest=0, near=0.8) == [1, 14]
     blocks = {hint.block for hint in DefaultPolicy(matmul(961, 64, 16), ARCH).emit_config(10**6)}

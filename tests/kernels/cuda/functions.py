@@ -12,7 +12,7 @@ Operand = tuple[tuple[int, ...], str]
 
 
 def lowered(build: Callable[..., Any], *operands: Operand) -> tirx.PrimFunc:
-    """The one TensorIR function of the operators that ``build`` makes."""
+    """Return the one TensorIR function that the operators of ``build`` lower to."""
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{n}", relax.TensorType(s, d)) for n, (s, d) in enumerate(operands)]
     with builder.function("main", params):
@@ -32,7 +32,7 @@ def lowered(build: Callable[..., Any], *operands: Operand) -> tirx.PrimFunc:
 
 
 def computed(make: Callable[..., te.Tensor], *operands: Operand) -> tirx.PrimFunc:
-    """The function of a tensor expression, with the 64-bit indices of Relax."""
+    """Return the function of a tensor expression, with the 64-bit indices of Relax."""
     params = [
         te.placeholder(tuple(tirx.IntImm("int64", e) for e in s), d, name=f"x{n}")
         for n, (s, d) in enumerate(operands)
@@ -42,7 +42,7 @@ def computed(make: Callable[..., te.Tensor], *operands: Operand) -> tirx.PrimFun
 
 
 def sums(axis: int, *operands: Operand) -> tirx.PrimFunc:
-    """Sums of a matrix along ``axis``, in float32, stored in the matrix's type."""
+    """Sum a matrix along ``axis`` in float32, and store the result in its dtype."""
 
     def make(x: te.Tensor) -> te.Tensor:
         r = te.reduce_axis((tirx.IntImm("int64", 0), x.shape[axis]), "r")
@@ -59,7 +59,7 @@ def sums(axis: int, *operands: Operand) -> tirx.PrimFunc:
 def product(
     rows: int, n: int, k: int, dtype: str = "float16", transposed: bool = True
 ) -> tirx.PrimFunc:
-    """``rows`` x ``k`` times a weight, ``n`` x ``k`` where it is transposed; sums in float32."""
+    """GEMM of ``rows`` x ``k`` with a weight (``n`` x ``k`` if transposed), float32 accumulator."""
 
     def make(x: te.Tensor, w: te.Tensor) -> te.Tensor:
         r = te.reduce_axis((tirx.IntImm("int64", 0), x.shape[1]), "r")
@@ -79,7 +79,7 @@ def product(
 def int4_product(
     rows: int, n: int, k: int, group: int, dtype: str = "float16", whole: bool = False
 ) -> tirx.PrimFunc:
-    """The same with weights of four bits, eight a word; 8 is taken off as integers if ``whole``."""
+    """GEMM with int4 weights, eight per word; subtract zero point 8 in integers if ``whole``."""
 
     def make(x: te.Tensor, words: te.Tensor, scales: te.Tensor) -> te.Tensor:
         def weight(j: Any, r: Any) -> Any:

@@ -21,7 +21,7 @@ from tvmopt.kernels.cuda.intrinsics import mma
 
 @contextlib.contextmanager
 def defined_instructions() -> Iterator[None]:
-    """Within this, instructions of the tensor cores are what they are defined to compute."""
+    """Replace tensor-core instructions by their definitions within the context."""
     register = mma._register
 
     def plainly(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
@@ -35,7 +35,7 @@ def defined_instructions() -> Iterator[None]:
 
 
 def plain(sch: s_tir.Schedule) -> tvm.IRModule:
-    """The module of ``sch`` without threads, scopes and annotations."""
+    """Return the module of ``sch`` without threads, scopes and annotations."""
     text = sch.mod.script()
     extent = r"[^,()]+|T\.int64\(\d+\)"
     text = re.sub(rf"T\.thread_binding\(({extent}), thread=\"[^\"]+\"", r"T.serial(\1", text)
@@ -46,7 +46,7 @@ def plain(sch: s_tir.Schedule) -> tvm.IRModule:
 
 
 def run(sch: s_tir.Schedule, arrays: list[np.ndarray]) -> np.ndarray:
-    """What the scheduled function computes from ``arrays``."""
+    """Run the scheduled function on ``arrays``."""
     mod = plain(sch)
     target = tvm.target.Target.from_device("cpu")
     built = tvm.tirx.build(mod, target=target, pipeline="s_tir")

@@ -16,7 +16,7 @@ _SUMS = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A product of matrices; ``layout`` says of each factor whether it is transposed."""
+    """A GEMM; ``layout`` gives for each operand whether it is transposed."""
 
     layout: str
     rows: int
@@ -167,7 +167,7 @@ def _finished(c: np.ndarray, arrays: list[np.ndarray], bias: bool, channel: int)
 
 
 def inputs(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
-    """Random arguments of ``func``, all but the last."""
+    """Draw all arguments of ``func`` except the last."""
     rng = np.random.default_rng(seed)
     made = []
     for param in func.params[:-1]:
@@ -182,13 +182,13 @@ def inputs(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
 
 
 def error(found: np.ndarray, expected: np.ndarray) -> float:
-    """Norm of the difference, as a share of that of what is expected."""
+    """Return the relative error: norm of the difference over norm of the expected result."""
     norm = float(np.linalg.norm(expected))
     return float(np.linalg.norm(found.astype("float64") - expected)) / max(norm, 1e-30)
 
 
 def work(case: Case | Conv) -> int:
-    """Multiply-adds."""
+    """Return the number of multiply-adds."""
     *_, out = case.shapes()
     depth = case.depth if isinstance(case, Case) else case.kernel**2 * case.channels
     return math.prod(out) * depth

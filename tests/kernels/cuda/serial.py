@@ -22,14 +22,14 @@ _CPU = tvm.target.Target({"kind": "llvm", **dict(tvm.target.Target.from_device("
 
 
 def hint(template: str, **values: object) -> CudaHint:
-    """A hint for an H200; what is no field of it is an option."""
+    """Return a hint for an H200; keywords that are no fields become options."""
     fields = {k: v for k, v in values.items() if k in CudaHint.__dataclass_fields__}
     options = tuple(sorted((k, int(v)) for k, v in values.items() if k not in fields))  # type: ignore[call-overload]
     return CudaHint(template, H200, options=options, **fields)  # type: ignore[arg-type]
 
 
 def serial(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """``func`` with its threads as ordinary loops."""
+    """Return ``func`` with its threads as serial loops."""
 
     def on_loop(loop: tirx.For) -> tirx.For:
         if int(loop.kind) != _THREAD_BINDING:
@@ -40,7 +40,7 @@ def serial(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def run(func: tirx.PrimFunc, inputs: list[np.ndarray]) -> np.ndarray:
-    """What ``func`` computes on the CPU; NaN, or 77 or -77, is left where it stores nothing."""
+    """Run ``func`` on the CPU; elements without a store keep NaN, 77 or -77."""
     out = tvm.runtime.tensor(empty_of(func))
     plain = tirx.PrimFunc(func.params, func.body).with_attr("global_symbol", "main")
     kernel = tvm.compile(tvm.IRModule({"main": plain}), target=_CPU)
@@ -49,7 +49,7 @@ def run(func: tirx.PrimFunc, inputs: list[np.ndarray]) -> np.ndarray:
 
 
 def empty_of(func: tirx.PrimFunc) -> np.ndarray:
-    """A result of ``func`` in which nothing is stored, see :func:`run`."""
+    """Return an output array of ``func`` before any store, see :func:`run`."""
     result = func.params[-1]
     dtype = str(result.dtype)
     mark = np.nan if "float" in dtype else 77 if dtype.startswith("u") else -77
@@ -57,7 +57,7 @@ def empty_of(func: tirx.PrimFunc) -> np.ndarray:
 
 
 def inputs_of(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
-    """Random inputs; int32 ones are small, to serve as indices."""
+    """Draw random inputs; int32 values are small, as valid indices."""
     rng = np.random.default_rng(seed)
     made = []
     for param in func.params[:-1]:
@@ -72,10 +72,10 @@ def inputs_of(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
 
 
 def assert_same(func: tirx.PrimFunc, *hints: CudaHint) -> None:
-    """Every hint applies to ``func`` and leaves what it computes as it was, but for rounding.
+    """Assert that every hint applies to ``func`` and keeps its results, up to rounding.
 
-    The kernel that shares a sum among the most threads and parts is emulated, too: barriers and
-    exchanges lie below a schedule.
+    The kernel that splits a reduction over the most threads and blocks is also emulated, because
+    serial execution of a schedule has no barriers and shuffles.
     """
     inputs = inputs_of(func)
     wanted = run(func, inputs).astype("float64")
@@ -93,12 +93,12 @@ def assert_same(func: tirx.PrimFunc, *hints: CudaHint) -> None:
 
 
 def emulated(func: tirx.PrimFunc, one: CudaHint, inputs: list[np.ndarray]) -> np.ndarray:
-    """What the kernel of a hint computes, emulated; marked as by :func:`run`."""
+    """Emulate the kernel of a hint; unwritten elements are marked as in :func:`run`."""
     return emulate.run(emit_kernel(func, one), inputs, [empty_of(func)], one.arch)[0]
 
 
 def cuda_source(func: tirx.PrimFunc) -> str:
-    """The CUDA code of a scheduled function."""
+    """Return the CUDA source of a scheduled function."""
     built = tvm.tirx.build(tvm.IRModule({"main": func}), target=H200.to_tvm())
 
     def sources(module: object) -> list[str]:

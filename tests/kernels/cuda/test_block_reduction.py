@@ -66,7 +66,7 @@ def test_parts_are_sums_of_something() -> None:
 
 
 def test_neighbours_read_neighbours() -> None:
-    """Along the sum by x where its elements lie side by side, along the columns where they do."""
+    """threadIdx.x runs along the contiguous axis: along the reduction, or along the columns."""
     apart, along = ((lambda x: op.sum(x, 0)), (lambda x: op.sum(x, [0, 2])))
     for make, shape, of_sum in ((apart, (1000, 97), "y"), (along, (4, 3, 1000), "x")):
         func = lowered(make, (shape, F))

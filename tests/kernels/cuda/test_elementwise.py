@@ -54,7 +54,7 @@ def test_sixteen_bytes_are_moved_at_once(direct: int) -> None:
 
 
 def test_vectors_that_tvm_does_not_compile_are_not_made() -> None:
-    """Elements that lie apart are loaded one by one; only the store is of eight."""
+    """Strided elements are loaded one by one; only the store is a vector of eight."""
     func = lowered(lambda x: op.permute_dims(x, [1, 0]), ((128, 64), H))
     one = hint("gpu_elementwise", thread=(128,), vector=8, direct=1)
     code = cuda_source(finish(emit(func, one).mod["main"], func))

@@ -62,7 +62,7 @@ def test_four_bits_become_floats_without_conversion(dtype: str, whole: bool) -> 
 
 
 def test_other_offsets_and_scales_stay_exact() -> None:
-    """A scale that fills a float32 would be rounded elsewhere: such products are left alone."""
+    """A full float32 mantissa would be rounded differently, so such scales are not matched."""
     func = int4_product(1, 16, 256, 32, "float32")
 
     def widen(cast: tirx.Cast) -> object:
@@ -83,5 +83,5 @@ def test_weights_are_loaded_by_sixteen_bytes() -> None:
     func = product(1, 64, 1024)
     one = hint("gpu_gemv", block=(2,), thread=(4,), reduce_threads=32, vector=8, unroll=2)
     code = cuda_source(finish(emit(func, one).mod["main"], func))
-    assert code.count("*(uint4*)(x1_ptr") == 2  # within a loop over the two rows
+    assert code.count("*(uint4*)(x1_ptr") == 2  # in a loop over the two rows
     assert "__shfl_down_sync" in code

@@ -39,7 +39,7 @@ def test_the_form_of_a_product(dtype: str, whole: bool) -> None:
     [
         int4_product(9, 40, 512, 64),  # more rows than the instruction has columns
         int4_product(1, 40, 520, 8),  # pieces of 16 bytes would not be aligned
-        int4_product(1, 40, 512, 8),  # groups smaller than what a lane loads
+        int4_product(1, 40, 512, 8),  # groups smaller than the load of a lane
         product(1, 40, 512),
     ],
 )
@@ -62,11 +62,11 @@ def test_other_orders_of_a_words_values_are_refused() -> None:
 @pytest.mark.parametrize(
     "one",
     [
-        _hint(16, 16, 4, 1),  # nothing would be under way
+        _hint(16, 16, 4, 1),  # no copy would be in flight
         _hint(24, 16, 4, 2),
         _hint(64, 64, 4, 2),
-        _hint(512, 16, 2, 2),  # more threads than a block has
-        _hint(128, 16, 4, 8),  # more shared memory
+        _hint(512, 16, 2, 2),  # more threads than a block may have
+        _hint(128, 16, 4, 8),  # more shared memory than an SM has
     ],
 )
 def test_hints_that_do_not_fit_are_refused(one: CudaHint) -> None:
@@ -114,9 +114,9 @@ def test_what_follows_the_sum_is_kept() -> None:
         ((1, 40, 512, 128), _hint(16, 16, 2, 2)),
         ((1, 33, 1024, 32), _hint(32, 32, 4, 3)),
         ((3, 40, 768, 64), _hint(32, 16, 2, 2)),
-        ((8, 16, 288, 32), _hint(16, 16, 4, 4)),  # the last stage is not full
+        ((8, 16, 288, 32), _hint(16, 16, 4, 4)),  # the last stage is partial
         ((1, 70, 1536, 256), _hint(64, 32, 2, 3)),
-        ((2, 20, 800, 800), _hint(16, 16, 1, 6)),  # a scale a row; parts without a last stage
+        ((2, 20, 800, 800), _hint(16, 16, 1, 6)),  # one scale per row
         ((1, 16, 160, 32), _hint(16, 16, 4, 2)),
         ((1, 17, 576, 96), _hint(16, 16, 2, 3)),
     ],

@@ -52,7 +52,7 @@ def test_right_for_any_extents(case, split) -> None:
     hint = dataclasses.replace(SMALL, split_k=split)
     sch = schedule(case, hint)
     if case.shapes()[0] == (1, 5) and split > 1:
-        assert sch is None  # a single product cannot be divided
+        assert sch is None  # K = 1 cannot be split
         return
     arrays = inputs(case.func())
     found = on_cpu.run(sch, arrays)
@@ -79,7 +79,7 @@ def test_right_in_every_form(change) -> None:
 
 
 def test_draws_in_an_epilogue_that_reads_twice() -> None:
-    """As gelu does: the sums, and what is made of them, both in one expression."""
+    """As in gelu, one expression reads the accumulator and a function of it."""
     from tvm import te, tirx
 
     case = Case("nn", 20, 24, 12)
@@ -103,7 +103,7 @@ def test_moves_16_bytes_at_once() -> None:
     assert "__launch_bounds__(256)" in source
     inner = [line for line in source.splitlines() if "_local_ptr" in line and "float4" in line]
     assert inner
-    # Loads of both operands from memory, and stores of the result.
+    # Loads of both operands from global memory, and stores of the result.
     assert re.search(r"= \*\(float4\*\)\(A_ptr", source)
     assert re.search(r"\*\(float4\*\)\(C_ptr .*\) =", source)
 
@@ -115,7 +115,7 @@ def test_stores_one_half_of_shared_memory_while_it_reads_the_other() -> None:
     assert loop.count("__syncthreads()") == 1
     loop = loop[loop.index("__syncthreads()") :]
     places = [
-        loop.index("((ax3_0 + 1) & 1)"),  # the half that is stored to
+        loop.index("((ax3_0 + 1) & 1)"),  # the half that is written
         loop.index("(A_ptr"),
         loop.index("#pragma unroll"),
         loop.index("(ax3_0 & 1)"),  # the half that is read
@@ -125,14 +125,14 @@ def test_stores_one_half_of_shared_memory_while_it_reads_the_other() -> None:
 
 @pytest.mark.parametrize("depth", [8, 16, 24])
 def test_short_reductions_meet_between_storing_and_reading(depth) -> None:
-    """Steps that TVM takes out of the loop keep their barriers."""
+    """Steps that TVM unrolls out of the loop keep their barriers."""
     source = cuda(schedule(Case("nn", 64, 64, depth), LARGE))
     assert "for (int ax3_0 =" not in source
     assert source.count("__syncthreads()") >= 1
 
 
 def test_products_are_unrolled_by_the_compiler() -> None:
-    """Text of all products of a step takes nvcc many seconds."""
+    """nvcc takes many seconds for a K step that is unrolled in the source."""
     assert len(cuda(schedule(Case("nn", 512, 512, 512), LARGE))) < 30_000
 
 
@@ -183,6 +183,6 @@ def test_refuses_what_is_no_product() -> None:
 
 
 def test_refuses_an_axis_that_no_index_names() -> None:
-    """TVM drops the channel of a convolution of one; there is nothing to pad with zeros then."""
+    """TVM drops the channel axis of a one-channel convolution, so it cannot be zero-padded."""
     assert schedule(Conv("NCHW", 3, 3, 1, 40, 1), SMALL) is None
-    assert schedule(Conv("NHWC", 1, 3, 8, 40, 3), SMALL) is None  # a result of one pixel
+    assert schedule(Conv("NHWC", 1, 3, 8, 40, 3), SMALL) is None  # an output of one pixel

@@ -69,7 +69,7 @@ def test_hints_name_a_template_their_arch_and_survive_json(func) -> None:
 
 
 def test_the_first_hints_apply(func) -> None:
-    """A hint that its own template refuses costs a measurement and says nothing."""
+    """A hint that its own template refuses would waste a measurement."""
     refused = []
     for hint in DefaultPolicy(func, ARCH).emit_config(8):
         try:
@@ -138,7 +138,7 @@ def test_a_constant_weight_is_packed_when_the_model_is_built() -> None:
 
 
 def test_a_better_tile_is_preferred_to_none() -> None:
-    """One row by one vector loads twice for every multiply-add, and each waits for the last."""
+    """A tile of one row by one vector has two loads per FMA, and a chain of dependent FMAs."""
     ranked = [r for r in DefaultPolicy(matmul(128, 128, 128), ARCH).ranked if r.hint.block]
     best = ranked[0].hint.block
     assert best[0] * best[1] // 16 >= 8

@@ -64,7 +64,7 @@ def _held(data, form):
 
 
 def _slow(data, form):
-    """``data`` in ``form``, element by element."""
+    """Return ``data`` in ``form``, converted element by element."""
     out = np.zeros(form.shape(data.shape), data.dtype)
     for at in np.ndindex(*data.shape):
         outer = [at[a] // (form.block(a) or 1) for a in form.order]
@@ -75,7 +75,7 @@ def _slow(data, form):
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_changes_are_right(draw):
+def test_changes_of_form_equal_the_definition(draw):
     shape = draw.draw(_SHAPES)
     source, target = draw.draw(_forms(shape)), draw.draw(_forms(shape))
     data = np.arange(math.prod(shape)).reshape(shape)

@@ -26,7 +26,7 @@ PERSISTENT = dataclasses.replace(STAGED, columns=64, persistent=True)
 ONCE = Config(2, 2, 104, 4, persistent=False, buffers=2)
 DIVIDED = Config(columns=128, stages=4, split=2, persistent=False, buffers=1)
 SHARED = Config(columns=192, stages=3, cluster=2, buffers=1)
-# What is computed, where it is not as ``product_of`` has it, and how.
+# Fields that differ from the default of ``product_of``, and the configuration.
 PRODUCTS = [
     ({}, SMALL),
     ({"trans_b": False}, SMALL),
@@ -68,7 +68,7 @@ PRODUCTS = [
     ({"m": 300, "n": 10}, PERSISTENT),
     ({"m": 300, "n": 67, "out": "float32"}, dataclasses.replace(PERSISTENT, columns=128)),
 ]
-# How convolutions are.
+# Configurations of the convolutions.
 CONVOLUTIONS = [
     SMALL,
     STAGED,
@@ -78,12 +78,12 @@ CONVOLUTIONS = [
 
 
 def product_of(fields):
-    """A product of which ``fields`` are given."""
+    """Return a GEMM problem with other ``fields`` than the default."""
     return GemmProblem(**{"m": 77, "n": 264, "k": 272, **fields})
 
 
 def convolution_of(stride, channels=24, layout="OHWI"):
-    """A small convolution of 40 filters, 3 x 3."""
+    """Return a small 3 x 3 convolution with 40 filters."""
     return ConvProblem(
         3, 13, 9, channels, 40, stride=(stride, stride), padding=(1, 1, 1, 1), weight=layout
     )
@@ -91,7 +91,7 @@ def convolution_of(stride, channels=24, layout="OHWI"):
 
 @pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request):
-    """The GPU, which skips where there is none with these instructions; None to emulate one."""
+    """Return the GPU, or None to emulate one; skip without a Hopper GPU."""
     if request.param == "emulated":
         return None
     gpu = tvm.cuda()
@@ -111,7 +111,7 @@ def _run(func, inputs, shape, dtype, device):
 
 
 def _emulated(func, inputs, empty):
-    """The result, which is the same whenever copies and products are done."""
+    """Emulate in all completion orders; the results must be equal."""
     first, *others = [run(func, inputs, [empty], H200, order=order)[0] for order in ORDERS]
     for other in others:
         np.testing.assert_array_equal(other, first)
@@ -138,7 +138,7 @@ def test_products(fields, config, device):
     ]
     got = _run(gemm(p, config), inputs, want.shape, p.out, device)
     if p.dtype == "int8":
-        np.testing.assert_array_equal(got, want.astype(p.out))  # int8 keeps the low bits
+        np.testing.assert_array_equal(got, want.astype(p.out))  # int8 output keeps the low bits
     else:
         np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
 

@@ -22,7 +22,7 @@ OP = relax.op
 
 
 def _module(x, w, body):
-    """``body`` of an input and a constant weight."""
+    """Build ``body`` of an input and a constant weight."""
     rng = np.random.default_rng(0)
     shape, dtype = w
     value = rng.integers(-3, 4, shape).astype(dtype)
@@ -75,7 +75,7 @@ def test_convolution_of_bytes():
     ("kernel", "stride", "padding"), [(7, 2, 3), (3, 1, 1), (3, 2, 1), (5, 1, 0)]
 )
 def test_lines_compute_the_convolution(kernel, stride, padding):
-    """The functions around the kernel, and the one whose place it takes, run on the CPU."""
+    """Run the functions around the kernel, and the function that it replaces, on the CPU."""
     mod, _ = _module(
         ((2, 13, 17, 3), "float16"),
         ((kernel, kernel, 3, 8), "float16"),
