@@ -84,9 +84,9 @@ def cannot_run(cpu: Cpu) -> str:
 # ---- the functions ----
 
 
-def requantised(sums: relax.Expr, bias: relax.Expr) -> relax.Expr:
+def requantised(acc: relax.Expr, bias: relax.Expr) -> relax.Expr:
     """Requantize in integers only, because QEMU lacks float vectors on some CPUs."""
-    scaled = op.right_shift(op.add(sums, bias), relax.const(12, "int32"))
+    scaled = op.right_shift(op.add(acc, bias), relax.const(12, "int32"))
     return op.astype(op.clip(op.add(scaled, relax.const(128, "int32")), 0, 255), "uint8")
 
 
@@ -136,8 +136,8 @@ class Layer:
         return [*made, rng.integers(-30_000, 30_000, self.weight[-1], np.int32)]
 
     def expected(self, x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-        sums = self.numpy(x.astype(np.int64), w.astype(np.int64)) + b
-        return np.clip((sums >> 12) + 128, 0, 255).astype(np.uint8)
+        acc = self.numpy(x.astype(np.int64), w.astype(np.int64)) + b
+        return np.clip((acc >> 12) + 128, 0, 255).astype(np.uint8)
 
 
 LAYERS = {

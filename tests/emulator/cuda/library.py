@@ -17,7 +17,7 @@ from .source import emulated
 from .tensor_map import encode_tiled
 
 _FOLDER = Path(__file__).parent
-_MACHINE = ("machine.cc", "memory.cc", "products.cc", "launch.cc")
+_MACHINE = ("machine.cc", "memory.cc", "tensor_cores.cc", "launch.cc")
 _OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 
 

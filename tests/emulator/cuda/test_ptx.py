@@ -12,12 +12,12 @@ from tvmopt.errors import ConfigError
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("mbarrier.init.shared.b64 [%0], %1;", "emu::init_barrier((x), (y));"),
-        ("bar.sync %0, 128;", "emu::meet((x), 128);"),
+        ("mbarrier.init.shared.b64 [%0], %1;", "emu::mbarrier_init((x), (y));"),
+        ("bar.sync %0, 128;", "emu::bar_sync((x), 128);"),
         ("mov.u32 %0, %%cluster_ctarank;", "(x) = emu::self->block->rank;"),
         (
             "{ .reg .pred p; setp.ne.b32 p, %1, 0; @p mbarrier.arrive.shared.b64 _, [%0], 1; }",
-            "if ((y)) { emu::arrive((x), 1); };",
+            "if ((y)) { emu::mbarrier_arrive((x), 1); };",
         ),
         (
             "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32{%0, %1}, {%0}, {%1}, {%1, %1};\\n",
@@ -50,7 +50,7 @@ void f(unsigned a, bool b) {
 }
 """
     made = emulated(source, {})
-    assert 'emu::meet((b ? g("a:(") : h(a, 3)), (a));' in made and "asm" not in made
+    assert 'emu::bar_sync((b ? g("a:(") : h(a, 3)), (a));' in made and "asm" not in made
 
 
 def test_shared_variables_become_references_into_the_block() -> None:

@@ -17,7 +17,7 @@ from tvmopt.kernels.policies import policy_of
 _TOLERANCES = {"float32": 1e-4, "float16": 6e-3, "bfloat16": 2e-2, "int32": 0.0}
 _MOST = 40  # the test draws from this many configurations of a ranking
 _EXTENTS = st.one_of(st.integers(1, 40), st.sampled_from([48, 64, 77, 100, 128, 136, 200, 333]))
-_PRODUCTS = st.builds(
+_MATMULS = st.builds(
     "matmul_{}-{}-{}-{}-{}".format,
     st.sampled_from(["nt", "nn", "tn"]), _EXTENTS, _EXTENTS, _EXTENTS,
     st.sampled_from(["float16", "bfloat16", "int8", "float32"]),
@@ -48,13 +48,13 @@ def _inputs(func: tirx.PrimFunc, rng: np.random.Generator) -> list[np.ndarray]:
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
-    name=st.one_of(_PRODUCTS, _CONVOLUTIONS, _OTHERS),
+    name=st.one_of(_MATMULS, _CONVOLUTIONS, _OTHERS),
     gpu=st.sampled_from(["nvidia-h200", "nvidia-h200", "nvidia-a100"]),
     place=st.integers(0, _MOST - 1),
     order=st.sampled_from(ORDERS),
     seed=st.integers(0, 99),
 )
-def test_ranked_kernels_equal_their_functions(name, gpu, place, order, seed) -> None:
+def test_ranked_kernels_compute_what_their_functions_do(name, gpu, place, order, seed) -> None:
     func, arch = row(name).func, GPUS[gpu]
     hints = [ranked.hint for ranked in list(policy_of(func, arch).ranked)[:_MOST]]
     hint = hints[place % len(hints)]

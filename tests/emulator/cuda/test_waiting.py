@@ -19,7 +19,7 @@ from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 H200 = GPUS["nvidia-h200"]
 RNG = np.random.default_rng(0)
 # Each block computes several tiles, and its ring of pipeline stages wraps around.
-PRODUCTS = {
+KERNELS = {
     "serial tiles": (
         GemmProblem(1000, 520, 1000),
         Config(consumers=1, columns=64, stages=4, buffers=1),
@@ -44,7 +44,7 @@ _NEEDLESS = {("cluster split-K", "tirx.ptx.mbarrier_arrive", 1)}
 
 @functools.cache
 def _kernel(name: str) -> tirx.PrimFunc:
-    return gemm(*PRODUCTS[name])
+    return gemm(*KERNELS[name])
 
 
 def _called(statement: tirx.Evaluate) -> str:
@@ -88,7 +88,7 @@ def _without(func: tirx.PrimFunc, called: str, which: int) -> tirx.PrimFunc:
 
 def _wrong(func: tirx.PrimFunc, name: str, order: str) -> str:
     """Return the error of the kernel under one completion order; empty when it is right."""
-    problem, _ = PRODUCTS[name]
+    problem, _ = KERNELS[name]
     a = RNG.standard_normal((problem.m, problem.k)).astype(np.float16)
     b = RNG.standard_normal((problem.n, problem.k)).astype(np.float16)
     empty = np.full((problem.m, problem.n), np.nan, np.float16)
@@ -100,13 +100,13 @@ def _wrong(func: tirx.PrimFunc, name: str, order: str) -> str:
     return "" if close.all() else "wrong results"
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", KERNELS)
 def test_an_unchanged_kernel_is_right_in_every_order(name: str) -> None:
     assert [_wrong(_kernel(name), name, order) for order in ORDERS] == ["", "", ""]
 
 
 @pytest.mark.parametrize(
-    ("name", "called", "which"), [each for name in PRODUCTS for each in _waits(name)]
+    ("name", "called", "which"), [each for name in KERNELS for each in _waits(name)]
 )
 def test_removing_any_wait_is_detected(name: str, called: str, which: int) -> None:
     less = _without(_kernel(name), called, which)
@@ -122,4 +122,4 @@ def test_needless_waits_can_be_removed() -> None:
 def test_a_deadlock_reports_what_threads_wait_for() -> None:
     less = _without(_kernel("serial tiles"), "tirx.ptx.mbarrier_arrive_expect_tx", 0)
     said = _wrong(less, "serial tiles", "late")
-    assert "no thread can go on: 129 wait for a barrier in shared memory" in said
+    assert "no thread can go on: 129 wait for an mbarrier" in said
