@@ -96,7 +96,7 @@ def test_no_such_board_is_found_before_any_work(run, of_board):
         run(strategy="fast", **{**of_board, "rpc_key": "pi5"})
 
 
-def test_fast_without_a_board_takes_its_first_choices_and_says_so(run, monkeypatch):
+def test_fast_without_a_board_takes_top_1_and_says_so(run, monkeypatch):
     monkeypatch.setattr(TargetSpec, "missing_on_host", lambda self: ("aarch64",))
     result, out = run(strategy="fast")
     reason = result.tags["tvmopt.unmeasured.tuning"]

@@ -119,7 +119,7 @@ def test_no_poor_choice_is_made_while_trials_run() -> None:
 
 @settings(max_examples=20, deadline=None, derandomize=True, database=None)
 @given(st.integers(0, 10_000))
-def test_the_plan_covers_the_space_whatever_trials_give(seed: int) -> None:
+def test_whatever_comes_of_trials_the_plan_goes_on_to_the_end(seed: int) -> None:
     rng = random.Random(seed)
 
     def measure(choice: Choice) -> Tried:

@@ -71,7 +71,7 @@ points = st.lists(st.tuples(*[st.integers(0, 4)] * 3), max_size=12)
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(points)
-def test_the_front_holds_undominated_trials(found) -> None:
+def test_the_front_is_what_nothing_dominates(found) -> None:
     front = pareto_front(found)
     for i, point in enumerate(found):
         beaten = any(dominates(other, point) for other in found)

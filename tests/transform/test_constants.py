@@ -38,8 +38,8 @@ def test_a_shared_constant_stays_one_parameter(relax_main, assert_same):
     shared = relax.const(W)
 
     def body(emit, x):
-        product = emit(relax.op.matmul(x, shared))
-        return emit(relax.op.add(product, shared))
+        matmul = emit(relax.op.matmul(x, shared))
+        return emit(relax.op.add(matmul, shared))
 
     mod = relax_main(body, **X)
     without, params = split_constants(mod)

@@ -158,9 +158,9 @@ def test_no_kernel_of_its_own_pads_an_image(relax_main):
         ),
         TARGET,
     )
-    image, product = sorted(prim_funcs(mod), key=lambda func: "T.init()" in func.script())
+    image, convolved = sorted(prim_funcs(mod), key=lambda func: "T.init()" in func.script())
     assert has_padding(image) and "nearbyint" in image.script()
-    assert "T.init()" in product.script() and not has_padding(product)
+    assert "T.init()" in convolved.script() and not has_padding(convolved)
     assert len(prim_funcs(mod)) == 2
 
 

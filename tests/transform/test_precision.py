@@ -106,9 +106,9 @@ def test_an_add_of_two_layers_stays_in_registers(relax_main):
     lowered = _lower(to_precision(relax_main(body, x=IMAGE), "float16").mod)
     # The input, three values between convolutions, the result.
     assert _stored(lowered) == ["float16"] * 3 + ["float32"]
-    sums = re.findall(r"(?:T_add|T_relu|compute)\w* = T.sblock_alloc_buffer(.*)", lowered.script())
-    assert len(sums) > 4
-    assert all("float16" not in shape_and_type for shape_and_type in sums)
+    local = re.findall(r"(?:T_add|T_relu|compute)\w* = T.sblock_alloc_buffer(.*)", lowered.script())
+    assert len(local) > 4
+    assert all("float16" not in shape_and_type for shape_and_type in local)
 
 
 def _from_its_largest(emit, x):

@@ -217,8 +217,8 @@ def test_functions_that_only_call_a_library_do_not_disturb(tmp_path) -> None:
     x = relax.Var("x", relax.TensorType(X.shape, "float32"))
     with builder.function("main", [x], {"num_input": 1}):
         with builder.dataflow():
-            product = builder.emit(relax.op.matmul(x, relax.const(W)))
-            top = builder.emit(relax.op.topk(product, k=3, axis=1, ret_type="values"))
+            matmul = builder.emit(relax.op.matmul(x, relax.const(W)))
+            top = builder.emit(relax.op.topk(matmul, k=3, axis=1, ret_type="values"))
             out = builder.emit_output(top)
         builder.emit_func_output(out)
     lowered = lower(builder.get(), SPEC.to_tvm())

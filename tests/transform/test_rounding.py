@@ -18,7 +18,7 @@ from tvmopt.transform.precision.rounding import round_keeping_sums
     st.integers(0, 2**16),
     st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(1, 5), st.integers(1, 5)),
 )
-def test_taps_change_by_at_most_one_ulp_and_kernel_sums_get_closer(dtype, seed, shape):
+def test_taps_move_by_less_than_a_unit_and_sums_come_nearer(dtype, seed, shape):
     rng = np.random.default_rng(seed)
     weight = (rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 3)).astype(np.float32)
     got = round_keeping_sums(weight, dtype)

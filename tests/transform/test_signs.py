@@ -66,10 +66,10 @@ def convolution(strides=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1)):
     return build, numpy
 
 
-PRODUCTS = {
+WORKLOADS = {
     "dense": (dense, dense_numpy, (5, 20), (20, 24)),
-    "dense of many": (dense, dense_numpy, (2, 3, 5, 20), (20, 24)),
-    "dense of many, each with its own": (dense, dense_numpy, (3, 5, 20), (3, 20, 24)),
+    "batched dense": (dense, dense_numpy, (2, 3, 5, 20), (20, 24)),
+    "batched dense, one weight each": (dense, dense_numpy, (3, 5, 20), (3, 20, 24)),
     "1x1": (*convolution(), (2, 5, 6, 8), (1, 1, 8, 24)),
     "1x1 strided": (*convolution((2, 3)), (1, 7, 8, 8), (1, 1, 8, 24)),
     "3x3": (*convolution(), (1, 7, 8, 8), (3, 3, 8, 24)),
@@ -79,12 +79,12 @@ PRODUCTS = {
     "ragged": (*convolution(padding=(1, 1, 1, 1)), (1, 6, 6, 5), (3, 3, 5, 19)),
 }
 # These also take the weight as an input, so that its column sums are computed at each call.
-AT_EVERY_CALL = ["dense of many, each with its own", "strided"]
+AT_EVERY_CALL = ["batched dense, one weight each", "strided"]
 
 
-def module(product, types, constant, after=None):
+def module(workload, types, constant, after=None):
     """Build ``main`` of one workload: an input, and a weight that is a constant or an input."""
-    build, _, data, weight = PRODUCTS[product]
+    build, _, data, weight = WORKLOADS[workload]
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(data, types[0]))
     w = relax.Var("w", relax.TensorType(weight, types[1]))
@@ -97,8 +97,8 @@ def module(product, types, constant, after=None):
     return builder.get()
 
 
-def operands(product, types):
-    _, numpy, data, weight = PRODUCTS[product]
+def operands(workload, types):
+    _, numpy, data, weight = WORKLOADS[workload]
     x, w = bytes_of(data, types[0]), bytes_of(weight, types[1], 1)
     return x, w, numpy(x, w)
 
@@ -118,8 +118,8 @@ def called(mod) -> list[tvm.ir.Call]:
 def types_multiplied(mod) -> list[tuple[str, str]]:
     """Return dtypes of data and weight of every convolution and matmul."""
     names = "relax.nn.conv2d", "relax.matmul"
-    products = [call for call in called(mod) if call.op.name in names]
-    return [(str(call.args[0].ty.dtype), str(call.args[1].ty.dtype)) for call in products]
+    anchors = [call for call in called(mod) if call.op.name in names]
+    return [(str(call.args[0].ty.dtype), str(call.args[1].ty.dtype)) for call in anchors]
 
 
 def run(mod, *arrays):
@@ -180,24 +180,24 @@ def test_dot_product_dtypes_of_targets(cpu, pairs):
 
 @pytest.mark.parametrize("types", PAIRS, ids="x".join)
 @pytest.mark.parametrize(
-    ("product", "cpu", "constant"),
+    ("workload", "cpu", "constant"),
     [
-        *((product, "cascadelake", True) for product in PRODUCTS),
-        *((product, cpu, True) for product in ("dense", "padded") for cpu in CPUS[1:]),
-        *((product, "cascadelake", False) for product in PRODUCTS if product in AT_EVERY_CALL),
+        *((workload, "cascadelake", True) for workload in WORKLOADS),
+        *((workload, cpu, True) for workload in ("dense", "padded") for cpu in CPUS[1:]),
+        *((workload, "cascadelake", False) for workload in WORKLOADS if workload in AT_EVERY_CALL),
     ],
 )
-def test_against_numpy(product, types, cpu, constant):
+def test_against_numpy(workload, types, cpu, constant):
     target = resolve_target(cpu, 2).to_tvm()
     pairs = multipliable(target)
-    mod = module(product, types, constant)
+    mod = module(workload, types, constant)
     moved = MatchSigns(target)(mod)
     [multiplied] = types_multiplied(moved)
     assert multiplied in pairs
     if types in pairs:
         tvm.ir.assert_structural_equal(moved, mod)
         return
-    x, w, expected = operands(product, types)
+    x, w, expected = operands(workload, types)
     np.testing.assert_array_equal(run(moved, *([x] if constant else [x, w])), expected)
 
 
@@ -234,9 +234,9 @@ def test_an_operand_is_shifted_once_for_all_its_users():
 
 
 @pytest.mark.parametrize("cpu", ["haswell", "raspberry-pi-4", "sifive-u74"])
-@pytest.mark.parametrize("product", ["dense", "padded"])
-def test_a_target_without_instructions(product, cpu):
-    mod = module(product, S8S8, constant=True)
+@pytest.mark.parametrize("workload", ["dense", "padded"])
+def test_a_target_without_instructions(workload, cpu):
+    mod = module(workload, S8S8, constant=True)
     moved = MatchSigns(resolve_target(cpu, 2).to_tvm())(mod)
     tvm.ir.assert_structural_equal(moved, mod)
 
@@ -273,7 +273,7 @@ def left_alone(build, *shapes):
         ),
         left_alone(op.add, ((4, 8), "int8"), ((4, 8), "int8")),
     ],
-    ids=["floats", "a sum in float32", "a vector", "NCHW", "groups", "no product"],
+    ids=["floats", "a float32 accumulator", "a vector", "NCHW", "groups", "no matmul"],
 )  # fmt: skip
 def test_left_alone(mod):
     moved = MatchSigns(resolve_target("cascadelake", 2).to_tvm())(mod)
@@ -291,16 +291,16 @@ def requantised(builder, y):
 
 
 @pytest.mark.parametrize(
-    ("product", "types", "kernels"),
+    ("workload", "types", "kernels"),
     [
-        ("3x3", S8S8, ["reinterpreted data", "product"]),
-        ("3x3", U8U8, ["sums", "window sums", "product"]),
-        ("dense", S8S8, ["reinterpreted data", "product"]),
+        ("3x3", S8S8, ["reinterpreted data", "matmul"]),
+        ("3x3", U8U8, ["channel sums", "window sums", "matmul"]),
+        ("dense", S8S8, ["reinterpreted data", "matmul"]),
     ],
 )
-def test_the_epilogue_is_fused(product, types, kernels):
+def test_the_epilogue_is_fused(workload, types, kernels):
     spec = resolve_target("cascadelake", 2)
-    mod = lower(module(product, types, True, requantised), spec.to_tvm())
+    mod = lower(module(workload, types, True, requantised), spec.to_tvm())
     scripts = [f.script() for _, f in mod.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
     assert len(scripts) == len(kernels)
     with_round = [text for text in scripts if "nearbyint" in text]
@@ -319,15 +319,15 @@ def test_the_epilogue_is_fused(product, types, kernels):
         ("hexagon-v68", S8U8, "vrmpy"),
     ],
 )
-@pytest.mark.parametrize("product", ["dense", "padded"])
-def test_on_the_target(product, cpu, types, instruction):
+@pytest.mark.parametrize("workload", ["dense", "padded"])
+def test_on_the_target(workload, cpu, types, instruction):
     """Run the one function that contains the matmul or convolution; NumPy computes its operands."""
     spec = resolve_target(cpu, 2)
     tools = find_tools(spec.isa)
     if isinstance(tools, str):
         pytest.skip(tools)
-    x, _, expected = operands(product, types)
-    mod, rules = schedule_module(lower(module(product, types, True), spec.to_tvm()), spec.arch())
+    x, _, expected = operands(workload, types)
+    mod, rules = schedule_module(lower(module(workload, types, True), spec.to_tvm()), spec.arch())
     got, assembly = run_calls(mod, {"x": x}, spec)
     assert "register_tile" in rules.values()
     assert re.search(rf"\b({instruction})\b", assembly)

@@ -42,11 +42,11 @@ def calls(mod: tvm.IRModule) -> list[str]:
 @pytest.mark.parametrize("arch", [H200, T4], ids=lambda gpu: gpu.name)
 def test_a_convolution_becomes_three_functions_with_the_epilogue_in_the_third(arch) -> None:
     lowered = lower(LARGE.module(), arch.to_tvm())
-    data, product, out = calls(lowered)
-    assert data.startswith("winograd_data") and product.startswith("winograd_product")
+    data, gemm, out = calls(lowered)
+    assert data.startswith("winograd_data") and gemm.startswith("winograd_product")
     assert out.startswith("fused_winograd_out_add") and "relu" in out
     assert len(names(lowered)) == 3
-    shapes = [[int(e) for e in p.shape] for p in lowered[product].params]
+    shapes = [[int(e) for e in p.shape] for p in lowered[gemm].params]
     tiles_ = 16 * 7 * 7
     assert shapes == [[36, tiles_, 128], [36, 128, 128], [36, tiles_, 128]]
 
@@ -155,7 +155,7 @@ def test_a_target_names_a_gpu_of_its_capability() -> None:
 
 def _run(problem: Problem) -> np.ndarray:
     """Run the top-1 kernels on the CPU."""
-    data, product, out = problem.functions()
+    data, gemm, out = problem.functions()
     image, residual = problem.inputs()
 
     def scheduled(func: tirx.PrimFunc, template: str):
@@ -165,10 +165,10 @@ def _run(problem: Problem) -> np.ndarray:
 
     made = scheduled(data, "gpu_winograd_data")
     tiles_ = serial.run(serial.serial(made.mod["main"]), [image])
-    made = scheduled(product, "simt_matmul")
-    products = on_cpu.run(made, [tiles_, problem.transformed_weight()])
+    made = scheduled(gemm, "simt_matmul")
+    transformed = on_cpu.run(made, [tiles_, problem.transformed_weight()])
     back = serial.serial(scheduled(out, "gpu_winograd_out").mod["main"])
-    given = {a.shape: a for a in (products, problem.bias, residual)}
+    given = {a.shape: a for a in (transformed, problem.bias, residual)}
     return serial.run(back, [given[tuple(int(e) for e in p.shape)] for p in back.params[:-1]])
 
 
@@ -200,9 +200,9 @@ def gpu(request) -> CudaArch | None:
 
 @pytest.mark.parametrize("m", [2, 4])
 @pytest.mark.parametrize("shape", [(2, 13, 10, 24), (3, 28, 31, 64), (1, 1, 5, 17)])
-def test_the_first_choices_compute_the_convolution(shape, m, gpu) -> None:
+def test_the_top_1_kernels_compute_the_convolution(shape, m, gpu) -> None:
     problem = Problem(shape, 20, m)
-    functions = dict(zip(("data", "product", "out"), problem.functions(), strict=True))
+    functions = dict(zip(("data", "gemm", "out"), problem.functions(), strict=True))
     kernels = {}
     for name, func in functions.items():
         made = schedule_function(func, gpu or H200)
@@ -220,8 +220,8 @@ def test_the_first_choices_compute_the_convolution(shape, m, gpu) -> None:
         built[name](*sent)
         return sent[-1].numpy()
 
-    products = call("product", call("data", image), problem.transformed_weight())
-    given = {each.shape: each for each in (products, problem.bias, residual)}
+    transformed = call("gemm", call("data", image), problem.transformed_weight())
+    given = {each.shape: each for each in (transformed, problem.bias, residual)}
     wanted = [given[tuple(int(e) for e in p.shape)] for p in functions["out"].params[:-1]]
     found = call("out", *wanted)
     exact = problem.wanted()

@@ -26,7 +26,7 @@ def blocked(w, c=4):
     return np.ascontiguousarray(w.reshape(o // c, c, i // c, c, h, k).transpose(OIHW4I4O))
 
 
-def turned(w):
+def hwio(w):
     return np.ascontiguousarray(w.transpose(HWIO))
 
 
@@ -107,7 +107,7 @@ class BlockNCHW4c:
 
 def test_block_in_nhwc(bound):
     result = convert_layout_with_report(bound(Block, w=W, b=BIAS, d=DENSE), {"nn.conv2d": "NHWC"})
-    want = bound(BlockNHWC, w=turned(W), b=BIAS.reshape(1, 1, 1, 16), d=DENSE)
+    want = bound(BlockNHWC, w=hwio(W), b=BIAS.reshape(1, 1, 1, 16), d=DENSE)
     check(result, want)
     [change] = result.changes
     assert str(change) == "x (1x16x8x8 float32): NCHW -> NHWC"
@@ -214,7 +214,7 @@ def test_pad_concat_split_follow(bound):
             return out
 
     check(
-        convert_layout(bound(Before, w=POINT), {"nn.conv2d": "NHWC"}), bound(After, w=turned(POINT))
+        convert_layout(bound(Before, w=POINT), {"nn.conv2d": "NHWC"}), bound(After, w=hwio(POINT))
     )
 
 
@@ -244,7 +244,7 @@ def test_transposes_merge(bound):
             return out
 
     result = convert_layout_with_report(bound(Before, w=POINT), {"nn.conv2d": "NHWC"})
-    check(result, bound(After, w=turned(POINT)))
+    check(result, bound(After, w=hwio(POINT)))
     assert result.count == 0
 
 
