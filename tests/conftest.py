@@ -218,6 +218,13 @@ def two_input_bundle(two_input_model, tmp_path_factory) -> Path:  # type: ignore
     return folder / "build" / "bundle"
 
 
+@pytest.fixture
+def never_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail the test when this process opens the library of a model."""
+    opened = "tvmopt.runtime.model.open_library"
+    monkeypatch.setattr(opened, lambda _: pytest.fail("the library was opened"))
+
+
 @pytest.fixture(scope="session")
 def make_store(tmp_path_factory) -> Callable[[Path], str]:  # type: ignore[no-untyped-def]
     """Make a SQLite tracking store in a folder and return its URI.

@@ -7,8 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import optuna
-from mlflow import MlflowClient
 from optuna.trial import TrialState
+
+from tests.mlflow_runs import client_of, runs_of
 
 # ONNX Runtime writes this file whenever it is imported.
 _OF_ONNX_RUNTIME = ".ses"
@@ -17,9 +18,7 @@ _VOID = ("orphaned", "interrupted", "duplicate")
 
 def trial_runs(uri: str) -> dict[str, str]:
     """Return the status of each trial's run by run id; no run of any kind may be RUNNING."""
-    client = MlflowClient(uri, uri)
-    ids = [e.experiment_id for e in client.search_experiments()]
-    found = client.search_runs(ids, max_results=20_000)
+    found = runs_of(client_of(uri))
     assert not [r.info.run_id for r in found if r.info.status == "RUNNING"]
     return {r.info.run_id: r.info.status for r in found if "tvmopt.trial" in r.data.tags}
 

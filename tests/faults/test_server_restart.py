@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of, runs_of
 from tests.tracking.test_search_worker import _free_port, _wait
 
 from .checks import check_study, trial_runs
@@ -65,10 +65,8 @@ class Server:
 
 def _finished(uri: str) -> int:
     """Return how many trials have finished."""
-    client = MlflowClient(uri, uri)
-    ids = [e.experiment_id for e in client.search_experiments()]
-    query = "attributes.status = 'FINISHED'"
-    return sum("tvmopt.trial" in r.data.tags for r in client.search_runs(ids, query))
+    finished = runs_of(client_of(uri), "attributes.status = 'FINISHED'")
+    return sum("tvmopt.trial" in r.data.tags for r in finished)
 
 
 @pytest.mark.slow

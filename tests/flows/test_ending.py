@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from mlflow import MlflowClient
 
 from flows import command_line
+from tests.mlflow_runs import client_of, runs_of
 
 ROOT = Path(__file__).parents[2]
 _NEXT = """
@@ -42,11 +42,6 @@ def place(tmp_path, make_store):
     }  # fmt: skip
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-def _runs(uri):
-    client = MlflowClient(uri, uri)
-    return client.search_runs([e.experiment_id for e in client.search_experiments()])
 
 
 def _wait_until_a_stage_runs(uri, process, folder):
@@ -89,7 +84,7 @@ def test_a_signal_ends_a_command_cleanly(place, numbers):
     assert process.returncode == 128 + numbers[0], said
     assert "Traceback" not in said
     _wait_until_gone(family)
-    assert {run.info.status for run in _runs(uri)} == {"KILLED"}
+    assert {run.info.status for run in runs_of(client_of(uri))} == {"KILLED"}
     assert list((folder / "tmp").iterdir()) == []
 
 
@@ -109,7 +104,7 @@ def test_the_work_ends_with_mlflow_run(place, number):
     process.send_signal(number)  # only to mlflow run
     _wait_until_gone(family)
     process.communicate(timeout=120)
-    assert {run.info.status for run in _runs(uri)} == {"KILLED"}
+    assert {run.info.status for run in runs_of(client_of(uri))} == {"KILLED"}
     assert list((folder / "tmp").glob("tvmopt-*")) == []
 
 
@@ -160,9 +155,10 @@ def test_the_next_command_closes_runs_left_by_kill_9(place, through):
     _wait_until_gone(family[1:])
     process.wait(240)
     left, closed = ("RUNNING", "KILLED") if through == "python" else ("FAILED", "FAILED")
-    assert [run.info.status for run in _runs(uri)] == [left]  # MLflow sets it by the exit code
+    # MLflow sets the status by the exit code.
+    assert [run.info.status for run in runs_of(client_of(uri))] == [left]
     subprocess.run([sys.executable, "-c", _NEXT], cwd=folder, env=env, check=True)
-    assert {run.info.status for run in _runs(uri)} == {"FINISHED", closed}
+    assert {run.info.status for run in runs_of(client_of(uri))} == {"FINISHED", closed}
     assert list((folder / "tmp").glob("*tvmopt-*")) == []
 
 

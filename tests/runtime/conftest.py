@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tvmopt.runtime import model
-
 
 @pytest.fixture(scope="session")
 def conv(conv_bundle):
@@ -30,13 +28,3 @@ def two(two_input_bundle):
 def copied(conv_bundle, tmp_path) -> Path:
     """Return a copy of the single-input bundle."""
     return Path(shutil.copytree(conv_bundle, tmp_path / "bundle"))
-
-
-@pytest.fixture
-def never_opened(monkeypatch):
-    """Fail the test when a library is opened."""
-
-    def fail(library):
-        pytest.fail("the library was opened")
-
-    monkeypatch.setattr(model, "open_library", fail)

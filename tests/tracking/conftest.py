@@ -19,6 +19,7 @@ from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 
 from flows import command_line
+from tests.mlflow_runs import client_of, runs_of
 from tests.tracking.serving import NAME, SHAPE, Server
 from tvmopt.parameters import ENTRY_POINTS
 
@@ -116,8 +117,7 @@ class Store:
 
     def runs(self, query: str = "") -> list[Run]:
         """Return the runs of all experiments."""
-        ids = [e.experiment_id for e in self.client.search_experiments()]
-        return list(self.client.search_runs(ids, query, max_results=1000))
+        return runs_of(self.client, query)
 
     def trials(self) -> list[Run]:
         """Return the runs of trials."""
@@ -148,15 +148,16 @@ class Store:
         assert self.champion().tags["trial"] == parent.data.tags["tvmopt.winner"]
 
 
+@pytest.fixture(scope="module")
+def store_uri(tmp_path_factory, make_store) -> str:
+    """Return the URI of a store for the tests of one file."""
+    return make_store(tmp_path_factory.mktemp("store"))
+
+
 @pytest.fixture(scope="session")
 def store() -> Callable[[Path | str], Store]:
     """Return the store in a folder, or at a URI."""
-
-    def at(place: Path | str) -> Store:
-        uri = place if isinstance(place, str) else f"sqlite:///{place / 'mlflow.db'}"
-        return Store(MlflowClient(uri, uri))
-
-    return at
+    return lambda place: Store(client_of(place))
 
 
 @pytest.fixture(scope="session")
@@ -199,7 +200,7 @@ class Example:
 
     def client(self) -> MlflowClient:
         """Return a client of its store."""
-        return MlflowClient(self.uri, self.uri)
+        return client_of(self.folder)
 
 
 @pytest.fixture(scope="session")

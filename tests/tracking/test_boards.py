@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from mlflow import MlflowClient
+
+from tests.mlflow_runs import client_of, runs_of
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +34,8 @@ def board():
 
 
 def _run(folder, entry: str, stage: str = ""):
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    ids = [e.experiment_id for e in client.search_experiments()]
-    runs = client.search_runs(ids, f"tags.`tvmopt.entry_point` = '{entry}'")
+    client = client_of(folder)
+    runs = runs_of(client, f"tags.`tvmopt.entry_point` = '{entry}'")
     if not stage:
         return runs[0]
     return client.get_run(runs[0].data.tags[f"tvmopt.stage_run.{stage}"])

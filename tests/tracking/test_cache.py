@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.mlflow_runs import runs_of
 from tvmopt import digest, host
 from tvmopt.config import GRANULARITIES, STRATEGIES
 from tvmopt.errors import ConfigError
@@ -152,8 +153,7 @@ def test_damaged_artifacts_are_not_reused(use_example, model, tmp_path, capsys):
 
 def test_a_run_with_a_cached_stage_reports_the_granularity(use_example, tmp_path, monkeypatch):
     client = use_example.client()
-    experiments = [e.experiment_id for e in client.search_experiments()]
-    done = client.search_runs(experiments, "tags.`tvmopt.stage` = 'tune'")[-1]
+    done = runs_of(client, "tags.`tvmopt.stage` = 'tune'")[-1]
     monkeypatch.setattr(host, "fingerprint", lambda: done.data.tags["tvmopt.fingerprint"])
     model, name = ROOT / EXAMPLE["model"], EXAMPLE["name"]
     shapes, data = EXAMPLE["input_shapes"], str(ROOT / EXAMPLE["data"])

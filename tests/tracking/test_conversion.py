@@ -9,7 +9,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from mlflow import MlflowClient
+
+from tests.mlflow_runs import client_of, runs_of
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +22,7 @@ def store(tmp_path_factory, make_store):
 
 
 def _runs(folder, query):
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    return client.search_runs([e.experiment_id for e in client.search_experiments()], query)
+    return runs_of(client_of(folder), query)
 
 
 def _ok(done: subprocess.CompletedProcess) -> str:
@@ -32,8 +31,7 @@ def _ok(done: subprocess.CompletedProcess) -> str:
 
 
 def _artifact(folder, run, name, where):
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    return Path(MlflowClient(uri, uri).download_artifacts(run.info.run_id, name, str(where)))
+    return Path(client_of(folder).download_artifacts(run.info.run_id, name, str(where)))
 
 
 @pytest.fixture(scope="module")

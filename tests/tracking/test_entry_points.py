@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of, runs_of
 from tvmopt import host
 from tvmopt.errors import DatabaseMismatchError
 from tvmopt.tracking.earlier import earlier_databases
@@ -46,14 +46,8 @@ def store(tmp_path_factory, make_store, two_input_model):
     return folder
 
 
-def _client(folder) -> MlflowClient:
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    return MlflowClient(uri, uri)
-
-
 def _runs(folder, query: str):
-    client = _client(folder)
-    return client.search_runs([e.experiment_id for e in client.search_experiments()], query)
+    return runs_of(client_of(folder), query)
 
 
 def _ok(done: subprocess.CompletedProcess) -> str:
@@ -175,7 +169,7 @@ def test_tuning_by_operator_reaches_the_bundle(store, steps):
     schedules = _rows(_folder(runs["build"]) / "schedules.csv")
     assert [r["schedule"] for r in schedules if r["record"] == "operator"] == ["database"]
     assert runs["build"].data.tags["tvmopt.records"].startswith("1 operator; ")
-    version = _client(store).get_model_version_by_alias("two", "champion")
+    version = client_of(store).get_model_version_by_alias("two", "champion")
     assert version.tags["granularity"] == "operator"
     assert version.tags["build_run"] == runs["build"].info.run_id
 
@@ -203,7 +197,7 @@ def test_a_search_begins_from_databases_of_its_granularity_alone(
     # This process has fewer cores once a model was run in it: TVM ties its threads to them.
     (run,) = _runs(store, "tags.`tvmopt.stage` = 'tune'")
     monkeypatch.setattr(host, "fingerprint", lambda: run.data.tags["tvmopt.fingerprint"])
-    session = Session(_client(store), "0", "", {}, True, tmp_path, 1)
+    session = Session(client_of(store), "0", "", {}, True, tmp_path, 1)
     [found] = earlier_databases(session, "operator")
     assert granularity_of(found) == "operator"
     assert earlier_databases(session, "subgraph") == []
@@ -223,9 +217,9 @@ def test_metaschedule_measures_and_leaves_its_evidence(store, mlflow_run, root):
     _ok(done)
     (run,) = _runs(store, "tags.`tvmopt.stage` = 'tune' and params.strategy = 'metaschedule'")
     assert run.data.metrics["tune_trials"] == 8
-    paths = {f.path for f in _client(store).list_artifacts(run.info.run_id)}
+    paths = {f.path for f in client_of(store).list_artifacts(run.info.run_id)}
     assert {"database", "convergence.png", "tasks.csv", "tuning_log.jsonl"} <= paths
-    files = {f.path for f in _client(store).list_artifacts(run.info.run_id, "database")}
+    files = {f.path for f in client_of(store).list_artifacts(run.info.run_id, "database")}
     assert {"database/database_workload.json", "database/database_tuning_record.json"} <= files
 
 
@@ -297,4 +291,4 @@ def test_failed_stage_is_a_failed_run_with_class_and_log(
     (run,) = _runs(tmp_path, "tags.`tvmopt.stage` = 'convert'")
     assert run.info.status == "FAILED"
     assert run.data.tags["tvmopt.failure_class"] == "unsupported_operator"
-    assert "log.txt" in {f.path for f in _client(tmp_path).list_artifacts(run.info.run_id)}
+    assert "log.txt" in {f.path for f in client_of(tmp_path).list_artifacts(run.info.run_id)}

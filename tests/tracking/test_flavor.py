@@ -39,17 +39,6 @@ def copy(saved, tmp_path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "model"))
 
 
-@pytest.fixture
-def never_opened(monkeypatch):
-    """Fail the test when a library is opened."""
-    import tvm_ffi
-
-    def opened(*args, **kwargs):
-        raise AssertionError("the library was opened")
-
-    monkeypatch.setattr(tvm_ffi, "load_module", opened)
-
-
 def _flip_bit(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import tvm
-from mlflow import MlflowClient
+
+from tests.mlflow_runs import client_of, runs_of
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed"),
@@ -38,10 +39,8 @@ def built(request, tmp_path_factory, run_flow, make_store):
 
 
 def _run(folder: Path, stage: str = ""):
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    ids = [e.experiment_id for e in client.search_experiments()]
-    [run] = client.search_runs(ids, "tags.`tvmopt.entry_point` = 'main'")
+    client = client_of(folder)
+    [run] = runs_of(client, "tags.`tvmopt.entry_point` = 'main'")
     return client.get_run(run.data.tags[f"tvmopt.stage_run.{stage}"]) if stage else run
 
 

@@ -8,6 +8,7 @@ import time
 import pytest
 from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of
 from tvmopt.process import Process
 from tvmopt.tracking import heartbeat
 from tvmopt.tracking.heartbeat import BEATS, Others
@@ -18,9 +19,8 @@ SILENT_S = 0.3
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory, make_store) -> MlflowClient:
-    uri = make_store(tmp_path_factory.mktemp("heartbeat"))
-    return MlflowClient(uri, uri)
+def client(store_uri) -> MlflowClient:
+    return client_of(store_uri)
 
 
 @pytest.fixture

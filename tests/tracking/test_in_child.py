@@ -22,6 +22,7 @@ import pytest
 from mlflow import MlflowClient
 from onnx import helper
 
+from tests.mlflow_runs import client_of, runs_of
 from tvmopt import host
 from tvmopt.digest import sha256_file
 from tvmopt.errors import (
@@ -54,23 +55,17 @@ LIBRARIES = {
 }
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory, make_store) -> str:
-    """Return the URI of a store for the tests of this file."""
-    return make_store(tmp_path_factory.mktemp("store"))
-
-
 @pytest.fixture
-def client(store, tmp_path, monkeypatch) -> MlflowClient:
+def client(store_uri, tmp_path, monkeypatch) -> MlflowClient:
     """Return a client of the store, which commands of this process also use."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store_uri)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "tmp").mkdir()
     monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(store)
-    mlflow.set_registry_uri(store)
-    yield MlflowClient(store, store)
+    mlflow.set_tracking_uri(store_uri)
+    mlflow.set_registry_uri(store_uri)
+    yield client_of(store_uri)
     # None, not the value before: a URI that is set takes precedence over the environment.
     mlflow.set_tracking_uri(None)
     mlflow.set_registry_uri(None)
@@ -121,8 +116,7 @@ def register_bad(client, conv_build, conv_bundle, bad_library, tmp_path) -> Call
 
 
 def _statuses(client: MlflowClient) -> list[str]:
-    ids = [e.experiment_id for e in client.search_experiments()]
-    return [run.info.status for run in client.search_runs(ids)]
+    return [run.info.status for run in runs_of(client)]
 
 
 @pytest.mark.parametrize("kind", LIBRARIES)
@@ -134,10 +128,7 @@ def test_promotion_refuses_what_it_cannot_run(client, register_bad, tmp_path, ki
     assert "\n" not in str(refused.value)
     assert f"version 1 of {name!r} is not promoted: the heldout process" in str(refused.value)
     assert client.get_registered_model(name).aliases.keys() == {"candidate"}
-    [run] = client.search_runs(
-        [e.experiment_id for e in client.search_experiments()],
-        f"params.name = '{name}' and tags.`tvmopt.entry_point` = 'promote'",
-    )
+    [run] = runs_of(client, f"params.name = '{name}' and tags.`tvmopt.entry_point` = 'promote'")
     assert run.info.status == "FAILED"
     assert run.data.tags["tvmopt.failure_class"] == "promotion_refused"
     assert [f.path for f in client.list_artifacts(run.info.run_id)] == ["heldout.log"]

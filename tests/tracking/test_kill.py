@@ -11,12 +11,13 @@ import time
 import pytest
 from mlflow import MlflowClient
 
+from tests.mlflow_runs import runs_of
+
 STAGES = ("convert", "tune", "build", "build-untuned_tvm", "evaluate")
 
 
 def _stage_runs(client: MlflowClient, name: str):
-    ids = [e.experiment_id for e in client.search_experiments()]
-    return client.search_runs(ids, f"attributes.run_name = '{name}'")
+    return runs_of(client, f"attributes.run_name = '{name}'")
 
 
 def _wait_for(client: MlflowClient, stage: str, process: subprocess.Popen) -> None:

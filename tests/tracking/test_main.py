@@ -13,6 +13,8 @@ import onnxruntime as ort
 import pytest
 from mlflow.artifacts import list_artifacts
 
+from tests.mlflow_runs import runs_of
+
 _LOAD = """
 import json, sys
 import mlflow, numpy as np
@@ -25,10 +27,8 @@ print(json.dumps([np.concatenate(rows).tolist(), tvmopt.__file__]))
 
 
 def _runs(example, **tags):
-    client = example.client()
-    ids = [e.experiment_id for e in client.search_experiments()]
     query = " and ".join(f"tags.`{k.replace('__', '.')}` = '{v}'" for k, v in tags.items())
-    return client.search_runs(ids, query)
+    return runs_of(example.client(), query)
 
 
 def test_output_ends_with_table_model_and_next_steps(example):

@@ -13,6 +13,7 @@ from collections import namedtuple
 import pytest
 from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of
 from tvmopt import host
 from tvmopt.process import Process
 from tvmopt.tracking import local_store, orphans
@@ -25,9 +26,8 @@ OURS = {
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory, make_store) -> MlflowClient:
-    uri = make_store(tmp_path_factory.mktemp("orphans"))
-    return MlflowClient(uri, uri)
+def client(store_uri) -> MlflowClient:
+    return client_of(store_uri)
 
 
 @pytest.fixture

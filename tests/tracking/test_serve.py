@@ -14,8 +14,8 @@ from pathlib import Path
 import mlflow
 import numpy as np
 import pytest
-from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of, runs_of
 from tests.tracking.bad_bodies import BAD_BODIES, MARKER, small_x
 from tests.tracking.serving import JSON, inputs_body
 from tvmopt.runtime import load
@@ -259,10 +259,7 @@ def test_many_clients(server):
 
 
 def _states(folder: Path) -> list[str]:
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    ids = [e.experiment_id for e in client.search_experiments()]
-    found = client.search_runs(ids, "tags.`tvmopt.entry_point` = 'serve'")
+    found = runs_of(client_of(folder), "tags.`tvmopt.entry_point` = 'serve'")
     return [run.info.status for run in found]
 
 

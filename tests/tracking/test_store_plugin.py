@@ -14,6 +14,7 @@ import pytest
 from mlflow import MlflowClient
 
 import tvmopt_mlflow
+from tests.mlflow_runs import client_of, runs_of
 from tvmopt.tracking import schema
 
 ROOT = Path(__file__).parents[2]
@@ -68,10 +69,7 @@ def test_three_first_mlflow_runs_at_once(tmp_path, installed) -> None:
         said, _ = process.communicate(timeout=500)
         assert "error: name must be a registered model (none), but got 'none'" in said, said
         assert "sqlite3." not in said and "alembic" not in said.replace("alembic.runtime", "")
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    runs = client.search_runs([e.experiment_id for e in client.search_experiments()])
-    assert [run.info.status for run in runs] == ["FAILED"] * 3
+    assert [run.info.status for run in runs_of(client_of(tmp_path))] == ["FAILED"] * 3
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of
 from tvmopt.errors import LimitError, StageFailedError
 from tvmopt.process import Process
 from tvmopt.search.budget import Budget
@@ -67,9 +68,8 @@ class Worker:
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory, make_store) -> MlflowClient:
-    uri = make_store(tmp_path_factory.mktemp("taken"))
-    return MlflowClient(uri, uri)
+def client(store_uri) -> MlflowClient:
+    return client_of(store_uri)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of
 from tvmopt import host
 from tvmopt.digest import code_digest, sha256_text
 from tvmopt.errors import ArtifactError, ConfigError, EnvironmentSetupError
@@ -24,17 +25,11 @@ from tvmopt.tracking.stage_run import Session
 KEY = "k" * 32
 
 
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory, make_store):
-    """Return the URI of a store for the tests of this file."""
-    return make_store(tmp_path_factory.mktemp("store"))
-
-
 @pytest.fixture
-def place(uri, tmp_path, monkeypatch):
+def place(store_uri, tmp_path, monkeypatch):
     """Return a session in a new experiment, and a function that makes finished runs."""
     monkeypatch.delenv(trust.VARIABLE, raising=False)
-    client = MlflowClient(uri, uri)
+    client = client_of(store_uri)
     experiment = client.create_experiment(f"own {tmp_path}", (tmp_path / "own").as_uri())
     foreign = client.create_experiment(f"foreign {tmp_path}", (tmp_path / "foreign").as_uri())
     run = client.create_run(experiment)

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of
 from tvmopt.errors import ArtifactError, ConfigError, PromotionRefusedError
 from tvmopt.runtime import ModelMetadata, load
 from tvmopt.runtime.checks import sealed_copy
@@ -54,20 +55,14 @@ class Registered:
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory, make_store):
-    """Return the URI of a store for the tests of this file."""
-    return make_store(tmp_path_factory.mktemp("store"))
-
-
 @pytest.fixture
-def register(store, tmp_path, monkeypatch):
+def register(store_uri, tmp_path, monkeypatch):
     """Register a bundle under a new name."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store_uri)
     monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(store)
-    mlflow.set_registry_uri(store)  # other tests of this process may have set a URI
-    client = MlflowClient(store, store)
+    mlflow.set_tracking_uri(store_uri)
+    mlflow.set_registry_uri(store_uri)  # other tests of this process may have set a URI
+    client = client_of(store_uri)
     name = tmp_path.name
 
     def make(bundle: Path) -> Registered:
@@ -129,14 +124,6 @@ def _refusals(registered: Registered, folder: Path) -> list[str]:
     assert not output.exists()
     assert not [text for text in said if "\n" in text]
     return said
-
-
-@pytest.fixture
-def never_opened(monkeypatch):
-    """Fail the test when a library is opened in this process."""
-    import tvm_ffi
-
-    monkeypatch.setattr(tvm_ffi, "load_module", lambda path: pytest.fail("it was opened"))
 
 
 @pytest.mark.usefixtures("never_opened")
