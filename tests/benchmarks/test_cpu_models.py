@@ -131,6 +131,6 @@ def test_the_ratio_is_to_the_faster_peer():
 
 
 @pytest.mark.parametrize("nan", [float("nan"), 1.0])
-def test_a_nan_deviation_is_wrong(nan):
+def test_a_deviation_that_is_no_number_is_wrong(nan):
     row = cpu_models.Row("m", errors={"fast": nan, "default": 0.0}, limit=1e-3)
     assert row.wrong == ["fast"] and not row.right

@@ -20,7 +20,7 @@ CHANGED = {"_STORE_STAGED": 3.0, "_MEET": 4.0}
 
 @pytest.fixture
 def constants(monkeypatch):
-    """Restore the constants of the cost model after the test."""
+    """The model's constants, which are as before afterwards."""
     for name in cuda_fit.CONSTANTS:
         monkeypatch.setattr(model, name, getattr(model, name))
 
@@ -45,7 +45,7 @@ def test_a_small_space_is_drawn_completely() -> None:
     assert {r.hint for r in cuda_sweep.drawn(ranked, 60, 0)} == {r.hint for r in ranked}
 
 
-def test_a_fit_recovers_changed_constants(drawn, constants, monkeypatch) -> None:
+def test_a_fit_finds_what_was_changed(drawn, constants, monkeypatch) -> None:
     before = {name: getattr(model, name) for name in CHANGED}
     lines = []
     for name, chosen in drawn.items():

@@ -1,4 +1,4 @@
-"""CPU candidates of a task: built into one library, checked, then timed interleaved."""
+"""A task's candidates: built together, checked before they are timed, and timed in turns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ARGUMENTS = [[[40, 24], "float32"], [[24, 40], "float32"], [[40, 40], "float32"]
 
 
 def product(activation=relax.op.nn.relu) -> tirx.PrimFunc:
-    """``activation(x @ w)``, 40 x 24 by 24 x 40, with a constant weight."""
+    """``activation(x @ w)``, 40 x 24 by 24 x 40, the weight known."""
     builder = relax.BlockBuilder()
     x, w = (
         relax.Var(n, relax.TensorType(s, "float32"))
@@ -52,7 +52,7 @@ def func() -> tirx.PrimFunc:
     return product()
 
 
-# Tiles of 20 columns, packed to whole vectors, at build time and at every call.
+# Tiles of 20 columns, packed as whole vectors, once and at every call.
 CONSTANT = CpuHint("register_tile", ARCH, block=(8, 20), order=(0, 1), pack="constant")
 CALL = dataclasses.replace(CONSTANT, pack="call")
 PLAIN = CpuHint("contraction", ARCH)
@@ -62,7 +62,7 @@ def _build(func: tirx.PrimFunc, hints: list[CpuHint], path: Path) -> dict:
     built = build_batch(
         tvm.ir.save_json(func), [h.to_dict() for h in hints], str(TARGET), str(path)
     )
-    json.dumps(built)  # the case is pickled between processes
+    json.dumps(built)  # it travels between processes
     return built
 
 
@@ -98,7 +98,7 @@ def test_what_packs_at_every_call_is_left_whole(func, hint: CpuHint) -> None:
 
 
 def test_parameters_are_listed_as_the_packer_takes_them() -> None:
-    """MetaSchedule also packs a bias, in any order."""
+    """MetaSchedule packs a bias, too, and in any order."""
     a, weight, bias = (te.placeholder(shape, "float32") for shape in ((4, 8), (8, 16), (16,)))
     k = te.reduce_axis((0, 8), "k")
     product = te.compute((4, 16), lambda i, j: te.sum(a[i, k] * weight[k, j], axis=[k]), "product")
@@ -133,7 +133,7 @@ def test_a_hint_that_does_not_fit_leaves_the_others(func, tmp_path: Path) -> Non
     built = _build(func, [UNFIT, PLAIN], tmp_path / "batch.so")
     assert built["errors"][0] == "schedule: NotApplicable: elementwise does not fit"
     assert built["errors"][1] is None
-    # The library holds the reference and the remaining candidate.
+    # The library holds the reference and the one that is left.
     module = tvm.runtime.load_module(str(tmp_path / "batch.so"))
     assert module["reference"] is not None
     assert module["candidate1"] is not None
@@ -188,7 +188,7 @@ def test_a_weight_packed_by_the_wrong_function_is_an_error(func, tmp_path: Path)
 
 
 def test_candidates_take_turns_with_the_places_of_weights(func, tmp_path: Path) -> None:
-    """No candidate reads weights that another has brought into the cache."""
+    """No candidate finds in the cache what another has read; the pool is as large as is said."""
     path = tmp_path / "batch.so"
     built = _build(func, [PLAIN, CALL], path)
     module = tvm.runtime.load_module(str(path))
@@ -197,7 +197,7 @@ def test_candidates_take_turns_with_the_places_of_weights(func, tmp_path: Path) 
     read: list[int] = []
 
     class Kernel:
-        """A candidate that records its weights."""
+        """A candidate whose weights are noted."""
 
         def __init__(self, name: str) -> None:
             self._call = module[name]
@@ -225,7 +225,7 @@ def test_candidates_take_turns_with_the_places_of_weights(func, tmp_path: Path) 
 
 
 class Clock:
-    """A clock that only kernels advance."""
+    """A clock that only kernels move."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -283,7 +283,7 @@ def test_a_kernel_is_timed_for_a_bounded_time(clock: Clock) -> None:
     clock.now, before = 0.0, len(clock.calls)
     time_in_turns({0: clock.kernel("fast", 1e-7)})
     assert clock.now < 0.1
-    assert len(clock.calls) - before > 100  # a round has many calls
+    assert len(clock.calls) - before > 100  # a round is many calls of it
 
 
 def test_the_first_call_warms_up_and_is_not_counted(clock: Clock) -> None:
@@ -319,7 +319,7 @@ def test_hints_are_measured_out_of_process(func, tmp_path: Path) -> None:
             assert measured.latency_us > 0
             assert measured.rounds >= 1
         assert one[2] == Measured(UNFIT, None, "schedule: NotApplicable: elementwise does not fit")
-        # No candidate of the second function builds, which is no failure.
+        # Nothing of the second function could be built, and that is no reason to fail.
         assert [m.latency_us for m in two] == [None]
         assert best_of(two) is None
         assert best_of([*one, *two]) == min(one[:2], key=lambda m: m.latency_us or 0)
@@ -346,7 +346,7 @@ def test_candidates_of_any_round_are_checked_with_the_first_library(func, tmp_pa
     hints = [r.hint for r in DefaultPolicy(func, ARCH).ranked][:3]
     with CpuMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
         [last] = measurer.measure([Candidates(func, hints[:1])])[0]
-        for hint in hints[1:]:  # each with the previous one, whose library has no reference
+        for hint in hints[1:]:  # each beside the one before, whose library has no reference
             again, last = measurer.measure([Candidates(func, [hint], [last])])[0]
             assert (again.error, last.error) == (None, None)
         [alone] = measurer.measure([Candidates(func, [], [last])])[0]
@@ -358,13 +358,13 @@ def test_candidates_of_any_round_are_checked_with_the_first_library(func, tmp_pa
 def test_a_worker_that_is_too_late_leaves_the_others_measured(
     func, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One candidate hangs, and its batch; when run one by one, the other is measured."""
+    """The one candidate hangs, and the batch with it; one by one, the other is measured."""
     hints = [CALL, PLAIN]
     with CpuMeasurer(TARGET, 2, tmp_path, builders=1, run_timeout_s=1.0) as measurer:
         run = measurer._runner.run
 
         def hang(jobs, stop=lambda: False):
-            """Replace candidate 0 by a process that never answers."""
+            """In place of candidate 0, a process that never answers."""
             held = [
                 dataclasses.replace(job, function="signal:pause", arguments={})
                 if any(index == 0 for _, index, *_ in job.arguments["candidates"])

@@ -1,4 +1,4 @@
-"""GPU candidates are built without a GPU; measurement reports that there is none."""
+"""Candidates of a GPU are built without one; measuring them says that there is none."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_strategy_needs_the_gpu(tmp_path) -> None:
 
 
 class _Runner:
-    """A fake runner process: it answers ``outcomes``, and counts its restarts."""
+    """Stands in for the process that runs: answers ``outcomes``, and counts how often it ends."""
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.outcomes, self.closed = list(outcomes), 0
@@ -148,7 +148,7 @@ def test_after_a_fault_nothing_counts_and_each_is_run_again_alone(tmp_path) -> N
     one, two = _measured(tmp_path, runner)
     assert (one.latency_us, one.error) == (4.0, None)
     assert (two.latency_us, two.error) == (None, "run: CUDA error 700")
-    assert runner.closed == 3  # after each fault, and at the end
+    assert runner.closed == 3  # after either fault, and at the end
 
 
 def test_a_fault_of_the_whole_batch_ends_the_process_too(tmp_path) -> None:

@@ -60,13 +60,13 @@ def test_candidates_that_are_right_on_numbers_alone_are_refused(right, wrong, tm
     )  # fmt: skip
     candidates = [[0, 0, [], []], [0, 1, [], []]]
     how = planting(right).to_dict()
-    json.dumps(how)  # the case is pickled between processes
+    json.dumps(how)  # it travels between processes
     good, bad = batch.run_batch([path], ARGUMENTS, [], candidates, 0, 1, planted=how)
     assert good["error"] is None and good["latency_us"] > 0
     assert bad["latency_us"] is None
     assert "NaN and infinities of planted inputs are not where the reference" in bad["error"]
     for result in batch.run_batch([path], ARGUMENTS, [], candidates, 0, 1):
-        assert result["error"] is None  # random numbers do not show the error
+        assert result["error"] is None  # random numbers do not tell
 
 
 def test_candidates_of_metaschedule_are_refused(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the rotating order of contenders."""
+"""In which order contenders take turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tune stage with several implementations per layer: measure, choose, build."""
+"""The tune stage where layers can be computed in several ways: measured, chosen, built."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def test_a_convolution_behind_another_pads_in_its_own_kernel(relax_main):
     [("uint8", 7, 1), ("int8", 8, 0), ("int8", 9, 3), ("bfloat16", 7, 1), ("bfloat16", 8, 0),
      ("float32", 7, 0), ("int32", 7, 0), ("float16", 7, 0)],
 )  # fmt: skip
-def test_padding_to_the_k_granularity(dtype, depth, missing):
+def test_missing_products(dtype, depth, missing):
     operand = relax.Var("x", relax.TensorType((5, depth), dtype))
     assert missing_products(dtype, operand, 1) == missing
 

@@ -26,7 +26,7 @@ W = RNG.standard_normal((24, 40), np.float32)
 V = RNG.standard_normal((40, 40), np.float32)
 
 
-# Tiles of 20 columns, packed to whole vectors.
+# Tiles of 20 columns, which are packed as whole vectors.
 HINT = CpuHint("register_tile", SPEC.arch(), block=(8, 20), order=(0, 1), pack="constant")
 
 

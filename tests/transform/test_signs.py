@@ -1,4 +1,4 @@
-"""Zero-point shift of 8-bit operands to u8/s8: the same results, fully fused."""
+"""Products of bytes moved to the signs that a target multiplies: the same numbers, all fused."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ op, nn = relax.op, relax.op.nn
 PAIRS = [(data, weight) for data in ("uint8", "int8") for weight in ("int8", "uint8")]
 U8S8, S8S8, U8U8, S8U8 = ("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8"), ("int8", "uint8")
 LAYOUT = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
-# Dot products of these CPUs: u8 x s8; u8 x u8 and s8 x s8; all but s8 x u8.
+# They multiply u8 by s8; equal signs; all but s8 by u8.
 CPUS = ["cascadelake", "cortex-a76", "hexagon-v68"]
 
 
 def bytes_of(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
-    """Draw from the whole range, with many values at both ends."""
+    """Of the whole range, both ends many times."""
     limits, rng = np.iinfo(dtype), np.random.default_rng(seed)
     made = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
     made[rng.random(shape) < 0.1] = limits.min
@@ -43,7 +43,7 @@ def dense_numpy(x, w):
 
 
 def convolution(strides=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1)):
-    """Return the operator and its NumPy reference."""
+    """The operator, and the same in NumPy."""
 
     def build(x, w):
         settings = {"strides": strides, "padding": padding, "dilation": dilation}
@@ -66,10 +66,10 @@ def convolution(strides=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1)):
     return build, numpy
 
 
-WORKLOADS = {
+PRODUCTS = {
     "dense": (dense, dense_numpy, (5, 20), (20, 24)),
-    "batched dense": (dense, dense_numpy, (2, 3, 5, 20), (20, 24)),
-    "batched dense, one weight each": (dense, dense_numpy, (3, 5, 20), (3, 20, 24)),
+    "dense of many": (dense, dense_numpy, (2, 3, 5, 20), (20, 24)),
+    "dense of many, each with its own": (dense, dense_numpy, (3, 5, 20), (3, 20, 24)),
     "1x1": (*convolution(), (2, 5, 6, 8), (1, 1, 8, 24)),
     "1x1 strided": (*convolution((2, 3)), (1, 7, 8, 8), (1, 1, 8, 24)),
     "3x3": (*convolution(), (1, 7, 8, 8), (3, 3, 8, 24)),
@@ -78,13 +78,13 @@ WORKLOADS = {
     "dilated": (*convolution((1, 2), (2, 2, 2, 2), (2, 3)), (1, 9, 11, 8), (3, 3, 8, 24)),
     "ragged": (*convolution(padding=(1, 1, 1, 1)), (1, 6, 6, 5), (3, 3, 5, 19)),
 }
-# These also take the weight as an input, so that its column sums are computed at each call.
-AT_EVERY_CALL = ["batched dense, one weight each", "strided"]
+# Whose weight is also taken as an input: its sums are then computed.
+AT_EVERY_CALL = ["dense of many, each with its own", "strided"]
 
 
-def module(workload, types, constant, after=None):
-    """Build ``main`` of one workload: an input, and a weight that is a constant or an input."""
-    build, _, data, weight = WORKLOADS[workload]
+def module(product, types, constant, after=None):
+    """``main`` of one product: an input, and a weight that is a constant or another input."""
+    build, _, data, weight = PRODUCTS[product]
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(data, types[0]))
     w = relax.Var("w", relax.TensorType(weight, types[1]))
@@ -97,14 +97,14 @@ def module(workload, types, constant, after=None):
     return builder.get()
 
 
-def operands(workload, types):
-    _, numpy, data, weight = WORKLOADS[workload]
+def operands(product, types):
+    _, numpy, data, weight = PRODUCTS[product]
     x, w = bytes_of(data, types[0]), bytes_of(weight, types[1], 1)
     return x, w, numpy(x, w)
 
 
 def called(mod) -> list[tvm.ir.Call]:
-    """Return the operator calls in ``main``."""
+    """The calls of operators in ``main``."""
     found = []
 
     def visit(expr):
@@ -116,14 +116,14 @@ def called(mod) -> list[tvm.ir.Call]:
 
 
 def types_multiplied(mod) -> list[tuple[str, str]]:
-    """Return dtypes of data and weight of every convolution and matmul."""
+    """Types of data and weight of every product."""
     names = "relax.nn.conv2d", "relax.matmul"
-    anchors = [call for call in called(mod) if call.op.name in names]
-    return [(str(call.args[0].ty.dtype), str(call.args[1].ty.dtype)) for call in anchors]
+    products = [call for call in called(mod) if call.op.name in names]
+    return [(str(call.args[0].ty.dtype), str(call.args[1].ty.dtype)) for call in products]
 
 
 def run(mod, *arrays):
-    """Compile and run on this machine with plain TVM."""
+    """Compile and run on this machine, by TVM alone."""
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
     with target, tvm.transform.PassContext(opt_level=3):
         mod = relax.transform.LegalizeOps()(mod)
@@ -131,7 +131,7 @@ def run(mod, *arrays):
     return machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
 
 
-# ---- which operands are shifted ----
+# ---- which operands move ----
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def run(mod, *arrays):
         (U8S8, {S8S8}, (True, False)),
         (U8U8, {S8S8}, (True, True)),
         (S8U8, {S8S8}, (False, True)),
-        (S8U8, {U8S8, U8U8, S8S8}, (True, False)),  # the data: one constant per channel
+        (S8U8, {U8S8, U8U8, S8S8}, (True, False)),  # the data: a constant a channel
         (U8S8, {S8U8, S8S8}, (True, False)),
         (U8S8, {S8U8}, (True, True)),
         (U8S8, set(), None),
@@ -153,7 +153,7 @@ def run(mod, *arrays):
         (("int8", "bfloat16"), {U8S8}, None),
     ],
 )
-def test_shifted_operands(types, pairs, moved):
+def test_moved_operands(types, pairs, moved):
     assert moved_operands(types, pairs) == moved
 
 
@@ -170,34 +170,34 @@ def test_shifted_operands(types, pairs, moved):
         ("sifive-u74", set()),
     ],
 )
-def test_dot_product_dtypes_of_targets(cpu, pairs):
+def test_what_a_target_multiplies(cpu, pairs):
     found = multipliable(resolve_target(cpu, 2).to_tvm())
     assert {pair for pair in found if "bfloat16" not in pair or cpu == "sapphirerapids"} == pairs
 
 
-# ---- results ----
+# ---- numbers ----
 
 
 @pytest.mark.parametrize("types", PAIRS, ids="x".join)
 @pytest.mark.parametrize(
-    ("workload", "cpu", "constant"),
+    ("product", "cpu", "constant"),
     [
-        *((workload, "cascadelake", True) for workload in WORKLOADS),
-        *((workload, cpu, True) for workload in ("dense", "padded") for cpu in CPUS[1:]),
-        *((workload, "cascadelake", False) for workload in WORKLOADS if workload in AT_EVERY_CALL),
+        *((product, "cascadelake", True) for product in PRODUCTS),
+        *((product, cpu, True) for product in ("dense", "padded") for cpu in CPUS[1:]),
+        *((product, "cascadelake", False) for product in PRODUCTS if product in AT_EVERY_CALL),
     ],
 )
-def test_against_numpy(workload, types, cpu, constant):
+def test_against_numpy(product, types, cpu, constant):
     target = resolve_target(cpu, 2).to_tvm()
     pairs = multipliable(target)
-    mod = module(workload, types, constant)
+    mod = module(product, types, constant)
     moved = MatchSigns(target)(mod)
     [multiplied] = types_multiplied(moved)
     assert multiplied in pairs
     if types in pairs:
         tvm.ir.assert_structural_equal(moved, mod)
         return
-    x, w, expected = operands(workload, types)
+    x, w, expected = operands(product, types)
     np.testing.assert_array_equal(run(moved, *([x] if constant else [x, w])), expected)
 
 
@@ -212,7 +212,7 @@ def test_a_wrong_correction_is_noticed(monkeypatch):
     assert not np.array_equal(wrong, expected)
 
 
-def test_an_operand_is_shifted_once_for_all_its_users():
+def test_an_operand_is_moved_once_for_all_its_users():
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((4, 8), "int8"))
     weights = [bytes_of((8, 16), "int8", seed) for seed in (1, 2)]
@@ -234,9 +234,9 @@ def test_an_operand_is_shifted_once_for_all_its_users():
 
 
 @pytest.mark.parametrize("cpu", ["haswell", "raspberry-pi-4", "sifive-u74"])
-@pytest.mark.parametrize("workload", ["dense", "padded"])
-def test_a_target_without_instructions(workload, cpu):
-    mod = module(workload, S8S8, constant=True)
+@pytest.mark.parametrize("product", ["dense", "padded"])
+def test_a_target_without_instructions(product, cpu):
+    mod = module(product, S8S8, constant=True)
     moved = MatchSigns(resolve_target(cpu, 2).to_tvm())(mod)
     tvm.ir.assert_structural_equal(moved, mod)
 
@@ -273,7 +273,7 @@ def left_alone(build, *shapes):
         ),
         left_alone(op.add, ((4, 8), "int8"), ((4, 8), "int8")),
     ],
-    ids=["floats", "a float32 accumulator", "a vector", "NCHW", "groups", "no matmul"],
+    ids=["floats", "a sum in float32", "a vector", "NCHW", "groups", "no product"],
 )  # fmt: skip
 def test_left_alone(mod):
     moved = MatchSigns(resolve_target("cascadelake", 2).to_tvm())(mod)
@@ -284,23 +284,23 @@ def test_left_alone(mod):
 
 
 def requantised(builder, y):
-    """Append the epilogue of a quantized layer."""
+    """What follows every product of a quantised model."""
     y = builder.emit(op.add(y, relax.const(np.arange(y.ty.shape[-1].value, dtype="int32"))))
     y = builder.emit(op.multiply(op.astype(y, "float32"), relax.const(np.float32(0.0071))))
     return op.astype(op.clip(op.round(y), -128, 127), "int8")
 
 
 @pytest.mark.parametrize(
-    ("workload", "types", "kernels"),
+    ("product", "types", "kernels"),
     [
-        ("3x3", S8S8, ["reinterpreted data", "matmul"]),
-        ("3x3", U8U8, ["channel sums", "window sums", "matmul"]),
-        ("dense", S8S8, ["reinterpreted data", "matmul"]),
+        ("3x3", S8S8, ["reinterpreted data", "product"]),
+        ("3x3", U8U8, ["sums", "window sums", "product"]),
+        ("dense", S8S8, ["reinterpreted data", "product"]),
     ],
 )
-def test_the_epilogue_is_fused(workload, types, kernels):
+def test_all_that_follows_is_fused_with_the_product(product, types, kernels):
     spec = resolve_target("cascadelake", 2)
-    mod = lower(module(workload, types, True, requantised), spec.to_tvm())
+    mod = lower(module(product, types, True, requantised), spec.to_tvm())
     scripts = [f.script() for _, f in mod.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
     assert len(scripts) == len(kernels)
     with_round = [text for text in scripts if "nearbyint" in text]
@@ -319,15 +319,15 @@ def test_the_epilogue_is_fused(workload, types, kernels):
         ("hexagon-v68", S8U8, "vrmpy"),
     ],
 )
-@pytest.mark.parametrize("workload", ["dense", "padded"])
-def test_on_the_target(workload, cpu, types, instruction):
-    """Run the one function that contains the matmul or convolution; NumPy computes its operands."""
+@pytest.mark.parametrize("product", ["dense", "padded"])
+def test_on_the_target(product, cpu, types, instruction):
+    """The one function with the product, whose other operands NumPy makes."""
     spec = resolve_target(cpu, 2)
     tools = find_tools(spec.isa)
     if isinstance(tools, str):
         pytest.skip(tools)
-    x, _, expected = operands(workload, types)
-    mod, rules = schedule_module(lower(module(workload, types, True), spec.to_tvm()), spec.arch())
+    x, _, expected = operands(product, types)
+    mod, rules = schedule_module(lower(module(product, types, True), spec.to_tvm()), spec.arch())
     got, assembly = run_calls(mod, {"x": x}, spec)
     assert "register_tile" in rules.values()
     assert re.search(rf"\b({instruction})\b", assembly)
@@ -335,7 +335,7 @@ def test_on_the_target(workload, cpu, types, instruction):
 
 
 def run_calls(mod, values, spec):
-    """Run each call of ``main`` in the emulator; return the last result and all assembly."""
+    """Each call of ``main`` by the emulator in turn; the last result, and all assembly."""
     from tvmopt.device.llvm import pass_config
 
     values, assembly, last = dict(values), "", ""

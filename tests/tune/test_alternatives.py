@@ -1,4 +1,4 @@
-"""Alternative implementations of each layer, and the plan with the lowest measured total."""
+"""Every way of every layer, and the plan whose measured parts take least."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def found(mod):
 
 
 def of(found, layer: int, way: Implementation) -> str:
-    """Return the hash of the function of one alternative."""
+    """Hash of the function of one way."""
     return next(w.workload for w in found.ways if (w.layer, w.implementation) == (layer, way))
 
 

@@ -1,4 +1,4 @@
-"""Tests of the learned cost model: its ranking, and its round trip through a file."""
+"""Tests of the cost model: does it rank, and does it survive a file."""
 
 from __future__ import annotations
 

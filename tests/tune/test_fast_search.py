@@ -32,7 +32,7 @@ class FakeMeasurer:
         self.rounds: list[int] = []
 
     def latency(self, hint: CpuHint) -> float:
-        # Steps of 2 %: smaller differences are ties, which the top-1 candidate wins.
+        # Steps of 2 %: what is nearer is a tie, and there the first choice stands.
         return 100.0 * 1.02 ** (zlib.crc32(hint.config_id.encode()) % 1000)
 
     def measure(self, groups: list[Candidates], stop: object = None) -> list[list[Measured]]:

@@ -18,17 +18,17 @@ from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 
 H200 = GPUS["nvidia-h200"]
 RNG = np.random.default_rng(0)
-# Each block computes several tiles, and its ring of pipeline stages wraps around.
-KERNELS = {
-    "serial tiles": (
+# Each block computes more than one tile, and its ring of stages goes round more than once.
+PRODUCTS = {
+    "one after the other": (
         GemmProblem(1000, 520, 1000),
         Config(consumers=1, columns=64, stages=4, buffers=1),
     ),
-    "multicast, epilogue over the ring": (
+    "sharing loads, over the ring": (
         GemmProblem(520, 264, 1000),
         Config(2, 2, 136, 4, cluster=2, beside=2, persistent=False, buffers=1),
     ),
-    "cluster split-K": (
+    "dividing the depth": (
         GemmProblem(300, 264, 1000),
         Config(columns=128, stages=4, split=2, persistent=False, buffers=1),
     ),
@@ -38,13 +38,13 @@ _WAITING = (
     "cta_sync", "mbarrier_wait", "warpgroup_sync", "wait_group", "cluster_sync", "sync_cluster",
     "mbarrier_arrive", "fence_proxy", "commit_group",
 )  # fmt: skip
-# A block that computes one tile frees its last stage although no thread waits for it any more.
-_NEEDLESS = {("cluster split-K", "tirx.ptx.mbarrier_arrive", 1)}
+# The last step of a block that computes one tile lets nobody go on who still waits.
+_NEEDLESS = {("dividing the depth", "tirx.ptx.mbarrier_arrive", 1)}
 
 
 @functools.cache
 def _kernel(name: str) -> tirx.PrimFunc:
-    return gemm(*KERNELS[name])
+    return gemm(*PRODUCTS[name])
 
 
 def _called(statement: tirx.Evaluate) -> str:
@@ -88,7 +88,7 @@ def _without(func: tirx.PrimFunc, called: str, which: int) -> tirx.PrimFunc:
 
 def _wrong(func: tirx.PrimFunc, name: str, order: str) -> str:
     """Return the error of the kernel under one completion order; empty when it is right."""
-    problem, _ = KERNELS[name]
+    problem, _ = PRODUCTS[name]
     a = RNG.standard_normal((problem.m, problem.k)).astype(np.float16)
     b = RNG.standard_normal((problem.n, problem.k)).astype(np.float16)
     empty = np.full((problem.m, problem.n), np.nan, np.float16)
@@ -100,13 +100,13 @@ def _wrong(func: tirx.PrimFunc, name: str, order: str) -> str:
     return "" if close.all() else "wrong results"
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", PRODUCTS)
 def test_an_unchanged_kernel_is_right_in_every_order(name: str) -> None:
     assert [_wrong(_kernel(name), name, order) for order in ORDERS] == ["", "", ""]
 
 
 @pytest.mark.parametrize(
-    ("name", "called", "which"), [each for name in KERNELS for each in _waits(name)]
+    ("name", "called", "which"), [each for name in PRODUCTS for each in _waits(name)]
 )
 def test_removing_any_wait_is_detected(name: str, called: str, which: int) -> None:
     less = _without(_kernel(name), called, which)
@@ -119,7 +119,7 @@ def test_needless_waits_can_be_removed() -> None:
         assert not any(_wrong(less, name, order) for order in ORDERS)
 
 
-def test_a_deadlock_reports_what_threads_wait_for() -> None:
-    less = _without(_kernel("serial tiles"), "tirx.ptx.mbarrier_arrive_expect_tx", 0)
-    said = _wrong(less, "serial tiles", "late")
-    assert "no thread can go on: 129 wait for an mbarrier" in said
+def test_a_standstill_says_what_is_waited_for() -> None:
+    less = _without(_kernel("one after the other"), "tirx.ptx.mbarrier_arrive_expect_tx", 0)
+    said = _wrong(less, "one after the other", "late")
+    assert "no thread can go on: 129 wait for a barrier in shared memory" in said

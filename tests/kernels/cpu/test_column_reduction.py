@@ -98,8 +98,8 @@ def test_statistics_of_channels_that_lie_innermost() -> None:
 @pytest.mark.parametrize(
     ("build", "shape"),
     [
-        (lambda x: nn.softmax(x, -1), (12, 40)),  # no axis after the reduced one
-        (lambda x: nn.softmax(x, 0), (12, 1009)),  # no vector length divides the columns
+        (lambda x: nn.softmax(x, -1), (12, 40)),  # nothing lies beyond the reduced axis
+        (lambda x: nn.softmax(x, 0), (12, 1009)),  # no vector divides the columns
         (nn.relu, (12, 40)),  # no reduction
     ],
 )

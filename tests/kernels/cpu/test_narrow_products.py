@@ -245,7 +245,7 @@ def whole(make: _Make, types: Types, cpu: Cpu) -> Case:
 
 
 def count(case: Case, hint: CpuHint, cpu: Cpu, instruction: str) -> int:
-    """Count ``instruction`` in the machine code."""
+    """How often ``instruction`` stands in the machine code."""
     func = finish(emit(case.func, hint).mod["main"], case.func)
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     assembly = tvm.tirx.build(mod, target=cpu.target, pipeline="s_tir").inspect_source("asm")
@@ -267,7 +267,7 @@ def test_the_first_choice_multiplies_by_the_instruction(
     hint = result.hint
     rows = int(np.prod(hint.block[:-1]))
     vectors = -(-hint.block[-1] // 16)
-    # Each K step has one instruction per vector of the tile; LLVM may unroll steps.
+    # A step of the reduction has one for each vector of the tile; LLVM may unroll steps.
     assert count(case, hint, native, instruction) >= rows * vectors
     assert_replays(result.schedule, case.func)
     two_threads.submit(check_numbers, case, [result.schedule.mod["main"]], native.target).result()
@@ -382,7 +382,7 @@ print(sorted(applied.served))
 
 
 def _in_a_database(case: Case, hint: CpuHint, cpu: Cpu, folder: Path) -> tvm.IRModule:
-    """Commit a record of ``hint``, apply it in another process, and return the result."""
+    """Commit a record of ``hint``, have another process apply it, and give what that made."""
     from tvm.s_tir import meta_schedule as ms
 
     from tvmopt.tune import DatabaseKey, canonical_target

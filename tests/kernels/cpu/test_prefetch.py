@@ -29,13 +29,13 @@ def matmul(rows: int, depth: int, columns: int, spec=AVX512) -> tirx.PrimFunc:
 
 
 def tile(rows: int, columns: int, spec=AVX512, **fields: object) -> CpuHint:
-    """A register tile that prefetches 1024 bytes ahead."""
+    """A register tile that fetches 1024 bytes ahead."""
     values = {"order": (1, 0), "parallel": 1, "pack": "constant", "prefetch": 1024, **fields}
     return CpuHint("register_tile", spec.arch(), block=(rows, columns), **values)
 
 
 def scheduled(func: tirx.PrimFunc, hint: CpuHint) -> tirx.PrimFunc:
-    """Schedule ``func`` by ``hint``, with the finishing passes."""
+    """``func`` under ``hint``, finished."""
     return finish(emit(func, hint).mod["main"], func)
 
 

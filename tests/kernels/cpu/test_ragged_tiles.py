@@ -96,7 +96,7 @@ def test_rests_are_small_and_sought_where_divisors_are() -> None:
 
 
 def test_rows_without_divisors_are_never_taken_one_by_one() -> None:
-    """31 x 31 outputs of 16 channels; a large rest is better than single rows."""
+    """31 x 31 outputs of 16 channels; a rest that is too large is better than none."""
     assert _row_counts(961, most=30, rest=19, near=0.5) == [1, 24, 30]
     assert _row_counts(1009, most=14, rest=0, near=0.8) == [1, 14]
     blocks = {hint.block for hint in DefaultPolicy(matmul(961, 64, 16), ARCH).emit_config(10**6)}

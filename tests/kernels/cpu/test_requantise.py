@@ -65,7 +65,7 @@ class Requantise:
 
 
 def run(func: tirx.PrimFunc, x: np.ndarray) -> np.ndarray:
-    """Run ``func`` vectorised, as templates schedule it."""
+    """``func`` in vectors, as a template leaves it."""
     scheduled = emit(func, CpuHint("elementwise", ARCH)).mod["main"]
     done = finish(scheduled, func).with_attr("global_symbol", "main")
     assert "T.vectorized" in done.script()

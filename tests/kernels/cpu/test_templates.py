@@ -73,10 +73,10 @@ def test_every_template_keeps_the_contract_on_many_functions(kind: str, two_thre
 
 @st.composite
 def changed(draw, hint: CpuHint) -> CpuHint:
-    """Return a hint outside of the ranked space: ragged tiles, loops in any order."""
+    """A hint that no policy would give: tiles that do not divide, loops in any order."""
     rank = len(hint.block)
     accumulate = draw(st.integers(0, min(2, rank - 1)))
-    deepest = rank - accumulate  # reduction loops outside of the register tile
+    deepest = rank - accumulate  # loops around the sums that a step leaves unfinished
     return dataclasses.replace(
         hint,
         block=tuple(draw(st.sampled_from([b, 1, 2, 3, 5, 8, 16, 2 * b])) for b in hint.block),

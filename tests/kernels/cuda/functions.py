@@ -1,4 +1,4 @@
-"""Small functions for tests of GPU templates: lowered Relax operators and tensor expressions."""
+"""Small functions for the GPU templates: operators as Relax lowers them, and ones written here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def computed(make: Callable[..., te.Tensor], *operands: Operand) -> tirx.PrimFun
 
 
 def sums(axis: int, *operands: Operand) -> tirx.PrimFunc:
-    """Sum a matrix along ``axis`` in float32, and store the result in its dtype."""
+    """Sums of a matrix along ``axis``, in float32, stored in the matrix's type."""
 
     def make(x: te.Tensor) -> te.Tensor:
         r = te.reduce_axis((tirx.IntImm("int64", 0), x.shape[axis]), "r")
@@ -79,7 +79,7 @@ def product(
 def int4_product(
     rows: int, n: int, k: int, group: int, dtype: str = "float16", whole: bool = False
 ) -> tirx.PrimFunc:
-    """GEMM with int4 weights, eight per word; subtract zero point 8 in integers if ``whole``."""
+    """The same with weights of four bits, eight a word; 8 is taken off as integers if ``whole``."""
 
     def make(x: te.Tensor, words: te.Tensor, scales: te.Tensor) -> te.Tensor:
         def weight(j: Any, r: Any) -> Any:

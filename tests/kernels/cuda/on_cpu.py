@@ -1,4 +1,4 @@
-"""Run the schedule of a GPU template on the CPU: serial threads, plain memory.
+"""Run what a GPU template schedules on a CPU: threads one after the other, all memory plain.
 
 A schedule computes the same whether its threads run in parallel or one after the other. This runner
 does not execute barriers and tensor-core instructions; see :mod:`tests.emulator.cuda`.
@@ -21,7 +21,7 @@ from tvmopt.kernels.cuda.intrinsics import mma
 
 @contextlib.contextmanager
 def defined_instructions() -> Iterator[None]:
-    """Replace tensor-core instructions by their definitions within the context."""
+    """Within this, instructions of the tensor cores are what they are defined to compute."""
     register = mma._register
 
     def plainly(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
@@ -46,7 +46,7 @@ def plain(sch: s_tir.Schedule) -> tvm.IRModule:
 
 
 def run(sch: s_tir.Schedule, arrays: list[np.ndarray]) -> np.ndarray:
-    """Run the scheduled function on ``arrays``."""
+    """What the scheduled function computes from ``arrays``."""
     mod = plain(sch)
     target = tvm.target.Target.from_device("cpu")
     built = tvm.tirx.build(mod, target=target, pipeline="s_tir")

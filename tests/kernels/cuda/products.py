@@ -1,4 +1,4 @@
-"""GEMM and convolution cases for the GPU templates, with NumPy references."""
+"""Products of every kind that the templates meet, and what they are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SUMS = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A GEMM; ``layout`` gives for each operand whether it is transposed."""
+    """A product of matrices; ``layout`` says of each factor whether it is transposed."""
 
     layout: str
     rows: int
@@ -182,7 +182,7 @@ def inputs(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
 
 
 def error(found: np.ndarray, expected: np.ndarray) -> float:
-    """Return the relative error: norm of the difference over norm of the expected result."""
+    """Norm of the difference, as a share of that of what is expected."""
     norm = float(np.linalg.norm(expected))
     return float(np.linalg.norm(found.astype("float64") - expected)) / max(norm, 1e-30)
 

@@ -1,7 +1,7 @@
-"""Run a GPU schedule on the CPU, one thread after the other.
+"""Run a GPU schedule on the CPU, its threads one after the other.
 
-Before lowering, a schedule is an ordinary program: buffers in registers are whole arrays. Its
-results do not depend on the loops that are bound to threads.
+Before it is lowered, a schedule is an ordinary program whose buffers "in registers" are whole
+arrays: what it computes does not depend on which loops are threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CPU = tvm.target.Target({"kind": "llvm", **dict(tvm.target.Target.from_device("
 
 
 def hint(template: str, **values: object) -> CudaHint:
-    """Return a hint for an H200; keywords that are no fields become options."""
+    """A hint for an H200; what is no field of it is an option."""
     fields = {k: v for k, v in values.items() if k in CudaHint.__dataclass_fields__}
     options = tuple(sorted((k, int(v)) for k, v in values.items() if k not in fields))  # type: ignore[call-overload]
     return CudaHint(template, H200, options=options, **fields)  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def serial(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def run(func: tirx.PrimFunc, inputs: list[np.ndarray]) -> np.ndarray:
-    """Run ``func`` on the CPU; elements without a store keep NaN, 77 or -77."""
+    """What ``func`` computes on the CPU; NaN, or 77 or -77, is left where it stores nothing."""
     out = tvm.runtime.tensor(empty_of(func))
     plain = tirx.PrimFunc(func.params, func.body).with_attr("global_symbol", "main")
     kernel = tvm.compile(tvm.IRModule({"main": plain}), target=_CPU)
@@ -49,7 +49,7 @@ def run(func: tirx.PrimFunc, inputs: list[np.ndarray]) -> np.ndarray:
 
 
 def empty_of(func: tirx.PrimFunc) -> np.ndarray:
-    """Return an output array of ``func`` before any store, see :func:`run`."""
+    """A result of ``func`` in which nothing is stored, see :func:`run`."""
     result = func.params[-1]
     dtype = str(result.dtype)
     mark = np.nan if "float" in dtype else 77 if dtype.startswith("u") else -77
@@ -72,10 +72,10 @@ def inputs_of(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
 
 
 def assert_same(func: tirx.PrimFunc, *hints: CudaHint) -> None:
-    """Assert that every hint applies to ``func`` and keeps its results, up to rounding.
+    """Every hint applies to ``func`` and leaves what it computes as it was, but for rounding.
 
-    The kernel that splits a reduction over the most threads and blocks is also emulated, because
-    serial execution of a schedule has no barriers and shuffles.
+    The kernel that shares a sum among the most threads and parts is emulated, too: barriers and
+    exchanges lie below a schedule.
     """
     inputs = inputs_of(func)
     wanted = run(func, inputs).astype("float64")
@@ -93,7 +93,7 @@ def assert_same(func: tirx.PrimFunc, *hints: CudaHint) -> None:
 
 
 def emulated(func: tirx.PrimFunc, one: CudaHint, inputs: list[np.ndarray]) -> np.ndarray:
-    """Emulate the kernel of a hint; unwritten elements are marked as in :func:`run`."""
+    """What the kernel of a hint computes, emulated; marked as by :func:`run`."""
     return emulate.run(emit_kernel(func, one), inputs, [empty_of(func)], one.arch)[0]
 
 

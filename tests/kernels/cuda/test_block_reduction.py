@@ -1,4 +1,4 @@
-"""Few long reductions over any axes: right results for any threads and split."""
+"""Few long sums, of any axes, compute the same whatever the threads and parts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_parts_are_sums_of_something() -> None:
 
 
 def test_neighbours_read_neighbours() -> None:
-    """threadIdx.x runs along the contiguous axis: along the reduction, or along the columns."""
+    """Along the sum by x where its elements lie side by side, along the columns where they do."""
     apart, along = ((lambda x: op.sum(x, 0)), (lambda x: op.sum(x, [0, 2])))
     for make, shape, of_sum in ((apart, (1000, 97), "y"), (along, (4, 3, 1000), "x")):
         func = lowered(make, (shape, F))

@@ -1,4 +1,4 @@
-"""Copy kernels: matched functions, emitted source, refusals."""
+"""Plain copies: which functions, the kernel's text, what is refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_others_are_refused(build, operands) -> None:
 
 
 def test_nothing_past_the_end_is_touched() -> None:
-    func = row("copy-3-1000-float16").func  # 375 vectors, no multiple of the 256 threads of a block
+    func = row("copy-3-1000-float16").func  # 375 vectors, not a multiple of a block's 256
     code = cuda_source(emit_kernel(func, hint("gpu_copy", thread=(128,), unroll=2)))
     assert code.count("< 375)") == 2 and "if (0 ||" in code
     whole = row("copy-128-8192-float16").func

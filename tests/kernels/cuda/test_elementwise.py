@@ -1,4 +1,4 @@
-"""Elementwise kernels and data movement: right results under every hint."""
+"""Elementwise kernels and data movement: every way to schedule them computes the same."""
 
 from __future__ import annotations
 

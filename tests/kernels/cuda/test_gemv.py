@@ -1,4 +1,4 @@
-"""GEMV (GEMM with few rows), and int4 weights."""
+"""Products with few rows, and weights of four bits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_four_bits_become_floats_without_conversion(dtype: str, whole: bool) -> 
 
 
 def test_other_offsets_and_scales_stay_exact() -> None:
-    """A full float32 mantissa would be rounded differently, so such scales are not matched."""
+    """A scale that fills a float32 would be rounded elsewhere: such products are left alone."""
     func = int4_product(1, 16, 256, 32, "float32")
 
     def widen(cast: tirx.Cast) -> object:

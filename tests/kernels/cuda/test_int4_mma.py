@@ -1,4 +1,4 @@
-"""GEMM with int4 weights on tensor cores: matching, results, refusals."""
+"""Weights of four bits by tensor cores: which functions, what is computed, what is refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_other_orders_of_a_words_values_are_refused() -> None:
 @pytest.mark.parametrize(
     "one",
     [
-        _hint(16, 16, 4, 1),  # no copy would be in flight
+        _hint(16, 16, 4, 1),  # nothing would be under way
         _hint(24, 16, 4, 2),
         _hint(64, 64, 4, 2),
         _hint(512, 16, 2, 2),  # more threads than a block may have
@@ -114,9 +114,9 @@ def test_what_follows_the_sum_is_kept() -> None:
         ((1, 40, 512, 128), _hint(16, 16, 2, 2)),
         ((1, 33, 1024, 32), _hint(32, 32, 4, 3)),
         ((3, 40, 768, 64), _hint(32, 16, 2, 2)),
-        ((8, 16, 288, 32), _hint(16, 16, 4, 4)),  # the last stage is partial
+        ((8, 16, 288, 32), _hint(16, 16, 4, 4)),  # the last stage is not full
         ((1, 70, 1536, 256), _hint(64, 32, 2, 3)),
-        ((2, 20, 800, 800), _hint(16, 16, 1, 6)),  # one scale per row
+        ((2, 20, 800, 800), _hint(16, 16, 1, 6)),  # a scale a row; parts without a last stage
         ((1, 16, 160, 32), _hint(16, 16, 4, 2)),
         ((1, 17, 576, 96), _hint(16, 16, 2, 3)),
     ],

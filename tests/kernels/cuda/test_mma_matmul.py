@@ -1,4 +1,4 @@
-"""GEMM on tensor cores (mma.sync): right results for ragged extents, emitted instructions."""
+"""Products on tensor cores: right numbers for any extents, and the instructions they lower to."""
 
 from __future__ import annotations
 

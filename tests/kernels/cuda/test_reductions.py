@@ -1,4 +1,4 @@
-"""Row and column reductions: right results for ragged extents."""
+"""Reductions of rows and of columns compute the same, whatever does not divide."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_rows_are_no_columns_and_columns_no_rows() -> None:
 
 @pytest.mark.parametrize("shape", [(20, 10), (9, 33), (4, 1)])
 def test_kept_rows_without_vectors(shape: tuple[int, int]) -> None:
-    """TVM does not treat an axis of extent 1 as a reduction, so vectors have one element."""
+    """One element at a time: TVM takes an axis of one step for no reduction."""
     func = lowered(lambda x: nn.softmax(x, -1), (shape, F))
     for share in (1, 2, 3):
         one = hint("gpu_row_reduction", thread=(4,), reduce_threads=share, vector=1, stage=2)

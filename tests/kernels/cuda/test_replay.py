@@ -1,4 +1,4 @@
-"""Traces of the GPU templates replay from a tuning database on the original function."""
+"""Traces of the GPU templates replay from a database, on the function as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GEMM without tensor cores: right results for ragged extents, emitted instructions."""
+"""Products without tensor cores: right numbers for any extents, and what they lower to."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_right_for_any_extents(case, split) -> None:
     hint = dataclasses.replace(SMALL, split_k=split)
     sch = schedule(case, hint)
     if case.shapes()[0] == (1, 5) and split > 1:
-        assert sch is None  # K = 1 cannot be split
+        assert sch is None  # a single product cannot be divided
         return
     arrays = inputs(case.func())
     found = on_cpu.run(sch, arrays)
@@ -79,7 +79,7 @@ def test_right_in_every_form(change) -> None:
 
 
 def test_draws_in_an_epilogue_that_reads_twice() -> None:
-    """As in gelu, one expression reads the accumulator and a function of it."""
+    """As gelu does: the sums, and what is made of them, both in one expression."""
     from tvm import te, tirx
 
     case = Case("nn", 20, 24, 12)
@@ -115,7 +115,7 @@ def test_stores_one_half_of_shared_memory_while_it_reads_the_other() -> None:
     assert loop.count("__syncthreads()") == 1
     loop = loop[loop.index("__syncthreads()") :]
     places = [
-        loop.index("((ax3_0 + 1) & 1)"),  # the half that is written
+        loop.index("((ax3_0 + 1) & 1)"),  # the half that is stored to
         loop.index("(A_ptr"),
         loop.index("#pragma unroll"),
         loop.index("(ax3_0 & 1)"),  # the half that is read
@@ -132,7 +132,7 @@ def test_short_reductions_meet_between_storing_and_reading(depth) -> None:
 
 
 def test_products_are_unrolled_by_the_compiler() -> None:
-    """nvcc takes many seconds for a K step that is unrolled in the source."""
+    """Text of all products of a step takes nvcc many seconds."""
     assert len(cuda(schedule(Case("nn", 512, 512, 512), LARGE))) < 30_000
 
 
@@ -183,6 +183,6 @@ def test_refuses_what_is_no_product() -> None:
 
 
 def test_refuses_an_axis_that_no_index_names() -> None:
-    """TVM drops the channel axis of a one-channel convolution, so it cannot be zero-padded."""
+    """TVM drops the channel of a convolution of one; there is nothing to pad with zeros then."""
     assert schedule(Conv("NCHW", 3, 3, 1, 40, 1), SMALL) is None
-    assert schedule(Conv("NHWC", 1, 3, 8, 40, 3), SMALL) is None  # an output of one pixel
+    assert schedule(Conv("NHWC", 1, 3, 8, 40, 3), SMALL) is None  # a result of one pixel

@@ -22,7 +22,7 @@ F, H, I8, BOOL = "float32", "float16", "int8", "bool"
 
 
 def code(func: tirx.PrimFunc, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the CUDA source of the top-1 kernel for ``func``, not compiled."""
+    """CUDA of the first choice for ``func``, not compiled."""
     found: list[str] = []
     monkeypatch.setattr(modules, "compile_cubin", lambda s, _: (found.append(s), b"\x7fELF")[1])
     kernel = schedule_function(func, H200)
@@ -145,7 +145,7 @@ def test_types_without_long_vectors(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("dtype", [H, I8])
 def test_no_long_vectors_from_places_apart(dtype: str) -> None:
-    """For a channel shuffle, TVM's code for vectors of more than four does not compile."""
+    """As of a shuffle of channels: TVM's code for more than four does not compile."""
 
     def shuffled(x: relax.Expr) -> relax.Expr:
         parts = op.permute_dims(op.reshape(x, (1, 56, 56, 4, 28)), [0, 1, 2, 4, 3])

@@ -1,4 +1,4 @@
-"""Splat vectors of 8- and 16-bit dtypes: the bits of one value packed into 32-bit words.
+"""One value over and over: its bits packed into wider words; what TVM writes right by itself stays.
 
 Tests compare the emitted bits and do not run the code. Splats that TVM emits correctly stay.
 """
@@ -22,7 +22,7 @@ A100 = GPUS["nvidia-a100"]
 
 
 def bits(vector) -> bytes:
-    """Return the bits of a splat vector."""
+    """What a packed vector of one number holds."""
     words = vector.args[0]
     size = 4 if str(words.value.ty.dtype) == "int32" else 8
     return int(words.value.value).to_bytes(size, "little", signed=True) * int(words.lanes)
@@ -76,7 +76,7 @@ def padded(dtype: str, value: float) -> tirx.PrimFunc:
 
 
 def largest(dtype: str) -> tirx.PrimFunc:
-    """A pooling with accumulators in vectors of up to eight floats."""
+    """A pooling whose sums are vectors of eight floats at best."""
     x = te.placeholder((1, 114, 114, 64), dtype, "x")
     i, j = te.reduce_axis((0, 3), "i"), te.reduce_axis((0, 3), "j")
     y = te.compute(

@@ -1,4 +1,4 @@
-"""Transposes through shared memory: right results for ragged extents."""
+"""Transposes through shared memory compute the same, whatever does not divide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling and depthwise convolution on GPUs, and the fallback for any function."""
+"""Pooling and depthwise convolution, and the fallback that takes everything."""
 
 from __future__ import annotations
 

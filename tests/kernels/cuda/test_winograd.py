@@ -1,4 +1,4 @@
-"""Winograd's GPU transforms: right results for ragged extents, in registers, with vector loads."""
+"""Winograd's transforms on a GPU: right for any extents, in registers, moved by vectors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def scheduled(func: tirx.PrimFunc, one: CudaHint) -> tirx.PrimFunc:
 
 
 def assert_right(problem: Problem, vector: int, tiles: int, threads: int) -> None:
-    """Assert that the scheduled transforms keep their results and yield the convolution."""
+    """Both transforms leave what is computed as it is, and the whole is the convolution."""
     data, _, out = problem.functions()
     values = {"vector": vector, "tiles": tiles, "thread": (threads,)}
     image, residual = problem.inputs()

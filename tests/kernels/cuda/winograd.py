@@ -1,4 +1,4 @@
-"""The three kernels of a Winograd convolution on a GPU, and a NumPy reference."""
+"""The three functions of a Winograd convolution on a GPU, and its result in NumPy."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Problem:
     def functions(
         self, end: End | None = None
     ) -> tuple[tirx.PrimFunc, tirx.PrimFunc, tirx.PrimFunc]:
-        """Return input transform, batched GEMM and output transform."""
+        """The transform of the data, the product, and the transform back."""
         found: dict[str, tirx.PrimFunc] = {}
         for var, func in self.lowered(end).functions_items():
             if isinstance(func, tirx.PrimFunc):

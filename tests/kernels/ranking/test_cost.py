@@ -67,7 +67,7 @@ def test_what_a_tile_of_a_batched_matmul_reads() -> None:
 
 
 def test_rows_that_were_made_one_axis_span_several_lines() -> None:
-    """The tile of a 1 x 1 convolution fuses y and x to one axis, 196 long for 14 x 14."""
+    """y and x of a 1 x 1 convolution are one axis of the tile, of 196 on 14 x 14."""
     form = prepare(convolution(14, 16, 64, kernel=1))
     assert form is not None
     data = Region(form.data, form.facts)

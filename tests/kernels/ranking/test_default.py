@@ -138,7 +138,7 @@ def test_a_constant_weight_is_packed_when_the_model_is_built() -> None:
 
 
 def test_a_better_tile_is_preferred_to_none() -> None:
-    """A tile of one row by one vector has two loads per FMA, and a chain of dependent FMAs."""
+    """One row by one vector loads twice for every multiply-add, and each waits for the last."""
     ranked = [r for r in DefaultPolicy(matmul(128, 128, 128), ARCH).ranked if r.hint.block]
     best = ranked[0].hint.block
     assert best[0] * best[1] // 16 >= 8

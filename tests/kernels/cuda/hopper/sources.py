@@ -1,4 +1,4 @@
-"""Helpers of the Hopper tests: lower functions, emit CUDA source, compile with nvcc."""
+"""What the tests of Hopper kernels share: functions, their CUDA source, and whether it compiles."""
 
 from __future__ import annotations
 

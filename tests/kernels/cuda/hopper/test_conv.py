@@ -1,4 +1,4 @@
-"""Implicit-GEMM convolution for Hopper: TMA im2col boxes, refusals, emitted instructions."""
+"""Convolutions: boxes of pixels, what is refused, and the instructions that come out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands that TMA cannot address are copied to an aligned buffer by a kernel of their own."""
+"""Operands that the copy engine cannot address: what is copied, and the two kernels."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_is_copied(fields, copied, moved):
 def test_product(fields, words):
     config = dataclasses.replace(STAGED, persistent=bool(fields.get("dynamic")))
     source = cuda_source(gemm(GemmProblem(**{"m": 64, "n": 64, "k": 64, **fields}), config))
-    assert source.count("__global__") == 4  # two kernels, each declared and defined
+    assert source.count("__global__") == 4  # two kernels, declared and defined
     assert "wgmma.mma_async" in source
     for word in words:
         assert word in source

@@ -1,4 +1,4 @@
-"""GEMM for Hopper: refusals, and the emitted wgmma, TMA, cluster, barrier and store code."""
+"""Products of matrices: what is refused, and the instructions that come out."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_special_registers_are_read_once(config):
 def test_threads_of_the_copy_engine_are_elected():
     source = cuda_source(gemm(GemmProblem(1000, 1000, 1000), Config(columns=128)))
     kernel = source[source.rindex("main_kernel(") :]
-    # Elected threads: for tensor maps, for mbarriers, for TMA loads, and for TMA stores.
+    # One that prepares the maps, one the barriers, one that loads, and those that store.
     assert kernel.count("elect_one()") == 3 + 2 * 2 + 1
     assert "elect.sync" in source and "& 127) < 1) {" not in kernel
 
@@ -201,7 +201,7 @@ def test_clusters_wait_for_a_fence_of_the_gpu_only_after_sending():
     problem = GemmProblem(256, 1024, 512)
     shared = cuda_source(gemm(problem, Config(columns=128, cluster=2)))
     divided = cuda_source(gemm(problem, DIVIDED))
-    # Once in the producer warpgroup, once in the consumer warpgroups.
+    # Once for those that load, once for those that multiply.
     assert [len(_calls(s, "cuda_cluster_sync")) for s in (shared, divided)] == [0, 2]
     assert [len(_calls(s, "sync_cluster_relaxed")) for s in (shared, divided)] == [1, 3]
     assert "barrier.cluster.arrive.relaxed" in shared
@@ -213,7 +213,7 @@ def test_results_of_one_tile_leave_from_where_the_ring_is():
     assert once.sent_bytes > 0 and ring <= once.shared_bytes < ring + 2048
     assert dataclasses.replace(once, persistent=True).shared_bytes >= ring + once.sent_bytes
     problem = GemmProblem(256, 1024, 512)
-    # Only the end of the kernel waits for TMA stores.
+    # Nothing waits for a chunk to leave but the end of the kernel.
     assert len(_calls(cuda_source(gemm(problem, once)), "wait_group_read")) == 1
     few = dataclasses.replace(once, buffers=2)
     assert len(_calls(cuda_source(gemm(problem, few)), "wait_group_read")) == 3

@@ -1,4 +1,4 @@
-"""Configurations of Hopper kernels survive the round trip through hints."""
+"""Configurations as hints, and back."""
 
 from __future__ import annotations
 

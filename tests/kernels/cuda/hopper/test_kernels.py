@@ -26,7 +26,7 @@ PERSISTENT = dataclasses.replace(STAGED, columns=64, persistent=True)
 ONCE = Config(2, 2, 104, 4, persistent=False, buffers=2)
 DIVIDED = Config(columns=128, stages=4, split=2, persistent=False, buffers=1)
 SHARED = Config(columns=192, stages=3, cluster=2, buffers=1)
-# Fields that differ from the default of ``product_of``, and the configuration.
+# What is computed, where it is not as ``product_of`` has it, and how.
 PRODUCTS = [
     ({}, SMALL),
     ({"trans_b": False}, SMALL),
@@ -68,7 +68,7 @@ PRODUCTS = [
     ({"m": 300, "n": 10}, PERSISTENT),
     ({"m": 300, "n": 67, "out": "float32"}, dataclasses.replace(PERSISTENT, columns=128)),
 ]
-# Configurations of the convolutions.
+# How convolutions are.
 CONVOLUTIONS = [
     SMALL,
     STAGED,
@@ -78,12 +78,12 @@ CONVOLUTIONS = [
 
 
 def product_of(fields):
-    """Return a GEMM problem with other ``fields`` than the default."""
+    """A product of which ``fields`` are given."""
     return GemmProblem(**{"m": 77, "n": 264, "k": 272, **fields})
 
 
 def convolution_of(stride, channels=24, layout="OHWI"):
-    """Return a small 3 x 3 convolution with 40 filters."""
+    """A small convolution of 40 filters, 3 x 3."""
     return ConvProblem(
         3, 13, 9, channels, 40, stride=(stride, stride), padding=(1, 1, 1, 1), weight=layout
     )
@@ -111,7 +111,7 @@ def _run(func, inputs, shape, dtype, device):
 
 
 def _emulated(func, inputs, empty):
-    """Emulate in all completion orders; the results must be equal."""
+    """The result, which is the same whenever copies and products are done."""
     first, *others = [run(func, inputs, [empty], H200, order=order)[0] for order in ORDERS]
     for other in others:
         np.testing.assert_array_equal(other, first)

@@ -1,4 +1,4 @@
-"""Legalization of convolutions and matmuls into the operand layouts of the Hopper kernels."""
+"""Convolutions and products, brought to the forms that Hopper kernels multiply."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_convolution_of_bytes():
     ("kernel", "stride", "padding"), [(7, 2, 3), (3, 1, 1), (3, 2, 1), (5, 1, 0)]
 )
 def test_lines_compute_the_convolution(kernel, stride, padding):
-    """Run the functions around the kernel, and the function that it replaces, on the CPU."""
+    """The functions around the kernel, and the one whose place it takes, run on the CPU."""
     mod, _ = _module(
         ((2, 13, 17, 3), "float16"),
         ((kernel, kernel, 3, 8), "float16"),

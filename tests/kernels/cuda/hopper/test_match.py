@@ -1,4 +1,4 @@
-"""Matching of fused functions as GEMM or implicit-GEMM problems, and refusals."""
+"""Fused functions, seen as products of matrices and convolutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A matched GEMM or convolution problem, evaluated on the CPU, equals its function."""
+"""What a function is matched as computes the same numbers as the function: both on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hopper kernels and other kernels in one Relax module."""
+"""Generated kernels beside other functions, in one Relax module."""
 
 from __future__ import annotations
 

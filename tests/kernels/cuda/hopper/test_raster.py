@@ -1,4 +1,4 @@
-"""Tests of the rasterisation order of the tile scheduler."""
+"""The order of tiles."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def test_neighbours_that_share_read_less():
 
 
 def test_orders_that_are_alike_are_named_once():
-    # Two rows of tiles, so a group has at most two.
+    # Two rows of tiles: more than two cannot be side by side.
     assert len(ranked_rasters(Config(1, 1, 128), 128, 4096)) == 2
     assert ranked_rasters(Config(1, 1, 128, cluster=2), 4096, 4096) == (8,)

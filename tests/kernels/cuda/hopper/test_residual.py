@@ -1,4 +1,4 @@
-"""Residual inputs of an epilogue that TMA loads ahead of the epilogue."""
+"""Inputs of an epilogue that are loaded ahead: which they are, and that they are."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_it_is_loaded_ahead(config, ahead):
 def test_it_is_read_where_it_was_loaded():
     ending = _ending([("float16", (64, 128), (0, 1))])
     source = cuda_source(gemm(GemmProblem(64, 128, 64, epilogue=ending), SMALL))
-    # The ring precedes it in shared memory: 4 stages of A and B, 64 x 128 bytes each.
+    # Both rings lie before it in shared memory: 4 stages of 64 rows and of 64 columns of 128 bytes.
     ahead = 2 * 4 * 64 * 64
     reads = re.findall(r"\bcopy_4\(.*?_ptr\)\[(.*)\]\)\)\);", source)
     assert reads and all(int(re.findall(r"\+ (\d+)\)?$", r)[-1]) >= ahead for r in reads), reads[0]

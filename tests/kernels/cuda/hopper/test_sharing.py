@@ -1,4 +1,4 @@
-"""TMA multicast: the thread blocks of a cluster that receive each load, and that each waits for."""
+"""Which thread blocks of a cluster load for which."""
 
 from __future__ import annotations
 

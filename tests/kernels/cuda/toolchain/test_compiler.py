@@ -1,4 +1,4 @@
-"""Tests of the CUDA compilers: look-up, machine code, error messages."""
+"""CUDA's compilers: found or asked for, their machine code, what they complain of."""
 
 from __future__ import annotations
 

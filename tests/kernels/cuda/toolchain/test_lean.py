@@ -1,4 +1,4 @@
-"""Fast nvcc: its steps run one by one give nvcc's machine code, or a reason to call nvcc."""
+"""nvcc's parts, run one by one: the same machine code, or a reason to ask nvcc itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programmatic dependent launch (PDL): kernels wait for their predecessor, and launch early."""
+"""Kernels of ours wait for the one before and are launched early; nobody else's are either."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tests of the ranking of GPU templates."""
+"""Tests of how GPU templates are ranked."""

@@ -1,4 +1,4 @@
-"""Every kind of function has GPU configurations, from the template made for it."""
+"""CudaPolicy: every kind of function has configurations, of the templates made for it."""
 
 from __future__ import annotations
 

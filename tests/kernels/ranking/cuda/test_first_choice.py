@@ -1,4 +1,4 @@
-"""A network is built although the top-1 kernel of one function does not compile."""
+"""A network is built also where the first choice for one of its functions does not compile."""
 
 from __future__ import annotations
 

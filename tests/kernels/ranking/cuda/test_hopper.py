@@ -1,4 +1,4 @@
-"""Ranking of Hopper kernel configurations."""
+"""The ranking of Hopper kernels."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_more_thread_blocks_share_loads_only_where_that_is_modelled_to_cost_litt
 
 
 def test_sharing_that_is_modelled_as_nearly_as_good_is_tried():
-    # On an H200, cluster 4 x 2 took 11.3 us and 2 x 2 took 12.4 us; the cost model predicts a tie.
+    # On an H200 4 x 2 took 11.3 us and 2 x 2 12.4, which the model has as equal.
     first = gemm_hints(GemmProblem(3000, 200, 4000), H200)[:20]
     assert {(2, 2), (4, 2)} <= {(r.hint.cluster, r.hint.option("beside", 1)) for r in first}
 
@@ -102,7 +102,7 @@ def test_neighbours_compute_tiles_that_have_few_rows_and_columns(tile, size, ras
         for r in gemm_hints(GemmProblem(size, size, size), H200)
         if r.hint.block == tile and config_of(r.hint).together == 1
     ]
-    # For the two best tiles, other orders are tried, too.
+    # Of the two best others are tried, too.
     assert Counter(hint.raster for hint in found).most_common(1)[0][0] == raster
 
 

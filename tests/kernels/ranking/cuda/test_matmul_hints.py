@@ -1,4 +1,4 @@
-"""GEMM configurations on GPUs: they fit, they build, and sensible ones rank first."""
+"""Configurations of products on GPUs: they fit, they build, and the sensible come first."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_first_choices_on_tensor_cores_schedule(case, arch) -> None:
 
 
 def test_stages_are_given_up_before_tiles() -> None:
-    """When shared memory is short, deep tiles stay, with fewer pipeline stages."""
+    """Where shared memory is short, deep tiles stay, with fewer steps in flight."""
     problem = matmul_problem(normalise(LARGE.func()))
     stages = []
     for arch in (GPUS["nvidia-rtx-3090"], H200):

@@ -1,4 +1,4 @@
-"""Ranking of memory-bound GPU templates: distinct hints that apply, in a fixed order."""
+"""The ranking of memory-bound GPU templates: distinct hints that apply, in a fixed order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranking of Winograd's GPU transforms, and of the batched GEMM between them."""
+"""The ranking of Winograd's transforms on a GPU, and of the products between them."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def packed(weight, tile):
 
 
 def product(data, weight, tile):
-    """Return ``data @ weight``, accumulated in steps of ``tile.block_k`` as the tiles do."""
+    """What the tiles must give for ``data @ weight``, a step of ``tile.block_k`` after another."""
     if tile.sums == "int32":
         return (data.astype(np.int64) @ weight.astype(np.int64)).astype(np.int32)
     sums = np.zeros((data.shape[0], weight.shape[1]), np.float32)

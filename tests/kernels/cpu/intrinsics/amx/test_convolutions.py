@@ -140,7 +140,7 @@ def test_convolution_of_width_7(target, kind):
     flat[: image.shape[0] * pitch] = image.reshape(-1, channels)[:pixels]
     lib = build(func, target)
     got, _ = call(lib, flat, packed(weights, tile), np.zeros((rows, filters), tile.sums))
-    whole = np.zeros((height * pitch, filters), got.dtype)  # the last columns are unused
+    whole = np.zeros((height * pitch, filters), got.dtype)  # the last columns are useless
     whole[: min(rows, len(whole))] = got[: len(whole)]
     useful = whole.reshape(height, pitch, filters)[:, :width].reshape(-1, filters)
     check(useful, patches(image, kernel, 1, height, width), weights.reshape(-1, filters), tile)
